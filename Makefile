@@ -1,0 +1,68 @@
+# `make demo` and `make test` set everything up by themselves; `make help` lists the rest.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+FOLDERS := export runtime flashload targets tools
+
+# PYTHON=... chooses another interpreter for the environment.
+PYTHON ?= $(shell for python in python3.11 python3 python; do \
+	if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+		echo $$python; break; fi; done)
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
+
+# Two stamps: the dependencies take minutes and rarely change, the native library takes seconds.
+DEPENDENCIES := $(VENV)/.edgekit-dependencies
+INSTALLED := $(VENV)/.edgekit-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test lint links wheel clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+venv: $(INSTALLED)  ## the environment in .venv, with pinned dependencies and edgekit (editable)
+
+demo: venv  ## quantize and export a small model, then watch it write while its weights stream
+	$(BIN)/edgekit demo
+
+test: lint  ## ruff, mypy and all tests
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+lint: venv links  ## ruff and mypy
+	$(BIN)/ruff check
+	MYPYPATH=build/links $(BIN)/mypy --explicit-package-bases -p edgekit
+
+# Type checkers do not see editable installs; these links show them the folders as edgekit.<folder>.
+links:
+	@mkdir -p build/links/edgekit
+	@for folder in $(FOLDERS); do ln -sfn ../../../$$folder build/links/edgekit/$$folder; done
+
+wheel: venv  ## a wheel and an sdist in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist
+
+clean:  ## removes what was built, and the environment
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "edgekit needs Python 3.11 or newer and found none on PATH;" \
+		"install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot create an environment;" \
+		"some systems package the venv module separately (Debian: python3-venv)" >&2; exit 1; }
+
+# CMake and Ninja come from the registry when the machine has none: the build backend says what it lacks.
+$(DEPENDENCIES): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt scikit-build-core
+	$(BIN)/python -c 'from scikit_build_core.build import get_requires_for_build_editable as needs; \
+		print(*needs(), sep="\n")' > $(VENV)/build-requirements.txt
+	$(PIP) install --quiet -c constraints.txt -r $(VENV)/build-requirements.txt
+	$(PIP) install --no-build-isolation -c constraints.txt \
+		--config-settings=cmake.define.EDGEKIT_WERROR=ON -e '.[dev,export,hub]'
+	@touch $@
+
+$(INSTALLED): $(DEPENDENCIES) $(NATIVE_SOURCES)
+	$(PIP) install --quiet --no-build-isolation --no-deps \
+		--config-settings=cmake.define.EDGEKIT_WERROR=ON -e .
+	@touch $@

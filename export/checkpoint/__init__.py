@@ -1,0 +1,9 @@
+"""Checkpoints: the hub's directory layout, getting one from the hub, and the tokenizer files beside it."""
+
+from __future__ import annotations
+
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.checkpoint.safetensors_dir import Checkpoint, Coverage
+from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
+
+__all__ = ["Checkpoint", "Coverage", "copy_tokenizer", "resolve"]

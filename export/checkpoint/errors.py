@@ -1,0 +1,113 @@
+"""Errors of reading a checkpoint, one class per cause. Messages name file and tensor."""
+
+from __future__ import annotations
+
+from edgekit.flashload.errors import EdgekitError
+
+
+class CheckpointError(EdgekitError):
+    """Base of everything that can be wrong with a checkpoint directory or with getting one."""
+
+
+# --- the directory ------------------------------------------------------------------------------------------
+
+
+class NotACheckpoint(CheckpointError):
+    """The path is not a directory, or the directory has no config.json."""
+
+
+class InvalidConfig(CheckpointError):
+    """config.json or generation_config.json is not a JSON object."""
+
+
+class MissingWeights(CheckpointError):
+    """The directory holds no safetensors weights that can be found by name."""
+
+
+class PickleWeights(MissingWeights):
+    """The weights are pickle files, which run code when loaded."""
+
+
+class InvalidIndex(CheckpointError):
+    """model.safetensors.index.json is malformed or contradicts its shards."""
+
+
+class MissingShard(CheckpointError):
+    """The index names a file that is not there."""
+
+
+# --- one weight file ----------------------------------------------------------------------------------------
+
+
+class MalformedWeights(CheckpointError):
+    """A weight file does not follow the safetensors format."""
+
+
+class LfsPointer(MalformedWeights):
+    """A weight file is a Git LFS pointer: the repository was cloned without its large files."""
+
+
+class TruncatedWeights(CheckpointError):
+    """A weight file ends before the bytes that its header promises."""
+
+
+class WeightsChanged(CheckpointError):
+    """A weight file was replaced or modified after the checkpoint was opened."""
+
+
+class WeightsUnreadable(CheckpointError):
+    """The operating system refused to open or read a file of the checkpoint."""
+
+
+# --- tensors ------------------------------------------------------------------------------------------------
+
+
+class DuplicateTensor(CheckpointError):
+    """Two shards hold a tensor of the same name."""
+
+
+class MissingTensor(CheckpointError):
+    """The model needs a tensor that the checkpoint does not have."""
+
+
+class SurplusTensor(CheckpointError):
+    """The checkpoint has tensors that the model has no place for."""
+
+
+class WrongShape(CheckpointError):
+    """A tensor's shape is not the one that the config implies."""
+
+
+class UnsupportedDtype(CheckpointError):
+    """A tensor is stored in a type that cannot be taken as floating-point weights."""
+
+
+# --- getting a checkpoint -----------------------------------------------------------------------------------
+
+
+class ModelNotFound(CheckpointError):
+    """No directory, shipped model or hub repository of that name."""
+
+
+class RevisionNotFound(ModelNotFound):
+    """The hub repository exists, the revision does not."""
+
+
+class GatedModel(CheckpointError):
+    """The hub repository wants its licence accepted, and a login, before it gives out files."""
+
+
+class HubUnavailable(CheckpointError):
+    """The hub cannot be reached and the model is not in the local cache."""
+
+
+class DownloadFailed(CheckpointError):
+    """A download began and did not finish."""
+
+
+class HubNotInstalled(CheckpointError):
+    """huggingface_hub is not installed."""
+
+
+class TokenizerFilesMissing(CheckpointError):
+    """The checkpoint has no tokenizer, or one in a form that edgekit cannot convert."""

@@ -1,0 +1,73 @@
+"""How the flash file of an ONNX bundle stores each weight, and the program inputs that stand for it.
+
+| form            | stored tensors                                                                  | program input      |
+|-----------------|---------------------------------------------------------------------------------|--------------------|
+| matrix, 16 bits | `.weight` BF16 [N, K]                                                           | the same           |
+| matrix, 8 bits  | `.codes` I8 [K, N], `.scales` F32 [N]                                           | the same           |
+| matrix, 4 bits  | `.packed` U8 [K, ceil(N/2)], `.group_scales` U8 [K/G, N], `.scales` F32 [N]     | `.codes` I8 [K, N] |
+| table, 8 bits   | `.codes` U8 [V, H] (code = q + 128), `.scales` F32 [V]                          | the same, a tile   |
+| table, 16 bits  | `.weight` BF16 [V, H]                                                           | the same, a tile   |
+
+Byte [k, j] of a packed matrix holds column j in its low nibble and column j + ceil(N/2) in its high one, as q + 8, so that unpacking
+writes two contiguous halves of a row. The engine unpacks and multiplies by the group scale while binding (`runtime/unpack.py`).
+"""
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgekit.export.models.base import WeightSpec
+from edgekit.export.ops import unpack_codes
+from edgekit.export.quantize import Choice, Quantized
+from edgekit.flashload.format import TensorSpec
+
+TABLE_ROLES = ("embedding", "head")
+
+
+def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
+    """Untouched tensors with the shapes and types of the program inputs."""
+    rows, columns = spec.shape
+    if choice.bits == 16:
+        return {spec.name + ".weight": torch.empty(rows, columns, dtype=torch.bfloat16)}
+    scales = torch.empty(rows)
+    if spec.role in TABLE_ROLES:
+        return {spec.name + ".codes": torch.empty(rows, columns, dtype=torch.uint8), spec.name + ".scales": scales}
+    return {spec.name + ".codes": torch.empty(columns, rows, dtype=torch.int8), spec.name + ".scales": scales}
+
+
+def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
+    """The stored tensors of a weight, under the full `name`."""
+    if spec.role == "float":
+        return (TensorSpec(name, "F32", spec.shape),)
+    rows, columns = spec.shape
+    if choice.bits == 16:
+        return (TensorSpec(name + ".weight", "BF16", (rows, columns)),)
+    scales = TensorSpec(name + ".scales", "F32", (rows,))
+    if spec.role in TABLE_ROLES:
+        return (TensorSpec(name + ".codes", "U8", (rows, columns)), scales)
+    if choice.bits == 8:
+        return (TensorSpec(name + ".codes", "I8", (columns, rows)), scales)
+    return (
+        TensorSpec(name + ".packed", "U8", (columns, (rows + 1) // 2)),
+        TensorSpec(name + ".group_scales", "U8", (columns // choice.group_size, rows)),
+        scales,
+    )
+
+
+def arrays(name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
+    """The stored arrays of a quantized weight, matching `specs`; BF16 as uint16 bits."""
+    if q.bits == 16:
+        return {name + ".weight": q.weight.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)}
+    assert q.scales is not None
+    scales = {name + ".scales": q.scales.numpy()}
+    if role in TABLE_ROLES:
+        return {name + ".codes": q.weight.numpy()} | scales
+    if q.bits == 8:
+        return {name + ".codes": unpack_codes(q.weight, 8).T.contiguous().numpy()} | scales
+    assert q.group_scales is not None
+    codes = (unpack_codes(q.weight, 4) + 8).to(torch.uint8).T.contiguous()  # [K, N]
+    half = (codes.shape[1] + 1) // 2
+    low, high = codes[:, :half].clone(), codes[:, half:]
+    low[:, : high.shape[1]] |= high << 4
+    return {name + ".packed": low.numpy(), name + ".group_scales": q.group_scales.T.contiguous().numpy()} | scales

@@ -1,0 +1,199 @@
+"""What a model family declares: its tensors, its layers as plain modules over a dictionary of weights, and how to run them.
+
+A family is one file of this folder with `architecture(config, dtype) -> Architecture`. Layers hold no parameters: the same module
+serves training (float weights), the quantized reference (codes and scales), and every exported program (weights as inputs).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from edgekit.export import ops
+
+Weights = Mapping[str, Tensor]
+
+#: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored as float32.
+ROLES = ("attention", "mlp", "shared_mlp", "experts", "router", "self_conditioning", "embedding", "head", "float")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stored tensor, or entry `index` along its first axis."""
+
+    tensor: str
+    index: int | None = None
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """A weight of ours: its shape, and the stored tensors that make it up when joined along axis 0.
+
+    The names of quantized matrices are without suffix (`self_attn.q_proj`): `.weight`, `.codes`, `.group_scales`, `.scales`
+    are added by their form. Names of role "float" are complete.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding: angle[p, j] = p * inverse_frequency[j]."""
+
+    inverse_frequency: tuple[float, ...]
+
+    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [..., R] (float32) for integer positions [...]."""
+        angle = positions.float()[..., None] * torch.tensor(self.inverse_frequency, device=positions.device)
+        return angle.cos(), angle.sin()
+
+
+def rope_default(theta: float, dims: int) -> Rope:
+    """Frequencies theta^(-2j/dims), j < dims/2 (arXiv 2104.09864)."""
+    exponent = torch.arange(0, dims, 2, dtype=torch.int64).float() / dims
+    return Rope(tuple((1.0 / theta**exponent).tolist()))
+
+
+class LayerModule(Protocol):
+    """forward(x [B, T, H], prefix_k, prefix_v [B, KV, P, D], cos, sin, mask, phase, w) -> (x, k, v); see `LayerSpec.inputs`."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        prefix_k: Tensor,
+        prefix_v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
+        phase: Tensor | None,
+        w: Weights,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One transformer layer.
+
+    Layers of equal `kind` share a module and shapes, so that one program serves them all. `window` limits how far a causal pass
+    looks back and how much prefix is kept (window - 1 positions). `experts[e]` are the weights of one expert.
+    """
+
+    kind: str
+    module: torch.nn.Module
+    weights: tuple[WeightSpec, ...]
+    experts: tuple[tuple[WeightSpec, ...], ...]
+    kv_heads: int
+    head_dim: int
+    rope: str
+    window: int | None = None
+    uses_mask: bool = False
+    uses_phase: bool = False
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model, ready to be trained, quantized, exported or run by the reference.
+
+    `self_conditioning`, when present, maps (embedded canvas, soft embedding, weights) to the decoder's input. `embedding_scale`
+    multiplies both. `shift_logits`: the logits at position j predict token j + 1.
+    """
+
+    family: str
+    sampler: str
+    hidden_size: int
+    vocab_size: int
+    norm_eps: float
+    layers: tuple[LayerSpec, ...]
+    ropes: Mapping[str, Rope]
+    embedding: WeightSpec
+    head: WeightSpec | None  # None: tied to the embedding
+    final: tuple[WeightSpec, ...]  # the last norm
+    embedding_scale: float = 1.0
+    softcap: float = 0.0
+    shift_logits: bool = False
+    self_conditioning: torch.nn.Module | None = None
+    self_conditioning_weights: tuple[WeightSpec, ...] = ()
+    canvas_length: int | None = None
+    causal_prefix: bool = False  # committed text is encoded causally and kept as prefix KV
+    ignored: tuple[str, ...] = ()  # patterns of stored tensors that are not part of the text model
+    notes: tuple[str, ...] = ()  # what the user is told about parts that are left out
+    defaults: Mapping[str, object] = field(default_factory=dict)  # sampler defaults found in the configuration (mask id, eos…)
+
+    def weights(self) -> Iterator[tuple[str, WeightSpec]]:
+        """Every weight with the name of the unit that holds it, in execution order; experts are units of their own."""
+        yield "embedding", self.embedding
+        for spec in self.self_conditioning_weights:
+            yield "self_conditioning", spec
+        for i, layer in enumerate(self.layers):
+            for spec in layer.weights:
+                yield f"layers.{i}", spec
+            for e, expert in enumerate(layer.experts):
+                for spec in expert:
+                    yield f"layers.{i}.experts.{e}", spec
+        for spec in self.final:
+            yield "final", spec
+        if self.head is not None:
+            yield "head", self.head
+
+    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every stored tensor that the model needs."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        stacked: dict[str, int] = {}
+        for _, spec in self.weights():
+            rows = spec.shape[0] // len(spec.parts)
+            for part in spec.parts:
+                shapes[part.tensor] = (rows, *spec.shape[1:])
+                if part.index is not None:
+                    stacked[part.tensor] = max(stacked.get(part.tensor, 0), part.index + 1)
+        return {name: ((stacked[name], *shape) if name in stacked else shape) for name, shape in shapes.items()}
+
+
+def matrix(name: str, rows: int, columns: int, role: str, *stored: str | Part) -> WeightSpec:
+    """A matrix [rows, columns] read from `stored` tensors (joined along rows)."""
+    return WeightSpec(name, (rows, columns), role, tuple(p if isinstance(p, Part) else Part(p) for p in stored))
+
+
+def vector(name: str, size: int, *stored: str) -> WeightSpec:
+    """A float vector (norm, bias, scalars) of `size` values."""
+    return WeightSpec(name, (size,), "float", tuple(Part(p) for p in stored))
+
+
+def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
+    """Apply the matrix `name` of `w` in whichever form it is present, with its bias where there is one."""
+    bias = w.get(name + ".bias")
+    if name + ".weight" in w:
+        return ops.linear(x, w[name + ".weight"], None, None, bias, 16)
+    return ops.linear(x, w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"], bias, act_bits)
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    """[B, T, count * D] -> [B, count, T, D]."""
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """[B, count, T, D] -> [B, T, count * D]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def mlp(x: Tensor, w: Weights, prefix: str, kind: str) -> Tensor:
+    """`down(act(gate x) * up x)`."""
+    gated = ops.gated_act(linear(x, w, prefix + ".gate_proj"), linear(x, w, prefix + ".up_proj"), kind)
+    return linear(gated, w, prefix + ".down_proj")
+
+
+def mixture(x: Tensor, index: Tensor, weight: Tensor, w: Weights, kind: str) -> Tensor:
+    """The expert mixture of `w` for tokens x [T, H]."""
+
+    def form(name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if name + ".weight" in w:
+            return w[name + ".weight"], None, None
+        return w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"]
+
+    return ops.experts(x, index, weight, *form("experts.gate_up"), *form("experts.down"), kind)

@@ -1,0 +1,53 @@
+"""The pre-norm decoder layer that LLaDA, LLaDA-MoE and Dream share, and the weights it takes."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from edgekit.export import ops
+from edgekit.export.models.base import Weights, heads, join_heads, linear, mixture, mlp
+
+
+class PreNormLayer(nn.Module):
+    """x + attention(norm x), then x + ffn(norm x); bidirectional. `top_k` > 0 makes the feed-forward part a mixture of experts.
+
+    Router weights are the softmax over all experts, used as they are (not renormalised over the selected ones).
+    """
+
+    def __init__(self, num_heads: int, kv_heads: int, head_dim: int, eps: float, qk_norm: bool = False, top_k: int = 0) -> None:
+        super().__init__()
+        self.num_heads, self.kv_heads, self.head_dim = num_heads, kv_heads, head_dim
+        self.eps, self.qk_norm, self.top_k = eps, qk_norm, top_k
+
+    def forward(
+        self,
+        x: Tensor,
+        prefix_k: Tensor,
+        prefix_v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
+        phase: Tensor | None,
+        w: Weights,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        h = ops.rms_norm(x, w["input_layernorm.weight"], self.eps)
+        q = heads(linear(h, w, "self_attn.q_proj"), self.num_heads)
+        k = heads(linear(h, w, "self_attn.k_proj"), self.kv_heads)
+        v = heads(linear(h, w, "self_attn.v_proj"), self.kv_heads)
+        if self.qk_norm:
+            q = ops.rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
+            k = ops.rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
+        q, k = ops.rope(q, cos, sin), ops.rope(k, cos, sin)
+        a = ops.attention(q, k, v, prefix_k, prefix_v, mask, self.head_dim**-0.5)
+        x = x + linear(join_heads(a), w, "self_attn.o_proj")
+        h = ops.rms_norm(x, w["post_attention_layernorm.weight"], self.eps)
+        return x + self.feed_forward(h, w), k, v
+
+    def feed_forward(self, h: Tensor, w: Weights) -> Tensor:
+        if not self.top_k:
+            return mlp(h, w, "mlp", "silu")
+        flat = h.flatten(0, 1)
+        # Routing decides which weights are used at all: its logits are never computed from rounded activations.
+        probability = torch.softmax(linear(flat, w, "router", act_bits=16).float(), -1)
+        weight, index = torch.topk(probability, self.top_k)
+        return mixture(flat, index, weight.to(flat.dtype), w, "silu").view_as(h)

@@ -1,0 +1,234 @@
+"""One `torch.export` program per distinct layer kind, plus the small ones around the layers; weights are inputs.
+
+The exported graph, with its `edgekit::` nodes, is what every format translates. Lengths are dynamic: T positions of the canvas (or
+of a prefill chunk), P positions of prefix KV. A format may store weights in a layout of its own: it supplies the placeholders.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from edgekit.export import ops
+from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
+from edgekit.export.quantize import Choice
+
+#: Placeholders by tensor name for one weight in the form it has been given.
+Placeholders = Callable[[WeightSpec, Choice], dict[str, Tensor]]
+
+#: Example lengths. Tracing specialises on 0 and 1 and on equal sizes, so they are larger and distinct; nothing depends on them.
+EXAMPLE_T, EXAMPLE_P = 12, 7
+
+
+@dataclass(frozen=True)
+class Program:
+    """An exported graph: names of its inputs in order (weights under `w.`), and of its outputs.
+
+    `dynamic` maps inputs to their dynamic axes by name, for formats that declare them.
+    """
+
+    name: str
+    exported: ExportedProgram
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class _LayerCall(nn.Module):
+    """A layer with a uniform signature; inputs that the layer does not use are left out of the program."""
+
+    def __init__(self, layer: LayerSpec) -> None:
+        super().__init__()
+        self.module, self.mask, self.phase = layer.module, layer.uses_mask, layer.uses_phase
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        x, k, v = self.module(
+            inputs["x"],
+            inputs["prefix_k"],
+            inputs["prefix_v"],
+            inputs["cos"],
+            inputs["sin"],
+            inputs["mask"] if self.mask else None,
+            inputs["phase"] if self.phase else None,
+            w,
+        )
+        return x, k, v
+
+
+class _SelfConditioningCall(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> Tensor:
+        y: Tensor = self.module(inputs["embedded"], inputs["soft"], w)
+        return y
+
+
+class _FinalCall(nn.Module):
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> Tensor:
+        return ops.rms_norm(inputs["x"], w["norm.weight"], self.eps)
+
+
+class _ExpertCall(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> Tensor:
+        def form(name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+            if name + ".weight" in w:
+                return w[name + ".weight"], None, None
+            return w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"]
+
+        return ops.expert(inputs["x"], form("gate_up"), form("down"), self.kind)
+
+
+class _HeadCall(nn.Module):
+    """A tile of the vocabulary head: `sample` adds Gumbel noise as an input, `soft` the soft embedding, `logits` gives z itself."""
+
+    def __init__(self, softcap: float, sample: bool, soft: bool, logits: bool) -> None:
+        super().__init__()
+        self.softcap, self.sample, self.soft, self.logits = softcap, sample, soft, logits
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> list[Tensor]:
+        table = w["table.weight"] if "table.weight" in w else w["table.codes"]
+        scales = w.get("table.scales")
+        if self.logits:
+            return [ops.vocab_logits(inputs["x"], table, scales, self.softcap) / inputs["temperature"]]
+        noise = inputs["noise"] if self.sample else None
+        return list(ops.vocab_head(inputs["x"], table, scales, inputs["temperature"], noise, self.softcap, self.soft))
+
+
+HEAD_OUTPUTS = ("max", "argmax", "sum_exp", "sum_z_exp")
+SAMPLE_OUTPUTS = ("score", "sample", "sample_z")
+#: The variants of the head program: name -> (sample, soft, logits).
+HEADS = {
+    "head": (False, False, False),
+    "head_sample": (True, False, False),
+    "head_soft": (False, True, False),
+    "head_sample_soft": (True, True, False),
+    "head_logits": (False, False, True),
+}
+
+
+def _export(
+    name: str,
+    module: nn.Module,
+    inputs: dict[str, Tensor],
+    axes: dict[str, dict[int, str]],
+    w: dict[str, Tensor],
+    outputs: tuple[str, ...],
+    weight_axes: dict[str, dict[int, str]] | None = None,
+) -> Program:
+    dims: dict[str, Any] = {}
+
+    def shape_of(tensors: dict[str, Tensor], dynamic: dict[str, dict[int, str]]) -> dict[str, dict[int, Any]]:
+        return {
+            n: {a: dims.setdefault(d, Dim(d, min=1, max=1 << 24)) for a, d in dynamic.get(n, {}).items()} for n in tensors
+        }
+
+    shapes = {"inputs": shape_of(inputs, axes), "w": shape_of(w, weight_axes or {})}
+    exported = torch.export.export(module.eval(), (inputs, w), dynamic_shapes=shapes)
+    return Program(name, exported, (*inputs, *(f"w.{n}" for n in w)), outputs)
+
+
+def layer_program(
+    name: str, architecture: Architecture, layer: LayerSpec, choices: dict[str, Choice], placeholders: Placeholders
+) -> Program:
+    """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes them.
+
+    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; mask [T, P + T] additive and phase [1] (int64) where the
+    layer uses them; weights. Outputs: y [1, T, H]; k, v [1, KV, T, D] of these positions, which the runtime keeps or drops.
+    """
+    t, p = EXAMPLE_T, EXAMPLE_P
+    inputs = {"x": torch.zeros(1, t, architecture.hidden_size)}
+    axes: dict[str, dict[int, str]] = {"x": {1: "t"}}
+    for prefix in ("prefix_k", "prefix_v"):
+        inputs[prefix] = torch.zeros(1, layer.kv_heads, p, layer.head_dim)
+        axes[prefix] = {2: "p"}
+    rotary = len(architecture.ropes[layer.rope].inverse_frequency)
+    for table in ("cos", "sin"):
+        inputs[table] = torch.zeros(t, rotary)
+        axes[table] = {0: "t"}
+    if layer.uses_mask:
+        inputs["mask"] = torch.zeros(t, p + t)
+        axes["mask"] = {0: "t", 1: "s"}
+    if layer.uses_phase:
+        inputs["phase"] = torch.zeros(1, dtype=torch.int64)
+    w: dict[str, Tensor] = {}
+    for spec in layer.weights:
+        w |= placeholders(spec, choices[spec.name]) if spec.role != "float" else {spec.name: torch.empty(spec.shape)}
+    for spec in layer.experts[0] if layer.experts else ():
+        for tensor, value in placeholders(spec, choices["experts." + spec.name]).items():
+            w[f"experts.{tensor}"] = value.new_empty(len(layer.experts), *value.shape)
+    return _export(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"))
+
+
+def expert_program(
+    name: str, hidden: int, expert: tuple[WeightSpec, ...], kind: str, choices: dict[str, Choice], placeholders: Placeholders
+) -> Program:
+    """One expert on the rows routed to it: x [R, H] -> y [R, H]. `choices` by `experts.<name>` as in `layer_program`."""
+    w: dict[str, Tensor] = {}
+    for spec in expert:
+        w |= placeholders(spec, choices["experts." + spec.name])
+    return _export(name, _ExpertCall(kind), {"x": torch.zeros(EXAMPLE_T, hidden)}, {"x": {0: "t"}}, w, ("y",))
+
+
+def self_conditioning_program(architecture: Architecture, choices: dict[str, Choice], placeholders: Placeholders) -> Program:
+    """embedded, soft [1, T, H] (both times the embedding scale) -> y [1, T, H]."""
+    assert architecture.self_conditioning is not None
+    w: dict[str, Tensor] = {}
+    for spec in architecture.self_conditioning_weights:
+        w |= placeholders(spec, choices[spec.name]) if spec.role != "float" else {spec.name: torch.empty(spec.shape)}
+    example = torch.zeros(1, EXAMPLE_T, architecture.hidden_size)
+    return _export(
+        "self_conditioning",
+        _SelfConditioningCall(architecture.self_conditioning),
+        {"embedded": example, "soft": example.clone()},
+        {"embedded": {1: "t"}, "soft": {1: "t"}},
+        w,
+        ("y",),
+    )
+
+
+def final_program(architecture: Architecture) -> Program:
+    """The last norm: x [1, T, H] -> y [1, T, H]."""
+    return _export(
+        "final",
+        _FinalCall(architecture.norm_eps),
+        {"x": torch.zeros(1, EXAMPLE_T, architecture.hidden_size)},
+        {"x": {1: "t"}},
+        {spec.name: torch.empty(spec.shape) for spec in architecture.final},
+        ("y",),
+    )
+
+
+def head_programs(architecture: Architecture, choice: Choice, placeholders: Placeholders) -> Iterator[Program]:
+    """The vocabulary head over a tile of the table, in the variants of `HEADS` (soft ones only with self-conditioning).
+
+    Inputs: x [T, H]; temperature [1]; noise [T, V'] for the sampling ones; table [V', H]. Outputs: see `edgekit::vocab_head`.
+    """
+    spec = architecture.head or architecture.embedding
+    rows, t = 20, EXAMPLE_T
+    tile = WeightSpec("table", (rows, spec.shape[1]), spec.role, ())
+    for name, (sample, soft, logits) in HEADS.items():
+        if soft and architecture.self_conditioning is None:
+            continue
+        inputs = {"x": torch.zeros(t, architecture.hidden_size), "temperature": torch.ones(1)}
+        axes: dict[str, dict[int, str]] = {"x": {0: "t"}}
+        if sample:
+            inputs["noise"] = torch.zeros(t, rows)
+            axes["noise"] = {0: "t", 1: "v"}
+        outputs = ("z",) if logits else HEAD_OUTPUTS + (SAMPLE_OUTPUTS if sample else ()) + (("soft",) if soft else ())
+        w = placeholders(tile, choice)
+        yield _export(
+            name, _HeadCall(architecture.softcap, sample, soft, logits), inputs, axes, w, outputs, {n: {0: "v"} for n in w}
+        )

@@ -1,0 +1,18 @@
+"""Quantization: presets decide each matrix's bits, codes are made once and serve every format."""
+
+from edgekit.export.quantize.codes import Quantized, quantize_matrix
+from edgekit.export.quantize.presets import DEFAULT_PRESET, PRESETS, Choice, Override, Scheme, parse_override
+from edgekit.export.quantize.report import QuantizationReport, TensorReport
+
+__all__ = [
+    "DEFAULT_PRESET",
+    "PRESETS",
+    "Choice",
+    "Override",
+    "QuantizationReport",
+    "Quantized",
+    "Scheme",
+    "TensorReport",
+    "parse_override",
+    "quantize_matrix",
+]

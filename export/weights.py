@@ -1,0 +1,65 @@
+"""Between stored tensors and ours: reading a weight from a checkpoint, and naming weights as a checkpoint does."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgekit.export.models.base import Architecture, WeightSpec
+
+
+class TensorSource(Protocol):
+    """What is read from: a checkpoint."""
+
+    def read(self, name: str) -> np.ndarray: ...
+    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...
+
+
+def read_weight(source: TensorSource, spec: WeightSpec) -> np.ndarray:
+    """The float32 array of a weight; only this weight is in memory."""
+    pieces = [
+        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
+    ]
+    joined = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return joined.reshape(spec.shape)
+
+
+def full_name(unit: str, spec: WeightSpec) -> str:
+    """The name of a float weight in a reference model: unit, name, and `.weight` for matrices; experts are stacked by layer."""
+    suffix = "" if spec.role == "float" else ".weight"
+    if ".experts." in unit:
+        layer = unit.split(".experts.")[0]
+        return f"{layer}.experts.{spec.name}{suffix}"
+    return spec.name + suffix if unit in ("embedding", "head", "final") else f"{unit}.{spec.name}{suffix}"
+
+
+def load_float_weights(architecture: Architecture, source: TensorSource) -> dict[str, Tensor]:
+    """All weights in float32, by `full_name`; for models that fit in memory (tests, the tiny models)."""
+    out: dict[str, Tensor] = {}
+    stacks: dict[str, list[Tensor]] = {}
+    for unit, spec in architecture.weights():
+        name, value = full_name(unit, spec), torch.from_numpy(read_weight(source, spec))
+        if ".experts." in unit:
+            stacks.setdefault(name, []).append(value)
+        else:
+            out[name] = value
+    return out | {name: torch.stack(parts) for name, parts in stacks.items()}
+
+
+def stored_tensors(architecture: Architecture, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `load_float_weights`: tensors under the checkpoint's own names."""
+    out: dict[str, Tensor] = {}
+    entries: dict[str, dict[int, Tensor]] = {}
+    for unit, spec in architecture.weights():
+        value = weights[full_name(unit, spec)]
+        if ".experts." in unit:
+            value = value[int(unit.rsplit(".", 1)[1])]
+        for part, piece in zip(spec.parts, value.chunk(len(spec.parts)), strict=True):
+            if part.index is None:
+                out[part.tensor] = piece.contiguous()
+            else:
+                entries.setdefault(part.tensor, {})[part.index] = piece
+    return out | {name: torch.stack([e[i] for i in sorted(e)]) for name, e in entries.items()}

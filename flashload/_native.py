@@ -1,0 +1,157 @@
+"""The native core: finds the shared library, checks its ABI and gives its functions Python types.
+
+The library implements `native/include/edgekit.h`. It is loaded with ctypes, so that one build serves every
+Python version, and calls into it release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.resources
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edgekit.flashload.errors import EdgekitError
+
+ABI_VERSION: Final = 1
+"""`EK_ABI_VERSION` of the header that this module was written for."""
+
+LIBRARY_VARIABLE: Final = "EDGEKIT_CORE_LIB"
+"""Environment variable that holds the path of a library to load in place of the installed one."""
+
+_OK: Final = 0
+_BUFFER_TOO_SMALL: Final = 2
+_FEATURES_SIZE: Final = 256
+
+
+class NativeError(EdgekitError):
+    """The native core cannot be used."""
+
+
+class NativeMissing(NativeError):
+    """There is no library file: edgekit was installed without a C++ compiler, or the given path is wrong."""
+
+
+class NativeUnloadable(NativeError):
+    """The library file exists, but the system's loader refuses it or it is another library."""
+
+
+class NativeAbiMismatch(NativeError):
+    """The library was built from another version of the header."""
+
+
+class NativeCallFailed(NativeError):
+    """A function of the library answered with an error status."""
+
+
+@dataclass(frozen=True)
+class NativeCore:
+    """The loaded library. Its methods may be called from any thread."""
+
+    path: Path
+    library: ctypes.CDLL
+
+    @property
+    def version(self) -> str:
+        """Release of the library, such as `0.1.0`."""
+        text: bytes = self.library.ek_version()
+        return text.decode()
+
+    def status_message(self, status: int) -> str:
+        """The library's line of English about `status`."""
+        text: bytes = self.library.ek_status_message(status)
+        return text.decode()
+
+    def cpu_features(self) -> tuple[str, ...]:
+        """Instruction set extensions that this process may use; the header lists the names and their order.
+
+        Raises NativeCallFailed when the library refuses the call.
+        """
+        size = _FEATURES_SIZE
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            status: int = self.library.ek_cpu_features(buffer, size)
+            if status == _BUFFER_TOO_SMALL:  # a later library may know more names
+                size *= 2
+                continue
+            if status != _OK:
+                raise NativeCallFailed(f"{self.path}: ek_cpu_features: {self.status_message(status)}")
+            return tuple(buffer.value.decode().split())
+
+
+def library_name() -> str:
+    """File name of the library on this operating system."""
+    if sys.platform == "win32":
+        return "edgekit_core.dll"
+    return "libedgekit_core.dylib" if sys.platform == "darwin" else "libedgekit_core.so"
+
+
+def library_path() -> Path:
+    """Where the library is: the path in `EDGEKIT_CORE_LIB`, else beside this package.
+
+    Raises NativeMissing when there is no such file.
+    """
+    override = os.environ.get(LIBRARY_VARIABLE)
+    if override:
+        path = Path(override)
+        if not path.is_file():
+            raise NativeMissing(f"{LIBRARY_VARIABLE}={override}: no such file; correct the path or unset it")
+        return path.resolve()
+    # Through importlib.resources and not __file__: an editable install keeps the library in site-packages and
+    # the modules in the source tree.
+    resource = importlib.resources.files("edgekit.flashload") / library_name()
+    if isinstance(resource, Path) and resource.is_file():
+        return resource
+    raise NativeMissing(
+        f"edgekit was installed without its native library {library_name()}; install a C++17 compiler and "
+        f"reinstall edgekit, or set {LIBRARY_VARIABLE} to a library that you built"
+    )
+
+
+def load() -> NativeCore:
+    """Returns the native core, loaded once per path.
+
+    Raises NativeMissing, NativeUnloadable or NativeAbiMismatch, each with what to do about it.
+    """
+    return _load(library_path())
+
+
+@functools.cache
+def _load(path: Path) -> NativeCore:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnloadable(
+            f"{path} cannot be loaded ({error}); reinstall edgekit on this machine so that it is built for it"
+        ) from error
+    try:
+        abi_version = library.ek_abi_version
+    except AttributeError as error:
+        raise NativeUnloadable(f"{path} is not edgekit's native library: it has no ek_abi_version") from error
+    abi_version.argtypes = []
+    abi_version.restype = ctypes.c_uint32
+    found = int(abi_version())
+    if found != ABI_VERSION:
+        raise NativeAbiMismatch(
+            f"{path} has ABI version {found}, this edgekit needs {ABI_VERSION}; reinstall edgekit, or "
+            f"rebuild the library that {LIBRARY_VARIABLE} names"
+        )
+    try:
+        _declare(library)
+    except AttributeError as error:
+        raise NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
+    return NativeCore(path, library)
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """Sets the signatures of `edgekit.h`; ctypes would pass a size_t as an int without them."""
+    library.ek_version.argtypes = []
+    library.ek_version.restype = ctypes.c_char_p
+    library.ek_status_message.argtypes = [ctypes.c_int32]
+    library.ek_status_message.restype = ctypes.c_char_p
+    library.ek_cpu_features.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.ek_cpu_features.restype = ctypes.c_int32

@@ -1,0 +1,85 @@
+"""Errors that a user can act on.
+
+Every message is one line: what was found, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class EdgekitError(Exception):
+    """Base of every error that edgekit raises for a reason outside its own code."""
+
+
+class BundleError(EdgekitError):
+    """Something is wrong with a bundle or one of its files."""
+
+
+class MalformedFile(BundleError):
+    """The bytes that are there do not follow the format."""
+
+
+class NotAFlashFile(MalformedFile):
+    """The file is something else: a Git LFS pointer, another format, or a safetensors file without runs."""
+
+
+class UnsupportedVersion(MalformedFile):
+    """The format or schema version is one that this edgekit does not know."""
+
+
+class TruncatedFile(BundleError):
+    """The file ends before the bytes that its header promises."""
+
+
+class ChecksumMismatch(BundleError):
+    """The bytes read are not the bytes that were written."""
+
+
+class FileChanged(BundleError):
+    """The file was replaced or modified after it was opened."""
+
+
+class OpenFailed(BundleError):
+    """The file cannot be opened: missing, not a regular file, or not permitted."""
+
+
+class ReadFailed(BundleError):
+    """The operating system refused a read."""
+
+
+class WriteFailed(BundleError):
+    """The operating system refused a write, or there is too little free space."""
+
+
+class ResumeMismatch(BundleError):
+    """The partial file on disk belongs to another export."""
+
+
+class LayoutError(EdgekitError):
+    """Tensors or runs that cannot be laid out, or data that does not match its specification."""
+
+
+class OutputExists(EdgekitError):
+    """A finished file is in the way of a new one."""
+
+
+class InvalidRequest(EdgekitError):
+    """A name, size or index that the file or plan at hand does not have."""
+
+
+class BudgetExceeded(EdgekitError):
+    """The memory budget cannot hold what has to be in memory at once.
+
+    `needed_bytes` is the smallest budget that would be enough.
+    """
+
+    def __init__(self, message: str, needed_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class RingError(EdgekitError):
+    """The ring was used out of order or after it was closed."""
+
+
+class Cancelled(EdgekitError):
+    """The schedule was cancelled while somebody was waiting for one of its runs."""

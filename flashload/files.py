@@ -1,0 +1,58 @@
+"""Small durable-file helpers: atomic replacement, directory sync, SHA-256 of a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from edgekit.flashload.errors import OpenFailed, ReadFailed, WriteFailed
+
+_HASH_BLOCK_BYTES = 4 << 20
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make a rename or a new name in `directory` durable. Does nothing where directories cannot be opened."""
+    if os.name == "nt":
+        return
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` with `data`: temporary name, fsync, rename. A reader sees the old or the new file.
+
+    Raises WriteFailed; the old file is then untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise WriteFailed(
+            f"{path}: cannot write ({error.strerror}); check the folder and free space"
+        ) from error
+
+
+def sha256_file(path: Path) -> str:
+    """Lower-case hex SHA-256 of a regular file, read in blocks. Raises OpenFailed or ReadFailed."""
+    digest = hashlib.sha256()
+    opened = False
+    try:
+        with open(path, "rb") as file:
+            opened = True
+            while block := file.read(_HASH_BLOCK_BYTES):
+                digest.update(block)
+    except OSError as error:
+        if opened:
+            raise ReadFailed(f"{path}: read failed ({error.strerror}); check the disk") from error
+        raise OpenFailed(f"{path}: cannot open ({error.strerror}); check the path") from error
+    return digest.hexdigest()

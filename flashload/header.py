@@ -1,0 +1,198 @@
+"""Parsing the header of a flash file: all that a later read relies on is checked here, before any read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgekit.flashload.errors import MalformedFile, NotAFlashFile, TruncatedFile, UnsupportedVersion
+from edgekit.flashload.format import (
+    FORMAT_VERSION,
+    KEY_FORMAT,
+    KEY_PLAN,
+    KEY_RUNS,
+    MAX_BYTES,
+    MAX_HEADER_BYTES,
+    PAD_PREFIX,
+    RUN_ALIGNMENT,
+    STORAGE_DTYPES,
+    TENSOR_ALIGNMENT,
+    Layout,
+    Run,
+    TensorSlot,
+)
+from edgekit.flashload.strictjson import loads_strict
+
+PREFIX_BYTES = 64  # enough of the file to recognise what it is
+
+
+def header_length(prefix: bytes, file_size: int, where: str) -> int:
+    """Length of the JSON header, from the first `PREFIX_BYTES` (or all, when shorter) of the file.
+
+    Raises NotAFlashFile for something else than safetensors, TruncatedFile when the header is cut short.
+    """
+    if prefix.startswith(b"version https://git-lfs"):
+        raise NotAFlashFile(f"{where}: is a Git LFS pointer, not the weights; run `git lfs pull`")
+    if file_size < 8:
+        raise TruncatedFile(f"{where}: has {file_size} bytes, too few for a header; export or copy it again")
+    length = int.from_bytes(prefix[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise NotAFlashFile(
+            f"{where}: its first 8 bytes announce a header of {length} bytes, more than "
+            f"{MAX_HEADER_BYTES}; this is not a safetensors file"
+        )
+    if 8 + length > file_size:
+        raise TruncatedFile(
+            f"{where}: the header needs {8 + length} bytes but the file has {file_size}; "
+            "export or copy it again"
+        )
+    if prefix[8:9] not in (b"", b"{"):
+        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
+    return length
+
+
+def parse_header(raw: bytes, file_size: int, where: str) -> Layout:
+    """Validate a header (without its 8-byte length) against the size of the file and return the layout.
+
+    Everything that a later read relies on is checked here: bounds, order, overlap, holes, alignment, sizes
+    and duplicates. Raises NotAFlashFile, UnsupportedVersion, MalformedFile or TruncatedFile.
+    """
+    data_start = 8 + len(raw)
+    table = loads_strict(raw, f"{where}: header")
+    if not isinstance(table, dict):
+        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise MalformedFile(f"{where}: __metadata__ must map names to strings")
+    if KEY_FORMAT not in metadata or KEY_RUNS not in metadata:
+        raise NotAFlashFile(f"{where}: is a safetensors file without runs; convert it with `edgekit export`")
+    if metadata[KEY_FORMAT] != FORMAT_VERSION:
+        raise UnsupportedVersion(
+            f"{where}: flash format {metadata[KEY_FORMAT]!r}, this edgekit reads "
+            f"{FORMAT_VERSION!r}; update edgekit or export again"
+        )
+    if data_start % RUN_ALIGNMENT:
+        raise MalformedFile(f"{where}: data starts at {data_start}, not at a multiple of {RUN_ALIGNMENT}")
+    rows = _parse_runs(metadata[KEY_RUNS], data_start, where)
+    spans = _parse_tensors(table, where)
+    runs = _assign(rows, spans, data_start, where)
+    size = runs[-1].offset + runs[-1].length
+    if file_size < size:
+        raise TruncatedFile(f"{where}: has {file_size} of {size} bytes; export or copy it again")
+    if file_size > size:
+        raise MalformedFile(f"{where}: {file_size - size} bytes follow the last run; export or copy it again")
+    return Layout(runs, data_start, size, metadata.get(KEY_PLAN, ""))
+
+
+def _is_size(value: Any) -> bool:
+    # bool is an int to Python; floats and strings are not sizes to us.
+    return type(value) is int and 0 <= value <= MAX_BYTES
+
+
+def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
+    rows = loads_strict(text.encode("utf-8", "surrogatepass"), f"{where}: edgekit.runs")
+    if not isinstance(rows, list) or not rows:
+        raise MalformedFile(f"{where}: edgekit.runs must be a non-empty list")
+    runs: list[Run] = []
+    names: set[str] = set()
+    expected = data_start
+    for row in rows:
+        if not (
+            isinstance(row, list) and len(row) == 4 and isinstance(row[0], str) and isinstance(row[3], str)
+        ):
+            raise MalformedFile(f"{where}: a run must be [name, offset, length, xxh3], found {str(row)[:80]}")
+        name, offset, length, digest = row
+        if name in names:
+            raise MalformedFile(f"{where}: run {name} is listed twice")
+        names.add(name)
+        if not _is_size(offset) or not _is_size(length) or offset + length > MAX_BYTES or length == 0:
+            raise MalformedFile(
+                f"{where}: run {name}: {str(length)[:40]} bytes at {str(offset)[:40]} is no span"
+            )
+        if offset % RUN_ALIGNMENT or length % RUN_ALIGNMENT:
+            raise MalformedFile(
+                f"{where}: run {name}: {length} bytes at {offset} is not aligned to {RUN_ALIGNMENT}"
+            )
+        if offset != expected:
+            raise MalformedFile(
+                f"{where}: run {name} starts at {offset}, expected {expected} (the end of what "
+                "comes before it)"
+            )
+        if len(digest) != 16 or not set(digest) <= set("0123456789abcdef"):
+            raise MalformedFile(f"{where}: run {name}: {digest[:40]!r} is not an xxh3-64 digest")
+        runs.append(Run(name, offset, length, digest, ()))
+        expected = offset + length
+    return runs
+
+
+def _parse_tensors(table: dict[str, Any], where: str) -> list[tuple[int, int, TensorSlot]]:
+    """(begin, end, slot with offset 0) sorted by position, sizes checked against dtype and shape."""
+    spans: list[tuple[int, int, TensorSlot]] = []
+    for name, entry in table.items():
+        if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+            raise MalformedFile(f"{where}: tensor {name}: must have exactly dtype, shape and data_offsets")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in STORAGE_DTYPES:
+            raise MalformedFile(f"{where}: tensor {name}: unknown dtype {str(dtype)[:40]!r}")
+        if not isinstance(shape, list) or not all(_is_size(size) and size > 0 for size in shape):
+            raise MalformedFile(f"{where}: tensor {name}: bad shape {str(shape)[:80]}")
+        if (
+            not isinstance(offsets, list)
+            or len(offsets) != 2
+            or not all(_is_size(value) for value in offsets)
+        ):
+            raise MalformedFile(f"{where}: tensor {name}: bad data_offsets {str(offsets)[:80]}")
+        begin, end = offsets
+        nbytes = STORAGE_DTYPES[dtype].itemsize
+        for size in shape:
+            nbytes *= size
+            if nbytes > MAX_BYTES:
+                raise MalformedFile(f"{where}: tensor {name}: shape {str(shape)[:80]} overflows 2^63-1 bytes")
+        if end - begin != nbytes:
+            raise MalformedFile(
+                f"{where}: tensor {name}: {dtype} {shape} needs {nbytes} bytes, its offsets "
+                f"{begin}..{end} give {end - begin}"
+            )
+        if name.startswith(PAD_PREFIX) and dtype != "U8":
+            raise MalformedFile(f"{where}: tensor {name}: padding must be U8, found {dtype}")
+        spans.append((begin, end, TensorSlot(name, dtype, tuple(shape), 0, nbytes)))
+    spans.sort(key=lambda span: span[:2])
+    return spans
+
+
+def _assign(
+    rows: list[Run], spans: list[tuple[int, int, TensorSlot]], data_start: int, where: str
+) -> tuple[Run, ...]:
+    """Hand every tensor to the run that contains it; refuse overlaps, holes and tensors across two runs."""
+    runs: list[Run] = []
+    position = 0
+    cursor = 0
+    for run in rows:
+        base = run.offset - data_start
+        slots: list[TensorSlot] = []
+        while cursor < len(spans) and spans[cursor][0] < base + run.length:
+            begin, end, slot = spans[cursor]
+            if begin < position:
+                raise MalformedFile(f"{where}: tensor {slot.name} overlaps the one before it at byte {begin}")
+            if begin > position:
+                raise MalformedFile(f"{where}: no tensor covers bytes {position}..{begin} before {slot.name}")
+            if end > base + run.length:
+                raise MalformedFile(f"{where}: tensor {slot.name} crosses the end of run {run.name}")
+            if not slot.name.startswith(PAD_PREFIX):
+                if (begin - base) % TENSOR_ALIGNMENT:
+                    raise MalformedFile(
+                        f"{where}: tensor {slot.name} starts {begin - base} bytes into run "
+                        f"{run.name}, not at a multiple of {TENSOR_ALIGNMENT}"
+                    )
+                slots.append(TensorSlot(slot.name, slot.dtype, slot.shape, begin - base, slot.nbytes))
+            position = end
+            cursor += 1
+        if position != base + run.length:
+            raise MalformedFile(
+                f"{where}: no tensor covers bytes {position}..{base + run.length} of run {run.name}"
+            )
+        if not slots:
+            raise MalformedFile(f"{where}: run {run.name} holds no tensors")
+        runs.append(Run(run.name, run.offset, run.length, run.xxh3, tuple(slots)))
+    if cursor < len(spans):
+        raise MalformedFile(f"{where}: tensor {spans[cursor][2].name} lies outside every run")
+    return tuple(runs)

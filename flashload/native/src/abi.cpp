@@ -1,0 +1,48 @@
+// The functions of edgekit.h. They translate between the C ABI and the C++ inside and hold no logic of their own.
+#include "edgekit.h"
+
+#include <cstring>
+
+#include "cpu.h"
+
+uint32_t ek_abi_version(void) noexcept { return EK_ABI_VERSION; }
+
+const char *ek_version(void) noexcept { return EK_VERSION_STRING; }
+
+const char *ek_status_message(ek_status status) noexcept {
+  switch (status) {
+    case EK_OK:
+      return "no error";
+    case EK_INVALID_ARGUMENT:
+      return "an argument has a value that this function does not accept";
+    case EK_BUFFER_TOO_SMALL:
+      return "the caller's buffer is too small for the answer";
+    default:
+      return "a status that this version of the library does not know";
+  }
+}
+
+ek_status ek_cpu_features(char *buffer, size_t size) noexcept {
+  if (buffer == nullptr || size == 0) return EK_INVALID_ARGUMENT;
+  // Features cannot change while the process runs, and cpuid traps in a virtual machine: ask once. C++ makes the
+  // initialisation of a local static safe against other threads.
+  static const std::uint64_t found = edgekit::detect_cpu_features();
+
+  size_t used = 0;
+  for (std::size_t i = 0; i < edgekit::cpu_feature_count(); ++i) {
+    if (((found >> i) & 1u) == 0) continue;
+    const char *name = edgekit::cpu_feature_name(i);
+    const size_t length = std::strlen(name);
+    const size_t separator = used == 0 ? 0 : 1;
+    // One byte stays free for the NUL.
+    if (separator + length + 1 > size - used) {
+      buffer[0] = '\0';
+      return EK_BUFFER_TOO_SMALL;
+    }
+    if (separator != 0) buffer[used++] = ' ';
+    std::memcpy(buffer + used, name, length);
+    used += length;
+  }
+  buffer[used] = '\0';
+  return EK_OK;
+}

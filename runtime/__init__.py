@@ -1,0 +1,1 @@
+"""Running a bundle: engines, sessions, denoising loops, tokenizers. Imports no torch and no transformers."""

@@ -1,0 +1,225 @@
+"""The denoising loop of DiffusionGemma: entropy-bounded acceptance over a canvas of random tokens.
+
+A canvas starts as uniformly random tokens. Every step the model predicts all positions; those with the lowest
+entropies keep a sampled token, all others, including ones accepted earlier, are drawn afresh. What is
+committed is the argmax of the last step, not the sampled canvas. Same procedure and same order of random
+draws as `DiffusionGemmaForBlockDiffusion.generate` of transformers for a batch of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekit.runtime.sampling import options as opt
+from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
+from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
+from edgekit.runtime.sampling.noise import Noise
+from edgekit.runtime.sampling.passes import Passes, check_prompt, wanted
+from edgekit.runtime.sampling.schedule import accept_by_entropy, linear_temperature
+from edgekit.runtime.sampling.types import Denoiser, Floats, HeadRequest, Ids
+
+_DEFAULT_MAX_NEW_TOKENS = 256
+_SAMPLER_CLASS = "EntropyBoundSamplerConfig"
+
+
+@dataclass(frozen=True)
+class DiffusionGemmaOptions:
+    """Options of the entropy-bound sampler; the defaults are those of transformers.
+
+    Whole canvases are produced: the answer has ceil(max_new_tokens / canvas_length) * canvas_length tokens
+    unless an end token comes first. `max_length` counts the prompt too and takes the place of a
+    `max_new_tokens` left at its default. Temperatures run linearly from t_max down to just above t_min. A
+    canvas stops early when its argmax equals those of the last `stability_threshold` steps and its mean
+    entropy is below `confidence_threshold` nats; None for either switches that off. With `pad_token_id`, what
+    follows the first end token becomes padding. `continue_prefix` appends the prompt to the denoiser's
+    prefix, for a conversation whose earlier turns are already in its KV cache.
+
+    Raises InvalidOption.
+    """
+
+    max_new_tokens: int = _DEFAULT_MAX_NEW_TOKENS
+    max_length: int | None = None
+    canvas_length: int = 256
+    max_denoising_steps: int = 48
+    entropy_bound: float = 0.1
+    t_min: float = 0.4
+    t_max: float = 0.8
+    stability_threshold: int | None = 1
+    confidence_threshold: float | None = 0.005
+    eos_token_ids: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+    continue_prefix: bool = False
+    ignored_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "canvas_length", "max_denoising_steps"):
+            opt.check_int(name, getattr(self, name), 1)
+        if self.max_length is not None:
+            opt.check_int("max_length", self.max_length, 1)
+        opt.check_number("entropy_bound", self.entropy_bound, 0, exclusive=True)
+        opt.check_number("t_min", self.t_min, 0)
+        opt.check_number("t_max", self.t_max, 0)
+        if self.t_max <= self.t_min:
+            raise InvalidOption(
+                f"t_max {self.t_max} is not above t_min {self.t_min}; the temperature must fall"
+            )
+        if self.stability_threshold is not None:
+            opt.check_int("stability_threshold", self.stability_threshold, 0)
+        if self.confidence_threshold is not None:
+            opt.check_number("confidence_threshold", self.confidence_threshold, 0, exclusive=True)
+        object.__setattr__(self, "eos_token_ids", opt.token_ids("eos_token_ids", self.eos_token_ids))
+        if self.pad_token_id is not None:
+            opt.check_int("pad_token_id", self.pad_token_id, 0)
+        opt.check_bool("continue_prefix", self.continue_prefix)
+
+    @classmethod
+    def from_generation_config(cls, config: Mapping[str, Any], **overrides: Any) -> DiffusionGemmaOptions:
+        """Options of a checkpoint's generation_config.json; keys of other samplers end up in `ignored_keys`.
+
+        A null stands for the default, as in transformers. Raises InvalidOption.
+        """
+        flat = dict(config)
+        sampler = flat.pop("sampler_config", None)
+        if sampler is not None:
+            if not isinstance(sampler, Mapping) or sampler.get("_cls_name", _SAMPLER_CLASS) != _SAMPLER_CLASS:
+                raise InvalidOption(f"sampler_config is {sampler!r}; only {_SAMPLER_CLASS} is supported")
+            flat["entropy_bound"] = sampler.get("entropy_bound")
+        return cls(**opt.from_config(cls, flat, overrides, {"eos_token_id": "eos_token_ids"}))
+
+
+def generate(
+    denoiser: Denoiser,
+    prompt_ids: Ids | Sequence[int],
+    options: DiffusionGemmaOptions,
+    noise: Noise,
+    *,
+    cancelled: CancelCheck | None = None,
+) -> Iterator[Event]:
+    """Yields a Draft per step, a Committed per canvas and Done.
+
+    Draws, in this order: the canvas (integers); then per step the sample (gumbel) and the renoising
+    (integers), both also in the last step, where nothing is done with them.
+    Raises InvalidPrompt, InvalidOption, NonFiniteLogits and whatever the denoiser raises.
+    """
+    vocab_size = denoiser.vocab_size
+    prompt = check_prompt(prompt_ids, vocab_size)
+    if not prompt.size:
+        raise InvalidPrompt("the prompt is empty; this model needs at least its begin-of-sequence token")
+    opt.check_within_vocabulary("pad_token_id", [options.pad_token_id], vocab_size)
+    if not options.continue_prefix:
+        denoiser.reset()
+    total = denoiser.prefix_length + prompt.shape[0]
+    canvases = _canvas_count(options, total)
+
+    stats = Stats()
+    passes = Passes(denoiser, stats)
+    uncached = prompt
+    for canvas_index in range(canvases):
+        if cancelled is not None and cancelled():
+            stats.finish_reason = "cancelled"
+            break
+        denoiser.prefill(uncached)
+        stats.prefills += 1
+        stats.canvases += 1
+        answer = yield from _denoise_canvas(passes, canvas_index, options, noise, stats, cancelled)
+        if answer is None:
+            stats.finish_reason = "cancelled"
+            break
+        committed, ended = _cut_at_eos(answer, options)
+        # Tokens per forward are counted as in transformers: everything that is not the padding token.
+        stats.committed_tokens += (
+            committed.shape[0]
+            if options.pad_token_id is None
+            else int(np.count_nonzero(committed != options.pad_token_id))
+        )
+        total += committed.shape[0]
+        yield Committed(canvas_index, committed)
+        if ended:
+            stats.finish_reason = "eos"
+            break
+        if options.max_length is not None and total >= options.max_length:
+            break
+        uncached = committed
+    yield Done(stats)
+
+
+def _denoise_canvas(
+    passes: Passes,
+    canvas_index: int,
+    options: DiffusionGemmaOptions,
+    noise: Noise,
+    stats: Stats,
+    cancelled: CancelCheck | None,
+) -> Generator[Draft, None, Ids | None]:
+    """Yields a Draft per step and returns the argmax canvas, int64 [C], or None when cancelled."""
+    vocab_size = passes.vocab_size
+    length, steps = options.canvas_length, options.max_denoising_steps
+    canvas = noise.integers(vocab_size, length)
+    history: list[Ids] = []
+    soft: Floats | None = None
+    best = canvas
+    for remaining in range(steps, 0, -1):
+        if cancelled is not None and cancelled():
+            return None
+        # The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
+        last = remaining == 1
+        gumbel = noise.gumbel(length, vocab_size)
+        request = HeadRequest(
+            temperature=linear_temperature(remaining, steps, options.t_min, options.t_max),
+            gumbel=None if last else gumbel,
+            soft=not last,
+        )
+        output = passes.run(canvas, request, soft)
+        stats.denoising_steps += 1
+        best = output.argmax
+        accepted = accept_by_entropy(output.entropy, options.entropy_bound)
+        fresh = noise.integers(vocab_size, length)
+        yield Draft(canvas_index, steps - remaining + 1, canvas_index * length, best.copy(), accepted)
+        if last or _stable_and_confident(best, history, output.entropy, options):
+            break
+        canvas = np.where(accepted, wanted(output.sample, "sample"), fresh)
+        soft = wanted(output.soft, "soft")
+    return best
+
+
+def _stable_and_confident(
+    best: Ids, history: list[Ids], entropy: Floats, options: DiffusionGemmaOptions
+) -> bool:
+    """The stopping rule; appends `best` to the history of this canvas."""
+    needed = options.stability_threshold
+    if needed is None or options.confidence_threshold is None:
+        return False
+    stable = len(history) >= needed and all(
+        np.array_equal(best, earlier) for earlier in history[len(history) - needed :]
+    )
+    history.append(best)
+    del history[: max(0, len(history) - needed)]
+    return stable and float(entropy.mean(dtype=np.float64)) < options.confidence_threshold
+
+
+def _cut_at_eos(ids: Ids, options: DiffusionGemmaOptions) -> tuple[Ids, bool]:
+    """The canvas with everything after its first end token padded, and whether there is an end token."""
+    ends = np.flatnonzero(np.isin(ids, list(options.eos_token_ids)))
+    if not ends.size:
+        return ids, False
+    if options.pad_token_id is None:
+        return ids, True
+    cut = ids.copy()
+    cut[ends[0] + 1 :] = options.pad_token_id
+    return cut, True
+
+
+def _canvas_count(options: DiffusionGemmaOptions, prompt_length: int) -> int:
+    new_tokens = options.max_new_tokens
+    if options.max_length is not None and new_tokens == _DEFAULT_MAX_NEW_TOKENS:
+        new_tokens = options.max_length - prompt_length
+        if new_tokens <= 0:
+            raise InvalidPrompt(
+                f"the prompt has {prompt_length} tokens and max_length is {options.max_length}; "
+                "raise max_length or set max_new_tokens"
+            )
+    return -(-new_tokens // options.canvas_length)

@@ -1,0 +1,25 @@
+"""What a user can get wrong about sampling. Every message is one line."""
+
+from __future__ import annotations
+
+from edgekit.flashload.errors import EdgekitError
+
+
+class SamplingError(EdgekitError):
+    """Base of the errors of the denoising loops."""
+
+
+class InvalidOption(SamplingError):
+    """A sampling option has a value that the family's procedure cannot run with, or is not an option."""
+
+
+class InvalidPrompt(SamplingError):
+    """The prompt is empty, is not a flat list of token ids, or leaves no room for an answer."""
+
+
+class NonFiniteLogits(SamplingError):
+    """The model's scores are NaN or infinite, so no token can be chosen from them."""
+
+
+class UnknownSampler(SamplingError):
+    """No denoising loop is known under the name of this family."""

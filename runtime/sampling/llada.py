@@ -1,0 +1,262 @@
+"""The denoising loop of LLaDA: masked tokens, unmasked by confidence, block after block from left to right.
+
+Low-confidence remasking as in the authors' `generate.py`, and the parallel decoding rules of Fast-dLLM
+(threshold and factor) without caches. A position counts as open until it is committed, even if the model
+predicts the mask token itself for it, so every step makes progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgekit.runtime.sampling import options as opt
+from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
+from edgekit.runtime.sampling.noise import Noise
+from edgekit.runtime.sampling.passes import Passes, check_prompt, wanted
+from edgekit.runtime.sampling.schedule import (
+    answer_end,
+    count_above_threshold,
+    count_by_factor,
+    most_confident,
+    transfer_counts,
+)
+from edgekit.runtime.sampling.types import Denoiser, Floats, GumbelTile, HeadRequest, Ids
+
+# Vocabulary ids that get their noise at once when a step works on full scores.
+_NOISE_TILE = 8192
+
+_ALIASES = {
+    "max_new_tokens": "gen_length",
+    "mask_id": "mask_token_id",
+    "eos_token_id": "eos_token_ids",
+    "eot_token_id": "eot_token_ids",
+}
+
+
+@dataclass(frozen=True)
+class LladaOptions:
+    """Options of low-confidence remasking; the defaults are those of the authors' script.
+
+    gen_length tokens are produced in blocks of block_length with steps / (gen_length / block_length) steps
+    each; both divisions must be exact. `threshold` (confidence 0..1) or `factor` replaces the fixed number of
+    steps by Fast-dLLM's parallel decoding. temperature > 0 samples with Gumbel noise; confidences always come
+    from the clean scores. remasking is "low_confidence" or "random". cfg_scale > 0 adds a pass without the
+    prompt. logits_eos_inf forbids eos tokens; confidence_eos_eot_inf commits eos and eot tokens last. stop_at_eos
+    ends the answer at its first end token once nothing before it is open; the tokens before it are the same
+    as without. `logits_budget_bytes` bounds the full scores that cfg_scale and logits_eos_inf need.
+
+    Raises InvalidOption.
+    """
+
+    mask_token_id: int
+    gen_length: int = 128
+    steps: int = 128
+    block_length: int = 128
+    temperature: float = 0.0
+    cfg_scale: float = 0.0
+    remasking: str = "low_confidence"
+    threshold: float | None = None
+    factor: float | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    eot_token_ids: tuple[int, ...] = ()
+    logits_eos_inf: bool = False
+    confidence_eos_eot_inf: bool = False
+    stop_at_eos: bool = False
+    logits_budget_bytes: int = 64 << 20
+    ignored_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        opt.check_int("mask_token_id", self.mask_token_id, 0)
+        for name in ("gen_length", "steps", "block_length", "logits_budget_bytes"):
+            opt.check_int(name, getattr(self, name), 1)
+        opt.check_number("temperature", self.temperature, 0)
+        opt.check_number("cfg_scale", self.cfg_scale, 0)
+        opt.check_choice("remasking", self.remasking, ("low_confidence", "random"))
+        for name in ("logits_eos_inf", "confidence_eos_eot_inf", "stop_at_eos"):
+            opt.check_bool(name, getattr(self, name))
+        for name in ("eos_token_ids", "eot_token_ids"):
+            object.__setattr__(self, name, opt.token_ids(name, getattr(self, name)))
+        for name in ("logits_eos_inf", "confidence_eos_eot_inf", "stop_at_eos"):
+            if getattr(self, name) and not self.eos_token_ids:
+                raise InvalidOption(f"{name} needs eos_token_ids; set the end tokens of this model")
+        if self.gen_length % self.block_length:
+            raise InvalidOption(
+                f"gen_length {self.gen_length} is not a multiple of block_length {self.block_length}; "
+                f"use {-(-self.gen_length // self.block_length) * self.block_length}"
+            )
+        self._check_steps()
+
+    def _check_steps(self) -> None:
+        if self.threshold is not None and self.factor is not None:
+            raise InvalidOption("threshold and factor are both set; use one of them")
+        if self.threshold is None and self.factor is None:
+            if self.steps % self.blocks:
+                raise InvalidOption(
+                    f"steps {self.steps} is not a multiple of the {self.blocks} blocks "
+                    f"(gen_length / block_length); use {-(-self.steps // self.blocks) * self.blocks}"
+                )
+            return
+        if self.remasking != "low_confidence":
+            raise InvalidOption("threshold and factor compare confidences; use remasking low_confidence")
+        if self.threshold is not None:
+            opt.check_number("threshold", self.threshold, 0, exclusive=True, maximum=1)
+        if self.factor is not None:
+            opt.check_number("factor", self.factor, 0, exclusive=True)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return self.gen_length // self.block_length
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer."""
+        return self.eos_token_ids + self.eot_token_ids
+
+    @classmethod
+    def from_generation_config(cls, config: Mapping[str, Any], **overrides: Any) -> LladaOptions:
+        """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
+        InvalidOption."""
+        return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+
+
+def generate(
+    denoiser: Denoiser,
+    prompt_ids: Ids | Sequence[int],
+    options: LladaOptions,
+    noise: Noise,
+    *,
+    cancelled: CancelCheck | None = None,
+) -> Iterator[Event]:
+    """Yields a Draft per step (the whole answer, masks where it is open), a Committed per block and Done.
+
+    Draws per step: the sample (gumbel, with temperature > 0), then the confidences (uniform, with random
+    remasking); both cover the positions of the block that are still open, in order.
+    Raises InvalidPrompt, InvalidOption, NonFiniteLogits and whatever the denoiser raises.
+    """
+    prompt = check_prompt(prompt_ids, denoiser.vocab_size)
+    special = (options.mask_token_id, *options.end_ids)
+    opt.check_within_vocabulary("special token", special, denoiser.vocab_size)
+    denoiser.reset()
+    stats = Stats()
+    passes = Passes(denoiser, stats, options.logits_budget_bytes)
+    ids = np.concatenate([prompt, np.full(options.gen_length, options.mask_token_id, dtype=np.int64)])
+    first = prompt.shape[0]
+    answer = ids[first:]
+    ended = False
+    for block in range(options.blocks):
+        start = block * options.block_length
+        part = answer[start : start + options.block_length]
+        open_ = np.ones(options.block_length, dtype=np.bool_)
+        end: int | None = None
+        stats.canvases += 1
+        step = 0
+        while open_.any() and end is None:
+            if cancelled is not None and cancelled():
+                stats.finish_reason = "cancelled"
+                yield Done(stats)
+                return
+            positions = np.flatnonzero(open_)
+            tokens, confidence = _propose(passes, ids, first, first + start + positions, options, noise)
+            stats.denoising_steps += 1
+            picked = _choose(tokens, confidence, step, options)
+            chosen = positions[picked]
+            part[chosen] = tokens[picked]
+            open_[chosen] = False
+            accepted = np.zeros(options.gen_length, dtype=np.bool_)
+            accepted[start + chosen] = True
+            step += 1
+            yield Draft(block, step, 0, answer.copy(), accepted)
+            if options.stop_at_eos:
+                end = answer_end(part, open_, options.end_ids)
+        committed = part[:end].copy()
+        stats.committed_tokens += committed.shape[0]
+        ended = ended or bool(np.isin(committed, options.end_ids).any())
+        yield Committed(block, committed)
+        if end is not None:
+            break
+    stats.finish_reason = "eos" if ended else "length"
+    yield Done(stats)
+
+
+def _choose(tokens: Ids, confidence: Floats, step: int, options: LladaOptions) -> Ids:
+    """Which of the open positions to commit, as indices into them."""
+    if options.confidence_eos_eot_inf:
+        confidence = np.where(np.isin(tokens, options.end_ids), np.float32(-np.inf), confidence)
+    if options.threshold is not None:
+        count = count_above_threshold(confidence, options.threshold)
+    elif options.factor is not None:
+        count = count_by_factor(confidence, options.factor)
+    else:
+        count = transfer_counts(options.block_length, options.steps // options.blocks)[step]
+    return most_confident(confidence, count)
+
+
+def _propose(
+    passes: Passes, ids: Ids, first: int, rows: Ids, options: LladaOptions, noise: Noise
+) -> tuple[Ids, Floats]:
+    """A token and its confidence for each of `rows` (indices into ids), int64 and float32 [R]."""
+    vocab_size = passes.vocab_size
+    tile = noise.gumbel(rows.shape[0], vocab_size) if options.temperature > 0 else None
+    if options.cfg_scale > 0 or options.logits_eos_inf:
+        tokens, confidence = _propose_from_scores(passes, ids, first, rows, options, tile)
+    else:
+        request = HeadRequest(rows=rows, gumbel=tile, gumbel_scale=options.temperature)
+        output = passes.run(ids, request)
+        if tile is None:
+            tokens, confidence = output.argmax, output.argmax_prob
+        else:
+            tokens = wanted(output.sample, "sample")
+            confidence = wanted(output.sample_prob, "sample_prob")
+    if options.remasking == "random":
+        confidence = noise.uniform(rows.shape[0]).astype(np.float32)
+    return tokens, confidence
+
+
+def _propose_from_scores(
+    passes: Passes, ids: Ids, first: int, rows: Ids, options: LladaOptions, tile: GumbelTile | None
+) -> tuple[Ids, Floats]:
+    """The same from full scores, for what a statistic of the scores cannot express: mixing two passes, and
+    leaving tokens out of the softmax."""
+    without_prompt = ids.copy()
+    without_prompt[:first] = options.mask_token_id
+    tokens = np.empty(rows.shape[0], dtype=np.int64)
+    confidence = np.empty(rows.shape[0], dtype=np.float32)
+    for chunk in passes.row_chunks(rows.shape[0]):
+        request = HeadRequest(rows=rows[chunk], logits=True)
+        # Both passes of the guidance replace each other's hidden states, so only plain chunks can reuse them.
+        reuse = chunk.start > 0 and options.cfg_scale == 0
+        scores = wanted((passes.again(request) if reuse else passes.run(ids, request)).logits, "logits")
+        if options.cfg_scale > 0:
+            base = wanted(passes.run(without_prompt, request).logits, "logits")
+            scores = base + np.float32(options.cfg_scale + 1) * (scores - base)
+        if options.logits_eos_inf:
+            scores = scores.copy()
+            scores[:, list(options.eos_token_ids)] = -np.inf
+        tokens[chunk] = _argmax_with_noise(scores, tile, chunk, options.temperature)
+        highest = scores.max(axis=1)
+        log_z = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1))
+        confidence[chunk] = np.exp(scores[np.arange(scores.shape[0]), tokens[chunk]] - log_z)
+    return tokens, confidence
+
+
+def _argmax_with_noise(scores: Floats, tile: GumbelTile | None, chunk: slice, temperature: float) -> Ids:
+    """argmax(scores + temperature * noise): the logarithm of exp(scores) / (-log u)^temperature."""
+    if tile is None:
+        return scores.argmax(axis=1)
+    best = np.full(scores.shape[0], -np.inf, dtype=np.float32)
+    tokens = np.zeros(scores.shape[0], dtype=np.int64)
+    for start in range(0, scores.shape[1], _NOISE_TILE):
+        stop = min(scores.shape[1], start + _NOISE_TILE)
+        noised = scores[:, start:stop] + np.float32(temperature) * tile(start, stop)[chunk]
+        local = noised.argmax(axis=1)
+        value = noised[np.arange(noised.shape[0]), local]
+        better = value > best
+        best[better] = value[better]
+        tokens[better] = start + local[better]
+    return tokens

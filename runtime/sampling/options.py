@@ -1,0 +1,94 @@
+"""Reading and checking sampling options."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edgekit.runtime.sampling.errors import InvalidOption
+
+
+def from_config(
+    options: type[Any], config: Mapping[str, Any], overrides: Mapping[str, Any], aliases: Mapping[str, str]
+) -> dict[str, Any]:
+    """Keyword arguments for the dataclass `options` out of a generation config and explicit overrides.
+
+    Keys are field names or `aliases` (key -> field). Config keys that say nothing to this family are collected in
+    `ignored_keys`, and a None there means "not set". Overrides win over the config.
+    Raises InvalidOption for an override that is no option, and when a field without default is not set.
+    """
+    fields = {f.name for f in dataclasses.fields(options)} - {"ignored_keys"}
+    for override in overrides:
+        if override not in fields and override not in aliases:
+            close = difflib.get_close_matches(override, fields, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(fields))}"
+            raise InvalidOption(f"{override} is not a sampling option of this model; {hint}")
+    found: dict[str, Any] = {}
+    ignored: list[str] = []
+    # A field's own name wins over an alias wherever both are in the config.
+    for key in sorted(config, key=lambda k: k in fields):
+        name: str | None = key if key in fields else aliases.get(key)
+        if name is None:
+            ignored.append(key)
+        elif config[key] is not None:
+            found[name] = config[key]
+    for key in sorted(overrides, key=lambda k: k in fields):
+        found[aliases.get(key, key)] = overrides[key]
+    found["ignored_keys"] = tuple(sorted(ignored))
+    required = {f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING}
+    missing = sorted(required - found.keys())
+    if missing:
+        raise InvalidOption(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
+    return found
+
+
+def check_int(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
+    """Raises InvalidOption unless value is an integer within minimum..maximum."""
+    in_range = isinstance(value, int) and value >= minimum and (maximum is None or value <= maximum)
+    if isinstance(value, bool) or not in_range:
+        limit = f"at least {minimum}" if maximum is None else f"{minimum}..{maximum}"
+        raise InvalidOption(f"{name} is {value!r}; use an integer, {limit}")
+
+
+def check_number(
+    name: str, value: object, minimum: float, *, exclusive: bool = False, maximum: float | None = None
+) -> None:
+    """Raises InvalidOption unless value is a finite number above (or at) minimum and not above maximum."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if good and isinstance(value, int | float):
+        good = (value > minimum if exclusive else value >= minimum) and (maximum is None or value <= maximum)
+    if not good:
+        limit = f"above {minimum:g}" if exclusive else f"at least {minimum:g}"
+        limit += "" if maximum is None else f" and at most {maximum:g}"
+        raise InvalidOption(f"{name} is {value!r}; use a number {limit}")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raises InvalidOption unless value is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} is {value!r}; use true or false")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raises InvalidOption unless value is one of the choices."""
+    known = list(choices)
+    if value not in known:
+        raise InvalidOption(f"{name} is {value!r}; use one of: {', '.join(known)}")
+
+
+def token_ids(name: str, value: object) -> tuple[int, ...]:
+    """An id or a list of ids as a tuple. Raises InvalidOption for anything else."""
+    ids = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for token in ids:
+        check_int(name, token, 0)
+    return ids
+
+
+def check_within_vocabulary(name: str, ids: Iterable[int | None], vocab_size: int) -> None:
+    """Raises InvalidOption when an id is not a row of the vocabulary."""
+    for token in ids:
+        if token is not None and token >= vocab_size:
+            raise InvalidOption(f"{name} {token} is outside the model's vocabulary of {vocab_size} tokens")

@@ -1,0 +1,100 @@
+"""What a denoising loop sees of a model: a canvas goes in, statistics of the scores come out.
+
+Full scores (positions x vocabulary) are hundreds of megabytes, so the loops work on what one pass over tiles
+of the embedding table can produce: argmax, entropy, log-sum-exp, a Gumbel-max sample and the expected
+embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+class GumbelTile(Protocol):
+    """Standard Gumbel noise for every (row, token) pair of one head pass.
+
+    A pure function of its arguments: tiles may be asked for in any order, from any thread, more than once.
+    """
+
+    def __call__(self, start: int, stop: int) -> Floats:
+        """Noise for the token ids start..stop (exclusive), float32 [rows, stop - start]."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRequest:
+    """What to compute from the vocabulary scores `z = logits / temperature` (division in float32).
+
+    `rows` are indices into the canvas, in the order in which the results are wanted; None means all. `gumbel`
+    covers those rows, not the canvas. `soft` asks for `softmax(z) @ E` with the embedding table E without any
+    input scale factor. `top_k` is at most the vocabulary size. `logits` asks for all of z.
+    """
+
+    rows: Ids | None = None
+    temperature: float = 1.0
+    gumbel: GumbelTile | None = None
+    gumbel_scale: float = 1.0
+    soft: bool = False
+    top_k: int = 0
+    logits: bool = False
+
+
+@dataclass(eq=False)
+class HeadOutput:
+    """Statistics of z for R rows. Ties are broken towards the lower token id.
+
+    argmax int64 [R], argmax_prob float32 [R], entropy float32 [R] in nats, log_z float32 [R] (log-sum-exp of
+    z). With a `gumbel`: sample int64 [R] = argmax(z + gumbel_scale * gumbel), sample_prob float32 [R] =
+    softmax(z)[sample]. With `soft`: soft float32 [R, hidden]. With `top_k`: top_ids int64 [R, k] and top_z
+    float32 [R, k], descending. With `logits`: logits float32 [R, vocabulary] = z.
+    """
+
+    argmax: Ids
+    argmax_prob: Floats
+    entropy: Floats
+    log_z: Floats
+    sample: Ids | None = None
+    sample_prob: Floats | None = None
+    soft: Floats | None = None
+    top_ids: Ids | None = None
+    top_z: Floats | None = None
+    logits: Floats | None = None
+
+
+class Denoiser(Protocol):
+    """A model with its prefix KV cache. `prefix_length` counts the committed positions whose KV is kept."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def prefix_length(self) -> int: ...
+
+    def reset(self) -> None:
+        """Forgets the prefix."""
+
+    def prefill(self, ids: Ids) -> None:
+        """Causal pass over ids [T] that appends their KV to the prefix (families with a causal encoder)."""
+
+    def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
+        """Bidirectional pass of ids [T] at positions prefix_length.. over [prefix KV ; canvas].
+
+        `soft` is the previous step's HeadOutput.soft (self-conditioning) or None. It is a function of its
+        arguments and the prefix: it leaves no trace that a later call could notice.
+        """
+
+
+@runtime_checkable
+class Projector(Protocol):
+    """A denoiser that keeps the hidden states of its last `denoise`, so that other rows or statistics of the
+    same pass cost one more head pass and not one more pass over all layers. Optional: the loops fall back to
+    calling `denoise` again with the same arguments."""
+
+    def project(self, request: HeadRequest) -> HeadOutput:
+        """The answer that the last `denoise` would have given to this request."""

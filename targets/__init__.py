@@ -1,0 +1,1 @@
+"""Device families: one export recipe each, and the device database."""

@@ -1,0 +1,51 @@
+"""What every test gets: private user directories, few threads, repeatable random numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+ORIGINAL_ENVIRONMENT: Mapping[str, str] = MappingProxyType(dict(os.environ))
+"""The environment before any fixture: for subprocesses that need the user's own settings, such as pip's."""
+
+# Read by OpenMP (torch, numpy's BLAS) when it is first loaded, hence not in a fixture. Parallel test workers
+# share the processor, and tests are too small to gain from more threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+# Read when huggingface_hub and transformers are imported: no test may ask the network for a model.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+# No deadline: the first example pays for imports and compilation, and a shared machine stalls at any time.
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Points the home and cache directories at a temporary folder, for the tests and what they start."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, folder in {
+            "HOME": home,
+            "USERPROFILE": home,
+            "LOCALAPPDATA": home / "cache",
+            "XDG_CACHE_HOME": home / "cache",
+            "XDG_CONFIG_HOME": home / "config",
+            "XDG_DATA_HOME": home / "data",
+            "XDG_STATE_HOME": home / "state",
+            "HF_HOME": home / "huggingface",
+        }.items():
+            patch.setenv(variable, str(folder))
+        yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator that gives each test the same numbers on every run."""
+    return np.random.default_rng(20260101)

@@ -1,0 +1,1 @@
+"""The `edgekit` command, its subcommands, benchmarks and the tiny models with their trainer."""
