@@ -1,30 +1,13 @@
-"""Between stored tensors and ours: reading a weight from a checkpoint, and naming weights as a checkpoint does."""
+"""Weights in memory: all of a checkpoint in float32 under our names, and back to the stored names."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from edgekit.export.models.base import Architecture, WeightSpec
-
-
-class TensorSource(Protocol):
-    """What is read from: a checkpoint."""
-
-    def read(self, name: str) -> np.ndarray: ...
-    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...
-
-
-def read_weight(source: TensorSource, spec: WeightSpec) -> np.ndarray:
-    """The float32 array of a weight; only this weight is in memory."""
-    pieces = [
-        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
-    ]
-    joined = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    return joined.reshape(spec.shape)
+from edgekit.export.units import TensorSource, read_rows
 
 
 def full_name(unit: str, spec: WeightSpec) -> str:
@@ -41,7 +24,7 @@ def load_float_weights(architecture: Architecture, source: TensorSource) -> dict
     out: dict[str, Tensor] = {}
     stacks: dict[str, list[Tensor]] = {}
     for unit, spec in architecture.weights():
-        name, value = full_name(unit, spec), torch.from_numpy(read_weight(source, spec))
+        name, value = full_name(unit, spec), torch.from_numpy(read_rows(source, spec, 0, spec.shape[0]))
         if ".experts." in unit:
             stacks.setdefault(name, []).append(value)
         else:

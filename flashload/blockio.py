@@ -9,7 +9,6 @@ Read modes, chosen once when the file is opened and told in `io_mode`:
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
@@ -132,8 +131,6 @@ class BlockFile:
         try:
             return os.open(self.path, flags)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno == errno.EACCES and self.path.is_dir():
-                raise OpenFailed(f"{self.path}: is a directory; give the path of the weights file") from error
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise OpenFailed(
                 f"{self.path}: cannot open ({reason}); check the path and its permissions"

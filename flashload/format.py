@@ -186,10 +186,8 @@ def _at(placed: Iterable[tuple[str, int, tuple[TensorSlot, ...]]], data_start: i
 def _check_name(kind: str, name: str, seen: set[str]) -> None:
     if not isinstance(name, str) or not name:
         raise LayoutError(f"a {kind} name must be a non-empty string, not {name!r}")
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise LayoutError(f"{kind} name {name!r} is not valid Unicode text") from error
+    if not name.isprintable():  # control characters and lone surrogates would garble every later message
+        raise LayoutError(f"{kind} name {name!r} holds characters that cannot be printed; rename it")
     if kind == "tensor" and (name == "__metadata__" or name.startswith(PAD_PREFIX)):
         raise LayoutError(f"tensor {name}: the name is reserved by the file format; rename it")
     if name in seen:

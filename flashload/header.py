@@ -40,13 +40,13 @@ def header_length(prefix: bytes, file_size: int, where: str) -> int:
             f"{where}: its first 8 bytes announce a header of {length} bytes, more than "
             f"{MAX_HEADER_BYTES}; this is not a safetensors file"
         )
+    if prefix[8:9] not in (b"", b"{"):
+        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
     if 8 + length > file_size:
         raise TruncatedFile(
             f"{where}: the header needs {8 + length} bytes but the file has {file_size}; "
             "export or copy it again"
         )
-    if prefix[8:9] not in (b"", b"{"):
-        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
     return length
 
 
@@ -88,6 +88,11 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_BYTES
 
 
+def _check_name(kind: str, name: str, where: str) -> None:
+    if not name or not name.isprintable():  # it will be part of messages
+        raise MalformedFile(f"{where}: the {kind} name {name[:80]!r} is empty or cannot be printed")
+
+
 def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
     rows = loads_strict(text.encode("utf-8", "surrogatepass"), f"{where}: edgekit.runs")
     if not isinstance(rows, list) or not rows:
@@ -101,6 +106,7 @@ def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
         ):
             raise MalformedFile(f"{where}: a run must be [name, offset, length, xxh3], found {str(row)[:80]}")
         name, offset, length, digest = row
+        _check_name("run", name, where)
         if name in names:
             raise MalformedFile(f"{where}: run {name} is listed twice")
         names.add(name)
@@ -128,6 +134,7 @@ def _parse_tensors(table: dict[str, Any], where: str) -> list[tuple[int, int, Te
     """(begin, end, slot with offset 0) sorted by position, sizes checked against dtype and shape."""
     spans: list[tuple[int, int, TensorSlot]] = []
     for name, entry in table.items():
+        _check_name("tensor", name, where)
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise MalformedFile(f"{where}: tensor {name}: must have exactly dtype, shape and data_offsets")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -101,12 +101,13 @@ def plan(
             needed,
         )
 
-    # Pinning the largest units shrinks the ring. Every bound on the size of a streamed unit is a candidate;
-    # the one that pins the most bytes wins, the least intrusive one on a tie. For one candidate the pinned
-    # bytes grow with the budget (kinds are filled in a fixed order), hence they do for the best one, too.
+    # Pinning the largest units shrinks the ring, which pays where one kind is much larger than the next (a
+    # vocabulary head beside layers). Every such step in size is a candidate bound for streamed units; the one
+    # that pins the most bytes wins, the first on a tie. For one bound the pinned bytes grow with the budget
+    # (kinds are filled in a fixed order), and the bounds do not depend on it, hence they grow for the best.
     kinds = _kinds(units, pin_first)
     best: tuple[int, set[str]] = (-1, set())
-    for bound in sorted(set(largest_first), reverse=True):
+    for bound in _bounds(largest_first):
         forced = [unit for unit in units if unit.nbytes > bound]
         forced_bytes = sum(unit.nbytes for unit in forced)
         if forced_bytes + bound > budget_bytes:
@@ -142,6 +143,15 @@ def _check(units: Sequence[Unit], budget_bytes: int, ring_bytes_min: int, ring_u
         if unit.name in names:
             raise InvalidRequest(f"unit {unit.name}: listed twice")
         names.add(unit.name)
+
+
+def _bounds(largest_first: Sequence[int]) -> list[int]:
+    """The largest size, and every size that is at most two thirds of the next larger one.
+
+    Smaller steps are no reason to pin the largest units: the few bytes won would cost the even spread.
+    """
+    sizes = sorted(set(largest_first), reverse=True)
+    return sizes[:1] + [low for high, low in zip(sizes, sizes[1:], strict=False) if 3 * low <= 2 * high]
 
 
 def _ring_bytes(largest_first: Sequence[int], ring_bytes_min: int, ring_units: int) -> int:

@@ -59,7 +59,9 @@ class Tokenizer:
         try:
             self._backend = Backend.from_file(str(file))
         except Exception as error:  # the library raises bare Exception for any malformed file
-            raise TokenizerError(f"{file}: is not a tokenizer ({error}); download it again") from error
+            raise TokenizerError(
+                f"{file}: is not a tokenizer ({_one_line(error)}); download it again"
+            ) from error
         # Files saved after training may carry a length limit or padding that is no part of the model.
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -194,7 +196,8 @@ class TextStream:
     """Turns ids that arrive piece by piece into text.
 
     A character may be spread over several tokens, and its bytes over two pieces: what ends in U+FFFD is held
-    back until more ids arrive or `finish` is called. The pieces joined are the `decode` of all ids.
+    back until more ids arrive or `finish` is called. The pieces joined are the `decode` of all ids;
+    only byte tokens (Gemma's kind) that break off inside a character may leave fewer U+FFFD.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:

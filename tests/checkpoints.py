@@ -207,15 +207,16 @@ def _default_config(family: str, dtype: str) -> dict[str, Any]:
     if family == "llada":
         return {
             "architectures": ["LLaDAModelLM"], "model_type": "llada", "activation_type": "silu",
-            "alibi": False, "attention_dropout": 0.0, "attention_layer_norm": False, "bias_for_layer_norm": False,
-            "block_group_size": 1, "block_type": "llama", "d_model": 64, "embedding_dropout": 0.0,
-            "embedding_size": 384, "eos_token_id": ids["<|endoftext|>"], "include_bias": False,
-            "include_qkv_bias": False, "input_emb_norm": False, "layer_norm_type": "rms",
-            "layer_norm_with_affine": True, "mask_token_id": ids["<|mdm_mask|>"], "max_sequence_length": 512,
-            "mlp_hidden_size": 96, "mlp_ratio": 4, "n_heads": 4, "n_kv_heads": 4, "n_layers": 3,
-            "pad_token_id": ids["<|endoftext|>"], "residual_dropout": 0.0, "rms_norm_eps": 1e-5, "rope": True,
-            "rope_full_precision": True, "rope_theta": 500000.0, "scale_logits": False, "torch_dtype": dtype,
-            "use_cache": False, "vocab_size": 384, "weight_tying": False,
+            "alibi": False, "attention_dropout": 0.0, "attention_layer_norm": False,
+            "bias_for_layer_norm": False, "block_group_size": 1, "block_type": "llama", "d_model": 64,
+            "embedding_dropout": 0.0, "embedding_size": 384, "eos_token_id": ids["<|endoftext|>"],
+            "include_bias": False, "include_qkv_bias": False, "input_emb_norm": False,
+            "layer_norm_type": "rms", "layer_norm_with_affine": True, "mask_token_id": ids["<|mdm_mask|>"],
+            "max_sequence_length": 512, "mlp_hidden_size": 96, "mlp_ratio": 4, "n_heads": 4,
+            "n_kv_heads": 4, "n_layers": 3, "pad_token_id": ids["<|endoftext|>"], "residual_dropout": 0.0,
+            "rms_norm_eps": 1e-5, "rope": True, "rope_full_precision": True, "rope_theta": 500000.0,
+            "scale_logits": False, "torch_dtype": dtype, "use_cache": False, "vocab_size": 384,
+            "weight_tying": False,
         }  # fmt: skip
     if family == "llada_moe":
         return {
@@ -223,20 +224,21 @@ def _default_config(family: str, dtype: str) -> dict[str, Any]:
             "attention_dropout": 0.0, "dense_intermediate_size": 128, "eos_token_id": ids["<|endoftext|>"],
             "expert_intermediate_size": 32, "hidden_act": "silu", "hidden_size": 64,
             "max_position_embeddings": 512, "moe_layer_freq": [1, 1, 1], "norm_topk_prob": None,
-            "num_attention_heads": 4, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_key_value_heads": 4,
-            "pad_token_id": ids["<|endoftext|>"], "partial_rotary_factor": 1, "qk_layernorm": True,
-            "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 50000.0, "router_num_group": None,
-            "routed_scaling_factor": 1, "shared_expert_intermediate_size": None, "tie_word_embeddings": False,
-            "torch_dtype": dtype, "use_cache": False, "vocab_size": 384,
+            "num_attention_heads": 4, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3,
+            "num_key_value_heads": 4, "pad_token_id": ids["<|endoftext|>"], "partial_rotary_factor": 1,
+            "qk_layernorm": True, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 50000.0,
+            "router_num_group": None, "routed_scaling_factor": 1, "shared_expert_intermediate_size": None,
+            "tie_word_embeddings": False, "torch_dtype": dtype, "use_cache": False, "vocab_size": 384,
         }  # fmt: skip
     return {
         "architectures": ["DreamModel"], "model_type": "Dream", "attention_dropout": 0.0,
         "bos_token_id": ids["<|beginoftext|>"], "eos_token_id": ids["<|endoftext|>"], "hidden_act": "silu",
         "hidden_size": 64, "intermediate_size": 96, "mask_token_id": ids["<|mask|>"],
         "max_position_embeddings": 512, "max_window_layers": 3, "num_attention_heads": 4,
-        "num_hidden_layers": 3, "num_key_value_heads": 2, "pad_token_id": ids["<|endoftext|>"], "rms_norm_eps": 1e-6, "rope_scaling": None,
-        "rope_theta": 1000000.0, "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": dtype,
-        "use_cache": True, "use_sliding_window": False, "vocab_size": 384,
+        "num_hidden_layers": 3, "num_key_value_heads": 2, "pad_token_id": ids["<|endoftext|>"],
+        "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": dtype, "use_cache": True, "use_sliding_window": False,
+        "vocab_size": 384,
     }  # fmt: skip
 
 
@@ -295,9 +297,10 @@ def _diffusion_gemma(
         "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
         "num_global_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32, "sliding_window": 8,
         "num_experts": 4, "top_k_experts": 2, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 1024, "final_logit_softcapping": 30.0, "use_bidirectional_attention": "vision",
-        "attention_bias": False, "attention_dropout": 0.0, "tie_word_embeddings": True, "initializer_range": 0.02,
-        "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2,
+        "max_position_embeddings": 1024, "final_logit_softcapping": 30.0,
+        "use_bidirectional_attention": "vision", "attention_bias": False, "attention_dropout": 0.0,
+        "tie_word_embeddings": True, "initializer_range": 0.02, "pad_token_id": 0, "eos_token_id": 1,
+        "bos_token_id": 2,
         "layer_types": [
             "full_attention" if i % 6 == 5 or i == layers - 1 else "sliding_attention" for i in range(layers)
         ],
@@ -360,7 +363,8 @@ def _random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: str
 def _random_tensor(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     import torch
 
-    generator = torch.Generator().manual_seed((seed << 32) + zlib.crc32(name.encode()))
+    # The CPU generator takes 32 bits of seed and drops the rest.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     noise = torch.randn(shape, generator=generator)
     if len(shape) >= 2:
         # Outputs of about unit size whatever the width. Gemma's router input has a factor H^-0.5.

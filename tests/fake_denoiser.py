@@ -1,7 +1,9 @@
-"""A model without layers: scores drawn from a hash of what it is given, and the statistics that a head returns.
+"""A model without layers: scores drawn from a hash of what it is given, and the statistics that a head
+returns.
 
-The scores of a canvas are a pure function of the seed, the prefix, the canvas and the self-conditioning input, so
-any procedure that feeds the same tokens sees the same scores, and any difference in what is fed shows.
+The scores of a canvas are a pure function of the seed, the prefix, the canvas and the self-conditioning
+input, so any procedure that feeds the same tokens sees the same scores, and any difference in what is fed
+shows.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def head(logits: Floats, request: HeadRequest, embeddings: Floats | None = None)
         noised = np.empty_like(z)
         for start in range(0, z.shape[1], TILE):
             stop = min(z.shape[1], start + TILE)
-            noised[:, start:stop] = z[:, start:stop] + np.float32(request.gumbel_scale) * request.gumbel(start, stop)
+            noised[:, start:stop] = z[:, start:stop] + np.float32(request.gumbel_scale) * request.gumbel(
+                start, stop
+            )
         output.sample = noised.argmax(axis=1)
         output.sample_prob = probabilities[index, output.sample]
     if request.soft:

@@ -36,7 +36,8 @@ def scalar_gumbel(value: int) -> np.float32:
     """The documented steps on one number at a time."""
     f32 = np.float32
     coefficients = [
-        0xBEFFFFFC, 0x3EAAAAA8, 0xBE800213, 0x3E4CD1FB, 0xBE2A13B3, 0x3E1138AF, 0xBE079BAB, 0x3E0424E0, 0xBD9C19CF
+        0xBEFFFFFC, 0x3EAAAAA8, 0xBE800213, 0x3E4CD1FB, 0xBE2A13B3, 0x3E1138AF, 0xBE079BAB, 0x3E0424E0,
+        0xBD9C19CF,
     ]  # fmt: skip
     c = [np.uint32(bits).view(f32) for bits in coefficients]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 import re
 from pathlib import Path
 
@@ -35,10 +36,10 @@ def resolve(model: str, revision: str | None = None) -> Path:
     Raises NotACheckpoint, ModelNotFound (RevisionNotFound), GatedModel, HubUnavailable, DownloadFailed or
     HubNotInstalled.
     """
-    path = Path(model).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(model))
+    if model and path.is_dir():  # Path("") would be the working directory
         return _without_revision(path, revision)
-    if path.exists():
+    if model and path.exists():
         raise NotACheckpoint(f"{path}: is a file; give the directory that holds config.json and the weights")
     if model in SHIPPED_MODELS:
         shipped = Path(str(importlib.resources.files("edgekit.tools") / "tiny" / model))

@@ -18,7 +18,6 @@ import json
 import math
 import os
 import struct
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,6 @@ DTYPE_BITS = {
 }  # fmt: skip
 
 _HAS_PREADV = hasattr(os, "preadv")
-_seek_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -135,10 +133,9 @@ def _read_exact(fd: int, offset: int, buffer: memoryview, what: Callable[[], str
 def _pread_into(fd: int, part: memoryview, offset: int) -> int:
     if _HAS_PREADV:
         return os.preadv(fd, [part], offset)
-    # Windows has no positioned read; the lock keeps seek and read together.
-    with _seek_lock:
-        os.lseek(fd, offset, os.SEEK_SET)
-        data = os.read(fd, len(part))
+    # Windows has no positioned read. Every read has a descriptor of its own, so seeking disturbs nobody.
+    os.lseek(fd, offset, os.SEEK_SET)
+    data = os.read(fd, len(part))
     part[: len(data)] = data
     return len(data)
 
@@ -154,12 +151,13 @@ def _header_length(fd: int, path: Path, file_bytes: int) -> int:
         raise TruncatedWeights(
             f"{path}: has {file_bytes} bytes, too few for a safetensors file; download it again"
         )
-    if head.startswith(b"PK\x03\x04") or head.startswith(b"\x80\x02"):
-        raise MalformedWeights(
-            f"{path}: is a pickle file under a safetensors name; convert it to safetensors"
-        )
     length: int = struct.unpack_from("<Q", head)[0]
     if length > MAX_HEADER_BYTES or (len(head) > 8 and head[8:9] != b"{"):
+        # Only now: a header of 640 bytes begins with the pickle mark 80 02 too.
+        if head.startswith((b"PK\x03\x04", b"\x80\x02")):
+            raise MalformedWeights(
+                f"{path}: is a pickle file under a safetensors name; convert it to safetensors"
+            )
         raise MalformedWeights(f"{path}: does not begin with a safetensors header; download the file again")
     if 8 + length > file_bytes:
         message = f"{path}: has {file_bytes} bytes but its header alone needs {8 + length}; download it again"
@@ -189,7 +187,7 @@ def _parse_json(raw: bytes, path: Path) -> dict[str, Any]:
 
 def _entry(name: str, value: Any, path: Path, data_start: int) -> TensorEntry:
     where = f"{path}: tensor {name}"
-    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= set(value):
         raise MalformedWeights(f"{where}: the header entry is not dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):

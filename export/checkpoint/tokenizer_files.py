@@ -93,8 +93,8 @@ def _convert(source: Path) -> Any:
         if tokenizer.token_to_id(token["content"]) != token_id:
             got = tokenizer.token_to_id(token["content"])
             raise TokenizerFilesMissing(
-                f"{source / TOKENIZER_CONFIG}: token {token['content']} has id {token_id} there and {got} after "
-                "vocab.json; the two files belong to different checkpoints"
+                f"{source / TOKENIZER_CONFIG}: token {token['content']} has id {token_id} there and "
+                f"{got} after vocab.json; the two files belong to different checkpoints"
             )
     return tokenizer
 

@@ -94,6 +94,7 @@ class LayerSpec:
     window: int | None = None
     uses_mask: bool = False
     uses_phase: bool = False
+    activation: str = "silu"  # of the experts; see edgekit::gated_act
 
 
 @dataclass(frozen=True)

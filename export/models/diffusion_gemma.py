@@ -41,6 +41,8 @@ class GemmaLayer(nn.Module):
     raw residual, not the normed one. The attention scale is 1.
     """
 
+    activation = "gelu_tanh"
+
     def __init__(self, num_heads: int, kv_heads: int, shared_kv: bool, top_k: int, hidden: int, eps: float) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.shared_kv = num_heads, kv_heads, shared_kv
@@ -68,12 +70,12 @@ class GemmaLayer(nn.Module):
         a = linear(join_heads(ops.attention(q, k, v, prefix_k, prefix_v, mask, 1.0)), w, "self_attn.o_proj")
         x = x + ops.rms_norm(a, w["post_attention_layernorm.weight"], self.eps)
 
-        dense = mlp(ops.rms_norm(x, w["pre_feedforward_layernorm.weight"], self.eps), w, "mlp", "gelu_tanh")
+        dense = mlp(ops.rms_norm(x, w["pre_feedforward_layernorm.weight"], self.eps), w, "mlp", self.activation)
         dense = ops.rms_norm(dense, w["post_feedforward_layernorm_1.weight"], self.eps)
         flat = x.flatten(0, 1)
         index, weight = self.route(flat, w)
         mixed = ops.rms_norm(flat, w["pre_feedforward_layernorm_2.weight"], self.eps)
-        mixed = mixture(mixed, index, weight.to(flat.dtype), w, "gelu_tanh").view_as(x)
+        mixed = mixture(mixed, index, weight.to(flat.dtype), w, self.activation).view_as(x)
         mixed = ops.rms_norm(mixed, w["post_feedforward_layernorm_2.weight"], self.eps)
         x = x + ops.rms_norm(dense + mixed, w["post_feedforward_layernorm.weight"], self.eps)
         return x * w["layer_scalars"].index_select(0, phase).to(x.dtype), k, v
@@ -201,7 +203,8 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         module = modules.setdefault((kind, head_dim, kv_heads), GemmaLayer(num_heads, kv_heads, full, top_k, hidden, eps))
         name = ("full" if full else "sliding") + ("" if len({t for t in types if t[0] == kind}) == 1 else f"_{head_dim}x{kv_heads}")
         return LayerSpec(
-            name, module, tuple(weights), mixture, kv_heads, head_dim, name, None if full else window, uses_mask=True, uses_phase=True
+            name, module, tuple(weights), mixture, kv_heads, head_dim, name, None if full else window, uses_mask=True, uses_phase=True,
+            activation=GemmaLayer.activation,
         )
 
     layers = tuple(layer(i, *t) for i, t in enumerate(types))

@@ -14,6 +14,8 @@ class PreNormLayer(nn.Module):
     Router weights are the softmax over all experts, used as they are (not renormalised over the selected ones).
     """
 
+    activation = "silu"
+
     def __init__(self, num_heads: int, kv_heads: int, head_dim: int, eps: float, qk_norm: bool = False, top_k: int = 0) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.head_dim = num_heads, kv_heads, head_dim
@@ -45,9 +47,9 @@ class PreNormLayer(nn.Module):
 
     def feed_forward(self, h: Tensor, w: Weights) -> Tensor:
         if not self.top_k:
-            return mlp(h, w, "mlp", "silu")
+            return mlp(h, w, "mlp", self.activation)
         flat = h.flatten(0, 1)
         # Routing decides which weights are used at all: its logits are never computed from rounded activations.
         probability = torch.softmax(linear(flat, w, "router", act_bits=16).float(), -1)
         weight, index = torch.topk(probability, self.top_k)
-        return mixture(flat, index, weight.to(flat.dtype), w, "silu").view_as(h)
+        return mixture(flat, index, weight.to(flat.dtype), w, self.activation).view_as(h)

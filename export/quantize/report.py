@@ -66,7 +66,7 @@ class QuantizationReport:
         return [f"{t.name}: {t.note}" for t in self.tensors if t.note]
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest and `--json`: totals, roles, notes, and every tensor."""
+        """For the manifest and `--json`: totals, roles and notes; JSON values only."""
         return {
             "preset": self.preset,
             "parameters": self.parameters,
@@ -74,8 +74,11 @@ class QuantizationReport:
             "bits_per_weight": round(self.bits_per_weight, 4),
             "roles": self.by_role(),
             "notes": self.notes(),
-            "tensors": [asdict(t) for t in self.tensors],
         }
+
+    def tensors_as_dicts(self) -> list[dict[str, Any]]:
+        """One JSON object per matrix."""
+        return [asdict(t) | {"shape": list(t.shape)} for t in self.tensors]
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -1,0 +1,101 @@
+"""The `onnx` format: programs as .onnx files with weights as inputs, for ONNX Runtime."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgekit.export.formats import onnx_layout
+from edgekit.export.formats.onnx_graph import check, convert, split_at_experts
+from edgekit.export.models.base import Architecture, LayerSpec
+from edgekit.export.programs import (
+    Program,
+    expert_program,
+    final_program,
+    head_programs,
+    layer_program,
+    self_conditioning_program,
+)
+from edgekit.export.quantize import Choice
+from edgekit.flashload.files import write_atomic
+
+NAME = "onnx"
+#: Names the stored layouts; the engine refuses a bundle whose layout it does not know.
+LAYOUT = "onnx-1"
+specs, arrays = onnx_layout.specs, onnx_layout.arrays
+
+PROGRAM_FOLDER = "programs"
+
+
+def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
+    """The program name of every layer: its kind, told apart where overrides give equal layers different forms.
+
+    4 and 8 bits are one form here: both reach the program as int8.
+    """
+    known: dict[tuple[str, tuple[bool, ...]], str] = {}
+    names = []
+    for i, layer in enumerate(architecture.layers):
+        floats = tuple(c.bits == 16 for c in _layer_choices(layer, i, choices).values())
+        key = (layer.kind, floats)
+        if key not in known:
+            same = sum(k[0] == layer.kind for k in known)
+            known[key] = layer.kind if same == 0 else f"{layer.kind}_{same + 1}"
+        names.append(known[key])
+    return names
+
+
+def _layer_choices(layer: LayerSpec, index: int, choices: Mapping[str, Choice]) -> dict[str, Choice]:
+    own = {s.name: choices[f"layers.{index}.{s.name}"] for s in layer.weights if s.role != "float"}
+    if layer.experts:
+        own |= {"experts." + s.name: choices[f"layers.{index}.experts.0.{s.name}"] for s in layer.experts[0]}
+    return own
+
+
+def write_programs(
+    folder: Path, architecture: Architecture, choices: Mapping[str, Choice], progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Write every program below `folder` and return the manifest's `programs` section.
+
+    An entry is {"file", "inputs", "outputs"}; a layer with experts is {"before", "expert", "after"} of such entries.
+    """
+    entries: dict[str, Any] = {}
+
+    def save(name: str, model: Any) -> dict[str, Any]:
+        path = f"{PROGRAM_FOLDER}/{name}.onnx"
+        (folder / PROGRAM_FOLDER).mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / path, check(model))
+        return {"file": path, "inputs": [i.name for i in model.graph.input], "outputs": [o.name for o in model.graph.output]}
+
+    def add(program: Program) -> None:
+        progress(program.name)
+        entries[program.name] = save(program.name, convert(program))
+
+    for i, (name, layer) in enumerate(zip(layer_kinds(architecture, choices), architecture.layers, strict=True)):
+        if name in entries:
+            continue
+        progress(name)
+        own = _layer_choices(layer, i, choices)
+        model = convert(layer_program(name, architecture, layer, own, onnx_layout.placeholders))
+        if not layer.experts:
+            entries[name] = save(name, model)
+            continue
+        before, after = split_at_experts(model)
+        kind = layer.activation
+        expert = convert(
+            expert_program(f"{name}.expert", architecture.hidden_size, layer.experts[0], kind, own, onnx_layout.placeholders)
+        )
+        entries[name] = {
+            "before": save(f"{name}.before", before),
+            "expert": save(f"{name}.expert", expert),
+            "after": save(f"{name}.after", after),
+        }
+    add(final_program(architecture))
+    if architecture.self_conditioning is not None:
+        own = {
+            s.name: choices[f"self_conditioning.{s.name}"] for s in architecture.self_conditioning_weights if s.role != "float"
+        }
+        add(self_conditioning_program(architecture, own, onnx_layout.placeholders))
+    table = choices["head" if architecture.head is not None else "embedding"]
+    for program in head_programs(architecture, table, onnx_layout.placeholders):
+        add(program)
+    return entries

@@ -1,0 +1,95 @@
+"""The runs of a flash file: which weights are read together, in which order, and how large tables are cut into tiles."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgekit.export.models.base import Architecture, WeightSpec
+from edgekit.export.quantize import Choice
+from edgekit.flashload.format import RunSpec
+
+#: A tile of a vocabulary table: small against a layer, large against a disk's request size.
+TABLE_TILE_BYTES = 8 << 20
+#: Tiles are cut at multiples of this many rows, so that kernels see full blocks.
+TILE_ROWS = 64
+
+
+class TensorSource(Protocol):
+    """What weights are read from: a checkpoint. Arrays are float32."""
+
+    def read(self, name: str) -> np.ndarray: ...
+    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows start..stop of a weight, stored under `name`; `matrix` is the name that presets and reports use."""
+
+    name: str
+    matrix: str
+    spec: WeightSpec
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run, the weights it is made of, and the unit it belongs to (`embedding`, `layers.3`, `layers.3.experts.7`...)."""
+
+    unit: str
+    spec: RunSpec
+    pieces: tuple[Piece, ...]
+
+    @property
+    def source_elements(self) -> int:
+        """Elements read from the checkpoint for this run: the measure of progress."""
+        return sum((p.stop - p.start) * (p.spec.shape[1] if len(p.spec.shape) > 1 else 1) for p in self.pieces)
+
+
+def plan_runs(architecture: Architecture, choices: Mapping[str, Choice], layout: Any, tile_bytes: int) -> list[RunPlan]:
+    """Runs in execution order: embedding tiles, self-conditioning, per layer its dense part and each expert, final norm, head tiles.
+
+    `layout` has `specs(name, spec, choice)`, see `edgekit.export.formats`.
+    """
+    units: dict[str, list[WeightSpec]] = {}
+    for unit, spec in architecture.weights():
+        units.setdefault(unit, []).append(spec)
+    plans = []
+    for unit, members in units.items():
+        if unit in ("embedding", "head"):
+            plans += _tiles(unit, members[0], choices[unit], layout, tile_bytes)
+            continue
+        pieces = tuple(Piece(f"{unit}.{s.name}", f"{unit}.{s.name}", s, 0, s.shape[0]) for s in members)
+        tensors = tuple(
+            t for p in pieces for t in layout.specs(p.name, p.spec, choices.get(p.matrix, Choice(16, 0)))
+        )
+        plans.append(RunPlan(unit, RunSpec(unit, tensors), pieces))
+    return plans
+
+
+def _tiles(unit: str, spec: WeightSpec, choice: Choice, layout: Any, tile_bytes: int) -> list[RunPlan]:
+    rows, columns = spec.shape
+    at_once = max(1, tile_bytes // (columns * choice.bits // 8))
+    if at_once > TILE_ROWS:
+        at_once -= at_once % TILE_ROWS
+    plans = []
+    for i, start in enumerate(range(0, rows, at_once)):
+        stop = min(rows, start + at_once)
+        name = f"{unit}.{i}"
+        tile = WeightSpec(spec.name, (stop - start, columns), spec.role, spec.parts)
+        plans.append(RunPlan(unit, RunSpec(name, layout.specs(name, tile, choice)), (Piece(name, unit, spec, start, stop),)))
+    return plans
+
+
+def read_rows(source: TensorSource, spec: WeightSpec, start: int, stop: int) -> np.ndarray:
+    """Float32 rows start..stop of a weight. A part of a table is read without the rest of it."""
+    if stop - start != spec.shape[0]:
+        return source.read_slice(spec.parts[0].tensor, start, stop)
+    pieces = [
+        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
+    ]
+    joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.atleast_1d(p) for p in pieces])
+    return joined.reshape(spec.shape)

@@ -1,0 +1,16 @@
+"""Errors of the runtime."""
+from __future__ import annotations
+
+from edgekit.flashload.errors import EdgekitError
+
+
+class EngineUnavailable(EdgekitError):
+    """The engine's packages are missing, too old, or cannot compute correctly on this machine."""
+
+
+class UnsupportedBundle(EdgekitError):
+    """The bundle is whole, but not something that this engine or version runs."""
+
+
+class PromptTooLong(EdgekitError):
+    """The prompt and the text to be generated do not fit the memory budget or the model."""

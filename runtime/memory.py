@@ -1,0 +1,139 @@
+"""What a memory budget has to hold besides weights, and the residency plan for what is left."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.format import Run
+from edgekit.flashload.plan import DENSE_SMALL, Plan, Unit, plan
+from edgekit.flashload.reader import FlashFile
+from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.prefix import PrefixKV
+from edgekit.runtime.process import resident_bytes
+
+#: Share of the weight budget that reading ahead may take beyond the two largest runs, and its limit.
+RING_SHARE, RING_MOST = 8, 256 << 20
+#: What the process allocates later and nothing below counts: sessions of programs, thread stacks, the tokenizer.
+ALLOWANCE_BYTES = 48 << 20
+#: Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
+SMALL_RUN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes besides weights, by cause. `process` is what the process already holds."""
+
+    process: int
+    prefix: int
+    activations: int
+    scratch: int
+    allowance: int = ALLOWANCE_BYTES
+
+    @property
+    def total(self) -> int:
+        return self.process + self.prefix + self.activations + self.scratch + self.allowance
+
+
+def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs:
+    """For prefixes of up to `positions` positions and passes over up to `canvas` positions."""
+    model = bundle.model
+    prefix = PrefixKV([(l.kv_heads, l.head_dim, l.window) for l in model.layers])
+    prefix_bytes = prefix.bytes_at(positions) if model.causal_prefix else 0
+    seen = canvas + (positions if model.causal_prefix else 0)
+    return Needs(
+        process=resident_bytes(),
+        prefix=2 * prefix_bytes,  # a buffer that grows is copied while the old one lives
+        activations=_activations(model, file, canvas, seen),
+        scratch=_scratch(model, file),
+    )
+
+
+def _activations(model: Model, file: FlashFile, canvas: int, seen: int) -> int:
+    """Outputs of one layer at a time in float32 with their int8 forms, its attention scores, and a tile of the head."""
+    layer = 0
+    for kind in {l.program: l for l in model.layers}.values():
+        outputs = sum(s.shape[0] for s in file.run(kind.run).tensors if s.name.endswith(".scales"))
+        outputs += sum(s.shape[0] for s in file.run(kind.run).tensors if s.dtype == "BF16")
+        query = next((s.shape for s in file.run(kind.run).tensors if ".q_proj." in s.name and s.name.endswith("scales")), (model.hidden_size,))
+        heads = max(1, query[0] // kind.head_dim)
+        attention = 3 * heads * canvas * seen * 4 + 4 * heads * seen * kind.head_dim * 4
+        layer = max(layer, 2 * canvas * (outputs + 8 * model.hidden_size) * 4 + attention)
+    table = model.head or model.embedding
+    tile = max(stop - start for _, start, stop in table.spans())
+    head = 6 * canvas * tile * 4 + 3 * canvas * model.hidden_size * 4
+    if model.self_conditioning:
+        head += 2 * tile * model.hidden_size * 4 + 2 * canvas * model.hidden_size * 4
+    return max(layer, head)
+
+
+def _scratch(model: Model, file: FlashFile) -> int:
+    """Unpacked or widened weights of the largest layer and expert."""
+
+    def of(run: Run) -> int:
+        unpacked = sum(2 * s.shape[0] * s.shape[1] for s in run.tensors if s.name.endswith(".packed"))
+        widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
+        return unpacked + widened
+
+    dense = max(of(file.run(l.run)) for l in model.layers)
+    expert = max((of(file.run(l.experts[0])) for l in model.layers if l.experts), default=0)
+    table = max((of(file.run(r)) for r in (model.head or model.embedding).runs), default=0)
+    return max(dense + expert, table)
+
+
+def units(model: Model, file: FlashFile) -> tuple[list[Unit], list[Unit]]:
+    """What every step uses, in execution order, and what is only looked up row by row (an untied embedding)."""
+
+    def unit(name: str, group: str) -> Unit:
+        size = file.run(name).length
+        return Unit(name, size, DENSE_SMALL if size <= SMALL_RUN_BYTES and group != "expert" else group)
+
+    step = [unit("self_conditioning", "self-conditioning")] if model.self_conditioning else []
+    for layer in model.layers:
+        step.append(unit(layer.run, "layer"))
+        step += [unit(e, "expert") for e in layer.experts]
+    step.append(unit("final", "final"))
+    step += [unit(r, "head") for r in (model.head or model.embedding).runs]
+    looked_up = [unit(r, "embedding") for r in model.embedding.runs] if model.head is not None else []
+    return step, looked_up
+
+
+def residency(bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int | None, resident_bytes: int | None) -> Plan:
+    """The residency plan under a budget for the whole process; None is no limit. `resident_bytes` caps pins further.
+
+    Raises:
+        BudgetExceeded: the budget cannot hold the process, two runs and the rest; says how much would.
+    """
+    step, looked_up = units(bundle.model, file)
+    everything = sum(u.nbytes for u in (*step, *looked_up))
+    budget = everything if memory_bytes is None else memory_bytes - needs.total
+    ring = min(RING_MOST, max(0, budget) // RING_SHARE)
+    if resident_bytes is not None:
+        largest = sorted((u.nbytes for u in step), reverse=True)[:2]
+        budget = min(budget, resident_bytes + max(ring, sum(largest)))
+        ring = max(0, budget - resident_bytes)
+    try:
+        planned = plan(step, max(0, budget), ring_bytes_min=ring)
+    except BudgetExceeded as error:
+        wanted = needs.total + error.needed_bytes
+        raise BudgetExceeded(
+            f"{bundle.path}: a memory budget of {_mb(memory_bytes or 0)} is too small; this model and length need at least "
+            f"{_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, activations {_mb(needs.activations)}, "
+            f"prefix {_mb(needs.prefix)}, unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
+            wanted,
+        ) from None
+    left = budget - planned.footprint_bytes
+    extra = []
+    if planned.ring_bytes == 0:
+        for u in looked_up:
+            if u.nbytes <= left:
+                left -= u.nbytes
+                extra.append(u)
+    pinned = planned.pinned | {u.name for u in extra}
+    return Plan(
+        planned.units, frozenset(pinned), planned.streamed, planned.ring_bytes,
+        planned.pinned_bytes + sum(u.nbytes for u in extra), planned.streamed_bytes, planned.budget_bytes,
+    )  # fmt: skip
+
+
+def _mb(count: int) -> str:
+    return f"{-(-count // 1_000_000)} MB"

@@ -1,0 +1,221 @@
+"""A model being run: engine, streamed weights, prefix KV and vocabulary head behind the denoiser interface of the sampling loops."""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from edgekit.runtime import engines
+from edgekit.runtime.bundle import Bundle, Layer
+from edgekit.runtime.head import HeadState
+from edgekit.runtime.memory import needs, residency
+from edgekit.runtime.prefix import PrefixKV
+from edgekit.runtime.process import peak_bytes, usable_cores
+from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
+from edgekit.runtime.weights import WeightStore, table_floats
+
+#: Positions per prefill pass for models without a canvas length of their own.
+PREFILL_POSITIONS = 256
+#: The additive mask value that hides a key.
+MASKED = np.float32(-1e30)
+DENOISE, PREFILL, HEAD = "denoise", "prefill", "head"
+_PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """`memory_bytes` bounds the whole process (None: everything resident); `resident_bytes` caps the pinned weights further.
+
+    `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes every usable core.
+    """
+
+    memory_bytes: int | None = None
+    resident_bytes: int | None = None
+    positions: int = 2048
+    canvas: int = 256
+    threads: int = 0
+
+
+class Session:
+    """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+
+    Raises:
+        EdgekitError: the bundle is damaged, its engine is not available, or the budget is too small.
+    """
+
+    def __init__(self, path: str | Path, options: SessionOptions | None = None) -> None:
+        self.options = options or SessionOptions()
+        self.bundle = Bundle.open(path)
+        model = self.model = self.bundle.model
+        self._engine = engines.create(self.bundle.path, self.bundle.manifest, self.options.threads or usable_cores())
+        self._file = self.bundle.open_weights()
+        try:
+            self.needs = needs(self.bundle, self._file, self.options.positions, self.options.canvas)
+            self.plan = residency(
+                self.bundle, self._file, self.needs, self.options.memory_bytes, self.options.resident_bytes
+            )
+            layers = [r for layer in model.layers for r in (layer.run, *layer.experts)]
+            head = list((model.head or model.embedding).runs)
+            before = ["self_conditioning"] if model.self_conditioning else []
+            passes = {DENOISE: [*before, *layers, "final", *head], PREFILL: layers, HEAD: head}
+            self._weights = WeightStore(self._file, self.plan, passes)
+        except BaseException:
+            self._file.close()
+            raise
+        self._prefix = PrefixKV([(l.kv_heads, l.head_dim, l.window) for l in model.layers])
+        self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
+        self._last: Floats | None = None
+        self._pass_seconds = 0.0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def prefix_length(self) -> int:
+        return self._prefix.length
+
+    def reset(self) -> None:
+        """Forget the prefix."""
+        self._prefix.clear()
+
+    def prefill(self, ids: Ids) -> None:
+        """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
+        chunk = self.model.canvas_length or PREFILL_POSITIONS
+        for start in range(0, len(ids), chunk):
+            part = ids[start : start + chunk]
+            more = start + chunk < len(ids)
+            started = time.perf_counter()
+            self._weights.begin(PREFILL, PREFILL if more else DENOISE)
+            self._layers(self._embed(part), PREFILL)
+            self._prefix.advance(len(part))
+            self._pass_seconds += time.perf_counter() - started
+
+    def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
+        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the vocabulary head on the requested rows."""
+        started = time.perf_counter()
+        self._weights.begin(DENOISE, DENOISE)
+        x = self._embed(ids)
+        if self.model.self_conditioning:
+            wanted = np.zeros_like(x) if soft is None else (soft * np.float32(self.model.embedding_scale))[None]
+            with self._weights.use("self_conditioning") as weights:
+                x = self._engine.self_condition(x, wanted, weights)
+        x = self._layers(x, DENOISE)
+        with self._weights.use("final") as weights:
+            self._last = self._engine.final(x, weights)[0]
+        out = self._head(request)
+        self._pass_seconds += time.perf_counter() - started
+        return out
+
+    def project(self, request: HeadRequest) -> HeadOutput:
+        """The vocabulary head once more on the hidden states of the last `denoise`."""
+        started = time.perf_counter()
+        self._weights.begin(HEAD, DENOISE)
+        out = self._head(request)
+        self._pass_seconds += time.perf_counter() - started
+        return out
+
+    def idle(self) -> None:
+        """Tell that no pass follows soon: stops reading ahead."""
+        self._weights.idle()
+
+    def statistics(self) -> dict[str, Any]:
+        """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        stats = self._weights.statistics() | self._engine.statistics()
+        return stats | {
+            "pass_seconds": self._pass_seconds,
+            "compute_seconds": self._pass_seconds - stats["io_wait_seconds"],
+            "peak_bytes": peak_bytes(),
+            "memory_bytes": self.options.memory_bytes,
+        }
+
+    def close(self) -> None:
+        """Release memory and files."""
+        self._weights.close()
+        self._file.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _embed(self, ids: Ids) -> Floats:
+        """Scaled embeddings [1, T, H]."""
+        table, ids = self.model.embedding, np.asarray(ids, np.int64)
+        out = np.empty((1, len(ids), self.model.hidden_size), np.float32)
+        for run, start, stop in table.spans():
+            here = np.nonzero((ids >= start) & (ids < stop))[0]
+            if here.size:
+                names = ("weight",) if table.bits == 16 else ("codes", "scales")
+                out[0, here] = table_floats(
+                    table.bits, {n: self._weights.rows(run, n, ids[here] - start) for n in names}
+                )
+        return out * np.float32(self.model.embedding_scale)
+
+    def _layers(self, x: Floats, phase: str) -> Floats:
+        length = x.shape[1]
+        positions = np.arange(self._prefix.length, self._prefix.length + length)
+        tables = {}
+        for name, frequency in self._ropes.items():
+            angle = positions.astype(np.float32)[:, None] * frequency
+            tables[name] = (np.cos(angle), np.sin(angle))
+        for i, layer in enumerate(self.model.layers):
+            keys, values, first = self._prefix.view(i)
+            cos, sin = tables[layer.rope]
+            inputs = {
+                "x": x,
+                "prefix_k": keys,
+                "prefix_v": values,
+                "cos": cos,
+                "sin": sin,
+                "mask": _mask(positions, first, layer.window, phase),
+                "phase": _PHASES[phase],
+            }
+            with self._weights.use(layer.run) as weights:
+                x, k, v = self._engine.layer(layer.program, inputs, weights, self._experts(layer))
+            if phase == PREFILL:
+                self._prefix.append(i, k, v)
+        return x
+
+    def _experts(self, layer: Layer) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Resident experts first: they compute while the others are read."""
+        pinned = [e for e, run in enumerate(layer.experts) if self._weights.is_pinned(run)]
+        streamed = [e for e, run in enumerate(layer.experts) if not self._weights.is_pinned(run)]
+        for e in (*pinned, *streamed):
+            with self._weights.use(layer.experts[e]) as weights:
+                yield e, weights
+
+    def _head(self, request: HeadRequest) -> HeadOutput:
+        assert self._last is not None, "project() needs a denoise() before it"
+        x = self._last if request.rows is None else self._last[np.asarray(request.rows, np.int64)]
+        x = np.ascontiguousarray(x)
+        state = HeadState(x.shape[0], self.model.hidden_size, request, self.vocab_size)
+        temperature = np.float32(request.temperature)
+        for run, start, stop in (self.model.head or self.model.embedding).spans():
+            noise = None
+            if request.gumbel is not None:
+                noise = request.gumbel(start, stop) * np.float32(request.gumbel_scale)
+            with self._weights.use(run) as table:
+                state.add(start, self._engine.head_tile(x, float(temperature), noise, request.soft, table))
+                if request.logits or request.top_k:
+                    state.add_logits(start, self._engine.head_logits(x, float(temperature), table))
+        return state.result()
+
+
+def _mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:
+    """Additive mask [T, P' + T] over kept prefix and own positions; keys count from absolute position `first`.
+
+    A canvas sees all of what is kept: a layer with a window keeps window - 1 positions.
+    """
+    keys = np.arange(first, positions[-1] + 1)
+    if phase == DENOISE:
+        return np.zeros((len(positions), len(keys)), np.float32)
+    distance = positions[:, None] - keys
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return np.where(hidden, MASKED, np.float32(0))

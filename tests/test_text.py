@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import CORPUS, FAMILIES, TOKEN_ROLES, write_tokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
+
+TEXTS = [
+    *CORPUS,
+    "",
+    " ",
+    "  leading and trailing  ",
+    "tab\tand\r\nline ends\n",
+    "café \U0001f9d1\u200d\U0001f680",
+    "a\u0301\u0302",
+]
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "Why is the sky blue?"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hello \n"}],
+    [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2", "tool_calls": None},
+        {"role": "user", "content": "你好 🙂 <|endoftext|>"},
+    ],
+]
+
+
+@pytest.fixture(params=FAMILIES)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Tokenizer, Any]:
+    """Our tokenizer and the one of transformers, from the same files."""
+    write_tokenizer(tmp_path, request.param)
+    return Tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+
+
+def saved(path: Path, **config: Any) -> Path:
+    """A Dream-like tokenizer whose tokenizer_config.json has these values changed (None removes)."""
+    write_tokenizer(path, "dream")
+    file = path / "tokenizer_config.json"
+    value = {key: item for key, item in (json.loads(file.read_text()) | config).items() if item is not None}
+    file.write_text(json.dumps(value))
+    return path
+
+
+# --- plain text -------------------------------------------------------------------------------------------
+
+
+def test_encode_and_decode_equal_transformers(pair: tuple[Tokenizer, Any]) -> None:
+    ours, reference = pair
+    assert ours.vocab_size == len(reference)
+    assert (ours.bos_id, ours.eos_id) == (reference.bos_token_id, reference.eos_token_id)
+    assert (ours.pad_id, ours.mask_id) == (reference.pad_token_id, reference.mask_token_id)
+    for text in TEXTS:
+        for special in (True, False):
+            ids = ours.encode(text, add_special=special)
+            assert ids == reference(text, add_special_tokens=special)["input_ids"]
+            for skip in (True, False):
+                assert ours.decode(ids, skip) == reference.decode(ids, skip_special_tokens=skip)
+        assert ours.decode(ours.encode(text)) == text
+
+
+def test_bos_is_added_to_plain_text_where_the_tokenizer_says_so(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "llada", "llada")
+    tokenizer = Tokenizer(tmp_path / "llada")
+    assert tokenizer.encode("a")[0] == tokenizer.bos_id
+    assert tokenizer.encode("a", add_special=False)[0] != tokenizer.bos_id
+    write_tokenizer(tmp_path / "dream", "dream")
+    dream = Tokenizer(tmp_path / "dream")
+    assert dream.encode("a") == dream.encode("a", add_special=False)
+
+
+def test_ids_outside_the_vocabulary_have_no_text(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "dream")
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.decode([*tokenizer.encode("ab"), tokenizer.vocab_size + 7]) == "ab"
+
+
+def test_stored_truncation_and_padding_are_dropped(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "dream")
+    backend = Backend.from_file(str(tmp_path / "tokenizer.json"))
+    backend.enable_truncation(3)
+    backend.enable_padding(length=40)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    text = "Why is the sky blue?"
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.decode(tokenizer.encode(text), skip_special=False) == text
+
+
+def test_special_tokens_as_dicts_and_from_the_older_file(tmp_path: Path) -> None:
+    eos = {"content": "<|im_end|>", "lstrip": False, "__type": "AddedToken"}
+    tokenizer = Tokenizer(saved(tmp_path, eos_token=eos, pad_token=None, mask_token=None))
+    assert tokenizer.eos_id == tokenizer.token_id("<|im_end|>")
+    assert tokenizer.special_tokens["pad_token"] == TOKEN_ROLES["dream"]["pad_token"]
+    (tmp_path / "special_tokens_map.json").unlink()
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.pad_id is None and tokenizer.mask_id is None
+    assert tokenizer.token_id("<|nothing|>") is None
+
+
+def test_only_tokenizer_json_is_needed(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "dream")
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "special_tokens_map.json").unlink()
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.bos_id is None
+    assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
+
+
+def test_missing_and_malformed_files(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="tokenizer.json: does not exist"):
+        Tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(TokenizerError, match="tokenizer.json: is not a tokenizer"):
+        Tokenizer(tmp_path)
+    for text in ("{", "[]"):
+        write_tokenizer(tmp_path, "dream")
+        (tmp_path / "tokenizer_config.json").write_text(text)
+        with pytest.raises(TokenizerError, match="tokenizer_config.json") as error:
+            Tokenizer(tmp_path)
+        assert "\n" not in str(error.value)
+    for template in (3, [{"name": "default"}], ["text"]):
+        with pytest.raises(TokenizerError, match="neither text nor a list"):
+            Tokenizer(saved(tmp_path, chat_template=template))
+
+
+# --- chat -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("messages", CHATS)
+def test_chat_equals_transformers(pair: tuple[Tokenizer, Any], messages: list[dict[str, Any]]) -> None:
+    ours, reference = pair
+    for prompt in (True, False):
+        for extra in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+            arguments: dict[str, Any] = {"add_generation_prompt": prompt, **extra}
+            text = reference.apply_chat_template(messages, tokenize=False, **arguments)
+            assert ours.render_chat(messages, **arguments) == text
+            ids = reference.apply_chat_template(messages, return_dict=False, **arguments)
+            assert ours.chat(messages, **arguments) == ids
+
+
+GOLDEN = {
+    "diffusion_gemma": "<bos><|turn>user\nhi<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+    "llada": "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "llada_moe": "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>hi<|role_end|>"
+    "<role>ASSISTANT</role>",
+    "dream": "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+    "<|im_start|>assistant\n",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chat_text_of_each_family(tmp_path: Path, family: str) -> None:
+    write_tokenizer(tmp_path, family)
+    tokenizer = Tokenizer(tmp_path)
+    messages = [{"role": "user", "content": "hi"}]
+    assert tokenizer.render_chat(messages) == GOLDEN[family]
+    ids = tokenizer.chat(messages)
+    assert tokenizer.decode(ids, skip_special=False) == GOLDEN[family]
+    assert ids.count(tokenizer.bos_id) == ("bos" in GOLDEN[family] or "startoftext" in GOLDEN[family])
+    if family == "diffusion_gemma":
+        assert tokenizer.render_chat(messages, enable_thinking=True).endswith("<|turn>model\n")
+
+
+FEATURES = {
+    "whitespace": "{% for m in messages %}\n    {% if m.role == 'user' %}\n  U: {{ m.content }}\n"
+    "    {% endif %}\n{% endfor %}\nend\n",
+    "loop controls": "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.content }}"
+    "{% continue %}never{% endfor %}",
+    "generation block": "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %};"
+    "{% endfor %}",
+    "scoping": "{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + 1 %}"
+    "{% generation %}{% set inner = 1 %}{{ inner }}{% endgeneration %}"
+    "{% endfor %}{{ ns.x }}{{ inner }}",
+    "json": "{{ messages | tojson }}{{ {'b': '<&>', 'a': 'é'} | tojson(indent=2, sort_keys=true) }}"
+    "{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}",
+    "date": "{{ strftime_now('%Y') }}",
+    "special tokens": "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ mask_token }}|{{ unk_token }}",
+    "variables": "{{ flag }}{{ nothing }}{{ nothing is defined }}{{ tools is none }}{{ documents is none }}"
+    "{{ add_generation_prompt }}",
+    "methods": "{% for m in messages %}{{ m.content.strip().split(' ')[0].upper() }}{{ m.get('x', 'd') }}"
+    "{% endfor %}{{ messages[0].items() | list }}{{ messages[-1]['role'] ~ messages[:1] | length }}",
+    "macro": "{% macro turn(m) %}[{{ m.role }}]{{ caller() }}{% endmacro %}"
+    "{% for m in messages %}{% call turn(m) %}{{ m.content }}{% endcall %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("messages", CHATS)
+def test_template_features_render_as_in_transformers(
+    tmp_path: Path, feature: str, messages: list[dict[str, Any]]
+) -> None:
+    path = saved(tmp_path, chat_template=FEATURES[feature])
+    reference = AutoTokenizer.from_pretrained(path)
+    expected = reference.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, flag=[1, "x"]
+    )
+    text = Tokenizer(path).render_chat(messages, flag=[1, "x"])
+    assert text == expected and text
+    if feature == "date":
+        assert abs(int(text) - datetime.now().year) <= 1
+
+
+def test_named_templates(tmp_path: Path) -> None:
+    named = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "{{ tools | tojson }}"},
+    ]
+    path = saved(tmp_path, chat_template=named)
+    tokenizer, reference = Tokenizer(path), AutoTokenizer.from_pretrained(path)
+    messages, tools = CHATS[0], [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    assert tokenizer.render_chat(messages) == "plain"
+    expected = reference.apply_chat_template(messages, tools=tools, tokenize=False)
+    assert tokenizer.render_chat(messages, tools=tools) == expected != "plain"
+    assert tokenizer.render_chat(messages, tools=tools, template="default") == "plain"
+    with pytest.raises(ChatTemplateError, match="'rag'; there are: default, tool_use"):
+        tokenizer.render_chat(messages, template="rag")
+
+
+def test_template_files_win_over_the_config(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    (path / "chat_template.jinja").write_text("from the file é", encoding="utf-8")
+    (path / "additional_chat_templates").mkdir()
+    (path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    tokenizer, reference = Tokenizer(path), AutoTokenizer.from_pretrained(path)
+    assert tokenizer.chat_templates == reference.chat_template
+    assert tokenizer.render_chat(CHATS[0]) == "from the file é"
+    assert tokenizer.render_chat(CHATS[0], tools=[{}]) == "with tools"
+
+
+def test_no_template_and_no_messages(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path, chat_template=None))
+    with pytest.raises(ChatTemplateError, match="no chat template; give it plain text"):
+        tokenizer.chat(CHATS[0])
+    with pytest.raises(ChatTemplateError, match="at least one message"):
+        Tokenizer(saved(tmp_path)).chat([])
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ raise_exception('roles must\nalternate') }}", "roles must alternate"),
+        ("{% for %}", "line 1"),
+        ("\n{% endif %}", "line 2"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe|undefined"),
+        ("{{ messages.append(1) }}", "unsafe|not safely callable"),
+        ("{{ cycler.__init__.__globals__ }}", "unsafe|undefined"),
+    ],
+)
+def test_templates_that_fail_or_are_not_allowed(tmp_path: Path, template: str, says: str) -> None:
+    tokenizer = Tokenizer(saved(tmp_path, chat_template=template))
+    with pytest.raises(ChatTemplateError, match=says) as error:
+        tokenizer.render_chat(CHATS[0])
+    assert "\n" not in str(error.value)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_templates_see_plain_data_only(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path))
+    with pytest.raises(ChatTemplateError, match="plain JSON data"):
+        tokenizer.chat([{"role": "user", "content": Path("/")}])
+    with pytest.raises(ChatTemplateError, match="plain JSON data"):
+        tokenizer.chat(CHATS[0], helper=print)
+
+
+# --- streaming --------------------------------------------------------------------------------------------
+
+
+def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:
+    bounds = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
+    return [ids[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("byte_level")
+    write_tokenizer(path, "dream")
+    return Tokenizer(path)
+
+
+@pytest.fixture(scope="module")
+def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Gemma's kind: spaces as U+2581, unknown characters as <0x..> tokens, one per byte."""
+    path = tmp_path_factory.mktemp("byte_fallback")
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"\u2581": 256, "a": 257, "b": 258, "ab": 259}
+    backend = Backend(models.BPE(vocab=vocab, merges=[("a", "b")], byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(path)
+    return Tokenizer(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+def test_streamed_text_is_the_text(
+    request: pytest.FixtureRequest, kind: str, text: str, cuts: list[int]
+) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(kind)
+    ids = tokenizer.encode(text)
+    stream = tokenizer.stream()
+    out = [stream.push(piece) for piece in pieces(ids, cuts)]
+    assert "".join(out) + stream.finish() == tokenizer.decode(ids)
+    if "\ufffd" not in text:
+        assert "\ufffd" not in "".join(out)
+    assert stream.finish() == ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(ids=st.lists(st.integers(0, 383), max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
+def test_streamed_noise_is_the_decoded_noise(byte_level: Tokenizer, ids: list[int], cuts: list[int]) -> None:
+    """A canvas may decode to anything, invalid UTF-8 included."""
+    stream = byte_level.stream(skip_special=False)
+    out = [stream.push(piece) for piece in pieces(ids, cuts)]
+    assert "".join(out) + stream.finish() == byte_level.decode(ids, skip_special=False)
+
+
+def test_incomplete_character_is_held_back(byte_level: Tokenizer) -> None:
+    ids = byte_level.encode("ok 🦊!")
+    fox = next(n for n in range(len(ids)) if "\ufffd" in byte_level.decode(ids[: n + 1]))
+    stream = byte_level.stream()
+    assert stream.push(ids[: fox + 1]) == "ok "
+    assert stream.push([]) == ""
+    assert stream.push(ids[fox + 1 :]) == "🦊!"
+    assert stream.finish() == ""
+    cut = byte_level.stream()
+    assert cut.push(ids[: fox + 1]) == "ok "
+    assert cut.finish() == "\ufffd"
+
+
+def test_special_tokens_in_a_stream(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "llada")
+    tokenizer = Tokenizer(tmp_path)
+    ids = tokenizer.encode("hi<|eot_id|>")
+    assert tokenizer.stream().push(ids) == "hi"
+    assert tokenizer.stream(skip_special=False).push(ids) == "<|startoftext|>hi<|eot_id|>"

@@ -1,0 +1,67 @@
+"""Forms of the attention and expert operators that train several times faster on a CPU, with equal values.
+
+`F.scaled_dot_product_attention` has a slow backward for short sequences on CPUs, and the reference mixture of experts
+allocates a gradient of all experts for every single one. `training_operators` swaps both inside a `with` block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from edgekit.export import ops
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """`ops.attention` by two batched matrix products; query heads that share a KV head are rows of one product."""
+    if prefix_k.shape[2]:
+        k, v = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
+    batch, heads, length, dim = q.shape
+    groups = k.shape[1]
+    score = torch.matmul(q.reshape(batch, groups, -1, dim) * scale, k.transpose(2, 3)).float()
+    score = score.view(batch, groups, heads // groups, length, -1)
+    if mask is not None:
+        score = score + (mask[:, :, None] if mask.ndim == 4 else mask)
+    weight = torch.softmax(score, -1).to(v.dtype).view(batch, groups, -1, k.shape[2])
+    return torch.matmul(weight, v).view(batch, heads, length, dim)
+
+
+def experts(
+    x: Tensor,
+    index: Tensor,
+    weight: Tensor,
+    gate_up: Tensor,
+    gate_up_group: Tensor | None,
+    gate_up_scale: Tensor | None,
+    down: Tensor,
+    down_group: Tensor | None,
+    down_scale: Tensor | None,
+    kind: str,
+) -> Tensor:
+    """`ops.experts` for float weights: tokens sorted by expert, so that each expert is one product on adjacent rows."""
+    order = index.flatten().argsort(stable=True)
+    counts = torch.bincount(index.flatten(), minlength=gate_up.shape[0]).tolist()
+    token = order.div(index.shape[1], rounding_mode="floor")
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    rows = x.to(dtype).index_select(0, token).split(counts)
+    pairs = zip(rows, gate_up.to(dtype).unbind(0), strict=True)
+    gate, up = torch.cat([torch.mm(r, w.t()) for r, w in pairs]).chunk(2, -1)
+    hidden = (ops.activation(gate, kind) * up * weight.flatten().index_select(0, order)[:, None].to(dtype)).split(counts)
+    out = torch.cat([torch.mm(h, w.t()) for h, w in zip(hidden, down.to(dtype).unbind(0), strict=True)])
+    return torch.zeros_like(x).index_add(0, token, out.to(x.dtype))
+
+
+@contextmanager
+def training_operators() -> Iterator[None]:
+    """Use the operators of this file in every model until the block ends."""
+    before = ops.attention, ops.experts
+    ops.attention, ops.experts = attention, experts
+    try:
+        yield
+    finally:
+        ops.attention, ops.experts = before
