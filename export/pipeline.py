@@ -21,9 +21,10 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.models import architecture as architecture_of
-from edgekit.export.models.base import Architecture, WeightSpec
-from edgekit.export.quantize import Choice, QuantizationReport, Scheme, TensorReport, quantize_matrix
-from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs, read_rows
+from edgekit.export.models.base import Architecture
+from edgekit.export.quantize import Choice, QuantizationReport, Scheme, TensorReport, choose, quantize_matrix
+from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
+from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import sha256_file, write_atomic
 from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
@@ -118,31 +119,6 @@ def export(model: Path, output: Path, options: ExportOptions, progress: Progress
     manifests.save(manifest, output)
     (output / REPORT_JOURNAL).unlink(missing_ok=True)
     return ExportResult(output, report, tuple(notes), digest.size)
-
-
-def choose(architecture: Architecture, scheme: Scheme) -> dict[str, Choice]:
-    """The form of every matrix by its full name (`layers.0.self_attn.q_proj`, `layers.0.experts.3.down`, `embedding`).
-
-    Experts of a layer share one form: one program serves them all.
-    """
-    names = [_matrix_name(unit, spec) for unit, spec in architecture.weights() if spec.role != "float"]
-    if unmatched := scheme.unmatched(names):
-        raise QuantizationError(f"override {unmatched[0]!r} matches no weight; names look like {names[len(names) // 2]!r}")
-    choices = {
-        _matrix_name(unit, spec): scheme.choose(_matrix_name(unit, spec), spec.role, spec.shape)
-        for unit, spec in architecture.weights()
-        if spec.role != "float"
-    }
-    for name, choice in choices.items():
-        head, separator, tail = name.partition(".experts.")
-        first = f"{head}.experts.0.{tail.rpartition('.')[2]}"
-        if separator and (choices[first].bits == 16) != (choice.bits == 16):
-            raise QuantizationError(f"{name}: experts of a layer must all be float or all quantized; widen the override's pattern")
-    return choices
-
-
-def _matrix_name(unit: str, spec: WeightSpec) -> str:
-    return spec.name if unit in ("embedding", "head") else f"{unit}.{spec.name}"
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

@@ -3,9 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice
@@ -15,13 +13,6 @@ from edgekit.flashload.format import RunSpec
 TABLE_TILE_BYTES = 8 << 20
 #: Tiles are cut at multiples of this many rows, so that kernels see full blocks.
 TILE_ROWS = 64
-
-
-class TensorSource(Protocol):
-    """What weights are read from: a checkpoint. Arrays are float32."""
-
-    def read(self, name: str) -> np.ndarray: ...
-    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -82,14 +73,3 @@ def _tiles(unit: str, spec: WeightSpec, choice: Choice, layout: Any, tile_bytes:
         tile = WeightSpec(spec.name, (stop - start, columns), spec.role, spec.parts)
         plans.append(RunPlan(unit, RunSpec(name, layout.specs(name, tile, choice)), (Piece(name, unit, spec, start, stop),)))
     return plans
-
-
-def read_rows(source: TensorSource, spec: WeightSpec, start: int, stop: int) -> np.ndarray:
-    """Float32 rows start..stop of a weight. A part of a table is read without the rest of it."""
-    if stop - start != spec.shape[0]:
-        return source.read_slice(spec.parts[0].tensor, start, stop)
-    pieces = [
-        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
-    ]
-    joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.atleast_1d(p) for p in pieces])
-    return joined.reshape(spec.shape)

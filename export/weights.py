@@ -2,12 +2,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from edgekit.export.models.base import Architecture, WeightSpec
-from edgekit.export.units import TensorSource, read_rows
+
+
+class TensorSource(Protocol):
+    """What weights are read from: a checkpoint. Arrays are float32."""
+
+    def read(self, name: str) -> np.ndarray: ...
+    def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...
+
+
+def read_rows(source: TensorSource, spec: WeightSpec, start: int, stop: int) -> np.ndarray:
+    """Float32 rows start..stop of a weight. A part of a table is read without the rest of it."""
+    if stop - start != spec.shape[0]:
+        return source.read_slice(spec.parts[0].tensor, start, stop)
+    pieces = [
+        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
+    ]
+    joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.atleast_1d(p) for p in pieces])
+    return joined.reshape(spec.shape)
 
 
 def full_name(unit: str, spec: WeightSpec) -> str:

@@ -108,7 +108,8 @@ def library_path() -> Path:
         return resource
     raise NativeMissing(
         f"edgekit was installed without its native library {library_name()}; install a C++17 compiler and "
-        f"reinstall edgekit, or set {LIBRARY_VARIABLE} to a library that you built"
+        f"reinstall edgekit (pip install -v shows why a build fails), or set {LIBRARY_VARIABLE} to a library "
+        f"that you built"
     )
 
 

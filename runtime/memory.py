@@ -107,12 +107,14 @@ def residency(bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int |
     everything = sum(u.nbytes for u in (*step, *looked_up))
     budget = everything if memory_bytes is None else memory_bytes - needs.total
     ring = min(RING_MOST, max(0, budget) // RING_SHARE)
+    # A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
+    ring_units = 3 if any(layer.experts for layer in bundle.model.layers) else 2
     if resident_bytes is not None:
-        largest = sorted((u.nbytes for u in step), reverse=True)[:2]
+        largest = sorted((u.nbytes for u in step), reverse=True)[:ring_units]
         budget = min(budget, resident_bytes + max(ring, sum(largest)))
         ring = max(0, budget - resident_bytes)
     try:
-        planned = plan(step, max(0, budget), ring_bytes_min=ring)
+        planned = plan(step, max(0, budget), ring_bytes_min=ring, ring_units=ring_units)
     except BudgetExceeded as error:
         wanted = needs.total + error.needed_bytes
         raise BudgetExceeded(

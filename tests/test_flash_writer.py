@@ -413,13 +413,13 @@ except WriteFailed as error: print(error)
 
 def test_an_export_killed_at_random_points_ends_with_the_same_bytes(tmp_path: Path) -> None:
     body = "digest, lines = traced(sys.argv[1], True, int(sys.argv[2]))\nprint(digest.sha256, lines)"
-    whole = victim(12, body, tmp_path / "whole", -1)
+    whole = victim(7, body, tmp_path / "whole", -1)
     assert whole.returncode == 0, whole.stderr
     sha256, lines = whole.stdout.split()
     rng = random.Random(7)
     kills = 0
     while True:
-        attempt = victim(12, body, tmp_path / "f", rng.randint(int(lines) // 9, int(lines) // 3))
+        attempt = victim(7, body, tmp_path / "f", rng.randint(int(lines) // 9, int(lines) // 3))
         if attempt.returncode == 0:
             break
         assert attempt.returncode == -signal.SIGKILL, attempt.stderr

@@ -12,7 +12,7 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,15 +26,12 @@ NATIVE_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".mm")
 LIBRARIES = ("libedgekit_core.so", "libedgekit_core.dylib", "edgekit_core.dll")
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """Standard output of a command that must succeed, run in the user's environment without our paths."""
-    environment = {
-        name: value
-        for name, value in ORIGINAL_ENVIRONMENT.items()
-        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "EDGEKIT_CORE_LIB", "MYPYPATH")
-    }
+def run(*command: str | Path, cwd: Path, environment: Mapping[str, str]) -> str:
+    """Standard output of a command that must succeed, in an environment without paths to this tree."""
+    ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "EDGEKIT_CORE_LIB", "MYPYPATH")
+    clean = {name: value for name, value in environment.items() if name not in ours}
     result = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
@@ -54,7 +51,17 @@ class Distributions:
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     """The sdist of this tree and the wheel that is built from the unpacked sdist."""
     out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT, cwd=out)
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        out,
+        ROOT,
+        cwd=out,
+        environment=ORIGINAL_ENVIRONMENT,
+    )
     (sdist,) = out.glob("*.tar.gz")
     (wheel,) = out.glob("*.whl")
     return Distributions(sdist, wheel)
@@ -68,10 +75,10 @@ class Installation:
     empty: Path
 
     def python(self, code: str) -> str:
-        return run(self._program("python"), "-c", code, cwd=self.empty)
+        return run(self._program("python"), "-c", code, cwd=self.empty, environment=os.environ)
 
     def edgekit(self, *arguments: str | Path) -> str:
-        return run(self._program("edgekit"), *arguments, cwd=self.empty)
+        return run(self._program("edgekit"), *arguments, cwd=self.empty, environment=os.environ)
 
     def _program(self, name: str) -> Path:
         return self.folder / ("Scripts" if sys.platform == "win32" else "bin") / name
@@ -83,9 +90,11 @@ def installation(distributions: Distributions, tmp_path_factory: pytest.TempPath
     venv.create(folder / "venv", with_pip=False)
     result = Installation(folder / "venv", folder / "empty")
     result.empty.mkdir()
+    # With the user's own pip settings: the package index may be configured there.
     # This interpreter's pip serves the other environment: quicker than giving that one a pip of its own.
     run(sys.executable, "-m", "pip", "--python", result._program("python"), "install", "--quiet",
-        "-c", ROOT / "constraints.txt", f"{distributions.wheel}[onnx]", cwd=result.empty)  # fmt: skip
+        "-c", ROOT / "constraints.txt", f"{distributions.wheel}[onnx]",
+        cwd=result.empty, environment=ORIGINAL_ENVIRONMENT)  # fmt: skip
     return result
 
 

@@ -8,6 +8,10 @@ from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec, matr
 from edgekit.export.models.config import positive, require, unsupported_unless
 from edgekit.export.models.transformer import PreNormLayer
 
+#: The released checkpoints' vocabulary, and ids that their config.json may leave out.
+RELEASED_VOCAB = 157184
+RELEASED_IDS = {"mask_token_id": 156895, "eos_token_id": 156892, "pad_token_id": 156892}
+
 
 def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture:
     """Build from a LLaDA-MoE config.json.
@@ -70,5 +74,6 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         head=None if tied else matrix("head", vocab, hidden, "head", "lm_head.weight"),
         final=(vector("norm.weight", hidden, "model.norm.weight"),),
         ignored=("lm_head.weight",) if tied else (),
-        defaults={k: config[k] for k in ("mask_token_id", "eos_token_id", "pad_token_id") if config.get(k) is not None},
+        defaults=(RELEASED_IDS if vocab == RELEASED_VOCAB else {})
+        | {k: config[k] for k in ("mask_token_id", "eos_token_id", "pad_token_id") if config.get(k) is not None},
     )

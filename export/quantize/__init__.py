@@ -1,6 +1,7 @@
 """Quantization: presets decide each matrix's bits, codes are made once and serve every format."""
 
 from edgekit.export.quantize.codes import Quantized, quantize_matrix
+from edgekit.export.quantize.model import choose, matrix_name, quantize_weights
 from edgekit.export.quantize.presets import DEFAULT_PRESET, PRESETS, Choice, Override, Scheme, parse_override
 from edgekit.export.quantize.report import QuantizationReport, TensorReport
 
@@ -13,6 +14,9 @@ __all__ = [
     "Quantized",
     "Scheme",
     "TensorReport",
+    "choose",
+    "matrix_name",
     "parse_override",
     "quantize_matrix",
+    "quantize_weights",
 ]

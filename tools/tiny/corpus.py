@@ -34,14 +34,13 @@ MIXTURE: dict[str, float] = {
 class BatchOptions:
     """What batches look like.
 
-    `canvas_lengths` are the answer widths to choose from: an answer takes the first one it fits into, longer
-    answers are skipped. `tokens` bounds B * (P + answer_copies * A), the positions of a batch.
+    `prompt_widths` and `canvas_lengths` are what to choose from: prompts and answers take the first width they
+    fit into, longer ones are skipped. Few widths keep the number of distinct matrix shapes small. `tokens` bounds B * (P + answer_copies * A), the positions of a batch.
     `history` is the probability of one or two earlier turns before the prompt.
     """
 
     canvas_lengths: tuple[int, ...] = (32, 64, 128)
-    prompt_step: int = 16
-    max_prompt: int = 160
+    prompt_widths: tuple[int, ...] = (24, 32, 40, 64, 80, 128, 192)
     tokens: int = 4096
     answer_copies: int = 1
     history: float = 0.1
@@ -91,10 +90,10 @@ def collate(
     prompts: Sequence[list[int]],
     answers: Sequence[list[int]],
     family: Family,
+    width: int,
     canvas: int,
 ) -> Batch:
-    """Pad prompts on the left to the longest and fill answers to `canvas` positions."""
-    width = max(map(len, prompts))
+    """Pad prompts on the left to `width` and fill answers to `canvas` positions."""
     prompt = np.full((len(prompts), width), PAD, np.int64)
     answer = np.full((len(answers), canvas), family.fill_id, np.int64)
     for row, (p, a) in enumerate(zip(prompts, answers, strict=True)):
@@ -129,14 +128,14 @@ def batches(encoder: Encoder, options: BatchOptions, seed: int = 0, split: str =
         answers = encoder.answers([example.answer for example, _ in drawn])
         for (example, _), prompt, answer in zip(drawn, prompts, answers, strict=True):
             canvas = next((c for c in options.canvas_lengths if len(answer) <= c), None)
-            if canvas is None or len(prompt) > options.max_prompt:
+            if canvas is None or len(prompt) > options.prompt_widths[-1]:
                 continue
-            width = -(-len(prompt) // options.prompt_step) * options.prompt_step
+            width = next(w for w in options.prompt_widths if len(prompt) <= w)
             pool = pools.setdefault((width, canvas), [])
             pool.append((example, prompt, answer))
             if len(pool) >= max(1, options.tokens // (width + options.answer_copies * canvas)):
                 chosen, prompt_ids, answer_ids = zip(*pool, strict=True)
-                yield collate(chosen, prompt_ids, answer_ids, encoder.family, canvas)
+                yield collate(chosen, prompt_ids, answer_ids, encoder.family, width, canvas)
                 pool.clear()
 
 

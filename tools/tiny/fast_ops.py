@@ -14,6 +14,8 @@ from torch import Tensor
 
 from edgekit.export import ops
 
+ROWS = 128
+
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, mask: Tensor | None, scale: float
@@ -43,15 +45,25 @@ def experts(
     down_scale: Tensor | None,
     kind: str,
 ) -> Tensor:
-    """`ops.experts` for float weights: tokens sorted by expert, so that each expert is one product on adjacent rows."""
-    order = index.flatten().argsort(stable=True)
-    counts = torch.bincount(index.flatten(), minlength=gate_up.shape[0]).tolist()
-    token = order.div(index.shape[1], rounding_mode="floor")
+    """`ops.experts` for float weights: tokens sorted by expert, so that each expert is one product on adjacent rows.
+
+    Every expert's rows are rounded up to a multiple of ROWS, because matrix libraries prepare and cache code for
+    each shape. The rows added have weight zero.
+    """
+    count, chosen = gate_up.shape[0], index.flatten()
+    order = chosen.argsort(stable=True)
+    sizes = torch.bincount(chosen, minlength=count)
+    padded = (sizes + ROWS - 1) // ROWS * ROWS
+    shift = (padded - sizes).cumsum(0) - (padded - sizes)
+    place = torch.arange(len(order), device=x.device) + shift[chosen[order]]
+    lengths = padded.tolist()
+    token = order.new_zeros(sum(lengths)).index_copy(0, place, order.div(index.shape[1], rounding_mode="floor"))
+    share = weight.new_zeros(sum(lengths)).index_copy(0, place, weight.flatten().index_select(0, order))
     dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    rows = x.to(dtype).index_select(0, token).split(counts)
+    rows = x.to(dtype).index_select(0, token).split(lengths)
     pairs = zip(rows, gate_up.to(dtype).unbind(0), strict=True)
     gate, up = torch.cat([torch.mm(r, w.t()) for r, w in pairs]).chunk(2, -1)
-    hidden = (ops.activation(gate, kind) * up * weight.flatten().index_select(0, order)[:, None].to(dtype)).split(counts)
+    hidden = (ops.activation(gate, kind) * up * share[:, None].to(dtype)).split(lengths)
     out = torch.cat([torch.mm(h, w.t()) for h, w in zip(hidden, down.to(dtype).unbind(0), strict=True)])
     return torch.zeros_like(x).index_add(0, token, out.to(x.dtype))
 
