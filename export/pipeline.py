@@ -55,6 +55,7 @@ class ExportOptions:
     target: str = "host"
     scheme: Scheme = field(default_factory=Scheme)
     tile_bytes: int = TABLE_TILE_BYTES
+    source: str = ""  # what the manifest calls the checkpoint; the name of its folder if empty
     resume: bool = False
     overwrite: bool = False
 
@@ -114,7 +115,7 @@ def export(model: Path, output: Path, options: ExportOptions, progress: Progress
         quantization=report.as_dict() | {"group_size": options.scheme.group_size, "overrides": [asdict(o) for o in options.scheme.overrides]},
         weights=WeightsEntry(WEIGHTS_FILE, digest.size, digest.sha256),
         files={name: _entry(output / name) for name in files},
-        provenance={"checkpoint": model.name, "target": options.target, "notes": notes, "versions": _versions(), "tag": tag},
+        provenance={"checkpoint": options.source or model.name, "target": options.target, "notes": notes, "versions": _versions(), "tag": tag},
     )
     manifests.save(manifest, output)
     (output / REPORT_JOURNAL).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.errors import MalformedFile, OpenFailed
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
 
@@ -68,6 +68,10 @@ class Bundle:
     def open(cls, path: str | Path) -> Bundle:
         """Raises OpenFailed, MalformedFile or UnsupportedVersion."""
         path = Path(path)
+        if path.is_file():
+            raise OpenFailed(f"{path}: is a file; give the folder of a bundle")
+        if path.is_dir() and not (path / manifests.MANIFEST_NAME).exists():
+            raise OpenFailed(f"{path}: has no {manifests.MANIFEST_NAME}: not a bundle, or an unfinished export, which --resume continues")
         manifest = manifests.load(path)
         try:
             model = _model(manifest.model, manifest.layers)

@@ -165,6 +165,11 @@ class Generator:
             raise EdgekitError("no session is open yet: it opens at the first generate()")
         return self._session
 
+    @property
+    def bytes_read(self) -> int:
+        """Bytes streamed by the open session so far; 0 without one."""
+        return 0 if self._session is None else int(self._session.statistics()["bytes_read"])
+
     def close(self) -> None:
         """Close the session, if one is open."""
         if self._session is not None:

@@ -106,12 +106,14 @@ def residency(bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int |
     step, looked_up = units(bundle.model, file)
     everything = sum(u.nbytes for u in (*step, *looked_up))
     budget = everything if memory_bytes is None else memory_bytes - needs.total
-    ring = min(RING_MOST, max(0, budget) // RING_SHARE)
+    ring = min(RING_MOST, max(0, min(budget, everything)) // RING_SHARE)
     # A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
     ring_units = 3 if any(layer.experts for layer in bundle.model.layers) else 2
     if resident_bytes is not None:
         largest = sorted((u.nbytes for u in step), reverse=True)[:ring_units]
-        budget = min(budget, resident_bytes + max(ring, sum(largest)))
+        # A budget that holds every unit would pin every unit, whatever the cap.
+        below = max(resident_bytes, sum(u.nbytes for u in step) - 1)
+        budget = min(budget, resident_bytes + max(ring, sum(largest)), below)
         ring = max(0, budget - resident_bytes)
     try:
         planned = plan(step, max(0, budget), ring_bytes_min=ring, ring_units=ring_units)

@@ -1,1 +1,41 @@
-"""Device families: one export recipe each, and the device database."""
+"""Device families: one export recipe each, in a module of the same name with a constant `TARGET`."""
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from edgekit.flashload.errors import EdgekitError
+
+TARGETS = ("host",)
+
+
+class UnknownTarget(EdgekitError):
+    """A target that does not exist, or a format that the target does not run."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an export for a device family uses unless the user says otherwise.
+
+    `formats` are the ones that run there, the default first; `preset` and `group_size` are quantization defaults.
+    """
+
+    name: str
+    summary: str
+    formats: tuple[str, ...]
+    preset: str
+    group_size: int
+
+    def format(self, wanted: str | None = None) -> str:
+        """The wanted format, or the target's own. Raises UnknownTarget when it does not run there."""
+        if wanted is not None and wanted not in self.formats:
+            raise UnknownTarget(f"target {self.name} does not run format {wanted!r}; it runs: {', '.join(self.formats)}")
+        return wanted or self.formats[0]
+
+
+def get(name: str) -> Target:
+    """The target of that name. Raises UnknownTarget, which lists the known ones."""
+    if name not in TARGETS:
+        raise UnknownTarget(f"unknown target {name!r}; supported: {', '.join(TARGETS)}")
+    target: Target = importlib.import_module(f"edgekit.targets.{name}").TARGET
+    return target

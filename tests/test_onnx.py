@@ -53,7 +53,8 @@ def passes(session: Session, model: Any, seed: int = 0) -> tuple[Any, torch.Tens
             session.prefill(prompt[13:])
             kv = model.encode(torch.from_numpy(prompt)[None])
             first = session.denoise(canvas, HeadRequest(soft=True)).soft
-            soft = torch.softmax(model.denoise(torch.from_numpy(canvas)[None], kv), -1) @ model.embedding
+            assert first is not None
+            soft = torch.from_numpy(first)[None]
         else:
             first = None
         out = session.denoise(canvas, request, first)
@@ -62,14 +63,14 @@ def passes(session: Session, model: Any, seed: int = 0) -> tuple[Any, torch.Tens
 
 
 def test_engine_equals_the_reference_with_rounded_activations(case: tuple[Path, Any, Scheme]) -> None:
-    """The same codes and the same rounding leave float summation order alone; a rounding that falls the other way moves one
-    activation by one step, so a few logits move by a little: hence a bound on the norm, not on the largest error."""
+    """The same codes and the same rounding leave the order of float sums alone. Where that makes a rounding fall the other way, one
+    activation moves by a step and its position by a few per mille: most positions must agree closely, all of them roughly."""
     bundle, model, _ = case
     with Session(bundle) as session:
         out, expected = passes(session, model)
     assert out.logits is not None
-    relative = np.linalg.norm(out.logits - expected.numpy()) / np.linalg.norm(expected.numpy())
-    assert relative < 5e-3, f"relative error {relative:.1e}"
+    error = np.linalg.norm(out.logits - expected.numpy(), axis=1) / np.linalg.norm(expected.numpy(), axis=1)
+    assert np.median(error) < 2e-3 and error.max() < 5e-2, f"relative error by position: {np.round(error, 5)}"
     assert (out.argmax == expected.argmax(-1).numpy()).mean() > 0.9
 
 

@@ -422,7 +422,7 @@ def test_closing_the_generator_stops_the_model() -> None:
     options = DiffusionGemmaOptions(max_new_tokens=12, canvas_length=6, max_denoising_steps=4)
     events = generate(denoiser, [1], options, PhiloxNoise(0))
     next(events)
-    events.close()  # type: ignore[attr-defined]
+    events.close()
     assert len(denoiser.calls) == 1
 
 

@@ -21,6 +21,7 @@ from edgekit.runtime.sampling import (
     InvalidPrompt,
     NonFiniteLogits,
     PhiloxNoise,
+    llada,
 )
 from edgekit.runtime.sampling.llada import LladaOptions, generate
 from edgekit.runtime.sampling.schedule import count_by_factor, transfer_counts
@@ -136,7 +137,7 @@ def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, LladaOptions, int, list[int]]:
 
 # derandomize: scores in float32 and float64 may rank a near-tie differently, once in millions of comparisons.
 @given(cases())
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_tokens_are_those_of_the_reference_procedure(
     case: tuple[FakeDenoiser, LladaOptions, int, list[int]],
 ) -> None:
@@ -146,8 +147,39 @@ def test_tokens_are_those_of_the_reference_procedure(
     assert model.resets == 1 and not model.prefills
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"steps": 8},
+        {"steps": 8, "remasking": "random"},
+        {"steps": 8, "cfg_scale": 1.5},
+        {"steps": 8, "logits_eos_inf": True},
+        {"steps": 8, "confidence_eos_eot_inf": True},
+        {"threshold": 0.3},
+        {"factor": 1.2},
+    ],
+)
+def test_each_rule_is_that_of_the_reference_procedure(
+    rule: dict[str, Any], temperature: float, seed: int
+) -> None:
+    options = LladaOptions(
+        MASK, gen_length=32, block_length=16, temperature=temperature, eos_token_ids=(EOS,),
+        eot_token_ids=(EOT,), **rule,
+    )  # fmt: skip
+    bias = no_mask_bias()
+    bias[[EOS, EOT]] = 2
+    model = FakeDenoiser(VOCAB, seed=seed, bias=bias)
+    with pytest.MonkeyPatch.context() as patch:
+        # Full scores get their noise in pieces of the vocabulary, here several and the last one shorter.
+        patch.setattr(llada, "_NOISE_TILE", 7)
+        tokens = committed(run(model, options, seed))
+    assert tokens == reference(model, PROMPT, options, PhiloxNoise(seed))
+
+
 @given(cases())
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_only_the_active_block_changes_and_what_is_committed_stays(
     case: tuple[FakeDenoiser, LladaOptions, int, list[int]],
 ) -> None:
@@ -354,6 +386,6 @@ def test_mask_outside_the_vocabulary_and_bad_prompts_are_refused() -> None:
 
 
 def test_scores_that_are_not_finite_end_the_generation() -> None:
-    bias = np.full(VOCAB, np.inf, np.float32)
+    bias = np.full(VOCAB, np.nan, np.float32)
     with pytest.raises(NonFiniteLogits, match="128 of 128 positions"):
         run(FakeDenoiser(VOCAB, bias=bias), LladaOptions(MASK))

@@ -7,7 +7,7 @@ SAMPLERS["llada"].options_type(). A family's module is imported when it is first
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +74,9 @@ class Sampler:
         noise: Noise,
         *,
         cancelled: CancelCheck | None = None,
-    ) -> Iterator[Event]:
-        """Runs the loop; see `generate` of the family's module. Closing the iterator ends it at once."""
-        events: Iterator[Event] = importlib.import_module(self.module).generate(
+    ) -> Generator[Event, None, None]:
+        """Runs the loop; see `generate` of the family's module. Closing the generator ends it."""
+        events: Generator[Event, None, None] = importlib.import_module(self.module).generate(
             denoiser, prompt_ids, options, noise, cancelled=cancelled
         )
         return events

@@ -8,7 +8,7 @@ draws as `DiffusionGemmaForBlockDiffusion.generate` of transformers for a batch 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,12 +98,13 @@ def generate(
     noise: Noise,
     *,
     cancelled: CancelCheck | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Yields a Draft per step, a Committed per canvas and Done.
 
     Draws, in this order: the canvas (integers); then per step the sample (gumbel) and the renoising
     (integers), both also in the last step, where nothing is done with them.
-    Raises InvalidPrompt, InvalidOption, NonFiniteLogits and whatever the denoiser raises.
+    Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
+    raises.
     """
     vocab_size = denoiser.vocab_size
     prompt = check_prompt(prompt_ids, vocab_size)

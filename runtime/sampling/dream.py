@@ -7,7 +7,7 @@ than that are asked for their full scores, a bounded number of rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,14 +98,16 @@ def generate(
     noise: Noise,
     *,
     cancelled: CancelCheck | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Yields a Draft per step that unmasks something, one Committed and Done.
 
     A step that unmasks nothing (there are such steps when `steps` exceeds the open positions) would throw its
     pass away, so it runs none. Draws per step: with "origin" which of the open positions are unmasked
     (uniform, one for each); the sample, with temperature > 0 (gumbel over the positions that are proposed
     for, or, with a filter, uniform, one for each); the positions, with alg_temp > 0 (uniform, one for each
-    open one). Raises InvalidPrompt, InvalidOption, NonFiniteLogits and whatever the denoiser raises.
+    open one).
+    Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
+    raises.
     """
     prompt = check_prompt(prompt_ids, denoiser.vocab_size)
     special = (options.mask_token_id, *options.eos_token_ids)

@@ -7,7 +7,7 @@ predicts the mask token itself for it, so every step makes progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,10 @@ class LladaOptions:
     each; both divisions must be exact. `threshold` (confidence 0..1) or `factor` replaces the fixed number of
     steps by Fast-dLLM's parallel decoding. temperature > 0 samples with Gumbel noise; confidences always come
     from the clean scores. remasking is "low_confidence" or "random". cfg_scale > 0 adds a pass without the
-    prompt. logits_eos_inf forbids eos tokens; confidence_eos_eot_inf commits eos and eot tokens last. stop_at_eos
-    ends the answer at its first end token once nothing before it is open; the tokens before it are the same
-    as without. `logits_budget_bytes` bounds the full scores that cfg_scale and logits_eos_inf need.
+    prompt. logits_eos_inf forbids eos tokens; confidence_eos_eot_inf commits eos and eot tokens last.
+    stop_at_eos ends the answer at its first end token once nothing before it is open; the tokens before it
+    are the same as without. `logits_budget_bytes` bounds the full scores that cfg_scale and logits_eos_inf
+    need.
 
     Raises InvalidOption.
     """
@@ -132,12 +133,13 @@ def generate(
     noise: Noise,
     *,
     cancelled: CancelCheck | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Yields a Draft per step (the whole answer, masks where it is open), a Committed per block and Done.
 
     Draws per step: the sample (gumbel, with temperature > 0), then the confidences (uniform, with random
     remasking); both cover the positions of the block that are still open, in order.
-    Raises InvalidPrompt, InvalidOption, NonFiniteLogits and whatever the denoiser raises.
+    Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
+    raises.
     """
     prompt = check_prompt(prompt_ids, denoiser.vocab_size)
     special = (options.mask_token_id, *options.end_ids)

@@ -7,15 +7,15 @@ in any order and on any machine.
 PhiloxNoise, exactly:
 
 * Stream. Philox4x64-10 (Salmon et al., SC 2011) with the 128-bit key (low word seed, high word draw). Block
-  b = 0, 1, ... is the permutation of the 256-bit counter b + 1 (numpy's convention: the counter is incremented
-  before use) and gives the 64-bit words 4b .. 4b+3. Half h = 0, 1, ... is the low (h even) or high (h odd) 32
-  bits of word h // 2.
+  b = 0, 1, ... is the permutation of the 256-bit counter b + 1 (numpy's convention: the counter is increased
+  before use) and gives the 64-bit words 4b .. 4b+3. Half h = 0, 1, ... is the low (h even) or high (h odd)
+  32 bits of word h // 2.
 * uniform(n)[i] = ((word i >> 11) + 0.5) * 2^-53, float64, never 0 or 1.
 * integers(high, n)[i] = (half i * high) >> 32 in 64-bit arithmetic, for 1 <= high <= 2^32.
-* gumbel(positions, V) at (position, token) uses half i = token * positions + position. With m = half i >> 8 it
-  is -log(-log u) for u = (m + 0.5) * 2^-24, evaluated in float32 by the steps below. Each step is one IEEE
-  operation rounded to nearest even; nothing may be fused (C++: -ffp-contract=off), so that every platform gets
-  the same bits.
+* gumbel(positions, V) at (position, token) uses half i = token * positions + position. With m = half i >> 8
+  it is -log(-log u) for u = (m + 0.5) * 2^-24, evaluated in float32 by the steps below. Each step is one IEEE
+  operation rounded to nearest even; nothing may be fused (C++: -ffp-contract=off), so that every platform
+  gets the same bits.
 
       n = 2*m + 1                         odd, 1 .. 2^25 - 1, u = n * 2^-25
       x = float32(n) * 2^-25

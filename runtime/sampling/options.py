@@ -16,8 +16,8 @@ def from_config(
 ) -> dict[str, Any]:
     """Keyword arguments for the dataclass `options` out of a generation config and explicit overrides.
 
-    Keys are field names or `aliases` (key -> field). Config keys that say nothing to this family are collected in
-    `ignored_keys`, and a None there means "not set". Overrides win over the config.
+    Keys are field names or `aliases` (key -> field). Config keys that say nothing to this family are
+    collected in `ignored_keys`, and a None there means "not set". Overrides win over the config.
     Raises InvalidOption for an override that is no option, and when a field without default is not set.
     """
     fields = {f.name for f in dataclasses.fields(options)} - {"ignored_keys"}

@@ -145,9 +145,8 @@ def held_out(
     """`count` held-out examples of one task and their batch, the same for the same arguments."""
     chosen = examples(task, count, seed)
     prompts = encoder.prompts([encoder.family.prompt([], e.prompt) for e in chosen])
-    return chosen, collate(
-        chosen, prompts, encoder.answers([e.answer for e in chosen]), encoder.family, canvas
-    )
+    answers = encoder.answers([e.answer for e in chosen])
+    return chosen, collate(chosen, prompts, answers, encoder.family, max(map(len, prompts)), canvas)
 
 
 def main() -> None:

@@ -1,0 +1,132 @@
+"""`edgekit demo`: a small model quantized, exported and run with all weights streamed, in about a minute."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgekit.tools.commands.export import show_quantization
+from edgekit.tools.console import command_line, table
+from edgekit.tools.failures import INTERRUPTED, Failure
+from edgekit.tools.options import Bytes, debug_option
+from edgekit.tools.text import size, visible
+
+if TYPE_CHECKING:
+    from edgekit.runtime.generation import Generator
+    from edgekit.tools.answer import Answer
+    from edgekit.tools.tiny.tasks import Example
+
+MODEL = "tiny-gemma"
+#: One prompt each; the names are those of `tools.tiny.tasks`.
+TASKS = ("addition-2", "json", "story")
+#: Examples of the tasks: which ones is of no importance, only that they are not in the training data.
+EXAMPLE_SEED = 7
+
+
+@click.command("demo", short_help="Export a tiny model and watch it write while its weights stream.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("edgekit-demo"), show_default=True, help="Folder of the bundle.")
+@click.option("--memory", type=Bytes(least=1), default="256MB", show_default=True, metavar="SIZE", help="Budget of the process that generates.")
+@click.option("--model", default=MODEL, hidden=True)
+@debug_option
+def command(output: Path, memory: int, model: str) -> None:
+    """Quantize and export a small diffusion language model, then watch it write.
+
+    Every denoising step reads all weights from disk again, within a memory budget for the whole process: what
+    a phone does with a model that is larger than its memory.
+    """
+    _heading(f"1. Export {model}: quantize its weights, compile its layers")
+    _export(model, output)
+
+    from edgekit.runtime.generation import Generator
+    from edgekit.tools.tiny.tasks import examples
+
+    results = []
+    with Generator(output, memory_bytes=memory, resident_bytes=0) as generator:
+        quantization = generator.bundle.manifest.quantization
+        show_quantization(quantization)
+        click.echo(
+            f"{quantization['parameters']:,} parameters: {size(2 * quantization['parameters'])} in bfloat16, "
+            f"{size(quantization['bytes'])} now ({quantization['bits_per_weight']:.2f} bits each, scales included)"
+        )
+        _heading(f"2. Generate with no weight kept in memory, in at most {size(memory)} for the whole process")
+        for task in TASKS:
+            (example,) = examples(task, 1, EXAMPLE_SEED)
+            results.append((example, _ask(generator, example)))
+    _heading("3. What happened")
+    _summarize(results)
+    click.echo()
+    click.echo("Next:")
+    for words in (
+        ["run", output, "-p", "What is 58 + 67?", "--watch"],
+        ["run", output, "-p", "Sort ascending: 31, 7, 90, 12", "--memory", "256MB", "--resident", "0", "--json"],
+        ["inspect", output, "--memory", "256MB"],
+        ["verify", output],
+        ["export", "GSAI-ML/LLaDA-8B-Instruct", "-o", "llada"],
+    ):
+        click.echo(f"  {command_line(*words)}")
+
+
+def _export(model: str, output: Path) -> None:
+    """Export in a process of its own: this one stays as small as the budget says, without PyTorch."""
+    from edgekit.flashload.manifest import MANIFEST_NAME, load
+
+    words = [model, "-o", str(output)]
+    if (output / MANIFEST_NAME).exists():
+        made_from = load(output).provenance.get("checkpoint")
+        if made_from != Path(model).name:
+            raise Failure(f"{output}: holds a bundle of {made_from}; give another folder with -o")
+        words.append("--overwrite")
+    elif output.exists() and any(output.iterdir()):
+        words.append("--resume")
+    # -P: a folder of the working directory must not stand in for a package.
+    export = subprocess.Popen([sys.executable, "-P", "-m", "edgekit.tools.cli", "export", *words], stdout=subprocess.DEVNULL)
+    try:
+        code = export.wait()
+    except KeyboardInterrupt:
+        # The terminal interrupts both processes; the other one has said so.
+        sys.exit(export.wait() or INTERRUPTED)
+    if code:
+        sys.exit(code)
+
+
+def _ask(generator: Generator, example: Example) -> Answer:
+    from edgekit.runtime.generation import Prompt, Settings
+    from edgekit.tools.answer import answer
+    from edgekit.tools.commands.run import display_for
+    from edgekit.tools.console import on_terminal
+
+    click.echo()
+    click.secho(f"> {example.prompt}", fg="cyan")
+    settings = Settings(seed=1)
+    watched = on_terminal(sys.stderr)
+    result = answer(generator, Prompt(example.prompt), settings, display_for(generator, settings, watch=watched, quiet=not watched))
+    click.echo(visible(result.text.strip(), keep="\n"))
+    right = example.check(result.text)
+    click.secho("right" if right else f"wrong; the answer is {example.answer}", fg="green" if right else "yellow")
+    return result
+
+
+def _summarize(results: list[tuple[Example, Answer]]) -> None:
+    rows = [
+        [
+            example.task, "right" if example.check(answer.text) else "wrong", str(answer.stats.committed_tokens),
+            str(answer.stats.denoising_steps), f"{answer.stats.tokens_per_forward:.1f}", f"{answer.tokens_per_second:.0f}",
+            size(answer.stats.engine["bytes_read"]), f"{answer.stats.engine['io_wait_seconds']:.2f} s",
+        ]
+        for example, answer in results
+    ]  # fmt: skip
+    table(["task", "answer", "tokens", "steps", "tokens/forward", "tokens/s", "read", "waited"], rows, left=2)
+    engine = results[-1][1].stats.engine
+    click.echo(
+        f"Every step read {size(engine['streamed_bytes_per_step'])} of weights from disk ({engine['io_mode']}) "
+        f"through a ring of {size(engine['ring_bytes'])}; {size(engine['pinned_bytes'])} stayed in memory."
+    )
+    click.echo(f"Peak memory of the process: {size(engine['peak_bytes'])} of the {size(engine['memory_bytes'])} allowed.")
+
+
+def _heading(text: str) -> None:
+    click.echo()
+    click.secho(text, bold=True)

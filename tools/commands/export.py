@@ -1,0 +1,124 @@
+"""`edgekit export`: checkpoint in, bundle out."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit import targets
+from edgekit.tools.console import Steps, command_line, grouped, note, on_terminal, table
+from edgekit.tools.failures import Interrupted
+from edgekit.tools.options import debug_option, json_option
+from edgekit.tools.text import size
+
+if TYPE_CHECKING:
+    from edgekit.export.pipeline import ExportResult
+
+#: Notes shown at the end of an export; `inspect` shows all.
+_MOST_NOTES = 6
+
+
+@click.command("export", short_help="Quantize a checkpoint and write a bundle.")
+@click.argument("model")
+@click.option("--target", default="host", show_default=True, help="Device family to export for (host).")
+@click.option("--format", "format_", help="Format of the programs. Default: the target's (onnx).")
+@click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
+@click.option("--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32).")
+@click.option(
+    "--override", "overrides", multiple=True, metavar="PATTERN=BITS",
+    help="Bits of the weights that match, e.g. 'layers.0.*=8'; the last match wins. Can be repeated.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.")
+@click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
+@json_option
+@debug_option
+def command(
+    model: str, target: str, format_: str | None, quant: str | None, group_size: int | None, overrides: tuple[str, ...],
+    output: Path | None, resume: bool, overwrite: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Quantize the checkpoint MODEL and write a bundle that `edgekit run` streams from.
+
+    MODEL is a folder in Hugging Face layout, owner/name on the Hugging Face hub, or a model that comes with
+    edgekit: tiny-gemma, tiny-llada. Memory holds a few tensors at a time, whatever the size of the model.
+    """
+    chosen = targets.get(target)
+    program_format = chosen.format(format_)
+    if resume and overwrite:
+        raise click.UsageError("--resume and --overwrite exclude each other")
+    if as_json or not on_terminal(sys.stderr):
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    started = time.monotonic()
+    name = _name(model)
+    folder = output or Path(f"{name}-{target}-{quant or chosen.preset}")
+    try:
+        with Steps("loading PyTorch", quiet=as_json) as steps:
+            from edgekit.export.checkpoint.hub import resolve
+            from edgekit.export.pipeline import ExportOptions, export
+            from edgekit.export.quantize import Scheme, parse_override
+
+            scheme = Scheme(
+                chosen.preset if quant is None else quant,
+                chosen.group_size if group_size is None else group_size,
+                tuple(parse_override(o) for o in overrides),
+            )
+            options = ExportOptions(
+                format=program_format, target=target, scheme=scheme, source=name, resume=resume, overwrite=overwrite
+            )
+            steps.stage(f"finding {model}", 0)
+            path = resolve(model)
+            if not as_json:
+                note(f"exporting {model} to {folder} ({program_format}, {scheme.preset})")
+            result = export(path, folder, options, steps)
+    except KeyboardInterrupt:
+        raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
+    if as_json:
+        click.echo(json.dumps(_as_dict(result)))
+    else:
+        _show(result, time.monotonic() - started)
+
+
+def _name(model: str) -> str:
+    """What to call the bundle of a model: the last part of its path or id."""
+    return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
+
+
+def _as_dict(result: ExportResult) -> dict[str, Any]:
+    return {
+        "bundle": str(result.path),
+        "weights_bytes": result.weights_bytes,
+        "quantization": result.report.as_dict(),
+        "notes": list(result.notes),
+    }
+
+
+def _show(result: ExportResult, seconds: float) -> None:
+    lines = grouped(result.notes)
+    for line in lines[:_MOST_NOTES]:
+        note(f"note: {line}")
+    if len(lines) > _MOST_NOTES:
+        note(f"note: {len(lines) - _MOST_NOTES} more; {command_line('inspect', result.path)} shows all")
+    show_quantization(result.report.as_dict())
+    note(f"done in {seconds:.1f} s")
+    click.echo(f"\n{result.path}  {size(result.weights_bytes)} of weights")
+    click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
+
+
+def show_quantization(quantization: dict[str, Any]) -> None:
+    """Print what quantization did, by role, and the total."""
+    rows = [
+        [
+            r["role"], str(r["bits"]), str(r["tensors"]), f"{r['parameters']:,}", size(r["bytes"]),
+            f"{100 * r['mean_error']:.2f}%", f"{100 * r['max_error']:.2f}%",
+        ]
+        for r in quantization["roles"]
+    ]  # fmt: skip
+    total = [
+        "all, with norms", f"{quantization['bits_per_weight']:.2f}", "", f"{quantization['parameters']:,}", size(quantization["bytes"]), "", "",
+    ]  # fmt: skip
+    table(["role", "bits", "tensors", "parameters", "stored", "mean error", "largest"], [*rows, total])

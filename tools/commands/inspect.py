@@ -1,0 +1,259 @@
+"""`edgekit inspect`: what is in a bundle, and what would stay in memory under a budget."""
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.tools.commands.export import show_quantization
+from edgekit.tools.console import grouped, table
+from edgekit.tools.options import bundle_argument, debug_option, json_option, memory_option
+from edgekit.tools.text import size, visible
+
+if TYPE_CHECKING:
+    from edgekit.flashload.plan import Plan
+    from edgekit.flashload.reader import FlashFile
+    from edgekit.runtime.bundle import Bundle, Model
+    from edgekit.runtime.memory import Needs
+
+#: Where `export` writes its report on every matrix.
+REPORT_FILE = "quantization.json"
+
+
+@click.command("inspect", short_help="Show what is in a bundle.")
+@bundle_argument
+@click.option("--runs", is_flag=True, help="Also every run of the flash file, in reading order.")
+@click.option("--tensors", is_flag=True, help="Also every matrix with its bits and relative error.")
+@memory_option
+@json_option
+@debug_option
+def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json: bool) -> None:
+    """Show model, sizes, quantization, programs, layers and origin of BUNDLE.
+
+    With --memory also what would stay in memory and what would be streamed in every denoising step. Reads
+    headers only; `edgekit verify` checks the data.
+    """
+    from edgekit.runtime.bundle import Bundle
+
+    opened = Bundle.open(bundle)
+    with opened.open_weights() as file:
+        found = _facts(opened, file)
+        if memory is not None:
+            found["plan"] = _residency(opened, file, memory)
+        if runs:
+            found["runs"] = [
+                {"name": r.name, "offset": r.offset, "bytes": r.length, "tensors": len(r.tensors), "xxh3": r.xxh3}
+                for r in file.layout.runs
+            ]
+    if tensors:
+        found["tensors"] = _tensors(opened)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        _show(found)
+
+
+def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
+    manifest, model = bundle.manifest, bundle.model
+    return {
+        "bundle": str(bundle.path),
+        "model": {
+            "family": model.family,
+            "name": manifest.provenance.get("checkpoint"),
+            "layers": len(model.layers),
+            "experts": max(len(layer.experts) for layer in model.layers),
+            "hidden_size": model.hidden_size,
+            "vocab_size": model.vocab_size,
+            "canvas_length": model.canvas_length,
+            "self_conditioning": model.self_conditioning,
+            "causal_prefix": model.causal_prefix,
+            "tied_head": model.head is None,
+        },
+        "sizes": {
+            "weights": manifest.weights.size,
+            "runs": len(file.layout.runs),
+            "largest_run": max(r.length for r in file.layout.runs),
+            "other_files": sum(e.size for e in manifest.files.values()),
+            "files": len(manifest.files),
+        },
+        "quantization": manifest.quantization,
+        "programs": {
+            "format": manifest.programs.get("format"),
+            "layout": manifest.programs.get("layout"),
+            "names": list(manifest.programs.get("entries", {})),
+        },
+        "layers": _layers(model, file),
+        "sampler": manifest.sampler,
+        "provenance": manifest.provenance,
+    }
+
+
+def _layers(model: Model, file: FlashFile) -> list[dict[str, Any]]:
+    return [
+        {
+            "program": layer.program,
+            "bytes": file.run(layer.run).length,
+            "experts": len(layer.experts),
+            "expert_bytes": sum(file.run(e).length for e in layer.experts),
+            "kv_heads": layer.kv_heads,
+            "head_dim": layer.head_dim,
+            "window": layer.window,
+        }
+        for layer in model.layers
+    ]
+
+
+def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, Any]:
+    """What `run` would plan for the lengths that a session has by default."""
+    from edgekit.runtime import engines
+    from edgekit.runtime.memory import needs, residency
+    from edgekit.runtime.session import SessionOptions
+    from edgekit.runtime.text import Tokenizer
+
+    # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
+    held = (engines.create(bundle.path, bundle.manifest, 1), Tokenizer(bundle.tokenizer_path))
+    options = SessionOptions()
+    canvas = bundle.model.canvas_length or options.canvas
+    wanted = needs(bundle, file, options.positions, canvas)
+    planned = residency(bundle, file, wanted, memory_bytes, None)
+    del held
+    return {
+        "memory_bytes": memory_bytes,
+        "prefix_positions": options.positions if bundle.model.causal_prefix else 0,
+        "canvas": canvas,
+        "process_bytes": wanted.process + wanted.allowance,
+        "prefix_bytes": wanted.prefix,
+        "activation_bytes": wanted.activations,
+        "unpacked_bytes": wanted.scratch,
+        "pinned_bytes": planned.pinned_bytes,
+        "ring_bytes": planned.ring_bytes,
+        "streamed_bytes": planned.streamed_bytes,
+        "groups": _groups(planned),
+    }
+
+
+def _groups(plan: Plan) -> list[dict[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {}
+    for unit in plan.units:
+        row = groups.setdefault(unit.group, {"group": unit.group, "runs": 0, "bytes": 0, "pinned": 0, "pinned_bytes": 0})
+        row["runs"] += 1
+        row["bytes"] += unit.nbytes
+        if unit.name in plan.pinned:
+            row["pinned"] += 1
+            row["pinned_bytes"] += unit.nbytes
+    return list(groups.values())
+
+
+def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
+    from edgekit.flashload.errors import MalformedFile
+
+    path = bundle.path / REPORT_FILE
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [{**row, "shape": list(row["shape"])} for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        raise MalformedFile(f"{path}: is not a quantization report ({error}); export the bundle again") from error
+
+
+def _show(found: dict[str, Any]) -> None:
+    model, sizes, provenance = found["model"], found["sizes"], found["provenance"]
+    click.echo(f"{found['bundle']}: {visible(str(model['name']))}, {model['family']}")
+    traits = [
+        f"{model['layers']} layers" + (f" with {model['experts']} experts" if model["experts"] else ""),
+        f"hidden size {model['hidden_size']}",
+        f"vocabulary {model['vocab_size']:,}" + (" (head tied to the embedding)" if model["tied_head"] else ""),
+    ]
+    if model["canvas_length"]:
+        traits.append(f"canvas {model['canvas_length']}")
+    if model["self_conditioning"]:
+        traits.append("self-conditioning")
+    traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
+    click.echo("  " + ", ".join(traits))
+    click.echo(
+        f"  weights {size(sizes['weights'])} in {sizes['runs']} runs, the largest {size(sizes['largest_run'])}; "
+        f"{sizes['files']} other files, {size(sizes['other_files'])}"
+    )
+    quantization = found["quantization"]
+    _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
+    show_quantization(quantization)
+    for override in quantization.get("overrides", ()):
+        click.echo(f"  override {override['pattern']} = {override['bits']} bits")
+    _heading(f"programs: {found['programs']['format']} ({found['programs']['layout']})")
+    click.echo("  " + ", ".join(found["programs"]["names"]))
+    _heading("layers")
+    _show_layers(found["layers"])
+    if "plan" in found:
+        _show_plan(found["plan"])
+    if "runs" in found:
+        _heading("runs")
+        rows = [[r["name"], f"{r['offset']:,}", f"{r['bytes']:,}", str(r["tensors"]), r["xxh3"]] for r in found["runs"]]
+        table(["run", "offset", "bytes", "tensors", "xxh3-64"], rows)
+    if "tensors" in found:
+        _heading("tensors")
+        table(["tensor", "role", "shape", "bits", "group", "stored", "error"], [_tensor_row(t) for t in found["tensors"]], left=2)
+    _heading("sampler")
+    click.echo(f"  {found['sampler']['name']}: " + visible(json.dumps(found["sampler"]["config"], ensure_ascii=False)))
+    _heading("provenance")
+    versions = ", ".join(f"{k} {v}" for k, v in provenance.get("versions", {}).items())
+    click.echo(f"  checkpoint {visible(str(model['name']))}, target {provenance.get('target')}; written with {versions}")
+    for line in grouped(provenance.get("notes", ())):
+        click.echo(f"  note: {visible(line)}")
+
+
+def _heading(text: str) -> None:
+    click.echo()
+    click.secho(text, bold=True)
+
+
+def _show_layers(layers: list[dict[str, Any]]) -> None:
+    """One row per stretch of equal layers."""
+    rows: list[tuple[int, int, dict[str, Any]]] = []
+    for i, layer in enumerate(layers):
+        if rows and rows[-1][2] == layer:
+            rows[-1] = (rows[-1][0], i, layer)
+        else:
+            rows.append((i, i, layer))
+    table(
+        ["layer", "program", "bytes", "experts", "expert bytes", "kv heads", "head dim", "window"],
+        [
+            [
+                str(first) if first == last else f"{first}-{last}", layer["program"], size(layer["bytes"]),
+                str(layer["experts"] or "-"), size(layer["expert_bytes"]) if layer["experts"] else "-",
+                str(layer["kv_heads"]), str(layer["head_dim"]), str(layer["window"] or "-"),
+            ]
+            for first, last, layer in rows
+        ],
+        left=2,
+    )  # fmt: skip
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    lengths = f"a canvas of {plan['canvas']} positions"
+    if plan["prefix_positions"]:
+        lengths += f" and a prefix of up to {plan['prefix_positions']}"
+    _heading(f"memory of {size(plan['memory_bytes'])}, for {lengths}")
+    table(
+        ["held", "bytes"],
+        [
+            ["process", size(plan["process_bytes"])],
+            ["prefix KV", size(plan["prefix_bytes"])],
+            ["activations", size(plan["activation_bytes"])],
+            ["unpacked weights", size(plan["unpacked_bytes"])],
+            ["weights that stay", size(plan["pinned_bytes"])],
+            ["weights read ahead", size(plan["ring_bytes"])],
+        ],
+    )
+    streamed = size(plan["streamed_bytes"]) if plan["streamed_bytes"] else "nothing"
+    click.echo(f"streamed in every denoising step: {streamed}")
+    table(
+        ["group", "runs", "bytes", "in memory", "of bytes"],
+        [[g["group"], str(g["runs"]), size(g["bytes"]), str(g["pinned"]), size(g["pinned_bytes"])] for g in plan["groups"]],
+    )
+
+
+def _tensor_row(tensor: dict[str, Any]) -> list[str]:
+    return [
+        tensor["name"], tensor["role"], "x".join(map(str, tensor["shape"])), str(tensor["bits"]), str(tensor["group_size"] or "-"),
+        size(tensor["stored_bytes"]), f"{100 * tensor['relative_error']:.2f}%",
+    ]  # fmt: skip

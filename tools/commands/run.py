@@ -1,0 +1,99 @@
+"""`edgekit run`: a prompt in, text out, weights streamed under a memory budget."""
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.tools.console import note, on_terminal
+from edgekit.tools.options import Assignment, Bytes, bundle_argument, debug_option, json_option, memory_option
+
+if TYPE_CHECKING:
+    from edgekit.runtime.generation import Generator, Settings
+    from edgekit.tools.answer import Display, Outline
+
+
+@click.command("run", short_help="Generate text from a bundle.")
+@bundle_argument
+@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
+@click.option("--system", metavar="TEXT", help="System message before the prompt.")
+@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
+@memory_option
+@click.option("--resident", type=Bytes(), metavar="SIZE", help="At most this many bytes of weights stay in memory; 0 streams all.")
+@click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own.")
+@click.option("--steps", type=click.IntRange(min=1), help="Denoising steps. Default: the model's own.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Equal seeds give equal answers.")
+@click.option(
+    "--option", "options", type=Assignment(), multiple=True,
+    help="A sampler option by name, e.g. temperature=0.7. Can be repeated.",
+)  # fmt: skip
+@click.option("--watch", is_flag=True, help="Show the canvas while it resolves.")
+@json_option
+@debug_option
+def command(
+    bundle: str, prompt: str, system: str | None, raw: bool, memory: int | None, resident: int | None, threads: int | None,
+    max_new_tokens: int | None, steps: int | None, seed: int, options: tuple[tuple[str, Any], ...], watch: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Generate text from BUNDLE, a folder that `edgekit export` wrote.
+
+    The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
+    that do not fit are read from disk in every denoising step.
+    """
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other")
+    if raw and system is not None:
+        raise click.UsageError("--raw leaves the chat template out, so there is no place for --system")
+    if prompt == "-":
+        prompt = sys.stdin.read().removesuffix("\n")
+    if not prompt:
+        raise click.UsageError("the prompt is empty")
+
+    from edgekit.runtime.generation import Generator, Prompt, Settings
+    from edgekit.tools.answer import answer, plan_as_dict
+
+    settings = Settings(max_new_tokens, steps, seed, dict(options))
+    with Generator(bundle, memory_bytes=memory, resident_bytes=resident, threads=threads or 0) as generator:
+        display = display_for(generator, settings, watch=watch, quiet=as_json)
+        result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
+        plan = plan_as_dict(generator)
+    if as_json:
+        click.echo(json.dumps({"text": result.text, "token_ids": result.ids, "statistics": result.statistics(), "plan": plan}))
+        return
+    if watch and on_terminal(sys.stderr):
+        from edgekit.tools.console import Status
+
+        # The canvas is gone from the screen; the answer stays.
+        Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
+    note(result.summary())
+
+
+class _Display:
+    """Makes the display of a generation once its outline is known."""
+
+    def __init__(self, generator: Generator, settings: Settings, watch: bool, quiet: bool) -> None:
+        self._generator, self._settings, self._watch, self._quiet = generator, settings, watch, quiet
+
+    def __call__(self, outline: Outline) -> Display:
+        from edgekit.tools.answer import Silent, Streamed
+
+        if self._quiet:
+            return Silent()
+        if not self._watch:
+            return Streamed(outline)
+        if not on_terminal(sys.stderr):
+            note("--watch needs a terminal; this is plain text")
+            return Streamed(outline)
+        from edgekit.tools.watch import Canvas, Pieces, Watch
+
+        options = self._generator.options(self._settings)
+        title = str(self._generator.bundle.manifest.provenance.get("checkpoint") or self._generator.bundle.path.name)
+        mask = getattr(options, "mask_token_id", None)
+        return Watch(Canvas(title, Pieces(self._generator.tokenizer), outline, mask))
+
+
+def display_for(generator: Generator, settings: Settings, *, watch: bool, quiet: bool) -> _Display:
+    """The display that the options and the terminal call for."""
+    return _Display(generator, settings, watch, quiet)

@@ -1,0 +1,131 @@
+"""`edgekit verify`: every checksum of a bundle."""
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.tools.console import Steps, note
+from edgekit.tools.failures import DAMAGED
+from edgekit.tools.options import bundle_argument, debug_option, json_option
+from edgekit.tools.text import size, visible
+
+if TYPE_CHECKING:
+    from edgekit.flashload.manifest import Manifest
+
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that was checked; `damage` is empty when it is as it was written. `nbytes` is what the manifest promises."""
+
+    name: str
+    nbytes: int
+    damage: str = ""
+
+
+@click.command("verify", short_help="Check every checksum of a bundle.")
+@bundle_argument
+@json_option
+@debug_option
+@click.pass_context
+def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
+    """Check every byte of BUNDLE against its checksums.
+
+    Each run of the flash file against its xxh3-64, the whole flash file and every other file against their
+    SHA-256. Prints what is damaged; the exit code is 0 when nothing is, 1 otherwise.
+    """
+    path = Path(bundle)
+    with Steps("opening", quiet=as_json) as steps:
+        items = list(_check(path, steps))
+        surplus = _surplus(path, {i.name for i in items})
+    damaged = [i for i in items if i.damage]
+    if as_json:
+        report = {"bundle": bundle, "ok": not damaged, "items": [asdict(i) for i in items], "surplus": surplus}
+        click.echo(json.dumps(report))
+    else:
+        for item in damaged:
+            click.echo(f"damaged: {visible(item.name)}: {visible(' '.join(item.damage.splitlines()))}")
+        for name in surplus:
+            note(f"note: {name} is not part of the bundle")
+        if damaged:
+            click.echo(f"{bundle}: {len(damaged)} of {len(items)} items are damaged; copy or export it again")
+        else:
+            click.echo(f"{bundle}: all {len(items)} items are as they were written, {size(sum(i.nbytes for i in items))} read")
+    if damaged:
+        ctx.exit(DAMAGED)
+
+
+def _check(path: Path, steps: Steps) -> Iterator[Item]:
+    """Every item of the bundle. Raises EdgekitError when there is no bundle at `path`."""
+    from edgekit.flashload.errors import OpenFailed
+    from edgekit.flashload.manifest import MANIFEST_NAME
+    from edgekit.runtime.bundle import Bundle
+
+    try:
+        bundle = Bundle.open(path)
+    except OpenFailed:
+        raise
+    except EdgekitError as error:
+        # The manifest lists the checksums: without it nothing else can be checked.
+        yield Item(MANIFEST_NAME, 0, str(error))
+        return
+    manifest = bundle.manifest
+    yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
+    yield from _check_runs(bundle.weights_path, manifest, steps)
+    files = {manifest.weights.file: manifest.weights, **manifest.files}
+    steps.stage("SHA-256", sum(e.size for e in files.values()))
+    for name, entry in files.items():
+        yield Item(name, entry.size, _file_damage(path / name, entry.size, entry.sha256, steps))
+
+
+def _check_runs(weights: Path, manifest: Manifest, steps: Steps) -> Iterator[Item]:
+    from edgekit.flashload.reader import FlashFile
+
+    name = manifest.weights.file
+    try:
+        file = FlashFile(weights)
+    except BundleError as error:
+        yield Item(f"{name} header", 0, str(error))
+        return
+    with file:
+        steps.stage("runs", sum(r.length for r in file.layout.runs))
+        for run in file.layout.runs:
+            damage = ""
+            try:
+                file.verify(run)
+            except BundleError as error:
+                damage = str(error)
+            steps.advance(run.length, run.name)
+            yield Item(f"{name} run {run.name}", run.length, damage)
+
+
+def _file_damage(path: Path, expected_bytes: int, sha256: str, steps: Steps) -> str:
+    """What is wrong with a file, empty for nothing."""
+    digest = hashlib.sha256()
+    try:
+        found = path.stat().st_size
+        if found != expected_bytes:
+            return f"has {found} bytes, {expected_bytes} were written"
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                steps.advance(len(block), path.name)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "" if digest.hexdigest() == sha256 else f"has SHA-256 {digest.hexdigest()}, {sha256} was written"
+
+
+def _surplus(path: Path, known: set[str]) -> list[str]:
+    """Files of the folder that the manifest does not list."""
+    found = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+    return sorted(name for name in found if name not in known)

@@ -1,0 +1,71 @@
+"""What the user sees when a command cannot do its work: one line on stderr and an exit code."""
+from __future__ import annotations
+
+import traceback
+from typing import IO, Any
+
+import click
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.tools.text import visible
+
+#: Key of `click.Context.meta`: whether failures show their traceback.
+DEBUG = "edgekit.debug"
+#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells count it.
+DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
+
+#: Packages outside the core installation, and the extra that brings them.
+_EXTRAS = {
+    "torch": "export", "onnx": "export", "onnx_ir": "export", "onnxscript": "export", "ml_dtypes": "export",
+    "onnxruntime": "onnx", "huggingface_hub": "hub",
+}  # fmt: skip
+
+
+class Failure(click.ClickException):
+    """Ends the command with `edgekit: error: <message>`."""
+
+    label = "error: "
+
+    def __init__(self, message: str, exit_code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        line = visible(" ".join(self.message.splitlines()))
+        click.echo(f"edgekit: {self.label}{line}", file=file, err=file is None)
+
+
+class Interrupted(Failure):
+    """Ends the command after Ctrl-C; `hint` says what can be done with what was made so far."""
+
+    label = ""
+
+    def __init__(self, hint: str = "") -> None:
+        super().__init__("interrupted" + (f"; {hint}" if hint else ""), INTERRUPTED)
+
+
+def failure(error: Exception) -> Failure:
+    """The line and exit code for an exception."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, click.UsageError):
+        page = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
+        return Failure(error.format_message().rstrip(".") + page)
+    if isinstance(error, click.ClickException):
+        return Failure(error.format_message())
+    if isinstance(error, EdgekitError):
+        return Failure(str(error))
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _EXTRAS:
+        return Failure(f"this needs the package {package}: pip install 'edgekit[{_EXTRAS[package]}]'")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return Failure(f"{where}{error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return Failure("out of memory; close other programs or choose a smaller model or --memory")
+    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Failure(f"internal error: {said} (--debug shows where)", BUG)
+
+
+def print_traceback(error: Exception) -> None:
+    """The whole traceback on stderr."""
+    click.echo("".join(traceback.format_exception(error)), err=True, nl=False)

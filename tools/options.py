@@ -1,0 +1,72 @@
+"""Options that several commands share, and what their values may look like."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from edgekit.tools.failures import DEBUG
+from edgekit.tools.text import parse_size
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Bytes(click.ParamType):
+    """A size such as 1GB, as a number of bytes; `least` is the smallest that makes sense."""
+
+    name = "size"
+
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            count = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if count < self.least:
+            self.fail(f"size {value!r} is too small; it must be at least {self.least} bytes", param, ctx)
+        return count
+
+
+class Assignment(click.ParamType):
+    """name=value, where the value is read as JSON (8, 0.3, true, null, [1, 2]) and is text otherwise."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, separator, text = value.partition("=")
+        if not separator or not name.strip():
+            self.fail(f"{value!r} is not name=value (example: temperature=0.7)", param, ctx)
+        try:
+            return name.strip(), json.loads(text)
+        except ValueError:
+            return name.strip(), text
+
+
+def debug_option(command: F) -> F:
+    """`--debug`, which every command takes, before or after its name."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[DEBUG] = True
+
+    return click.option(
+        "--debug", is_flag=True, is_eager=True, expose_value=False, callback=remember, help="Show tracebacks."
+    )(command)
+
+
+memory_option = click.option(
+    "--memory",
+    type=Bytes(least=1),
+    metavar="SIZE",
+    help="Budget for the whole process, e.g. 1GB: what does not fit is streamed. Default: no limit.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE")
