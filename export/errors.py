@@ -1,4 +1,5 @@
 """Errors of the export side; each is one line for the user."""
+
 from __future__ import annotations
 
 from edgekit.flashload.errors import EdgekitError
@@ -13,4 +14,6 @@ class QuantizationError(EdgekitError):
 
 
 class ExportError(EdgekitError):
-    """An export that cannot start or go on: output folder in use, unknown format, settings changed on resume."""
+    """An export that cannot start or go on: output folder in use, unknown format, settings changed on
+    resume.
+    """

@@ -1,19 +1,21 @@
 """The `edgekit::` operators: the few things every backend treats in its own way.
 
-Each operator has one reference implementation in plain PyTorch, a fake implementation for tracing, and one translation per
-backend (`export/formats/`). Called eagerly, the reference itself runs, so it can be differentiated and compiled; under
-`torch.export` the call is recorded as a single `edgekit::` node.
+Each operator has one reference implementation in plain PyTorch, a fake implementation for tracing, and one
+translation per backend (`export/formats/`). Called eagerly, the reference itself runs, so it can be
+differentiated and compiled; under `torch.export` the call is recorded as a single `edgekit::` node.
 
 Weights of a linear map are described by the tensors that are present:
 
-| bits | weight                                        | group_scales        | scales        | value of weight [n, k]                  |
-|------|-----------------------------------------------|---------------------|---------------|-----------------------------------------|
-| 16   | float [N, K]                                  | none                | none          | weight                                  |
-| 8    | uint8 [N, K], code = q + 128                  | none                | float32 [N]   | scales[n] * q                           |
-| 4    | uint8 [N, K/2], code = q + 8, low nibble first | uint8 [N, K/G]      | float32 [N]   | scales[n] * group_scales[n, k // G] * q |
+| bits | weight                   | group_scales | scales    | value of weight [n, k]                  |
+|------|--------------------------|--------------|-----------|-----------------------------------------|
+| 16   | float [N, K]             | none         | none      | weight                                  |
+| 8    | uint8 [N, K], q + 128    | none         | float [N] | scales[n] * q                           |
+| 4    | uint8 [N, K/2], q + 8    | uint8 [N, K/G] | float [N] | scales[n] * group_scales[n, k // G] * q |
 
-`group_scales * q` is an integer of at most eight bits, so an int8 matrix product computes the 4-bit form exactly.
+Two 4-bit codes share a byte, the lower column in the low nibble. `group_scales * q` is an integer of at most
+eight bits, so an int8 matrix product computes the 4-bit form exactly.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -27,7 +29,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _operator(fake: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Register a reference implementation as `edgekit::<name>`; the result records that node only while exporting."""
+    """Register a reference implementation as `edgekit::<name>`; the result records that node only while
+    exporting.
+    """
 
     def register(reference: Function) -> Function:
         name = reference.__name__
@@ -74,7 +78,12 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def _linear_fake(
-    x: Tensor, weight: Tensor, group_scales: Tensor | None, scales: Tensor | None, bias: Tensor | None, act_bits: int
+    x: Tensor,
+    weight: Tensor,
+    group_scales: Tensor | None,
+    scales: Tensor | None,
+    bias: Tensor | None,
+    act_bits: int,
 ) -> Tensor:
     # The number of outputs comes from the scales: a format may store codes in a layout of its own.
     return x.new_empty(*x.shape[:-1], weight.shape[0] if scales is None else scales.shape[0])
@@ -82,9 +91,15 @@ def _linear_fake(
 
 @_operator(_linear_fake)
 def linear(
-    x: Tensor, weight: Tensor, group_scales: Tensor | None, scales: Tensor | None, bias: Tensor | None, act_bits: int
+    x: Tensor,
+    weight: Tensor,
+    group_scales: Tensor | None,
+    scales: Tensor | None,
+    bias: Tensor | None,
+    act_bits: int,
 ) -> Tensor:
-    """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row; 16 forbids it.
+    """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row;
+    16 forbids it.
 
     The reference never rounds activations.
     """
@@ -93,7 +108,9 @@ def linear(
 
 @_operator(lambda x, cos, sin: torch.empty_like(x))
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate-half position embedding of x [B, heads, T, D] by tables [T, R] (or [B, 1, T, R]); dims beyond 2R pass unchanged."""
+    """Rotate-half position embedding of x [B, heads, T, D] by tables [T, R] (or [B, 1, T, R]); dims beyond
+    2R pass unchanged.
+    """
     half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     # The halves of a full-width rotation are D/2 apart; R < D/2 rotates the first 2R dims among themselves.
@@ -106,8 +123,9 @@ def attention(
 ) -> Tensor:
     """Attention of q [B, heads, T, D] over [prefix KV ; canvas].
 
-    k, v [B, kv_heads, T, D] and prefix_k, prefix_v [B, kv_heads, P, D]; query head h reads KV head h // (heads / kv_heads).
-    `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none means that every query sees every key.
+    k, v [B, kv_heads, T, D] and prefix_k, prefix_v [B, kv_heads, P, D]; query head h reads KV head h //
+    (heads / kv_heads). `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none means that
+    every query sees every key.
     """
     keys, values = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
     repeat = q.shape[1] // keys.shape[1]
@@ -128,14 +146,23 @@ def gated_act(gate: Tensor, up: Tensor, kind: str) -> Tensor:
 
 
 def expert(
-    x: Tensor, gate_up: tuple[Tensor, Tensor | None, Tensor | None], down: tuple[Tensor, Tensor | None, Tensor | None], kind: str
+    x: Tensor,
+    gate_up: tuple[Tensor, Tensor | None, Tensor | None],
+    down: tuple[Tensor, Tensor | None, Tensor | None],
+    kind: str,
 ) -> Tensor:
-    """One expert on its rows x [R, H]: `down(act(gate x) * up x)`; rows 0..M-1 of gate_up are the gate, M..2M-1 the up half."""
+    """One expert on its rows x [R, H]: `down(act(gate x) * up x)`; rows 0..M-1 of gate_up are the gate,
+    M..2M-1 the up half.
+    """
     gate, up = linear(x, *gate_up, None, 8).chunk(2, -1)
     return linear(gated_act(gate, up, kind), *down, None, 8)
 
 
-@_operator(lambda x, index, weight, gate_up, gate_up_group, gate_up_scale, down, down_group, down_scale, kind: torch.empty_like(x))
+@_operator(
+    lambda x, index, weight, gate_up, gate_up_group, gate_up_scale, down, down_group, down_scale, kind: (
+        torch.empty_like(x)
+    )
+)
 def experts(
     x: Tensor,
     index: Tensor,
@@ -148,10 +175,12 @@ def experts(
     down_scale: Tensor | None,
     kind: str,
 ) -> Tensor:
-    """Mixture of experts: `sum_j weight[t, j] * expert_{index[t, j]}(x[t])` for x [T, H], index and weight [T, top_k].
+    """Mixture of experts: `sum_j weight[t, j] * expert_{index[t, j]}(x[t])` for x [T, H], index and weight
+    [T, top_k].
 
-    Weights are stacked over experts: gate_up [E, 2M, H], down [E, H, M] (float, or codes with their scales). Contributions are
-    added in the order of expert index, whatever the order in which experts are computed, so that results repeat.
+    Weights are stacked over experts: gate_up [E, 2M, H], down [E, H, M] (float, or codes with their
+    scales). Contributions are added in the order of expert index, whatever the order in which experts are
+    computed, so that results repeat.
     """
     y = torch.zeros_like(x)
 
@@ -163,22 +192,36 @@ def experts(
     for e in range(gate_up.shape[0]):
         token, slot = torch.nonzero(index == e, as_tuple=True)
         if token.numel():
-            out = expert(x[token], of(e, gate_up, gate_up_group, gate_up_scale), of(e, down, down_group, down_scale), kind)
+            out = expert(
+                x[token],
+                of(e, gate_up, gate_up_group, gate_up_scale),
+                of(e, down, down_group, down_scale),
+                kind,
+            )
             y = y.index_add(0, token, (out * weight[token, slot, None]).to(y.dtype))
     return y
 
 
 @_operator(lambda x, table, scales, softcap: x.new_empty(x.shape[0], table.shape[0]))
 def vocab_logits(x: Tensor, table: Tensor, scales: Tensor | None, softcap: float) -> Tensor:
-    """Logits [T, V'] of x [T, H] against rows of the vocabulary table [V', H]; `softcap * tanh(logits / softcap)` if it is > 0."""
+    """Logits [T, V'] of x [T, H] against rows of the vocabulary table [V', H]; `softcap * tanh(logits /
+    softcap)` if it is > 0.
+    """
     logits = F.linear(x, dequantize(table, None, scales).to(x.dtype)).float()
     return softcap * torch.tanh(logits / softcap) if softcap > 0 else logits
 
 
 def _vocab_head_fake(
-    x: Tensor, table: Tensor, scales: Tensor | None, temperature: Tensor, noise: Tensor | None, softcap: float, soft: bool
+    x: Tensor,
+    table: Tensor,
+    scales: Tensor | None,
+    temperature: Tensor,
+    noise: Tensor | None,
+    softcap: float,
+    soft: bool,
 ) -> list[Tensor]:
     rows = x.shape[0]
+
     def number() -> Tensor:
         return x.new_empty(rows)
 
@@ -195,13 +238,20 @@ def _vocab_head_fake(
 
 @_operator(_vocab_head_fake)
 def vocab_head(
-    x: Tensor, table: Tensor, scales: Tensor | None, temperature: Tensor, noise: Tensor | None, softcap: float, soft: bool
+    x: Tensor,
+    table: Tensor,
+    scales: Tensor | None,
+    temperature: Tensor,
+    noise: Tensor | None,
+    softcap: float,
+    soft: bool,
 ) -> list[Tensor]:
     """What a sampler needs of z = logits / temperature over the given rows of the table, without keeping z.
 
-    Returns [max z, argmax z, sum exp(z - max), sum z * exp(z - max)]; with `noise` [T, V'] also [max (z + noise), its argument,
-    z there] (Gumbel-max sampling); with `soft` also sum_v exp(z_v - max) * E_v [T, H]. Results over tiles of the table
-    combine as in the online softmax (arXiv 1805.02867); indices count from the tile's first row.
+    Returns [max z, argmax z, sum exp(z - max), sum z * exp(z - max)]; with `noise` [T, V'] also [max (z +
+    noise), its argument, z there] (Gumbel-max sampling); with `soft` also sum_v exp(z_v - max) * E_v [T,
+    H]. Results over tiles of the table combine as in the online softmax (arXiv 1805.02867); indices count
+    from the tile's first row.
     """
     z = vocab_logits(x, table, scales, softcap) / temperature
     top, arg = z.max(-1)

@@ -1,7 +1,10 @@
-"""Checkpoint in, bundle out: the weights are read, quantized and written tensor by tensor, so that memory holds a few at most.
+"""Checkpoint in, bundle out: the weights are read, quantized and written tensor by tensor, so that memory
+holds a few at most.
 
-The manifest is written last: a folder without edgekit.json is an unfinished export, which `resume` continues to the same bytes.
+The manifest is written last: a folder without edgekit.json is an unfinished export, which `resume`
+continues to the same bytes.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -70,11 +73,13 @@ class ExportResult:
     weights_bytes: int
 
 
-def export(model: Path, output: Path, options: ExportOptions, progress: Progress | None = None) -> ExportResult:
+def export(
+    model: Path, output: Path, options: ExportOptions, progress: Progress | None = None
+) -> ExportResult:
     """Export the checkpoint in folder `model` to the bundle folder `output`.
 
-    Raises:
-        EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was written stays for `resume`,
+    Raises: EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was
+        written stays for `resume`,
             and does not look like a bundle.
     """
     progress = progress or _Silent()
@@ -90,32 +95,48 @@ def export(model: Path, output: Path, options: ExportOptions, progress: Progress
     tag = _fingerprint(checkpoint, options, architecture)
     with FlashWriter(weights, [r.spec for r in runs], resume=options.resume, tag=tag) as writer:
         reports = _ReportJournal(output / REPORT_JOURNAL, keep=options.resume)
-        progress.stage("weights", sum(r.source_elements for r in runs) * 4)
+        progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             if not writer.done(run.spec.name):
                 writer.write_run(run.spec.name, _tensors(run, checkpoint, writer_module, choices, reports))
             progress.advance(run.source_elements * 4, run.spec.name)
-        progress.stage("checksums", 0)
+        progress.stage("checksum of the weights", 0)
         digest = writer.finish()
         report = reports.result(options.scheme, choices, runs)
 
-    progress.stage("programs", 0)
-    programs = writer_module.write_programs(output, architecture, choices, lambda name: progress.advance(0, name))
+    progress.stage("compiling programs", 0)
+    programs = writer_module.write_programs(
+        output, architecture, choices, lambda name: progress.advance(0, name)
+    )
     tokenizer = copy_tokenizer(checkpoint.path, output / "tokenizer")
     write_atomic(output / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
     files = [REPORT_FILE, *(f"tokenizer/{n}" for n in tokenizer), *_program_files(programs)]
     notes = [*architecture.notes, *report.notes()]
     if coverage.ignored_nbytes:
-        notes.insert(0, f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB) are not part of the bundle")
+        left_out = f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB)"
+        notes.insert(0, f"{left_out} are not part of the bundle")
     manifest = Manifest(
         model=_model_section(architecture, checkpoint, choices, runs),
         programs={"format": options.format, "layout": writer_module.LAYOUT, "entries": programs},
         layers=_layer_section(architecture, writer_module.layer_kinds(architecture, choices)),
-        sampler={"name": architecture.sampler, "config": {**architecture.defaults, **checkpoint.generation_config}},
-        quantization=report.as_dict() | {"group_size": options.scheme.group_size, "overrides": [asdict(o) for o in options.scheme.overrides]},
+        sampler={
+            "name": architecture.sampler,
+            "config": {**architecture.defaults, **checkpoint.generation_config},
+        },
+        quantization=report.as_dict()
+        | {
+            "group_size": options.scheme.group_size,
+            "overrides": [asdict(o) for o in options.scheme.overrides],
+        },
         weights=WeightsEntry(WEIGHTS_FILE, digest.size, digest.sha256),
         files={name: _entry(output / name) for name in files},
-        provenance={"checkpoint": options.source or model.name, "target": options.target, "notes": notes, "versions": _versions(), "tag": tag},
+        provenance={
+            "checkpoint": options.source or model.name,
+            "target": options.target,
+            "notes": notes,
+            "versions": _versions(),
+            "tag": tag,
+        },
     )
     manifests.save(manifest, output)
     (output / REPORT_JOURNAL).unlink(missing_ok=True)
@@ -124,7 +145,12 @@ def export(model: Path, output: Path, options: ExportOptions, progress: Progress
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
-    named = config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype") or "float32"
+    named = (
+        config.get("dtype")
+        or config.get("torch_dtype")
+        or (config.get("text_config") or {}).get("dtype")
+        or "float32"
+    )
     return named if named in ("float32", "float16", "bfloat16") else "float32"
 
 
@@ -139,11 +165,20 @@ def _claim(output: Path, options: ExportOptions) -> None:
         if not begun:
             raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
         if not (options.resume or options.overwrite):
-            state = "already holds a bundle; --overwrite replaces it" if whole else "holds an unfinished export; --resume continues it, --overwrite starts again"
+            state = (
+                "already holds a bundle; --overwrite replaces it"
+                if whole
+                else "holds an unfinished export; --resume continues it, --overwrite starts again"
+            )
             raise ExportError(f"{output}: {state}")
         if options.overwrite and not options.resume:
             # The manifest goes first: from here on the folder is not a bundle until the new one is complete.
-            for path in (output / manifests.MANIFEST_NAME, output / WEIGHTS_FILE, output / REPORT_JOURNAL, *leftovers):
+            for path in (
+                output / manifests.MANIFEST_NAME,
+                output / WEIGHTS_FILE,
+                output / REPORT_JOURNAL,
+                *leftovers,
+            ):
                 path.unlink(missing_ok=True)
     output.mkdir(parents=True, exist_ok=True)
 
@@ -160,7 +195,9 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
 def _tensors(
     run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], reports: _ReportJournal
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The stored arrays of a run in order, made one weight at a time; the run's report is journalled at the end."""
+    """The stored arrays of a run in order, made one weight at a time; the run's report is journalled at the
+    end.
+    """
     rows: list[TensorReport] = []
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
@@ -177,8 +214,16 @@ def _tensors(
         del value
         nbytes = sum(a.nbytes for a in stored.values())
         rows.append(
-            TensorReport(piece.matrix, piece.spec.role, (piece.stop - piece.start, piece.spec.shape[1]), choice.bits,
-                         choice.group_size, nbytes, quantized.relative_error, choice.note)
+            TensorReport(
+                piece.matrix,
+                piece.spec.role,
+                (piece.stop - piece.start, piece.spec.shape[1]),
+                choice.bits,
+                choice.group_size,
+                nbytes,
+                quantized.relative_error,
+                choice.note,
+            )
         )
         del quantized
         for name in list(stored):
@@ -196,7 +241,7 @@ class _ReportJournal:
                 try:
                     record = json.loads(line)
                 except ValueError:
-                    continue  # the line that was being written when the export was killed; its run is not done either
+                    continue  # torn when the export was killed; its run does not count as done either
                 self._rows[record["run"]] = record["tensors"]
         else:
             path.unlink(missing_ok=True)
@@ -210,7 +255,9 @@ class _ReportJournal:
             file.flush()
             os.fsync(file.fileno())
 
-    def result(self, scheme: Scheme, choices: Mapping[str, Choice], runs: list[RunPlan]) -> QuantizationReport:
+    def result(
+        self, scheme: Scheme, choices: Mapping[str, Choice], runs: list[RunPlan]
+    ) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""
         pieces: dict[str, list[dict[str, Any]]] = {}
         for run in runs:
@@ -220,11 +267,19 @@ class _ReportJournal:
         for name, rows in pieces.items():
             counts = [r["shape"][0] for r in rows]
             # Tiles have about equal norms; weighting squares by rows is exact when they are.
-            error = (sum(r["relative_error"] ** 2 * n for r, n in zip(rows, counts, strict=True)) / sum(counts)) ** 0.5
+            error = (
+                sum(r["relative_error"] ** 2 * n for r, n in zip(rows, counts, strict=True)) / sum(counts)
+            ) ** 0.5
             tensors.append(
                 TensorReport(
-                    name, rows[0]["role"], (sum(counts), rows[0]["shape"][1]), rows[0]["bits"], rows[0]["group_size"],
-                    sum(r["stored_bytes"] for r in rows), error if len(rows) > 1 else rows[0]["relative_error"], rows[0]["note"],
+                    name,
+                    rows[0]["role"],
+                    (sum(counts), rows[0]["shape"][1]),
+                    rows[0]["bits"],
+                    rows[0]["group_size"],
+                    sum(r["stored_bytes"] for r in rows),
+                    error if len(rows) > 1 else rows[0]["relative_error"],
+                    rows[0]["note"],
                 )
             )
         floats = [p for run in runs for p in run.pieces if p.spec.role == "float"]
@@ -280,7 +335,11 @@ def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[st
 
 def _program_files(entries: Any) -> list[str]:
     if isinstance(entries, dict):
-        return [entries["file"]] if "file" in entries else [f for e in entries.values() for f in _program_files(e)]
+        return (
+            [entries["file"]]
+            if "file" in entries
+            else [f for e in entries.values() for f in _program_files(e)]
+        )
     return []
 
 

@@ -1,8 +1,11 @@
-"""One `torch.export` program per distinct layer kind, plus the small ones around the layers; weights are inputs.
+"""One `torch.export` program per distinct layer kind, plus the small ones around the layers; weights are
+inputs.
 
-The exported graph, with its `edgekit::` nodes, is what every format translates. Lengths are dynamic: T positions of the canvas (or
-of a prefill chunk), P positions of prefix KV. A format may store weights in a layout of its own: it supplies the placeholders.
+The exported graph, with its `edgekit::` nodes, is what every format translates. Lengths are dynamic: T
+positions of the canvas (or of a prefill chunk), P positions of prefix KV. A format may store weights in a
+layout of its own: it supplies the placeholders.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,7 +23,8 @@ from edgekit.export.quantize import Choice
 #: Placeholders by tensor name for one weight in the form it has been given.
 Placeholders = Callable[[WeightSpec, Choice], dict[str, Tensor]]
 
-#: Example lengths. Tracing specialises on 0 and 1 and on equal sizes, so they are larger and distinct; nothing depends on them.
+#: Example lengths. Tracing specialises on 0 and 1 and on equal sizes, so they are larger and distinct;
+#: nothing depends on them.
 EXAMPLE_T, EXAMPLE_P = 12, 7
 
 
@@ -92,7 +96,9 @@ class _ExpertCall(nn.Module):
 
 
 class _HeadCall(nn.Module):
-    """A tile of the vocabulary head: `sample` adds Gumbel noise as an input, `soft` the soft embedding, `logits` gives z itself."""
+    """A tile of the vocabulary head: `sample` adds Gumbel noise as an input, `soft` the soft embedding,
+    `logits` gives z itself.
+    """
 
     def __init__(self, softcap: float, sample: bool, soft: bool, logits: bool) -> None:
         super().__init__()
@@ -104,7 +110,9 @@ class _HeadCall(nn.Module):
         if self.logits:
             return [ops.vocab_logits(inputs["x"], table, scales, self.softcap) / inputs["temperature"]]
         noise = inputs["noise"] if self.sample else None
-        return list(ops.vocab_head(inputs["x"], table, scales, inputs["temperature"], noise, self.softcap, self.soft))
+        return list(
+            ops.vocab_head(inputs["x"], table, scales, inputs["temperature"], noise, self.softcap, self.soft)
+        )
 
 
 HEAD_OUTPUTS = ("max", "argmax", "sum_exp", "sum_z_exp")
@@ -132,7 +140,8 @@ def _export(
 
     def shape_of(tensors: dict[str, Tensor], dynamic: dict[str, dict[int, str]]) -> dict[str, dict[int, Any]]:
         return {
-            n: {a: dims.setdefault(d, Dim(d, min=1, max=1 << 24)) for a, d in dynamic.get(n, {}).items()} for n in tensors
+            n: {a: dims.setdefault(d, Dim(d, min=1, max=1 << 24)) for a, d in dynamic.get(n, {}).items()}
+            for n in tensors
         }
 
     shapes = {"inputs": shape_of(inputs, axes), "w": shape_of(w, weight_axes or {})}
@@ -141,12 +150,18 @@ def _export(
 
 
 def layer_program(
-    name: str, architecture: Architecture, layer: LayerSpec, choices: dict[str, Choice], placeholders: Placeholders
+    name: str,
+    architecture: Architecture,
+    layer: LayerSpec,
+    choices: dict[str, Choice],
+    placeholders: Placeholders,
 ) -> Program:
-    """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes them.
+    """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes
+    them.
 
-    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; mask [T, P + T] additive and phase [1] (int64) where the
-    layer uses them; weights. Outputs: y [1, T, H]; k, v [1, KV, T, D] of these positions, which the runtime keeps or drops.
+    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; mask [T, P + T] additive and
+    phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H]; k, v [1, KV, T, D] of these
+    positions, which the runtime keeps or drops.
     """
     t, p = EXAMPLE_T, EXAMPLE_P
     inputs = {"x": torch.zeros(1, t, architecture.hidden_size)}
@@ -165,7 +180,11 @@ def layer_program(
         inputs["phase"] = torch.zeros(1, dtype=torch.int64)
     w: dict[str, Tensor] = {}
     for spec in layer.weights:
-        w |= placeholders(spec, choices[spec.name]) if spec.role != "float" else {spec.name: torch.empty(spec.shape)}
+        w |= (
+            placeholders(spec, choices[spec.name])
+            if spec.role != "float"
+            else {spec.name: torch.empty(spec.shape)}
+        )
     for spec in layer.experts[0] if layer.experts else ():
         for tensor, value in placeholders(spec, choices["experts." + spec.name]).items():
             w[f"experts.{tensor}"] = value.new_empty(len(layer.experts), *value.shape)
@@ -173,21 +192,34 @@ def layer_program(
 
 
 def expert_program(
-    name: str, hidden: int, expert: tuple[WeightSpec, ...], kind: str, choices: dict[str, Choice], placeholders: Placeholders
+    name: str,
+    hidden: int,
+    expert: tuple[WeightSpec, ...],
+    kind: str,
+    choices: dict[str, Choice],
+    placeholders: Placeholders,
 ) -> Program:
-    """One expert on the rows routed to it: x [R, H] -> y [R, H]. `choices` by `experts.<name>` as in `layer_program`."""
+    """One expert on the rows routed to it: x [R, H] -> y [R, H]. `choices` by `experts.<name>` as in
+    `layer_program`.
+    """
     w: dict[str, Tensor] = {}
     for spec in expert:
         w |= placeholders(spec, choices["experts." + spec.name])
     return _export(name, _ExpertCall(kind), {"x": torch.zeros(EXAMPLE_T, hidden)}, {"x": {0: "t"}}, w, ("y",))
 
 
-def self_conditioning_program(architecture: Architecture, choices: dict[str, Choice], placeholders: Placeholders) -> Program:
+def self_conditioning_program(
+    architecture: Architecture, choices: dict[str, Choice], placeholders: Placeholders
+) -> Program:
     """embedded, soft [1, T, H] (both times the embedding scale) -> y [1, T, H]."""
     assert architecture.self_conditioning is not None
     w: dict[str, Tensor] = {}
     for spec in architecture.self_conditioning_weights:
-        w |= placeholders(spec, choices[spec.name]) if spec.role != "float" else {spec.name: torch.empty(spec.shape)}
+        w |= (
+            placeholders(spec, choices[spec.name])
+            if spec.role != "float"
+            else {spec.name: torch.empty(spec.shape)}
+        )
     example = torch.zeros(1, EXAMPLE_T, architecture.hidden_size)
     return _export(
         "self_conditioning",
@@ -211,10 +243,14 @@ def final_program(architecture: Architecture) -> Program:
     )
 
 
-def head_programs(architecture: Architecture, choice: Choice, placeholders: Placeholders) -> Iterator[Program]:
-    """The vocabulary head over a tile of the table, in the variants of `HEADS` (soft ones only with self-conditioning).
+def head_programs(
+    architecture: Architecture, choice: Choice, placeholders: Placeholders
+) -> Iterator[Program]:
+    """The vocabulary head over a tile of the table, in the variants of `HEADS` (soft ones only with
+    self-conditioning).
 
-    Inputs: x [T, H]; temperature [1]; noise [T, V'] for the sampling ones; table [V', H]. Outputs: see `edgekit::vocab_head`.
+    Inputs: x [T, H]; temperature [1]; noise [T, V'] for the sampling ones; table [V', H]. Outputs: see
+    `edgekit::vocab_head`.
     """
     spec = architecture.head or architecture.embedding
     rows, t = 20, EXAMPLE_T
@@ -227,8 +263,18 @@ def head_programs(architecture: Architecture, choice: Choice, placeholders: Plac
         if sample:
             inputs["noise"] = torch.zeros(t, rows)
             axes["noise"] = {0: "t", 1: "v"}
-        outputs = ("z",) if logits else HEAD_OUTPUTS + (SAMPLE_OUTPUTS if sample else ()) + (("soft",) if soft else ())
+        outputs = (
+            ("z",)
+            if logits
+            else HEAD_OUTPUTS + (SAMPLE_OUTPUTS if sample else ()) + (("soft",) if soft else ())
+        )
         w = placeholders(tile, choice)
         yield _export(
-            name, _HeadCall(architecture.softcap, sample, soft, logits), inputs, axes, w, outputs, {n: {0: "v"} for n in w}
+            name,
+            _HeadCall(architecture.softcap, sample, soft, logits),
+            inputs,
+            axes,
+            w,
+            outputs,
+            {n: {0: "v"} for n in w},
         )

@@ -1,16 +1,18 @@
 """The whole model in PyTorch, eagerly: for training, for parity tests, and as the engine `torch`.
 
-    arch = architecture(config)                            # edgekit.export.models
-    model = ReferenceModel.random(arch, seed=0)            # trainable float32 parameters, or
-    model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
-    kv = model.encode(prompt_ids)                          # DiffusionGemma: causal pass -> prefix KV per layer
-    logits = model.denoise(canvas_ids, kv, soft=soft)      # [B, T, V] float32
-    soft = torch.softmax(logits / temperature, -1) @ model.embedding   # next step's self-conditioning (unscaled)
-    logits = model.denoise(ids)                            # LLaDA, Dream: no prefix
+    arch = architecture(config)                            # edgekit.export.models model =
+    ReferenceModel.random(arch, seed=0)            # trainable float32 parameters, or model =
+    ReferenceModel(arch, load_float_weights(arch, checkpoint)) kv = model.encode(prompt_ids)
+    # DiffusionGemma: causal pass -> prefix KV per layer logits = model.denoise(canvas_ids, kv, soft=soft)
+    # [B, T, V] float32 soft = torch.softmax(logits / temperature, -1) @ model.embedding   # next step's
+    self-conditioning (unscaled) logits = model.denoise(ids)                            # LLaDA, Dream: no
+    prefix
 
-Batches of unequal prompts: pad on the left and pass `lengths`-derived `positions` [B, T] and an additive float `mask` broadcastable
-to [B, heads, T, P + T]; by default positions continue the prefix and nothing is masked but by causality and the sliding window.
+Batches of unequal prompts: pad on the left and pass `lengths`-derived `positions` [B, T] and an additive
+float `mask` broadcastable to [B, heads, T, P + T]; by default positions continue the prefix and nothing is
+masked but by causality and the sliding window.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,16 +30,20 @@ MASKED = -1e30
 
 
 def causal_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """Additive mask [..., T, S] for query positions [..., T] and key positions [..., S]: 0 <= q - k < window."""
+    """Additive mask [..., T, S] for query positions [..., T] and key positions [..., S]: 0 <= q - k <
+    window.
+    """
     distance = queries[..., :, None] - keys[..., None, :]
     allowed = distance >= 0 if window is None else (distance >= 0) & (distance < window)
     return torch.zeros(allowed.shape, device=queries.device).masked_fill(~allowed, MASKED)
 
 
 class ReferenceModel(nn.Module):
-    """Embedding, layers and vocabulary head over a dictionary of weights named by `edgekit.export.weights.full_name`.
+    """Embedding, layers and vocabulary head over a dictionary of weights named by
+    `edgekit.export.weights.full_name`.
 
-    Matrices are present as `<name>.weight` (float) or as `<name>.codes`, `.group_scales`, `.scales` (see edgekit.export.ops).
+    Matrices are present as `<name>.weight` (float) or as `<name>.codes`, `.group_scales`, `.scales` (see
+    edgekit.export.ops).
     """
 
     def __init__(self, architecture: Architecture, weights: Mapping[str, Tensor]) -> None:
@@ -47,15 +53,27 @@ class ReferenceModel(nn.Module):
         for name, value in weights.items():
             key = name.replace(".", "__")
             if value.is_floating_point():
-                self.register_parameter(key, value if isinstance(value, nn.Parameter) else nn.Parameter(value))
+                self.register_parameter(
+                    key, value if isinstance(value, nn.Parameter) else nn.Parameter(value)
+                )
             else:
                 self.register_buffer(key, value)
-        units = ["self_conditioning.", "norm.", "embedding.", "head.", *(f"layers.{i}." for i in range(len(architecture.layers)))]
-        self._units = {u: [(n[len(u) :], n.replace(".", "__")) for n in weights if n.startswith(u)] for u in units}
+        units = [
+            "self_conditioning.",
+            "norm.",
+            "embedding.",
+            "head.",
+            *(f"layers.{i}." for i in range(len(architecture.layers))),
+        ]
+        self._units = {
+            u: [(n[len(u) :], n.replace(".", "__")) for n in weights if n.startswith(u)] for u in units
+        }
 
     @classmethod
     def random(cls, architecture: Architecture, seed: int = 0, std: float = 0.02) -> ReferenceModel:
-        """Trainable start: matrices normal(0, std), output projections scaled by 1/sqrt(2 L), norms and scalars one, biases zero."""
+        """Trainable start: matrices normal(0, std), output projections scaled by 1/sqrt(2 L), norms and
+        scalars one, biases zero.
+        """
         generator = torch.Generator().manual_seed(seed)
         depth = (2 * len(architecture.layers)) ** -0.5
         stacks: dict[str, list[Tensor]] = {}
@@ -94,12 +112,21 @@ class ReferenceModel(nn.Module):
         return rows * self.architecture.embedding_scale
 
     def encode(
-        self, ids: Tensor, prefix: PrefixKV | None = None, positions: Tensor | None = None, mask: Tensor | None = None
+        self,
+        ids: Tensor,
+        prefix: PrefixKV | None = None,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> PrefixKV:
-        """Causal pass over ids [B, T] after `prefix`: the prefix KV extended by T positions, for every layer (nothing trimmed)."""
+        """Causal pass over ids [B, T] after `prefix`: the prefix KV extended by T positions, for every
+        layer (nothing trimmed).
+        """
         _, kv = self._layers(self.embed(ids), prefix, positions, mask, phase=1, causal=True)
         before = prefix or [(k[:, :, :0], v[:, :, :0]) for k, v in kv]
-        return [(torch.cat((pk, k), 2), torch.cat((pv, v), 2)) for (pk, pv), (k, v) in zip(before, kv, strict=True)]
+        return [
+            (torch.cat((pk, k), 2), torch.cat((pv, v), 2))
+            for (pk, pv), (k, v) in zip(before, kv, strict=True)
+        ]
 
     def hidden(
         self,
@@ -115,7 +142,9 @@ class ReferenceModel(nn.Module):
         """
         x = self.embed(ids)
         if self.architecture.self_conditioning is not None:
-            soft = torch.zeros_like(x) if soft is None else soft.to(x.dtype) * self.architecture.embedding_scale
+            soft = (
+                torch.zeros_like(x) if soft is None else soft.to(x.dtype) * self.architecture.embedding_scale
+            )
             x = self.architecture.self_conditioning(x, soft, self._unit("self_conditioning."))
         x, _ = self._layers(x, prefix, positions, mask, phase=0, causal=False)
         return ops.rms_norm(x, self._unit("norm.")["weight"], self.architecture.norm_eps)
@@ -134,13 +163,21 @@ class ReferenceModel(nn.Module):
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, T, V] of a bidirectional pass; arguments as in `hidden`. They are not shifted (see Architecture.shift_logits)."""
+        """Logits [B, T, V] of a bidirectional pass; arguments as in `hidden`. They are not shifted (see
+        Architecture.shift_logits).
+        """
         return self.head(self.hidden(ids, prefix, soft, positions, mask))
 
     forward = denoise
 
     def _layers(
-        self, x: Tensor, prefix: PrefixKV | None, positions: Tensor | None, mask: Tensor | None, phase: int, causal: bool
+        self,
+        x: Tensor,
+        prefix: PrefixKV | None,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        phase: int,
+        causal: bool,
     ) -> tuple[Tensor, PrefixKV]:
         batch, length, _ = x.shape
         seen = 0 if prefix is None else prefix[0][0].shape[2]
@@ -167,7 +204,9 @@ class ReferenceModel(nn.Module):
         return none, none
 
     @staticmethod
-    def _mask(layer: LayerSpec, own: Tensor, keys: Tensor, seen: int, length: int, causal: bool) -> Tensor | None:
+    def _mask(
+        layer: LayerSpec, own: Tensor, keys: Tensor, seen: int, length: int, causal: bool
+    ) -> Tensor | None:
         if causal:
             return causal_mask(own, keys, layer.window)
         # A canvas sees the last window - 1 committed positions and all of itself.

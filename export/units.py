@@ -1,4 +1,7 @@
-"""The runs of a flash file: which weights are read together, in which order, and how large tables are cut into tiles."""
+"""The runs of a flash file: which weights are read together, in which order, and how large tables are cut
+into tiles.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,7 +20,9 @@ TILE_ROWS = 64
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows start..stop of a weight, stored under `name`; `matrix` is the name that presets and reports use."""
+    """Rows start..stop of a weight, stored under `name`; `matrix` is the name that presets and reports
+    use.
+    """
 
     name: str
     matrix: str
@@ -28,7 +33,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run, the weights it is made of, and the unit it belongs to (`embedding`, `layers.3`, `layers.3.experts.7`...)."""
+    """A run, the weights it is made of, and the unit it belongs to (`embedding`, `layers.3`,
+    `layers.3.experts.7`...).
+    """
 
     unit: str
     spec: RunSpec
@@ -37,11 +44,16 @@ class RunPlan:
     @property
     def source_elements(self) -> int:
         """Elements read from the checkpoint for this run: the measure of progress."""
-        return sum((p.stop - p.start) * (p.spec.shape[1] if len(p.spec.shape) > 1 else 1) for p in self.pieces)
+        return sum(
+            (p.stop - p.start) * (p.spec.shape[1] if len(p.spec.shape) > 1 else 1) for p in self.pieces
+        )
 
 
-def plan_runs(architecture: Architecture, choices: Mapping[str, Choice], layout: Any, tile_bytes: int) -> list[RunPlan]:
-    """Runs in execution order: embedding tiles, self-conditioning, per layer its dense part and each expert, final norm, head tiles.
+def plan_runs(
+    architecture: Architecture, choices: Mapping[str, Choice], layout: Any, tile_bytes: int
+) -> list[RunPlan]:
+    """Runs in execution order: embedding tiles, self-conditioning, per layer its dense part and each
+    expert, final norm, head tiles.
 
     `layout` has `specs(name, spec, choice)`, see `edgekit.export.formats`.
     """
@@ -71,5 +83,9 @@ def _tiles(unit: str, spec: WeightSpec, choice: Choice, layout: Any, tile_bytes:
         stop = min(rows, start + at_once)
         name = f"{unit}.{i}"
         tile = WeightSpec(spec.name, (stop - start, columns), spec.role, spec.parts)
-        plans.append(RunPlan(unit, RunSpec(name, layout.specs(name, tile, choice)), (Piece(name, unit, spec, start, stop),)))
+        plans.append(
+            RunPlan(
+                unit, RunSpec(name, layout.specs(name, tile, choice)), (Piece(name, unit, spec, start, stop),)
+            )
+        )
     return plans

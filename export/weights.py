@@ -1,4 +1,5 @@
 """Weights in memory: all of a checkpoint in float32 under our names, and back to the stored names."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,14 +24,17 @@ def read_rows(source: TensorSource, spec: WeightSpec, start: int, stop: int) -> 
     if stop - start != spec.shape[0]:
         return source.read_slice(spec.parts[0].tensor, start, stop)
     pieces = [
-        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0] for p in spec.parts
+        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0]
+        for p in spec.parts
     ]
     joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.atleast_1d(p) for p in pieces])
     return joined.reshape(spec.shape)
 
 
 def full_name(unit: str, spec: WeightSpec) -> str:
-    """The name of a float weight in a reference model: unit, name, and `.weight` for matrices; experts are stacked by layer."""
+    """The name of a float weight in a reference model: unit, name, and `.weight` for matrices; experts are
+    stacked by layer.
+    """
     suffix = "" if spec.role == "float" else ".weight"
     if ".experts." in unit:
         layer = unit.split(".experts.")[0]

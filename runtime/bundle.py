@@ -1,4 +1,5 @@
 """A bundle on disk: its manifest, its flash file, and what the manifest says about the model."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Table:
-    """A vocabulary table in tiles: tile i is `runs[i]` and holds the tokens from `starts[i]` to the next start (or `rows`)."""
+    """A vocabulary table in tiles: tile i is `runs[i]` and holds the tokens from `starts[i]` to the next
+    start (or `rows`).
+    """
 
     runs: tuple[str, ...]
     starts: tuple[int, ...]
@@ -71,12 +74,18 @@ class Bundle:
         if path.is_file():
             raise OpenFailed(f"{path}: is a file; give the folder of a bundle")
         if path.is_dir() and not (path / manifests.MANIFEST_NAME).exists():
-            raise OpenFailed(f"{path}: has no {manifests.MANIFEST_NAME}: not a bundle, or an unfinished export, which --resume continues")
+            raise OpenFailed(
+                f"{path}: has no {manifests.MANIFEST_NAME}: not a bundle, or an unfinished export, "
+                "which --resume continues"
+            )
         manifest = manifests.load(path)
         try:
             model = _model(manifest.model, manifest.layers)
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedFile(f"{path / manifests.MANIFEST_NAME}: the model section is incomplete ({error}); export the bundle again") from error
+            raise MalformedFile(
+                f"{path / manifests.MANIFEST_NAME}: the model section is incomplete ({error}); "
+                "export the bundle again"
+            ) from error
         return cls(path, manifest, model)
 
     @property
@@ -100,12 +109,18 @@ class Bundle:
         missing = sorted(named - set(file.runs))
         if missing:
             file.close()
-            raise MalformedFile(f"{self.weights_path}: has no run {missing[0]!r}, which the manifest names; export the bundle again")
+            raise MalformedFile(
+                f"{self.weights_path}: has no run {missing[0]!r}, which the manifest names; "
+                "export the bundle again"
+            )
         return file
 
 
 def _model(model: dict[str, Any], layers: list[Any]) -> Model:
-    tables = {name: Table(tuple(t["runs"]), tuple(t["starts"]), t["rows"], t["bits"]) for name, t in model["tables"].items()}
+    tables = {
+        name: Table(tuple(t["runs"]), tuple(t["starts"]), t["rows"], t["bits"])
+        for name, t in model["tables"].items()
+    }
     for name, table in tables.items():
         spans = table.spans()
         if not spans or table.starts[0] != 0 or any(start >= stop for _, start, stop in spans):
@@ -122,8 +137,5 @@ def _model(model: dict[str, Any], layers: list[Any]) -> Model:
         ropes=model["ropes"],
         embedding=tables["embedding"],
         head=tables.get("head"),
-        layers=tuple(
-            Layer(l["program"], l["run"], tuple(l["experts"]), l["kv_heads"], l["head_dim"], l["rope"], l["window"])
-            for l in layers
-        ),
+        layers=tuple(Layer(**{**layer, "experts": tuple(layer["experts"])}) for layer in layers),
     )

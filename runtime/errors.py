@@ -1,4 +1,5 @@
 """Errors of the runtime."""
+
 from __future__ import annotations
 
 from edgekit.flashload.errors import EdgekitError

@@ -1,9 +1,10 @@
 """Text in, events out: tokenizer, chat template, sampler options and session put together for one bundle.
 
-    with Generator(path, memory_bytes=1_000_000_000) as generator:
-        for event in generator.generate("Why is the sky blue?", seed=1):
-            ...
+with Generator(path, memory_bytes=1_000_000_000) as generator:
+    for event in generator.generate("Why is the sky blue?", seed=1):
+        ...
 """
+
 from __future__ import annotations
 
 import time
@@ -28,7 +29,9 @@ DEFAULT_BLOCK = 32
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as text; `chat` wraps it in the checkpoint's chat template, with an optional system message."""
+    """A prompt as text; `chat` wraps it in the checkpoint's chat template, with an optional system
+    message.
+    """
 
     text: str
     system: str | None = None
@@ -39,7 +42,8 @@ class Prompt:
 class Settings:
     """What a caller may set; None keeps the checkpoint's own value.
 
-    `options` are sampler options by name (`temperature`, `threshold`, `entropy_bound`...), see `runtime.sampling`.
+    `options` are sampler options by name (`temperature`, `threshold`, `entropy_bound`...), see
+    `runtime.sampling`.
     """
 
     max_new_tokens: int | None = None
@@ -49,7 +53,9 @@ class Settings:
 
 
 class Generator:
-    """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and kept while they suffice."""
+    """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
+    kept while they suffice.
+    """
 
     def __init__(
         self,
@@ -82,20 +88,31 @@ class Generator:
             config["canvas_length"] = self.bundle.model.canvas_length
             chosen |= _given(max_new_tokens=settings.max_new_tokens, max_denoising_steps=settings.steps)
             return self.sampler.options(config, **chosen)
-        length = settings.max_new_tokens or config.get("max_new_tokens") or config.get("gen_length") or DEFAULT_NEW_TOKENS
+        length = (
+            settings.max_new_tokens
+            or config.get("max_new_tokens")
+            or config.get("gen_length")
+            or DEFAULT_NEW_TOKENS
+        )
         config.pop("max_new_tokens", None)
         config.pop("gen_length", None)
         if config.get("mask_token_id") is None and self.tokenizer.mask_id is not None:
             config["mask_token_id"] = self.tokenizer.mask_id
         if self.sampler.family == "llada":
-            block = min(int(chosen.pop("block_length", None) or config.pop("block_length", None) or DEFAULT_BLOCK), length)
+            block = min(
+                int(chosen.pop("block_length", None) or config.pop("block_length", None) or DEFAULT_BLOCK),
+                length,
+            )
             length = -(-length // block) * block
             steps = settings.steps or config.pop("steps", None) or length
             # Whole steps per block: rounded up, never fewer than asked for.
             blocks = length // block
             chosen |= {"gen_length": length, "block_length": block, "steps": -(-steps // blocks) * blocks}
         else:
-            chosen |= {"max_new_tokens": length, "steps": settings.steps or config.pop("steps", None) or length}
+            chosen |= {
+                "max_new_tokens": length,
+                "steps": settings.steps or config.pop("steps", None) or length,
+            }
             if "alg" not in config:
                 chosen.setdefault("alg", "entropy")
         config = {k: v for k, v in config.items() if k not in chosen}
@@ -111,8 +128,8 @@ class Generator:
     def generate(self, prompt: Prompt | str, settings: Settings | None = None) -> Iterator[Event]:
         """Denoising events; the last is Done with statistics. Equal seeds give equal events.
 
-        Raises:
-            EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too small, a read that failed.
+        Raises: EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too
+            small, a read that failed.
         """
         settings = settings or Settings()
         ids = self.encode(Prompt(prompt) if isinstance(prompt, str) else prompt)
@@ -134,10 +151,12 @@ class Generator:
 
     def _check_positions(self, prompt: int, wanted: int) -> None:
         config = self.bundle.manifest.model["config"]
-        limit = (config.get("text_config") or config).get("max_position_embeddings") or config.get("max_sequence_length")
+        text = config.get("text_config") or config
+        limit = text.get("max_position_embeddings") or text.get("max_sequence_length")
         if limit and prompt + wanted > limit:
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {wanted} new ones pass the model's {limit} positions; shorten the prompt or --max-new-tokens"
+                f"{prompt} prompt tokens and {wanted} new ones pass the model's {limit} positions; "
+                "shorten the prompt or --max-new-tokens"
             )
 
     def _open(self, prompt: int, wanted: int) -> Session:
@@ -145,10 +164,15 @@ class Generator:
         canvas = model.canvas_length or 256
         if model.causal_prefix:
             needed = SessionOptions(
-                positions=prompt + -(-wanted // canvas) * canvas, canvas=canvas, threads=self._threads, **self._memory
+                positions=prompt + -(-wanted // canvas) * canvas,
+                canvas=canvas,
+                threads=self._threads,
+                **self._memory,
             )
         else:
-            needed = SessionOptions(positions=0, canvas=prompt + wanted, threads=self._threads, **self._memory)
+            needed = SessionOptions(
+                positions=0, canvas=prompt + wanted, threads=self._threads, **self._memory
+            )
         if self._session is not None:
             have = self._session.options
             if have.positions >= needed.positions and have.canvas >= needed.canvas:
@@ -179,7 +203,9 @@ class Generator:
     def __enter__(self) -> Generator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -188,7 +214,14 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 #: Counters that grow over a session's life; a generation reports its own part.
-_COUNTERS = ("bytes_read", "io_seconds", "io_wait_seconds", "pass_seconds", "compute_seconds", "unpack_seconds")
+_COUNTERS = (
+    "bytes_read",
+    "io_seconds",
+    "io_wait_seconds",
+    "pass_seconds",
+    "compute_seconds",
+    "unpack_seconds",
+)
 
 
 def _since(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The vocabulary head over tiles: what each tile of the table says, joined by the online softmax (arXiv 1805.02867)."""
+"""The vocabulary head over tiles: what each tile of the table says, joined by the online softmax (arXiv
+1805.02867).
+"""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,8 +13,10 @@ from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 @dataclass
 class TilePart:
-    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, sum exp(z - max), sum z exp(z - max); with
-    noise the best z + noise, its token and z there; with soft sum exp(z - max) E. Tokens count from the tile's first row."""
+    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, sum exp(z - max),
+    sum z exp(z - max); with noise the best z + noise, its token and z there; with soft sum exp(z - max) E.
+    Tokens count from the tile's first row.
+    """
 
     top: Floats
     arg: Ids
@@ -30,7 +35,8 @@ class HeadState:
         self._request = request
         self._top = np.full(rows, -np.inf, np.float32)
         self._arg = np.zeros(rows, np.int64)
-        # Sums run in float64: a vocabulary has hundreds of tiles, and the result must not depend on how it is cut.
+        # Sums run in float64: a vocabulary has hundreds of tiles, and the result must not depend on how it
+        # is cut.
         self._sum = np.zeros(rows, np.float64)
         self._sum_z = np.zeros(rows, np.float64)
         self._score = np.full(rows, -np.inf, np.float32)

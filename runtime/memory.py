@@ -1,4 +1,5 @@
 """What a memory budget has to hold besides weights, and the residency plan for what is left."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from edgekit.runtime.process import resident_bytes
 
 #: Share of the weight budget that reading ahead may take beyond the two largest runs, and its limit.
 RING_SHARE, RING_MOST = 8, 256 << 20
-#: What the process allocates later and nothing below counts: sessions of programs, thread stacks, the tokenizer.
+#: What the process allocates later and nothing below counts: sessions of programs, thread stacks, the
+#: tokenizer.
 ALLOWANCE_BYTES = 48 << 20
 #: Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
 SMALL_RUN_BYTES = 1 << 20
@@ -37,7 +39,7 @@ class Needs:
 def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs:
     """For prefixes of up to `positions` positions and passes over up to `canvas` positions."""
     model = bundle.model
-    prefix = PrefixKV([(l.kv_heads, l.head_dim, l.window) for l in model.layers])
+    prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
     prefix_bytes = prefix.bytes_at(positions) if model.causal_prefix else 0
     seen = canvas + (positions if model.causal_prefix else 0)
     return Needs(
@@ -49,12 +51,21 @@ def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs
 
 
 def _activations(model: Model, file: FlashFile, canvas: int, seen: int) -> int:
-    """Outputs of one layer at a time in float32 with their int8 forms, its attention scores, and a tile of the head."""
+    """Outputs of one layer at a time in float32 with their int8 forms, its attention scores, and a tile of
+    the head.
+    """
     layer = 0
-    for kind in {l.program: l for l in model.layers}.values():
+    for kind in {x.program: x for x in model.layers}.values():
         outputs = sum(s.shape[0] for s in file.run(kind.run).tensors if s.name.endswith(".scales"))
         outputs += sum(s.shape[0] for s in file.run(kind.run).tensors if s.dtype == "BF16")
-        query = next((s.shape for s in file.run(kind.run).tensors if ".q_proj." in s.name and s.name.endswith("scales")), (model.hidden_size,))
+        query = next(
+            (
+                s.shape
+                for s in file.run(kind.run).tensors
+                if ".q_proj." in s.name and s.name.endswith("scales")
+            ),
+            (model.hidden_size,),
+        )
         heads = max(1, query[0] // kind.head_dim)
         attention = 3 * heads * canvas * seen * 4 + 4 * heads * seen * kind.head_dim * 4
         layer = max(layer, 2 * canvas * (outputs + 8 * model.hidden_size) * 4 + attention)
@@ -74,14 +85,16 @@ def _scratch(model: Model, file: FlashFile) -> int:
         widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
         return unpacked + widened
 
-    dense = max(of(file.run(l.run)) for l in model.layers)
-    expert = max((of(file.run(l.experts[0])) for l in model.layers if l.experts), default=0)
+    dense = max(of(file.run(x.run)) for x in model.layers)
+    expert = max((of(file.run(x.experts[0])) for x in model.layers if x.experts), default=0)
     table = max((of(file.run(r)) for r in (model.head or model.embedding).runs), default=0)
     return max(dense + expert, table)
 
 
 def units(model: Model, file: FlashFile) -> tuple[list[Unit], list[Unit]]:
-    """What every step uses, in execution order, and what is only looked up row by row (an untied embedding)."""
+    """What every step uses, in execution order, and what is only looked up row by row (an untied
+    embedding).
+    """
 
     def unit(name: str, group: str) -> Unit:
         size = file.run(name).length
@@ -97,8 +110,11 @@ def units(model: Model, file: FlashFile) -> tuple[list[Unit], list[Unit]]:
     return step, looked_up
 
 
-def residency(bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int | None, resident_bytes: int | None) -> Plan:
-    """The residency plan under a budget for the whole process; None is no limit. `resident_bytes` caps pins further.
+def residency(
+    bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int | None, resident_bytes: int | None
+) -> Plan:
+    """The residency plan under a budget for the whole process; None is no limit. `resident_bytes` caps pins
+    further.
 
     Raises:
         BudgetExceeded: the budget cannot hold the process, two runs and the rest; says how much would.
@@ -120,9 +136,10 @@ def residency(bundle: Bundle, file: FlashFile, needs: Needs, memory_bytes: int |
     except BudgetExceeded as error:
         wanted = needs.total + error.needed_bytes
         raise BudgetExceeded(
-            f"{bundle.path}: a memory budget of {_mb(memory_bytes or 0)} is too small; this model and length need at least "
-            f"{_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, activations {_mb(needs.activations)}, "
-            f"prefix {_mb(needs.prefix)}, unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
+            f"{bundle.path}: a memory budget of {_mb(memory_bytes or 0)} is too small; this model and length "
+            f"need at least {_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, "
+            f"activations {_mb(needs.activations)}, prefix {_mb(needs.prefix)}, "
+            f"unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
             wanted,
         ) from None
     left = budget - planned.footprint_bytes

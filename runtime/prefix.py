@@ -1,4 +1,5 @@
 """The prefix KV cache: keys and values of committed positions, per layer."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ class _Layer:
 
 
 class PrefixKV:
-    """Keys and values [1, KV, P, D] (float32) of every layer; a layer with a window keeps its last window - 1 positions."""
+    """Keys and values [1, KV, P, D] (float32) of every layer; a layer with a window keeps its last window -
+    1 positions.
+    """
 
     def __init__(self, geometry: list[tuple[int, int, int | None]]) -> None:
         """`geometry`: (kv_heads, head_dim, window) per layer."""
@@ -33,7 +36,8 @@ class PrefixKV:
         """Forget everything."""
         self.length = 0
         self._layers = [
-            _Layer(np.zeros((1, kv, 0, dim), np.float32), np.zeros((1, kv, 0, dim), np.float32)) for kv, dim, _ in self._geometry
+            _Layer(np.zeros((1, kv, 0, dim), np.float32), np.zeros((1, kv, 0, dim), np.float32))
+            for kv, dim, _ in self._geometry
         ]
 
     def view(self, layer: int) -> tuple[Floats, Floats, int]:
@@ -43,14 +47,18 @@ class PrefixKV:
         return own.keys[:, :, own.start : stop], own.values[:, :, own.start : stop], self.length - own.length
 
     def append(self, layer: int, keys: Floats, values: Floats) -> None:
-        """Add the keys and values [1, KV, T, D] of a chunk to one layer; `advance` once all layers have it."""
+        """Add the keys and values [1, KV, T, D] of a chunk to one layer; `advance` once all layers have
+        it.
+        """
         own, window = self._layers[layer], self._geometry[layer][2]
         added = keys.shape[2]
         keep = own.length + added if window is None else min(own.length + added, window - 1)
         drop = own.length + added - keep
         if own.start + own.length + added > own.keys.shape[2]:
             capacity = -(-(own.length + added) // _GROW) * _GROW
-            if window is not None:  # room for a chunk behind a full window: moves happen once per several chunks
+            if (
+                window is not None
+            ):  # room for a chunk behind a full window: moves happen once per several chunks
                 capacity = max(capacity, window - 1 + 2 * added)
             for name in ("keys", "values"):
                 old = getattr(own, name)
@@ -70,5 +78,6 @@ class PrefixKV:
     def bytes_at(self, length: int) -> int:
         """Memory of a prefix of `length` positions."""
         return sum(
-            8 * kv * dim * (length if window is None else min(length, window - 1)) for kv, dim, window in self._geometry
+            8 * kv * dim * (length if window is None else min(length, window - 1))
+            for kv, dim, window in self._geometry
         )

@@ -1,4 +1,5 @@
 """What this process uses, as the operating system sees it."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,7 @@
-"""A model being run: engine, streamed weights, prefix KV and vocabulary head behind the denoiser interface of the sampling loops."""
+"""A model being run: engine, streamed weights, prefix KV and vocabulary head behind the denoiser interface
+of the sampling loops.
+"""
+
 from __future__ import annotations
 
 import time
@@ -29,9 +32,11 @@ _PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """`memory_bytes` bounds the whole process (None: everything resident); `resident_bytes` caps the pinned weights further.
+    """`memory_bytes` bounds the whole process (None: everything resident); `resident_bytes` caps the pinned
+    weights further.
 
-    `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes every usable core.
+    `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes
+    every usable core.
     """
 
     memory_bytes: int | None = None
@@ -52,7 +57,9 @@ class Session:
         self.options = options or SessionOptions()
         self.bundle = Bundle.open(path)
         model = self.model = self.bundle.model
-        self._engine = engines.create(self.bundle.path, self.bundle.manifest, self.options.threads or usable_cores())
+        self._engine = engines.create(
+            self.bundle.path, self.bundle.manifest, self.options.threads or usable_cores()
+        )
         self._file = self.bundle.open_weights()
         try:
             self.needs = needs(self.bundle, self._file, self.options.positions, self.options.canvas)
@@ -67,7 +74,7 @@ class Session:
         except BaseException:
             self._file.close()
             raise
-        self._prefix = PrefixKV([(l.kv_heads, l.head_dim, l.window) for l in model.layers])
+        self._prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
         self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
         self._last: Floats | None = None
         self._pass_seconds = 0.0
@@ -97,12 +104,16 @@ class Session:
             self._pass_seconds += time.perf_counter() - started
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
-        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the vocabulary head on the requested rows."""
+        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the vocabulary head on the
+        requested rows.
+        """
         started = time.perf_counter()
         self._weights.begin(DENOISE, DENOISE)
         x = self._embed(ids)
         if self.model.self_conditioning:
-            wanted = np.zeros_like(x) if soft is None else (soft * np.float32(self.model.embedding_scale))[None]
+            wanted = (
+                np.zeros_like(x) if soft is None else (soft * np.float32(self.model.embedding_scale))[None]
+            )
             with self._weights.use("self_conditioning") as weights:
                 x = self._engine.self_condition(x, wanted, weights)
         x = self._layers(x, DENOISE)
@@ -130,6 +141,7 @@ class Session:
         return stats | {
             "pass_seconds": self._pass_seconds,
             "compute_seconds": self._pass_seconds - stats["io_wait_seconds"],
+            "process_bytes": self.needs.process,
             "peak_bytes": peak_bytes(),
             "memory_bytes": self.options.memory_bytes,
         }
@@ -142,7 +154,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _embed(self, ids: Ids) -> Floats:
@@ -209,7 +223,8 @@ class Session:
 
 
 def _mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:
-    """Additive mask [T, P' + T] over kept prefix and own positions; keys count from absolute position `first`.
+    """Additive mask [T, P' + T] over kept prefix and own positions; keys count from absolute position
+    `first`.
 
     A canvas sees all of what is kept: a layer with a window keeps window - 1 positions.
     """

@@ -1,8 +1,9 @@
 """4-bit codes to int8, while a matrix is bound to a program: `scale * q` as one integer per weight.
 
-Stored form (see the `onnx-1` layout): byte [k, j] holds column j in its low nibble and column j + ceil(N/2) in its high one, as q + 8;
-group_scales [K/G, N] are 1..15. The product fits int8.
+Stored form (see the `onnx-1` layout): byte [k, j] holds column j in its low nibble and column j + ceil(N/2)
+in its high one, as q + 8; group_scales [K/G, N] are 1..15. The product fits int8.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 _BLOCK_BYTES = 1 << 18
 
 
-def unpack_int4(packed: NDArray[np.uint8], group_scales: NDArray[np.uint8], out: NDArray[np.int8]) -> NDArray[np.int8]:
+def unpack_int4(
+    packed: NDArray[np.uint8], group_scales: NDArray[np.uint8], out: NDArray[np.int8]
+) -> NDArray[np.int8]:
     """Write `group_scales * q` into `out` [K, N] (int8) and return it.
 
     packed uint8 [K, ceil(N/2)], group_scales uint8 [K/G, N].

@@ -1,8 +1,11 @@
-"""Weights of a session: pinned runs, runs that stream through the read-ahead ring, and single rows of a table."""
+"""Weights of a session: pinned runs, runs that stream through the read-ahead ring, and single rows of a
+table.
+"""
+
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -21,12 +24,14 @@ Arrays = dict[str, np.ndarray]
 class WeightStore:
     """Hands out the tensors of runs, by short name (without the run's own).
 
-    A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read ahead while others compute,
-    and reading goes on into the pass that is expected next.
+    A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read
+    ahead while others compute, and reading goes on into the pass that is expected next.
     """
 
-    def __init__(self, file: FlashFile, plan: Plan, passes: dict[str, Sequence[str]]) -> None:
-        """`passes`: for each kind of pass, the runs it uses, in order. Raises the errors of reading the pinned runs."""
+    def __init__(self, file: FlashFile, plan: Plan, passes: Mapping[str, Sequence[str]]) -> None:
+        """`passes`: for each kind of pass, the runs it uses, in order. Raises the errors of reading the
+        pinned runs.
+        """
         self._file, self.plan = file, plan
         self._passes = {kind: [r for r in runs if r not in plan.pinned] for kind, runs in passes.items()}
         self._ring = Ring(file, plan.ring_bytes) if plan.ring_bytes else None
@@ -67,7 +72,9 @@ class WeightStore:
 
     @contextmanager
     def use(self, run: str) -> Iterator[Arrays]:
-        """The tensors of a run, valid inside the block. Streamed runs must be used in the order of the pass."""
+        """The tensors of a run, valid inside the block. Streamed runs must be used in the order of the
+        pass.
+        """
         if run in self._pinned:
             yield self._pinned[run]
             return
@@ -109,7 +116,9 @@ class WeightStore:
     def __enter__(self) -> WeightStore:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,4 +1,5 @@
 """Device families: one export recipe each, in a module of the same name with a constant `TARGET`."""
+
 from __future__ import annotations
 
 import importlib
@@ -17,7 +18,7 @@ class UnknownTarget(EdgekitError):
 class Target:
     """What an export for a device family uses unless the user says otherwise.
 
-    `formats` are the ones that run there, the default first; `preset` and `group_size` are quantization defaults.
+    `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
     """
 
     name: str
@@ -29,7 +30,9 @@ class Target:
     def format(self, wanted: str | None = None) -> str:
         """The wanted format, or the target's own. Raises UnknownTarget when it does not run there."""
         if wanted is not None and wanted not in self.formats:
-            raise UnknownTarget(f"target {self.name} does not run format {wanted!r}; it runs: {', '.join(self.formats)}")
+            raise UnknownTarget(
+                f"target {self.name} does not run format {wanted!r}; it runs: {', '.join(self.formats)}"
+            )
         return wanted or self.formats[0]
 
 

@@ -1,4 +1,5 @@
 """This machine, or any other computer with a processor that ONNX Runtime supports."""
+
 from __future__ import annotations
 
 from edgekit.targets import Target

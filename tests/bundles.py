@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from checkpoints import write_checkpoint
 from torch import Tensor
 
@@ -23,7 +22,9 @@ from edgekit.export.weights import load_float_weights
 TILE_BYTES = 8192
 
 
-def make_bundle(folder: Path, family: str, scheme: Scheme | None = None, seed: int = 0, **overrides: Any) -> Path:
+def make_bundle(
+    folder: Path, family: str, scheme: Scheme | None = None, seed: int = 0, **overrides: Any
+) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, seed, **overrides)
     options = ExportOptions(scheme=scheme or Scheme(), tile_bytes=TILE_BYTES)
@@ -47,11 +48,22 @@ def round_rows(x: Tensor) -> Tensor:
 
 @contextmanager
 def int8_activations() -> Iterator[None]:
-    """Inside, the reference rounds activations where an engine may: before quantized matrices with act_bits 8, and in the head."""
+    """Inside, the reference rounds activations where an engine may: before quantized matrices with act_bits
+    8, and in the head.
+    """
     linear, logits = ops.linear, ops.vocab_logits
 
-    def rounded_linear(x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, act_bits: int) -> Tensor:
-        return linear(round_rows(x) if scales is not None and act_bits == 8 else x, weight, groups, scales, bias, act_bits)
+    def rounded_linear(
+        x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, act_bits: int
+    ) -> Tensor:
+        return linear(
+            round_rows(x) if scales is not None and act_bits == 8 else x,
+            weight,
+            groups,
+            scales,
+            bias,
+            act_bits,
+        )
 
     def rounded_logits(x: Tensor, table: Tensor, scales: Any, softcap: float) -> Tensor:
         return logits(round_rows(x) if scales is not None else x, table, scales, softcap)

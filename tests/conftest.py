@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -49,3 +50,19 @@ def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def rng() -> np.random.Generator:
     """A generator that gives each test the same numbers on every run."""
     return np.random.default_rng(20260101)
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest bundle there is: a random llada. Read only; its checkpoint is beside it."""
+    from bundles import make_bundle
+
+    return make_bundle(tmp_path_factory.mktemp("tiny"), "llada", n_layers=2)
+
+
+@pytest.fixture(scope="session")
+def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random bundle with experts, prefix KV and self-conditioning. Read only."""
+    from bundles import make_bundle
+
+    return make_bundle(tmp_path_factory.mktemp("gemma"), "diffusion_gemma")

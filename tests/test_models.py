@@ -1,4 +1,6 @@
-"""Architectures against independent oracles: transformers' own DiffusionGemma, Llama, Qwen3-MoE and Qwen2, in float32."""
+"""Architectures against independent oracles: transformers' own DiffusionGemma, Llama, Qwen3-MoE and Qwen2,
+in float32.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_diffusion_gemma_equals_transformers(tmp_path: Path, case: str, seed: in
     # Self-conditioning on the logits of the step before; the oracle takes logits, we take the soft embedding.
     soft = torch.softmax(first.logits, -1) @ ours.embedding
     conditioned = ours.denoise(canvas, kv, soft)
-    expected = theirs(input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=first.logits).logits
+    expected = theirs(
+        input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=first.logits
+    ).logits
     assert gap(conditioned, expected) <= TOLERANCE
     assert gap(conditioned, logits) > 1e-2, "self-conditioning must matter, or the comparison shows nothing"
     # A committed canvas becomes prefix: positions go on, the encoder's own layer scalars apply.
@@ -128,7 +132,12 @@ def test_bidirectional_families_equal_transformers(
 
 
 def test_families_declare_their_logit_shift(tmp_path: Path) -> None:
-    for family, shifted in {"llada": False, "llada_moe": False, "dream": True, "diffusion_gemma": False}.items():
+    for family, shifted in {
+        "llada": False,
+        "llada_moe": False,
+        "dream": True,
+        "diffusion_gemma": False,
+    }.items():
         assert architecture(write_checkpoint(tmp_path / family, family)).shift_logits is shifted
 
 
@@ -172,17 +181,23 @@ def test_expert_order_does_not_depend_on_the_router_order() -> None:
 def test_settings_that_change_the_model_are_refused(
     tmp_path: Path, family: str, overrides: dict[str, Any], message: str
 ) -> None:
-    config = write_checkpoint(tmp_path, family, 0, **(overrides if "num_attention_heads" not in overrides else {}))
+    config = write_checkpoint(
+        tmp_path, family, 0, **(overrides if "num_attention_heads" not in overrides else {})
+    )
     with pytest.raises(UnsupportedModel, match=message):
         architecture(config | overrides)
 
 
 def test_unknown_model_type_lists_the_known() -> None:
-    with pytest.raises(UnsupportedModel, match="'gpt2' is not supported; known: Dream, diffusion_gemma, llada"):
+    with pytest.raises(
+        UnsupportedModel, match="'gpt2' is not supported; known: Dream, diffusion_gemma, llada"
+    ):
         architecture({"model_type": "gpt2"})
 
 
-@pytest.mark.parametrize("field", ["sliding_window", "num_experts", "rms_norm_eps", "layer_types", "rope_parameters"])
+@pytest.mark.parametrize(
+    "field", ["sliding_window", "num_experts", "rms_norm_eps", "layer_types", "rope_parameters"]
+)
 def test_missing_fields_are_errors_not_defaults(tmp_path: Path, field: str) -> None:
     config = write_checkpoint(tmp_path, "diffusion_gemma")
     del config["text_config"][field]

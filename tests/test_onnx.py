@@ -1,4 +1,6 @@
-"""The ONNX bundle end to end: engine against reference, streamed against resident, stored codes against the quantizer's."""
+"""The ONNX bundle end to end: engine against reference, streamed against resident, stored codes against the
+quantizer's.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from edgekit.runtime.sampling import Committed, Done, HeadRequest
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.unpack import unpack_int4
 
-#: Family, scheme, checkpoint overrides. Odd head counts, GQA, odd row counts, one expert, float experts, short windows.
+#: Family, scheme, checkpoint overrides. Odd head counts, GQA, odd row counts, one expert, float experts,
+#: short windows.
 CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
-    "gemma mixed4": ("diffusion_gemma", Scheme("mixed4"), {"moe_intermediate_size": 32, "num_hidden_layers": 3}),
+    "gemma mixed4": ("diffusion_gemma", Scheme("mixed4"),
+                     {"moe_intermediate_size": 32, "num_hidden_layers": 3}),
     "gemma bf16": ("diffusion_gemma", Scheme("bf16"), {"num_hidden_layers": 2, "num_attention_heads": 3,
                    "num_key_value_heads": 3, "num_global_key_value_heads": 1}),
     "llada int4": ("llada", Scheme("int4"), {"n_layers": 2, "mlp_hidden_size": 160}),
@@ -33,14 +37,18 @@ CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda c: c.replace(" ", "-"))
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Scheme]:
+def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any, Scheme]:
     family, scheme, overrides = CASES[request.param]
     bundle = make_bundle(tmp_path_factory.mktemp("onnx"), family, scheme, **overrides)
     return bundle, quantized_reference(bundle.parent / "checkpoint", scheme), scheme
 
 
 def passes(session: Session, model: Any, seed: int = 0) -> tuple[Any, torch.Tensor]:
-    """A canvas after a prefix of two chunks where the family has one: engine output, and the reference's logits."""
+    """A canvas after a prefix of two chunks where the family has one: engine output, and the reference's
+    logits.
+    """
     rng = np.random.default_rng(seed)
     arch = model.architecture
     prompt, canvas = rng.integers(0, arch.vocab_size, 21), rng.integers(0, arch.vocab_size, 16)
@@ -63,8 +71,10 @@ def passes(session: Session, model: Any, seed: int = 0) -> tuple[Any, torch.Tens
 
 
 def test_engine_equals_the_reference_with_rounded_activations(case: tuple[Path, Any, Scheme]) -> None:
-    """The same codes and the same rounding leave the order of float sums alone. Where that makes a rounding fall the other way, one
-    activation moves by a step and its position by a few per mille: most positions must agree closely, all of them roughly."""
+    """The same codes and the same rounding leave the order of float sums alone. Where that makes a rounding
+    fall the other way, one activation moves by a step and its position by a few per mille: most positions
+    must agree closely, all of them roughly.
+    """
     bundle, model, _ = case
     with Session(bundle) as session:
         out, expected = passes(session, model)
@@ -84,7 +94,9 @@ def test_head_statistics_are_those_of_the_logits(case: tuple[Path, Any, Scheme])
     assert np.array_equal(out.argmax, z.argmax(-1).numpy())
     np.testing.assert_allclose(out.argmax_prob, p.amax(-1).numpy(), rtol=1e-5)
     np.testing.assert_allclose(out.log_z, torch.logsumexp(z, -1).numpy(), rtol=1e-5)
-    np.testing.assert_allclose(out.entropy, torch.distributions.Categorical(p).entropy().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        out.entropy, torch.distributions.Categorical(p).entropy().numpy(), rtol=1e-4, atol=1e-5
+    )
     top = z.topk(7)
     np.testing.assert_array_equal(out.top_z, top.values.numpy())
     np.testing.assert_array_equal(np.take_along_axis(out.logits, out.top_ids, 1), out.top_z)
@@ -123,7 +135,8 @@ def test_streamed_equals_resident_bit_for_bit(case: tuple[Path, Any, Scheme], re
         np.testing.assert_array_equal(a.logits, b.logits)
         np.testing.assert_array_equal(a.soft, b.soft)
         read = streamed.statistics()["bytes_read"]
-        # Every pass reads what is not pinned; what was read ahead for a next pass is at most a ring more each time.
+        # Every pass reads what is not pinned; what was read ahead for a next pass is at most a ring more
+        # each time.
         assert read >= streamed.plan.streamed_bytes
 
 
@@ -139,12 +152,18 @@ def test_generation_streams_repeats_and_reports(case: tuple[Path, Any, Scheme]) 
                 stats = events[-1].stats
                 answers.append(np.concatenate([e.ids for e in events if isinstance(e, Committed)]).tolist())
                 streamed = generator.session.plan.streamed_bytes
-                assert (stats.engine["bytes_read"] >= stats.forwards * streamed) if resident == 0 else streamed == 0
+                assert (
+                    (stats.engine["bytes_read"] >= stats.forwards * streamed)
+                    if resident == 0
+                    else streamed == 0
+                )
     assert all(a == answers[0] for a in answers)
 
 
 def test_stored_codes_are_the_quantizers(case: tuple[Path, Any, Scheme]) -> None:
-    """Every matrix is read back from the flash file and compared bit for bit; none is float unless asked for."""
+    """Every matrix is read back from the flash file and compared bit for bit; none is float unless asked
+    for.
+    """
     bundle, model, scheme = case
     weights = model.weights()
     seen = set()
@@ -153,7 +172,9 @@ def test_stored_codes_are_the_quantizers(case: tuple[Path, Any, Scheme]) -> None
             buffer, views = file.load(run)
             for name, array in views.items():
                 stem, _, kind = name.rpartition(".")
-                short = ".".join(p for p in stem.split(".") if not (p.isdigit() and stem.startswith(("embedding", "head"))))
+                short = ".".join(
+                    p for p in stem.split(".") if not (p.isdigit() and stem.startswith(("embedding", "head")))
+                )
                 parts = short.split(".experts.")
                 expert = None
                 if len(parts) == 2 and parts[1][0].isdigit():
@@ -179,7 +200,9 @@ def test_stored_codes_are_the_quantizers(case: tuple[Path, Any, Scheme]) -> None
                 elif kind == "codes" and table:
                     np.testing.assert_array_equal(array, expected("codes")[start : start + array.shape[0]])
                 elif kind == "codes":
-                    np.testing.assert_array_equal(array.T, unpack_codes(torch.from_numpy(expected("codes")), 8).numpy())
+                    np.testing.assert_array_equal(
+                        array.T, unpack_codes(torch.from_numpy(expected("codes")), 8).numpy()
+                    )
                 elif kind == "packed":
                     groups = views[f"{stem}.group_scales"]
                     out = unpack_int4(array, groups, np.empty((array.shape[0], groups.shape[1]), np.int8))
@@ -190,11 +213,17 @@ def test_stored_codes_are_the_quantizers(case: tuple[Path, Any, Scheme]) -> None
                 elif kind == "group_scales":
                     np.testing.assert_array_equal(array.T, expected("group_scales"))
                 elif kind == "scales":
-                    np.testing.assert_array_equal(array, expected("scales")[start : start + len(array)] if table else expected("scales"))
+                    np.testing.assert_array_equal(
+                        array, expected("scales")[start : start + len(array)] if table else expected("scales")
+                    )
                 else:
-                    whole = weights[f"{short}.{kind}" if f"{short}.{kind}" in weights else kind].detach().numpy()
+                    whole = (
+                        weights[f"{short}.{kind}" if f"{short}.{kind}" in weights else kind].detach().numpy()
+                    )
                     np.testing.assert_array_equal(array.reshape(-1), whole.reshape(-1))
             del views, array
             buffer.close()
-    matrices = {n.rpartition(".")[0] for n in weights if n.endswith((".codes", ".weight")) and weights[n].ndim >= 2}
+    matrices = {
+        n.rpartition(".")[0] for n in weights if n.endswith((".codes", ".weight")) and weights[n].ndim >= 2
+    }
     assert matrices <= {n.rpartition(".")[0] for n in seen}

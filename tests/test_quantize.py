@@ -18,10 +18,23 @@ from edgekit.export.quantize import PRESETS, Override, Scheme, choose, parse_ove
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 5), st.sampled_from([16, 32, 64]), st.floats(1e-6, 1e4))
+@given(
+    st.integers(0, 2**31),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.sampled_from([16, 32, 64]),
+    st.floats(1e-6, 1e4),
+)
 def test_int4_stays_within_half_a_step(seed: int, rows: int, groups: int, group: int, scale: float) -> None:
-    """Without clipping every error is at most half of the group's step; the search may clip only to lower the group's error."""
-    w = torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, groups * group)).astype(np.float32)) * scale
+    """Without clipping every error is at most half of the group's step; the search may clip only to lower
+    the group's error.
+    """
+    w = (
+        torch.from_numpy(
+            np.random.default_rng(seed).standard_normal((rows, groups * group)).astype(np.float32)
+        )
+        * scale
+    )
     q = quantize_matrix(w, 4, group)
     assert q.group_scales is not None and q.scales is not None
     assert q.group_scales.min() >= 1 and q.group_scales.max() <= 15
@@ -30,7 +43,9 @@ def test_int4_stays_within_half_a_step(seed: int, rows: int, groups: int, group:
     integers = codes.to(torch.int16).unflatten(1, (-1, group)) * q.group_scales[..., None].to(torch.int16)
     assert integers.abs().max() <= 120, "the product must fit int8"
     step = (q.group_scales * q.scales[:, None])[..., None]
-    covering = torch.maximum(w.unflatten(1, (-1, group)).amax(2) / 7, -w.unflatten(1, (-1, group)).amin(2) / 8)
+    covering = torch.maximum(
+        w.unflatten(1, (-1, group)).amax(2) / 7, -w.unflatten(1, (-1, group)).amin(2) / 8
+    )
     wide = (covering / q.scales[:, None]).ceil().clamp(1, 15)[..., None] * q.scales[:, None, None]
     error = (q.dequantize() - w).unflatten(1, (-1, group))
     simple = (w.unflatten(1, (-1, group)) / wide).round().clamp(-8, 7) * wide - w.unflatten(1, (-1, group))
@@ -42,7 +57,10 @@ def test_int4_stays_within_half_a_step(seed: int, rows: int, groups: int, group:
 @settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(1, 9), st.integers(1, 70), st.floats(1e-6, 1e4))
 def test_int8_is_within_half_a_step_of_every_row(seed: int, rows: int, columns: int, scale: float) -> None:
-    w = torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)) * scale
+    w = (
+        torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32))
+        * scale
+    )
     q = quantize_matrix(w, 8, 0)
     assert q.scales is not None and q.group_scales is None
     assert torch.all((q.dequantize() - w).abs() <= 0.5001 * q.scales[:, None])
@@ -53,7 +71,9 @@ def test_layout_is_offset_binary_low_nibble_first() -> None:
     assert unpack_codes(torch.tensor([[0x10, 0xF8]], dtype=torch.uint8), 4).tolist() == [[-8, -7, 0, 7]]
     assert unpack_codes(torch.tensor([[0, 128, 255]], dtype=torch.uint8), 8).tolist() == [[-128, 0, 127]]
     w = dequantize(
-        torch.tensor([[0x9F]], dtype=torch.uint8), torch.tensor([[3, 2]], dtype=torch.uint8), torch.tensor([0.5])
+        torch.tensor([[0x9F]], dtype=torch.uint8),
+        torch.tensor([[3, 2]], dtype=torch.uint8),
+        torch.tensor([0.5]),
     )
     assert w.tolist() == [[7 * 3 * 0.5, 1 * 2 * 0.5]]
 
@@ -73,7 +93,9 @@ def test_chunks_of_rows_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(codes, "ROWS_AT_ONCE_ELEMENTS", 5 * 64)
     for bits, expected in whole.items():
         got = quantize_matrix(w, bits, 32)
-        assert torch.equal(got.weight, expected.weight) and got.relative_error == pytest.approx(expected.relative_error)
+        assert torch.equal(got.weight, expected.weight) and got.relative_error == pytest.approx(
+            expected.relative_error
+        )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -99,7 +121,9 @@ def test_presets_cover_every_role() -> None:
     for preset, bits in PRESETS.items():
         assert set(bits) == set(ROLES) - {"float"}, preset
     assert PRESETS["mixed4"]["experts"] == PRESETS["mixed4"]["mlp"] == 4
-    assert PRESETS["mixed4"]["attention"] == PRESETS["mixed4"]["router"] == PRESETS["mixed4"]["embedding"] == 8
+    assert (
+        PRESETS["mixed4"]["attention"] == PRESETS["mixed4"]["router"] == PRESETS["mixed4"]["embedding"] == 8
+    )
 
 
 def test_overrides_by_pattern_and_the_last_wins(tmp_path: Path) -> None:

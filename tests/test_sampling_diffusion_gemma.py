@@ -11,6 +11,7 @@ import torch
 from fake_denoiser import FakeDenoiser, head
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_noise import TorchNoise
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     EntropyBoundSampler,
@@ -102,21 +103,6 @@ def stirring() -> DiffusionGemmaForBlockDiffusion:
 @pytest.fixture(scope="module")
 def echoing() -> DiffusionGemmaForBlockDiffusion:
     return tiny_model(0.001, 1.5)
-
-
-class TorchNoise:
-    """The draws of torch's global generator in the order and form in which `generate` makes them."""
-
-    def integers(self, high: int, count: int) -> Ids:
-        return torch.randint(0, high, (1, count))[0].numpy()
-
-    def uniform(self, count: int) -> Any:
-        raise AssertionError("this loop draws no uniform numbers")
-
-    def gumbel(self, positions: int, vocab_size: int) -> Any:
-        # multinomial of one sample is argmax(p / q) with q ~ Exponential(1).
-        noise = -torch.empty(positions, vocab_size).exponential_().log().numpy()
-        return lambda start, stop: noise[:, start:stop]
 
 
 class TransformersDenoiser:

@@ -1,4 +1,5 @@
 """One prompt through a generator: what is shown while it works, and what can be said about it afterwards."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,6 +21,7 @@ class Outline:
 
     canvases: int
     steps: int
+    unit: str = "canvas"
 
     @classmethod
     def of(cls, options: Any) -> Outline:
@@ -28,12 +30,13 @@ class Outline:
             return cls(-(-options.max_new_tokens // options.canvas_length), options.max_denoising_steps)
         if hasattr(options, "block_length"):
             fixed = options.threshold is None and options.factor is None
-            return cls(options.blocks, options.steps // options.blocks if fixed else options.block_length)
+            steps = options.steps // options.blocks if fixed else options.block_length
+            return cls(options.blocks, steps, "block")
         return cls(1, options.steps)
 
     def where(self, canvas: int, step: int) -> str:
         """`canvas 2/4, step 7/48`; `canvas` counts from 0."""
-        of = f"canvas {canvas + 1}/{self.canvases}, " if self.canvases > 1 else ""
+        of = f"{self.unit} {canvas + 1}/{self.canvases}, " if self.canvases > 1 else ""
         return f"{of}step {step}/{self.steps}"
 
     def share(self, canvas: int, step: int) -> float:
@@ -65,7 +68,9 @@ class Silent:
     def __enter__(self) -> Silent:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Streamed:
@@ -90,7 +95,9 @@ class Streamed:
         self._status.show("opening the model", now=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._status.clear()
         if self._line_is_open:
             self._status.write("\n")
@@ -119,8 +126,9 @@ class Answer:
             read = f"{size(engine['bytes_read'])} read ({size(engine['streamed_bytes_per_step'])} a step)"
         return (
             f"{stats.committed_tokens} tokens in {stats.denoising_steps} denoising steps, "
-            f"{stats.tokens_per_forward:.2f} tokens per forward, {self.tokens_per_second:.1f} tokens/s; {read}, "
-            f"{engine['io_wait_seconds']:.2f} s waiting for reads, {engine['compute_seconds']:.2f} s computing; "
+            f"{stats.tokens_per_forward:.2f} tokens per forward, {self.tokens_per_second:.1f} tokens/s; "
+            f"{read}, {engine['io_wait_seconds']:.2f} s waiting for it, "
+            f"{engine['compute_seconds']:.2f} s computing; "
             f"peak memory {size(engine['peak_bytes'])}" + (f" of {size(budget)}" if budget else ", no budget")
         )
 

@@ -1,4 +1,5 @@
 """The `edgekit` command: subcommands are modules of `edgekit.tools.commands`, imported when they are used."""
+
 from __future__ import annotations
 
 import difflib
@@ -73,7 +74,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     epilog="First use:  edgekit demo",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
 @debug_option
 def main() -> None:
     """Quantize diffusion language models and run them while their weights stream from flash.

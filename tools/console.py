@@ -1,4 +1,5 @@
-"""The terminal: notes, progress and status on stderr, tables on stdout. rich is imported when something is drawn."""
+"""The terminal: notes, progress and status on stderr, tables on stdout. rich is imported to draw."""
+
 from __future__ import annotations
 
 import os
@@ -50,14 +51,14 @@ def command_line(*words: str | os.PathLike[str]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """Print a table on stdout; the first `left` columns and those with an empty heading stand left, the others right."""
+    """Print a table on stdout; the first `left` columns stand left, the others, numbers, right."""
     from rich.table import Table
     from rich.text import Text
 
     out = console(sys.stdout)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for i, heading in enumerate(headings):
-        grid.add_column(heading, justify="left" if i < left or not heading else "right", overflow="fold")
+        grid.add_column(heading, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
         grid.add_row(*(Text(visible(cell)) for cell in row))
     # Trailing blanks of the last column would wrap in narrow terminals and are noise in files.
@@ -81,7 +82,7 @@ def grouped(notes: Iterable[str]) -> list[str]:
 
 
 class Steps:
-    """Progress of something that takes stages: a bar on a terminal, nothing elsewhere. Implements `export.pipeline.Progress`."""
+    """Progress through stages, an `export.pipeline.Progress`: a bar on a terminal, nothing elsewhere."""
 
     def __init__(self, first: str, *, quiet: bool = False) -> None:
         """`first` is shown until the first stage begins."""
@@ -114,6 +115,13 @@ class Steps:
                 self._bar.remove_task(self._task)
             self._task = self._bar.add_task(name, total=total or None, what="", share="")
 
+    def note(self, line: str) -> None:
+        """One line on stderr, above the bar; nothing when quiet."""
+        if self._bar is not None:
+            self._bar.console.print(visible(line), markup=False, soft_wrap=True)
+        elif not self._quiet:
+            note(line)
+
     def advance(self, done: int, what: str) -> None:
         """`done` more units; `what` has just been finished or is under way."""
         if self._bar is not None:
@@ -122,7 +130,9 @@ class Steps:
             if task.total:
                 self._bar.update(self._task, share=f"{100 * task.completed / task.total:3.0f}%")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -130,7 +140,8 @@ class Steps:
 class Status:
     """A dim remark behind the text on the terminal's current line, which leaves no trace when it is cleared.
 
-    For progress while text streams to the same terminal: a display that owns whole lines would overwrite a line without end.
+    For progress while text streams to the same terminal: a display that owns whole lines would overwrite the
+    line that is not finished.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -145,14 +156,18 @@ class Status:
         moment = time.monotonic()
         if not self._enabled or (moment - self._last < _STATUS_INTERVAL_S and not now):
             return
+        from rich.cells import set_cell_size
+
         width = os.get_terminal_size(sys.stderr.fileno()).columns
         back = "\x1b8\x1b[K" if self._shown else ""
-        if self._column % width > width - _STATUS_COLUMNS:
+        left = width - self._column % width - 1
+        if left < _STATUS_COLUMNS:
             self.clear()
             return
         gap = "  " if self._column else ""
+        remark = set_cell_size(gap + visible(remark), left).rstrip()
         # Save the cursor; no wrapping, so that the line does not scroll away from where the cursor was saved.
-        sys.stderr.write(f"{back}\x1b7\x1b[?7l\x1b[2m{gap}{visible(remark)}\x1b[0m\x1b[?7h")
+        sys.stderr.write(f"{back}\x1b7\x1b[?7l\x1b[2m{remark}\x1b[0m\x1b[?7h")
         sys.stderr.flush()
         self._shown, self._last = True, moment
 
@@ -177,5 +192,7 @@ class Status:
     def __enter__(self) -> Status:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.clear()

@@ -1,4 +1,5 @@
 """What the user sees when a command cannot do its work: one line on stderr and an exit code."""
+
 from __future__ import annotations
 
 import traceback
@@ -11,7 +12,8 @@ from edgekit.tools.text import visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
-#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells count it.
+#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells
+#: count it.
 DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
 
 #: Packages outside the core installation, and the extra that brings them.
@@ -24,11 +26,8 @@ _EXTRAS = {
 class Failure(click.ClickException):
     """Ends the command with `edgekit: error: <message>`."""
 
+    exit_code = REFUSED
     label = "error: "
-
-    def __init__(self, message: str, exit_code: int = REFUSED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
     def show(self, file: IO[Any] | None = None) -> None:
         line = visible(" ".join(self.message.splitlines()))
@@ -38,10 +37,18 @@ class Failure(click.ClickException):
 class Interrupted(Failure):
     """Ends the command after Ctrl-C; `hint` says what can be done with what was made so far."""
 
+    exit_code = INTERRUPTED
     label = ""
 
     def __init__(self, hint: str = "") -> None:
-        super().__init__("interrupted" + (f"; {hint}" if hint else ""), INTERRUPTED)
+        super().__init__("interrupted" + (f"; {hint}" if hint else ""))
+
+
+class Bug(Failure):
+    """Ends the command after an exception that nobody expected."""
+
+    exit_code = BUG
+    label = "internal error: "
 
 
 def failure(error: Exception) -> Failure:
@@ -55,7 +62,10 @@ def failure(error: Exception) -> Failure:
         return Failure(error.format_message())
     if isinstance(error, EdgekitError):
         return Failure(str(error))
-    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _EXTRAS:
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and (package := (error.name or "").partition(".")[0]) in _EXTRAS
+    ):
         return Failure(f"this needs the package {package}: pip install 'edgekit[{_EXTRAS[package]}]'")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
@@ -63,7 +73,7 @@ def failure(error: Exception) -> Failure:
     if isinstance(error, MemoryError):
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
-    return Failure(f"internal error: {said} (--debug shows where)", BUG)
+    return Bug(f"{said} (--debug shows where)")
 
 
 def print_traceback(error: Exception) -> None:

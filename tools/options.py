@@ -1,4 +1,5 @@
 """Options that several commands share, and what their values may look like."""
+
 from __future__ import annotations
 
 import json
@@ -38,7 +39,9 @@ class Assignment(click.ParamType):
 
     name = "name=value"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
         if isinstance(value, tuple):
             return value
         name, separator, text = value.partition("=")

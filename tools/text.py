@@ -1,22 +1,24 @@
 """Text that a terminal can show whatever a model or a file name holds, and sizes for people."""
+
 from __future__ import annotations
 
 import re
 import unicodedata
 from decimal import Decimal
 
-#: Categories that move the cursor, hide, reorder or have no glyph: format, surrogate, private, unassigned, separators.
+#: Categories that hide, reorder, break lines or have no glyph: format, surrogate, private, unassigned,
+#: separators.
 _WITHOUT_GLYPH = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _UNITS = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
-_SIZE = re.compile(r"(?P<whole>\d+(?:_\d+)*)(?P<part>\.\d+)? ?(?P<unit>[A-Za-z]+)?")
+_SIZE = re.compile(r"(?P<whole>[0-9]+(?:_[0-9]+)*)(?P<part>\.[0-9]+)? ?(?P<unit>[A-Za-z]+)?")
 _JOINER = "\u200d"
 
 
 def visible(text: str, keep: str = "") -> str:
-    """`text` with everything replaced that a terminal would obey instead of showing, except the characters in `keep`.
+    """`text` with what a terminal would obey instead of showing replaced, except the characters in `keep`.
 
     Control characters become their pictures (ESC is U+241B), other invisible ones `<U+202E>`.
     """
@@ -49,7 +51,7 @@ def size(count: int | float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `1GB`, `512 MB`, `1.5GiB` or `800_000_000`; units are powers of 1000, with an i powers of 1024.
+    """Bytes of `1GB`, `512 MB`, `1.5GiB` or `800_000_000`; KB is 1000 bytes, KiB 1024, and so on.
 
     Raises:
         ValueError: anything else; the message is one line.

@@ -1,4 +1,5 @@
-"""The canvas on the terminal while it resolves: final tokens bright, undecided ones dim, masked ones a dot."""
+"""The canvas on the terminal while it resolves: final tokens bright, undecided ones dim, masks dots."""
+
 from __future__ import annotations
 
 import sys
@@ -76,7 +77,7 @@ class Canvas:
     """The answer so far and the canvas being denoised, as a renderable."""
 
     def __init__(self, title: str, pieces: Pieces, outline: Outline, mask_id: int | None) -> None:
-        """`mask_id` is the token of undecided positions in masked families, None where every draft is a full guess."""
+        """`mask_id`: the token of undecided positions, None where every draft is a guess at all of them."""
         self._title, self._pieces, self._outline, self._mask = title, pieces, outline, mask_id
         self._ids: list[int] = []  # committed
         self._draft: tuple[list[int], list[State]] = ([], [])
@@ -100,7 +101,8 @@ class Canvas:
         before = self._ids[: draft.start]
         self._draft = (before + ids, [State.FINAL] * len(before) + states)
         self._share = self._outline.share(draft.canvas_index, draft.step)
-        self._status = f"{self._outline.where(draft.canvas_index, draft.step)} · {100 * settled / len(ids):.0f}% accepted"
+        where = self._outline.where(draft.canvas_index, draft.step)
+        self._status = f"{where} · {100 * settled / len(ids):.0f}% accepted"
         if bytes_read:
             self._status += f" · {size(bytes_read)} read"
 
@@ -128,7 +130,11 @@ class Canvas:
             elif REPLACEMENT not in (piece := self._pieces.of(ids[i])):
                 pass
             else:
-                while end < len(ids) and states[end] != State.MASKED and REPLACEMENT in self._pieces.of(ids[end]):
+                while (
+                    end < len(ids)
+                    and states[end] != State.MASKED
+                    and REPLACEMENT in self._pieces.of(ids[end])
+                ):
                     end += 1
                 piece = self._pieces.join(ids[i:end])
             style = "dim" if piece == SPECIAL else _STYLES[min(states[i:end])]
@@ -152,11 +158,18 @@ class Canvas:
         self._lines = min(height, max(self._lines, len(lines)))
         lines += [Text()] * (self._lines - len(lines))
         done = round(12 * self._share)
-        meter = Text.assemble((" " + "━" * done, "green"), ("┄" * (12 - done), "dim"), (f" {self._status} ", "default"))
+        meter = Text.assemble(
+            ("━" * done, "green"), ("┄" * (12 - done), "dim"), (f" {self._status}", "default")
+        )
         return Panel(
-            Text("\n").join(lines), title=Text(f" {visible(self._title)} ", style="bold"), title_align="left", subtitle=meter,
-            subtitle_align="left", border_style="dim", width=width,
-        )  # fmt: skip
+            Text("\n").join(lines),
+            title=Text(visible(self._title), style="bold"),
+            title_align="left",
+            subtitle=meter,
+            subtitle_align="left",
+            border_style="dim",
+            width=width,
+        )
 
 
 class Watch:
@@ -185,8 +198,8 @@ class Watch:
     def __enter__(self) -> Watch:
         from rich.live import Live
 
-        # Characters whose width the terminal sees differently than rich must not wrap: the next frame would be
-        # drawn a line too low.
+        # Characters whose width the terminal sees differently than rich must not wrap: the next frame would
+        # be drawn a line too low.
         self._console.file.write("\x1b[?7l")
         self._live = Live(
             self._canvas.render(self._console), console=self._console, auto_refresh=False, transient=True,
@@ -195,7 +208,9 @@ class Watch:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._live is not None
         try:
             self._live.stop()

@@ -1,8 +1,10 @@
 """Output formats: one module each, named as on the command line.
 
-A format module has `NAME`, `LAYOUT`, `specs(name, spec, choice)` and `arrays(name, role, quantized)` for what the flash file stores,
-`layer_kinds(architecture, choices)` and `write_programs(folder, architecture, choices, progress)`.
+A format module has `NAME`, `LAYOUT`, `specs(name, spec, choice)` and `arrays(name, role, quantized)` for
+what the flash file stores, `layer_kinds(architecture, choices)` and `write_programs(folder, architecture,
+choices, progress)`.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -24,4 +26,6 @@ def load(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"edgekit.export.formats.{name}")
     except ModuleNotFoundError as error:
-        raise ExportError(f"format {name} needs the package {error.name}: pip install 'edgekit[export]'") from error
+        raise ExportError(
+            f"format {name} needs the package {error.name}: pip install 'edgekit[export]'"
+        ) from error

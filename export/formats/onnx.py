@@ -1,4 +1,5 @@
 """The `onnx` format: programs as .onnx files with weights as inputs, for ONNX Runtime."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ PROGRAM_FOLDER = "programs"
 
 
 def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-    """The program name of every layer: its kind, told apart where overrides give equal layers different forms.
+    """The program name of every layer: its kind, told apart where overrides give equal layers different
+    forms.
 
     4 and 8 bits are one form here: both reach the program as int8.
     """
@@ -56,7 +58,8 @@ def write_programs(
 ) -> dict[str, Any]:
     """Write every program below `folder` and return the manifest's `programs` section.
 
-    An entry is {"file", "inputs", "outputs"}; a layer with experts is {"before", "expert", "after"} of such entries.
+    An entry is {"file", "inputs", "outputs"}; a layer with experts is {"before", "expert", "after"} of such
+    entries.
     """
     entries: dict[str, Any] = {}
 
@@ -64,13 +67,19 @@ def write_programs(
         path = f"{PROGRAM_FOLDER}/{name}.onnx"
         (folder / PROGRAM_FOLDER).mkdir(parents=True, exist_ok=True)
         write_atomic(folder / path, check(model))
-        return {"file": path, "inputs": [i.name for i in model.graph.input], "outputs": [o.name for o in model.graph.output]}
+        return {
+            "file": path,
+            "inputs": [i.name for i in model.graph.input],
+            "outputs": [o.name for o in model.graph.output],
+        }
 
     def add(program: Program) -> None:
         progress(program.name)
         entries[program.name] = save(program.name, convert(program))
 
-    for i, (name, layer) in enumerate(zip(layer_kinds(architecture, choices), architecture.layers, strict=True)):
+    for i, (name, layer) in enumerate(
+        zip(layer_kinds(architecture, choices), architecture.layers, strict=True)
+    ):
         if name in entries:
             continue
         progress(name)
@@ -82,7 +91,14 @@ def write_programs(
         before, after = split_at_experts(model)
         kind = layer.activation
         expert = convert(
-            expert_program(f"{name}.expert", architecture.hidden_size, layer.experts[0], kind, own, onnx_layout.placeholders)
+            expert_program(
+                f"{name}.expert",
+                architecture.hidden_size,
+                layer.experts[0],
+                kind,
+                own,
+                onnx_layout.placeholders,
+            )
         )
         entries[name] = {
             "before": save(f"{name}.before", before),
@@ -92,7 +108,9 @@ def write_programs(
     add(final_program(architecture))
     if architecture.self_conditioning is not None:
         own = {
-            s.name: choices[f"self_conditioning.{s.name}"] for s in architecture.self_conditioning_weights if s.role != "float"
+            s.name: choices[f"self_conditioning.{s.name}"]
+            for s in architecture.self_conditioning_weights
+            if s.role != "float"
         }
         add(self_conditioning_program(architecture, own, onnx_layout.placeholders))
     table = choices["head" if architecture.head is not None else "embedding"]

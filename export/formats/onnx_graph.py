@@ -1,4 +1,7 @@
-"""From an exported program to ONNX files: conversion, naming of inputs, and the split of a layer around its expert mixture."""
+"""From an exported program to ONNX files: conversion, naming of inputs, and the split of a layer around its
+expert mixture.
+"""
+
 from __future__ import annotations
 
 import logging
@@ -22,24 +25,30 @@ _TYPES = {
 
 
 def convert(program: Program) -> ModelProto:
-    """The ONNX model of a program; inputs and outputs carry the program's names, unused inputs are dropped."""
+    """The ONNX model of a program; inputs and outputs carry the program's names, unused inputs are
+    dropped.
+    """
     lowered = program.exported.run_decompositions(decompositions())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         level = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:
-            converted = torch.onnx.export(lowered, dynamo=True, opset_version=OPSET, optimize=True, verbose=False)
+            converted = torch.onnx.export(
+                lowered, dynamo=True, opset_version=OPSET, optimize=True, verbose=False
+            )
         finally:
             logging.disable(level)
     assert converted is not None
     model = converted.model_proto
     # Names that the exporter made from dictionary keys are replaced by the program's own, by position.
-    user_inputs = [s.arg.name for s in lowered.graph_signature.input_specs]  # type: ignore[union-attr]
+    user_inputs = [s.arg.name for s in lowered.graph_signature.input_specs]
     rename = dict(zip(user_inputs, program.inputs, strict=True))
     rename |= {o.name: n for o, n in zip(model.graph.output, program.outputs, strict=True)}
     # Everything in between is numbered: the names cannot collide, and equal programs give equal files.
-    inner = dict.fromkeys([*(i.name for i in model.graph.initializer), *(o for n in model.graph.node for o in n.output if o)])
+    inner = dict.fromkeys(
+        [*(i.name for i in model.graph.initializer), *(o for n in model.graph.node for o in n.output if o)]
+    )
     rename |= {name: f"t{i}" for i, name in enumerate(n for n in inner if n not in rename)}
     _rename(model.graph, rename)
     used = {i for node in model.graph.node for i in node.input}
@@ -65,12 +74,14 @@ def _rename(graph: GraphProto, names: dict[str, str]) -> None:
 def split_at_experts(model: ModelProto) -> tuple[ModelProto, ModelProto]:
     """Cut a layer at its `edgekit::Experts` node into the graphs before and after it.
 
-    The first ends in `experts.x`, `experts.index`, `experts.weight` and whatever else the second needs; the second begins with
-    `experts.y` and those values. Constants are copied into the parts that use them.
+    The first ends in `experts.x`, `experts.index`, `experts.weight` and whatever else the second needs; the
+    second begins with `experts.y` and those values. Constants are copied into the parts that use them.
     """
     graph = model.graph
     node = next(n for n in graph.node if n.op_type == EXPERTS_NODE)
-    names = dict(zip(node.input, ("experts.x", "experts.index", "experts.weight"), strict=True)) | {node.output[0]: "experts.y"}
+    names = dict(zip(node.input, ("experts.x", "experts.index", "experts.weight"), strict=True)) | {
+        node.output[0]: "experts.y"
+    }
     if any(i in {v.name for v in graph.input} for i in node.input):
         raise ValueError("an expert mixture reads a graph input directly; it must be computed in the layer")
     _rename(graph, names)
@@ -89,10 +100,18 @@ def split_at_experts(model: ModelProto) -> tuple[ModelProto, ModelProto]:
     made_before = {o for n in before for o in n.output} - set(constants)
     needed_after = {i for n in after for i in n.input}
     crossing = sorted((needed_after & made_before) - {"experts.x", "experts.index", "experts.weight"})
-    first_outputs = ["experts.x", "experts.index", "experts.weight", *crossing, *(o for o in outputs if o in made_before)]
+    first_outputs = [
+        "experts.x",
+        "experts.index",
+        "experts.weight",
+        *crossing,
+        *(o for o in outputs if o in made_before),
+    ]
     second_outputs = [o for o in outputs if o in after_values]
     first = _part(model, before, dict.fromkeys(first_outputs))
-    second = _part(model, [*(constants[c] for c in sorted(needed_after & set(constants))), *after], second_outputs)
+    second = _part(
+        model, [*(constants[c] for c in sorted(needed_after & set(constants))), *after], second_outputs
+    )
     return first, second
 
 

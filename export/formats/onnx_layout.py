@@ -1,16 +1,19 @@
 """How the flash file of an ONNX bundle stores each weight, and the program inputs that stand for it.
 
-| form            | stored tensors                                                                  | program input      |
-|-----------------|---------------------------------------------------------------------------------|--------------------|
-| matrix, 16 bits | `.weight` BF16 [N, K]                                                           | the same           |
-| matrix, 8 bits  | `.codes` I8 [K, N], `.scales` F32 [N]                                           | the same           |
-| matrix, 4 bits  | `.packed` U8 [K, ceil(N/2)], `.group_scales` U8 [K/G, N], `.scales` F32 [N]     | `.codes` I8 [K, N] |
-| table, 8 bits   | `.codes` U8 [V, H] (code = q + 128), `.scales` F32 [V]                          | the same, a tile   |
-| table, 16 bits  | `.weight` BF16 [V, H]                                                           | the same, a tile   |
+    matrix, 16 bits   .weight BF16 [N, K]
+    matrix, 8 bits    .codes I8 [K, N], .scales F32 [N]
+    matrix, 4 bits    .packed U8 [K, ceil(N/2)], .group_scales U8 [K/G, N], .scales F32 [N]
+    table, 8 bits     .codes U8 [V, H] (q + 128), .scales F32 [V]
+    table, 16 bits    .weight BF16 [V, H]
 
-Byte [k, j] of a packed matrix holds column j in its low nibble and column j + ceil(N/2) in its high one, as q + 8, so that unpacking
-writes two contiguous halves of a row. The engine unpacks and multiplies by the group scale while binding (`runtime/unpack.py`).
+A program takes the same tensors (of a table, those of one tile), but for packed matrices: it takes .codes
+I8 [K, N] in their place.
+
+Byte [k, j] of a packed matrix holds column j in its low nibble and column j + ceil(N/2) in its high one, as
+q + 8, so that unpacking writes two contiguous halves of a row. The engine unpacks and multiplies by the
+group scale while binding (`runtime/unpack.py`).
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -32,7 +35,10 @@ def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
         return {spec.name + ".weight": torch.empty(rows, columns, dtype=torch.bfloat16)}
     scales = torch.empty(rows)
     if spec.role in TABLE_ROLES:
-        return {spec.name + ".codes": torch.empty(rows, columns, dtype=torch.uint8), spec.name + ".scales": scales}
+        return {
+            spec.name + ".codes": torch.empty(rows, columns, dtype=torch.uint8),
+            spec.name + ".scales": scales,
+        }
     return {spec.name + ".codes": torch.empty(columns, rows, dtype=torch.int8), spec.name + ".scales": scales}
 
 
@@ -58,7 +64,13 @@ def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]
 def arrays(name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
     """The stored arrays of a quantized weight, matching `specs`; BF16 as uint16 bits."""
     if q.bits == 16:
-        return {name + ".weight": q.weight.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)}
+        return {
+            name + ".weight": q.weight.to(torch.bfloat16)
+            .contiguous()
+            .view(torch.int16)
+            .numpy()
+            .view(np.uint16)
+        }
     assert q.scales is not None
     scales = {name + ".scales": q.scales.numpy()}
     if role in TABLE_ROLES:
@@ -70,4 +82,7 @@ def arrays(name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
     half = (codes.shape[1] + 1) // 2
     low, high = codes[:, :half].clone(), codes[:, half:]
     low[:, : high.shape[1]] |= high << 4
-    return {name + ".packed": low.numpy(), name + ".group_scales": q.group_scales.T.contiguous().numpy()} | scales
+    return {
+        name + ".packed": low.numpy(),
+        name + ".group_scales": q.group_scales.T.contiguous().numpy(),
+    } | scales

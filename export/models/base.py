@@ -1,8 +1,11 @@
-"""What a model family declares: its tensors, its layers as plain modules over a dictionary of weights, and how to run them.
+"""What a model family declares: its tensors, its layers as plain modules over a dictionary of weights, and
+how to run them.
 
-A family is one file of this folder with `architecture(config, dtype) -> Architecture`. Layers hold no parameters: the same module
-serves training (float weights), the quantized reference (codes and scales), and every exported program (weights as inputs).
+A family is one file of this folder with `architecture(config, dtype) -> Architecture`. Layers hold no
+parameters: the same module serves training (float weights), the quantized reference (codes and scales), and
+every exported program (weights as inputs).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +19,19 @@ from edgekit.export import ops
 
 Weights = Mapping[str, Tensor]
 
-#: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored as float32.
-ROLES = ("attention", "mlp", "shared_mlp", "experts", "router", "self_conditioning", "embedding", "head", "float")
+#: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored
+#: as float32.
+ROLES = (
+    "attention",
+    "mlp",
+    "shared_mlp",
+    "experts",
+    "router",
+    "self_conditioning",
+    "embedding",
+    "head",
+    "float",
+)
 
 
 @dataclass(frozen=True)
@@ -32,8 +46,8 @@ class Part:
 class WeightSpec:
     """A weight of ours: its shape, and the stored tensors that make it up when joined along axis 0.
 
-    The names of quantized matrices are without suffix (`self_attn.q_proj`): `.weight`, `.codes`, `.group_scales`, `.scales`
-    are added by their form. Names of role "float" are complete.
+    The names of quantized matrices are without suffix (`self_attn.q_proj`): `.weight`, `.codes`,
+    `.group_scales`, `.scales` are added by their form. Names of role "float" are complete.
     """
 
     name: str
@@ -61,7 +75,9 @@ def rope_default(theta: float, dims: int) -> Rope:
 
 
 class LayerModule(Protocol):
-    """forward(x [B, T, H], prefix_k, prefix_v [B, KV, P, D], cos, sin, mask, phase, w) -> (x, k, v); see `LayerSpec.inputs`."""
+    """forward(x [B, T, H], prefix_k, prefix_v [B, KV, P, D], cos, sin, mask, phase, w) -> (x, k, v); see
+    `LayerSpec.inputs`.
+    """
 
     def __call__(
         self,
@@ -80,8 +96,9 @@ class LayerModule(Protocol):
 class LayerSpec:
     """One transformer layer.
 
-    Layers of equal `kind` share a module and shapes, so that one program serves them all. `window` limits how far a causal pass
-    looks back and how much prefix is kept (window - 1 positions). `experts[e]` are the weights of one expert.
+    Layers of equal `kind` share a module and shapes, so that one program serves them all. `window` limits
+    how far a causal pass looks back and how much prefix is kept (window - 1 positions). `experts[e]` are
+    the weights of one expert.
     """
 
     kind: str
@@ -101,8 +118,8 @@ class LayerSpec:
 class Architecture:
     """A model, ready to be trained, quantized, exported or run by the reference.
 
-    `self_conditioning`, when present, maps (embedded canvas, soft embedding, weights) to the decoder's input. `embedding_scale`
-    multiplies both. `shift_logits`: the logits at position j predict token j + 1.
+    `self_conditioning`, when present, maps (embedded canvas, soft embedding, weights) to the decoder's
+    input. `embedding_scale` multiplies both. `shift_logits`: the logits at position j predict token j + 1.
     """
 
     family: str
@@ -124,10 +141,14 @@ class Architecture:
     causal_prefix: bool = False  # committed text is encoded causally and kept as prefix KV
     ignored: tuple[str, ...] = ()  # patterns of stored tensors that are not part of the text model
     notes: tuple[str, ...] = ()  # what the user is told about parts that are left out
-    defaults: Mapping[str, object] = field(default_factory=dict)  # sampler defaults found in the configuration (mask id, eos…)
+    defaults: Mapping[str, object] = field(
+        default_factory=dict
+    )  # sampler defaults found in the configuration (mask id, eos…)
 
     def weights(self) -> Iterator[tuple[str, WeightSpec]]:
-        """Every weight with the name of the unit that holds it, in execution order; experts are units of their own."""
+        """Every weight with the name of the unit that holds it, in execution order; experts are units of
+        their own.
+        """
         yield "embedding", self.embedding
         for spec in self.self_conditioning_weights:
             yield "self_conditioning", spec
@@ -152,12 +173,16 @@ class Architecture:
                 shapes[part.tensor] = (rows, *spec.shape[1:])
                 if part.index is not None:
                     stacked[part.tensor] = max(stacked.get(part.tensor, 0), part.index + 1)
-        return {name: ((stacked[name], *shape) if name in stacked else shape) for name, shape in shapes.items()}
+        return {
+            name: ((stacked[name], *shape) if name in stacked else shape) for name, shape in shapes.items()
+        }
 
 
 def matrix(name: str, rows: int, columns: int, role: str, *stored: str | Part) -> WeightSpec:
     """A matrix [rows, columns] read from `stored` tensors (joined along rows)."""
-    return WeightSpec(name, (rows, columns), role, tuple(p if isinstance(p, Part) else Part(p) for p in stored))
+    return WeightSpec(
+        name, (rows, columns), role, tuple(p if isinstance(p, Part) else Part(p) for p in stored)
+    )
 
 
 def vector(name: str, size: int, *stored: str) -> WeightSpec:
@@ -170,7 +195,9 @@ def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
     bias = w.get(name + ".bias")
     if name + ".weight" in w:
         return ops.linear(x, w[name + ".weight"], None, None, bias, 16)
-    return ops.linear(x, w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"], bias, act_bits)
+    return ops.linear(
+        x, w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"], bias, act_bits
+    )
 
 
 def heads(x: Tensor, count: int) -> Tensor:

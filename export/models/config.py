@@ -1,4 +1,7 @@
-"""Reading fields of a config.json: a missing or unusable one is an error that names it, never a default that hides it."""
+"""Reading fields of a config.json: a missing or unusable one is an error that names it, never a default
+that hides it.
+"""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +12,9 @@ from edgekit.export.errors import UnsupportedModel
 def require(config: dict[str, Any], name: str, where: str = "config.json") -> Any:
     """The value of a field that has no safe default."""
     if config.get(name) is None:
-        raise UnsupportedModel(f"{where}: {name} is missing; a checkpoint's own value is needed, there is no safe default")
+        raise UnsupportedModel(
+            f"{where}: {name} is missing; a checkpoint's own value is needed, there is no safe default"
+        )
     return config[name]
 
 
@@ -32,5 +37,7 @@ def rope_theta(config: dict[str, Any], where: str = "config.json") -> float:
     """`rope_theta`, at the top level or inside `rope_parameters` (transformers 5)."""
     parameters = config.get("rope_parameters") or {}
     if parameters.get("rope_type", "default") != "default":
-        raise UnsupportedModel(f"{where}: rope_type is {parameters['rope_type']!r}; only 'default' is supported")
+        raise UnsupportedModel(
+            f"{where}: rope_type is {parameters['rope_type']!r}; only 'default' is supported"
+        )
     return float(parameters.get("rope_theta") or require(config, "rope_theta", where))

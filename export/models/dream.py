@@ -1,4 +1,7 @@
-"""Dream-7B, Dream-Coder-7B, DiffuCoder-7B (`Dream`): Qwen2 layers with q/k/v biases, a full mask, and logits shifted by one."""
+"""Dream-7B, Dream-Coder-7B, DiffuCoder-7B (`Dream`): Qwen2 layers with q/k/v biases, a full mask, and
+logits shifted by one.
+"""
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,7 +27,9 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     unsupported_unless(config, "rope_scaling", None)
     unsupported_unless(config, "use_sliding_window", False)
     if num_heads % kv_heads:
-        raise UnsupportedModel(f"config.json: {num_heads} attention heads do not divide over {kv_heads} KV heads")
+        raise UnsupportedModel(
+            f"config.json: {num_heads} attention heads do not divide over {kv_heads} KV heads"
+        )
     module = PreNormLayer(num_heads, kv_heads, head_dim, eps)
     tied = bool(config.get("tie_word_embeddings"))
 
@@ -52,7 +57,9 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         hidden_size=hidden,
         vocab_size=vocab,
         norm_eps=eps,
-        layers=tuple(LayerSpec("dense", module, weights(i), (), kv_heads, head_dim, "full") for i in range(layers)),
+        layers=tuple(
+            LayerSpec("dense", module, weights(i), (), kv_heads, head_dim, "full") for i in range(layers)
+        ),
         ropes={"full": rope_default(rope_theta(config), head_dim)},
         embedding=matrix("embedding", vocab, hidden, "embedding", "model.embed_tokens.weight"),
         head=None if tied else matrix("head", vocab, hidden, "head", "lm_head.weight"),
@@ -60,6 +67,8 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         shift_logits=True,
         ignored=("lm_head.weight",) if tied else (),
         defaults={
-            k: config[k] for k in ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id") if config.get(k) is not None
+            k: config[k]
+            for k in ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+            if config.get(k) is not None
         },
     )

@@ -1,7 +1,10 @@
-"""LLaDA-8B (`llada`, dense): Llama layers with a full bidirectional mask. LLaDA-MoE shares the model type; see llada_moe.py.
+"""LLaDA-8B (`llada`, dense): Llama layers with a full bidirectional mask. LLaDA-MoE shares the model type;
+see llada_moe.py.
 
-Stored names: `model.transformer.blocks.{i}.ff_out` is a layer's down projection, `model.transformer.ff_out` the vocabulary head.
+Stored names: `model.transformer.blocks.{i}.ff_out` is a layer's down projection, `model.transformer.ff_out`
+the vocabulary head.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -41,7 +44,9 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     vocab = config.get("embedding_size") or positive(config, "vocab_size")
     intermediate = config.get("mlp_hidden_size") or positive(config, "mlp_ratio") * hidden
     if hidden % num_heads or num_heads % kv_heads:
-        raise UnsupportedModel(f"config.json: d_model {hidden}, n_heads {num_heads}, n_kv_heads {kv_heads} do not divide")
+        raise UnsupportedModel(
+            f"config.json: d_model {hidden}, n_heads {num_heads}, n_kv_heads {kv_heads} do not divide"
+        )
     head_dim, eps = hidden // num_heads, float(require(config, "rms_norm_eps"))
     module = PreNormLayer(num_heads, kv_heads, head_dim, eps)
     tied = bool(config.get("weight_tying"))
@@ -67,12 +72,17 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         vocab_size=vocab,
         norm_eps=eps,
         layers=tuple(
-            LayerSpec("dense", module, weights(i), (), kv_heads, head_dim, "full") for i in range(positive(config, "n_layers"))
+            LayerSpec("dense", module, weights(i), (), kv_heads, head_dim, "full")
+            for i in range(positive(config, "n_layers"))
         ),
         ropes={"full": rope_default(float(require(config, "rope_theta")), head_dim)},
         embedding=matrix("embedding", vocab, hidden, "embedding", "model.transformer.wte.weight"),
         head=None if tied else matrix("head", vocab, hidden, "head", "model.transformer.ff_out.weight"),
         final=(vector("norm.weight", hidden, "model.transformer.ln_f.weight"),),
         ignored=("model.transformer.ff_out.weight",) if tied else (),
-        defaults={k: config[k] for k in ("mask_token_id", "eos_token_id", "pad_token_id") if config.get(k) is not None},
+        defaults={
+            k: config[k]
+            for k in ("mask_token_id", "eos_token_id", "pad_token_id")
+            if config.get(k) is not None
+        },
     )

@@ -1,4 +1,7 @@
-"""LLaDA-MoE-7B-A1B (`llada` on the hub, with num_experts): pre-norm layers, per-head q/k norm, softmax router without renormalisation."""
+"""LLaDA-MoE-7B-A1B (`llada` on the hub, with num_experts): pre-norm layers, per-head q/k norm, softmax
+router without renormalisation.
+"""
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,11 +32,18 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     unsupported_unless(config, "hidden_act", "silu")
     unsupported_unless(config, "rope_scaling", None)
     if config.get("shared_expert_intermediate_size"):
-        raise UnsupportedModel("config.json: shared_expert_intermediate_size is set; LLaDA-MoE with a shared expert is not supported")
+        raise UnsupportedModel(
+            "config.json: shared_expert_intermediate_size is set; a shared expert is not supported"
+        )
     if not all(config.get("moe_layer_freq") or [1]):
-        raise UnsupportedModel("config.json: moe_layer_freq has dense layers; only LLaDA-MoE with experts in every layer is supported")
+        raise UnsupportedModel(
+            "config.json: moe_layer_freq has dense layers; experts in every layer are supported alone"
+        )
     if top_k > experts or num_heads % kv_heads:
-        raise UnsupportedModel(f"config.json: {top_k} of {experts} experts, {num_heads} heads over {kv_heads} KV heads: not possible")
+        raise UnsupportedModel(
+            f"config.json: {top_k} of {experts} experts, {num_heads} heads over {kv_heads} KV heads: "
+            "not possible"
+        )
     module = PreNormLayer(num_heads, kv_heads, head_dim, eps, qk_norm=True, top_k=top_k)
     tied = bool(config.get("tie_word_embeddings"))
 
@@ -66,7 +76,15 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         vocab_size=vocab,
         norm_eps=eps,
         layers=tuple(
-            LayerSpec("moe", module, weights(i), tuple(expert(i, e) for e in range(experts)), kv_heads, head_dim, "full")
+            LayerSpec(
+                "moe",
+                module,
+                weights(i),
+                tuple(expert(i, e) for e in range(experts)),
+                kv_heads,
+                head_dim,
+                "full",
+            )
             for i in range(layers)
         ),
         ropes={"full": rope_default(float(require(config, "rope_theta")), head_dim)},
@@ -75,5 +93,9 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         final=(vector("norm.weight", hidden, "model.norm.weight"),),
         ignored=("lm_head.weight",) if tied else (),
         defaults=(RELEASED_IDS if vocab == RELEASED_VOCAB else {})
-        | {k: config[k] for k in ("mask_token_id", "eos_token_id", "pad_token_id") if config.get(k) is not None},
+        | {
+            k: config[k]
+            for k in ("mask_token_id", "eos_token_id", "pad_token_id")
+            if config.get(k) is not None
+        },
     )

@@ -1,4 +1,5 @@
 """The pre-norm decoder layer that LLaDA, LLaDA-MoE and Dream share, and the weights it takes."""
+
 from __future__ import annotations
 
 import torch
@@ -9,14 +10,18 @@ from edgekit.export.models.base import Weights, heads, join_heads, linear, mixtu
 
 
 class PreNormLayer(nn.Module):
-    """x + attention(norm x), then x + ffn(norm x); bidirectional. `top_k` > 0 makes the feed-forward part a mixture of experts.
+    """x + attention(norm x), then x + ffn(norm x); bidirectional. `top_k` > 0 makes the feed-forward part a
+    mixture of experts.
 
-    Router weights are the softmax over all experts, used as they are (not renormalised over the selected ones).
+    Router weights are the softmax over all experts, used as they are (not renormalised over the selected
+    ones).
     """
 
     activation = "silu"
 
-    def __init__(self, num_heads: int, kv_heads: int, head_dim: int, eps: float, qk_norm: bool = False, top_k: int = 0) -> None:
+    def __init__(
+        self, num_heads: int, kv_heads: int, head_dim: int, eps: float, qk_norm: bool = False, top_k: int = 0
+    ) -> None:
         super().__init__()
         self.num_heads, self.kv_heads, self.head_dim = num_heads, kv_heads, head_dim
         self.eps, self.qk_norm, self.top_k = eps, qk_norm, top_k
@@ -49,7 +54,8 @@ class PreNormLayer(nn.Module):
         if not self.top_k:
             return mlp(h, w, "mlp", self.activation)
         flat = h.flatten(0, 1)
-        # Routing decides which weights are used at all: its logits are never computed from rounded activations.
+        # Routing decides which weights are used at all: its logits are never computed from rounded
+        # activations.
         probability = torch.softmax(linear(flat, w, "router", act_bits=16).float(), -1)
         weight, index = torch.topk(probability, self.top_k)
         return mixture(flat, index, weight.to(flat.dtype), w, self.activation).view_as(h)

@@ -1,9 +1,11 @@
 """Codes and scales of one matrix, by rounding to nearest with a search over each group's scale.
 
-4-bit: w[n, k] ~ scales[n] * group_scales[n, k // G] * q[n, k], q in -8..7, group_scales an integer in 1..15. The product of both
-integers fits int8, so an int8 matrix product computes it exactly with one float scale per output channel. 8-bit: one symmetric
-scale per output channel, q in -127..127. Layout of the codes: see edgekit.export.ops.
+4-bit: w[n, k] ~ scales[n] * group_scales[n, k // G] * q[n, k], q in -8..7, group_scales an integer in
+1..15. The product of both integers fits int8, so an int8 matrix product computes it exactly with one float
+scale per output channel. 8-bit: one symmetric scale per output channel, q in -127..127. Layout of the
+codes: see edgekit.export.ops.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from edgekit.export.ops import dequantize
 MAX_GROUP_SCALE = 15
 #: Rows quantized at a time: bounds the float32 temporaries, whatever the matrix.
 ROWS_AT_ONCE_ELEMENTS = 1 << 22
-#: Group scales tried around the one that covers the group's largest value; smaller ones clip it in exchange for finer steps.
+#: Group scales tried around the one that covers the group's largest value; smaller ones clip it in exchange
+#: for finer steps.
 SEARCH = (-2, -1, 0, 1)
 
 
@@ -52,7 +55,9 @@ def quantize_matrix(weight: Tensor, bits: int, group_size: int) -> Quantized:
         QuantizationError: the group size does not divide K, or the weight holds NaN or infinity.
     """
     if not bool(torch.isfinite(weight).all()):
-        raise QuantizationError("the weight holds NaN or infinity; the checkpoint is damaged or was saved in the wrong type")
+        raise QuantizationError(
+            "the weight holds NaN or infinity; the checkpoint is damaged or was saved in the wrong type"
+        )
     if bits == 16:
         kept = weight.to(torch.bfloat16).float()
         return Quantized(16, kept, None, None, _relative(kept, weight))
@@ -61,11 +66,17 @@ def quantize_matrix(weight: Tensor, bits: int, group_size: int) -> Quantized:
     codes, groups, scales, wrong, total = zip(*pieces, strict=True)
     error = (sum(wrong) / max(sum(total), 1e-30)) ** 0.5
     return Quantized(
-        bits, torch.cat(codes), None if groups[0] is None else torch.cat([g for g in groups if g is not None]), torch.cat(scales), error
+        bits,
+        torch.cat(codes),
+        None if groups[0] is None else torch.cat([g for g in groups if g is not None]),
+        torch.cat(scales),
+        error,
     )
 
 
-def _quantize_rows(w: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor | None, Tensor, float, float]:
+def _quantize_rows(
+    w: Tensor, bits: int, group_size: int
+) -> tuple[Tensor, Tensor | None, Tensor, float, float]:
     if bits == 8:
         codes, groups, scales = _int8(w)
     elif bits == 4:
@@ -86,7 +97,8 @@ def _int8(w: Tensor) -> tuple[Tensor, None, Tensor]:
 
 def _int4(w: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
     blocks = w.unflatten(1, (-1, group_size))
-    # The value of larger magnitude takes code -8 or 7, whichever side it lies on: -8 reaches an eighth further.
+    # The value of larger magnitude takes code -8 or 7, whichever side it lies on: -8 reaches an eighth
+    # further.
     reach = torch.maximum(blocks.amax(2) / 7, -blocks.amin(2) / 8)
     scales = reach.amax(1).clamp_min(1e-30) / MAX_GROUP_SCALE
     start = (reach / scales[:, None]).ceil().clamp_(1, MAX_GROUP_SCALE)
@@ -96,7 +108,10 @@ def _int4(w: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
         unit = (group * scales[:, None])[..., None]
         error = (blocks - (blocks / unit).round_().clamp_(-8, 7) * unit).square().sum(2)
         better = error < best_error
-        best_group, best_error = torch.where(better, group, best_group), torch.where(better, error, best_error)
+        best_group, best_error = (
+            torch.where(better, group, best_group),
+            torch.where(better, error, best_error),
+        )
     unit = (best_group * scales[:, None])[..., None]
     codes = ((blocks / unit).round_().clamp_(-8, 7) + 8).to(torch.uint8).flatten(1)
     return codes[:, ::2] | (codes[:, 1::2] << 4), best_group.to(torch.uint8), scales

@@ -1,4 +1,7 @@
-"""Quantization of a whole model: the form of every matrix, and, for models that fit in memory, the quantized weights themselves."""
+"""Quantization of a whole model: the form of every matrix, and, for models that fit in memory, the
+quantized weights themselves.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,13 +17,16 @@ from edgekit.export.weights import full_name
 
 
 def choose(architecture: Architecture, scheme: Scheme) -> dict[str, Choice]:
-    """The form of every matrix by its full name (`layers.0.self_attn.q_proj`, `layers.0.experts.3.down`, `embedding`).
+    """The form of every matrix by its full name (`layers.0.self_attn.q_proj`, `layers.0.experts.3.down`,
+    `embedding`).
 
     Experts of a layer share one form: one program serves them all.
     """
     names = [matrix_name(unit, spec) for unit, spec in architecture.weights() if spec.role != "float"]
     if unmatched := scheme.unmatched(names):
-        raise QuantizationError(f"override {unmatched[0]!r} matches no weight; names look like {names[len(names) // 2]!r}")
+        raise QuantizationError(
+            f"override {unmatched[0]!r} matches no weight; names look like {names[len(names) // 2]!r}"
+        )
     choices = {
         matrix_name(unit, spec): scheme.choose(matrix_name(unit, spec), spec.role, spec.shape)
         for unit, spec in architecture.weights()
@@ -30,7 +36,9 @@ def choose(architecture: Architecture, scheme: Scheme) -> dict[str, Choice]:
         head, separator, tail = name.partition(".experts.")
         first = f"{head}.experts.0.{tail.rpartition('.')[2]}"
         if separator and (choices[first].bits == 16) != (choice.bits == 16):
-            raise QuantizationError(f"{name}: experts of a layer must all be float or all quantized; widen the override's pattern")
+            raise QuantizationError(
+                f"{name}: experts of a layer must all be float or all quantized; widen the override's pattern"
+            )
     return choices
 
 
@@ -39,8 +47,12 @@ def matrix_name(unit: str, spec: WeightSpec) -> str:
     return spec.name if unit in ("embedding", "head") else f"{unit}.{spec.name}"
 
 
-def quantize_weights(architecture: Architecture, weights: Mapping[str, Tensor], choices: Mapping[str, Choice]) -> dict[str, Tensor]:
-    """The weights of a quantized reference model from float ones, both named as `edgekit.export.weights.full_name`."""
+def quantize_weights(
+    architecture: Architecture, weights: Mapping[str, Tensor], choices: Mapping[str, Choice]
+) -> dict[str, Tensor]:
+    """The weights of a quantized reference model from float ones, both named as
+    `edgekit.export.weights.full_name`.
+    """
     out: dict[str, Tensor] = {}
     stacks: dict[str, list[Tensor]] = {}
     for unit, spec in architecture.weights():

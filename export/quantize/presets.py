@@ -1,4 +1,5 @@
 """Presets and overrides: how many bits each matrix gets."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ DEFAULT_PRESET = "mixed4"
 SMALLEST_GROUP = 16
 
 _ALL = tuple(r for r in ROLES if r != "float")
-#: Preset -> role -> bits. `mixed4`: the matrices that make up most of a model in 4 bits, those that steer it in 8.
-#: `int4`: every matrix of a layer in 4 bits but the router; the vocabulary tables stay in 8.
+#: Preset -> role -> bits. `mixed4`: the matrices that make up most of a model in 4 bits, those that steer
+#: it in 8. `int4`: every matrix of a layer in 4 bits but the router; the vocabulary tables stay in 8.
 PRESETS: dict[str, dict[str, int]] = {
     "bf16": dict.fromkeys(_ALL, 16),
     "int8": dict.fromkeys(_ALL, 8),
@@ -26,7 +27,9 @@ _TABLES = ("embedding", "head")
 
 @dataclass(frozen=True)
 class Override:
-    """`pattern` (shell wildcards over names such as layers.3.mlp.down_proj) gets `bits`; the last match wins."""
+    """`pattern` (shell wildcards over names such as layers.3.mlp.down_proj) gets `bits`; the last match
+    wins.
+    """
 
     pattern: str
     bits: int
@@ -40,7 +43,9 @@ def parse_override(text: str) -> Override:
     """
     pattern, separator, bits = text.rpartition("=")
     if not separator or not pattern or bits not in ("4", "8", "16"):
-        raise QuantizationError(f"override {text!r} is not PATTERN=BITS with bits 4, 8 or 16 (example: 'layers.0.*=8')")
+        raise QuantizationError(
+            f"override {text!r} is not PATTERN=BITS with bits 4, 8 or 16 (example: 'layers.0.*=8')"
+        )
     return Override(pattern, int(bits))
 
 
@@ -69,25 +74,37 @@ class Scheme:
         if self.preset not in PRESETS:
             raise QuantizationError(f"unknown preset {self.preset!r}; known: {', '.join(PRESETS)}")
         if self.group_size < SMALLEST_GROUP or self.group_size & (self.group_size - 1):
-            raise QuantizationError(f"group size {self.group_size} is not supported; use 16, 32, 64, 128 or 256")
+            raise QuantizationError(
+                f"group size {self.group_size} is not supported; use 16, 32, 64, 128 or 256"
+            )
 
     def choose(self, name: str, role: str, shape: tuple[int, ...]) -> Choice:
-        """Bits and group size of matrix `name` [N, K]; a 4-bit choice that K does not allow is changed and noted."""
+        """Bits and group size of matrix `name` [N, K]; a 4-bit choice that K does not allow is changed and
+        noted.
+        """
         bits = PRESETS[self.preset][role]
         for override in self.overrides:
             if fnmatchcase(name, override.pattern):
                 bits = override.bits
         if bits == 4 and role in _TABLES:
-            raise QuantizationError(f"{name}: vocabulary tables are stored in 8 or 16 bits; 4 is not supported")
+            raise QuantizationError(
+                f"{name}: vocabulary tables are stored in 8 or 16 bits; 4 is not supported"
+            )
         if bits != 4:
             return Choice(bits, 0)
         group = self.group_size
         while group >= SMALLEST_GROUP and shape[1] % group:
             group //= 2
         if group < SMALLEST_GROUP:
-            return Choice(8, 0, f"{shape[1]} columns do not divide into groups of {self.group_size}: stored in 8 bits")
+            return Choice(
+                8, 0, f"{shape[1]} columns do not divide into groups of {self.group_size}: stored in 8 bits"
+            )
         if group != self.group_size:
-            return Choice(4, group, f"{shape[1]} columns do not divide into groups of {self.group_size}: groups of {group}")
+            return Choice(
+                4,
+                group,
+                f"{shape[1]} columns do not divide into groups of {self.group_size}: groups of {group}",
+            )
         return Choice(4, group)
 
     def unmatched(self, names: list[str]) -> list[str]:

@@ -1,4 +1,5 @@
 """What quantization did to each tensor and to the whole model."""
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -7,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One matrix: bits of its codes, group size (0: per channel), stored bytes, relative error |w - w'| / |w|."""
+    """One matrix: bits of its codes, group size (0: per channel), stored bytes, relative error |w - w'| /
+    |w|.
+    """
 
     name: str
     role: str

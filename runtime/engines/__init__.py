@@ -1,4 +1,7 @@
-"""Engines: one module each, named as on the command line; `create` picks the one a bundle's format asks for."""
+"""Engines: one module each, named as on the command line; `create` picks the one a bundle's format asks
+for.
+"""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""What every engine implements: the programs of a bundle, run on arrays; all else (streaming, prefix, head, sampling) is shared."""
+"""What every engine implements: the programs of a bundle, run on arrays; all else (streaming, prefix, head,
+sampling) is shared.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -15,15 +18,20 @@ Experts = Iterable[tuple[int, Arrays]]
 
 
 class Engine(Protocol):
-    """Weights come as the stored tensors of a run, under their names within it; arrays are float32 unless stated.
+    """Weights come as the stored tensors of a run, under their names within it; arrays are float32 unless
+    stated.
 
     Weights are valid during the call only: they lie in the read-ahead ring.
     """
 
     name: str
 
-    def layer(self, program: str, inputs: Arrays, weights: Arrays, experts: Experts) -> tuple[Floats, Floats, Floats]:
-        """One layer: y [1, T, H], and k, v [1, KV, T, D] of these positions. Inputs as in `export.programs.layer_program`."""
+    def layer(
+        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
+    ) -> tuple[Floats, Floats, Floats]:
+        """One layer: y [1, T, H], and k, v [1, KV, T, D] of these positions. Inputs as in
+        `export.programs.layer_program`.
+        """
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         """The decoder's input [1, T, H]; both arguments carry the embedding scale."""
@@ -31,14 +39,20 @@ class Engine(Protocol):
     def final(self, x: Floats, weights: Arrays) -> Floats:
         """The last norm: [1, T, H]."""
 
-    def head_tile(self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays) -> TilePart:
-        """One tile of the vocabulary head for rows x [R, H]; `table` holds codes (or weight) and scales of the tile's rows."""
+    def head_tile(
+        self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
+    ) -> TilePart:
+        """One tile of the vocabulary head for rows x [R, H]; `table` holds codes (or weight) and scales of
+        the tile's rows.
+        """
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         """z [R, V'] of one tile."""
 
     def scratch_bytes(self) -> int:
-        """Memory the engine allocates for itself at most, besides activations: unpacked weights, for instance."""
+        """Memory the engine allocates for itself at most, besides activations: unpacked weights, for
+        instance.
+        """
 
     def statistics(self) -> dict[str, Any]:
         """Counters for the `done` event."""

@@ -1,4 +1,7 @@
-"""ONNX Runtime on the CPU. Weights are graph inputs, bound to the buffers they were read into; 4-bit ones are unpacked to int8 first."""
+"""ONNX Runtime on the CPU. Weights are graph inputs, bound to the buffers they were read into; 4-bit ones
+are unpacked to int8 first.
+"""
+
 from __future__ import annotations
 
 import time
@@ -38,43 +41,67 @@ class OnnxEngine:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
-            raise EngineUnavailable("the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'") from error
+            raise EngineUnavailable(
+                "the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'"
+            ) from error
         version = tuple(int(p) for p in onnxruntime.__version__.split(".")[:2])
         if version < MINIMUM_VERSION:
             raise EngineUnavailable(
-                f"onnxruntime {onnxruntime.__version__} is too old; install {'.'.join(map(str, MINIMUM_VERSION))} or newer"
+                f"onnxruntime {onnxruntime.__version__} is too old; "
+                f"install {'.'.join(map(str, MINIMUM_VERSION))} or newer"
             )
         if manifest.programs.get("format") != "onnx" or manifest.programs.get("layout") != LAYOUT:
             found = f"{manifest.programs.get('format')}/{manifest.programs.get('layout')}"
-            raise UnsupportedBundle(f"{folder}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; export the bundle again")
+            raise UnsupportedBundle(
+                f"{folder}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; export the bundle again"
+            )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs["entries"]
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
-        # The arena keeps what one pass needed for ever; activations are small against the weights that the memory is for.
+        # The arena keeps what one pass needed for ever; activations are small against the weights that the
+        # memory is for.
         self._options.enable_cpu_mem_arena = False
         self._sessions: dict[str, Any] = {}
         self._wanted: dict[str, frozenset[str]] = {}
         self._scratch: dict[str, np.ndarray] = {}
         self._unpack_seconds = 0.0
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
-        _check_integer_product(onnxruntime)
+        if any(role["bits"] < 16 for role in manifest.quantization.get("roles", ())):
+            _check_integer_product(onnxruntime)
 
-    def layer(self, program: str, inputs: Arrays, weights: Arrays, experts: Experts) -> tuple[Floats, Floats, Floats]:
+    def layer(
+        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
+    ) -> tuple[Floats, Floats, Floats]:
         entry = self._entries[program]
         if "before" not in entry:
             out = self._run(program, entry, inputs, weights)
             return out["y"], out["k"], out["v"]
         first = self._run(program + ".before", entry["before"], inputs, weights)
-        mixed = self._mix(program, entry["expert"], first["experts.x"], first["experts.index"], first["experts.weight"], experts)
+        mixed = self._mix(
+            program,
+            entry["expert"],
+            first["experts.x"],
+            first["experts.index"],
+            first["experts.weight"],
+            experts,
+        )
         last = self._run(program + ".after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
         out = {**first, **last}
         return out["y"], out["k"], out["v"]
 
     def _mix(
-        self, program: str, entry: dict[str, Any], x: Floats, index: np.ndarray, weight: Floats, experts: Experts
+        self,
+        program: str,
+        entry: dict[str, Any],
+        x: Floats,
+        index: np.ndarray,
+        weight: Floats,
+        experts: Experts,
     ) -> Floats:
-        """Each expert on its rows, in the order they arrive; added up per token in the order of expert index."""
+        """Each expert on its rows, in the order they arrive; added up per token in the order of expert
+        index.
+        """
         parts = np.empty((*index.shape, x.shape[1]), np.float32)
         for e, tensors in experts:
             token, slot = np.nonzero(index == e)
@@ -95,7 +122,9 @@ class OnnxEngine:
     def final(self, x: Floats, weights: Arrays) -> Floats:
         return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
 
-    def head_tile(self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays) -> TilePart:
+    def head_tile(
+        self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
+    ) -> TilePart:
         name = "head" + ("_sample" if noise is not None else "") + ("_soft" if soft else "")
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
@@ -114,9 +143,15 @@ class OnnxEngine:
         return sum(a.nbytes for a in self._scratch.values())
 
     def statistics(self) -> dict[str, Any]:
-        return {"engine": self.name, "unpack_seconds": self._unpack_seconds, "scratch_bytes": self.scratch_bytes()}
+        return {
+            "engine": self.name,
+            "unpack_seconds": self._unpack_seconds,
+            "scratch_bytes": self.scratch_bytes(),
+        }
 
-    def _run(self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays) -> dict[str, np.ndarray]:
+    def _run(
+        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays
+    ) -> dict[str, np.ndarray]:
         session = self._session(name, entry)
         feed: dict[str, Any] = {}
         for wanted in self._wanted[name]:
@@ -154,10 +189,14 @@ class OnnxEngine:
         if name not in self._sessions:
             path = self._folder / entry["file"]
             try:
-                session = self._ort.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
+                session = self._ort.InferenceSession(
+                    str(path), self._options, providers=["CPUExecutionProvider"]
+                )
             except Exception as error:
                 first = str(error).strip().splitlines()[0]
-                raise EngineFailed(f"{path}: onnxruntime {self._ort.__version__} cannot load it: {first}") from error
+                raise EngineFailed(
+                    f"{path}: onnxruntime {self._ort.__version__} cannot load it: {first}"
+                ) from error
             self._sessions[name] = session
             self._wanted[name] = frozenset(i.name for i in session.get_inputs())
         return self._sessions[name]
@@ -170,20 +209,23 @@ def _table(table: Arrays) -> dict[str, np.ndarray]:
 def _check_integer_product(ort: Any) -> None:
     """Refuse a processor on which ONNX Runtime's uint8 x int8 product saturates.
 
-    Its kernels for x86 without VNNI add pairs of products in 16 bits, which overflows for large codes; the result would be silently wrong.
+    Its kernels for x86 without VNNI add pairs of products in 16 bits, which overflows for large codes; the
+    result would be silently wrong.
     """
     a, b = np.full((4, 256), 255, np.uint8), np.full((256, 32), 127, np.int8)
     session = ort.InferenceSession(_integer_product_model(), providers=["CPUExecutionProvider"])
     y = session.run(None, {"a": a, "b": b})[0]
     if not np.array_equal(y, a.astype(np.int32) @ b.astype(np.int32)):
         raise EngineUnavailable(
-            "onnxruntime's int8 product saturates on this processor (x86 without VNNI), so results would be wrong; "
-            "use a processor with VNNI or an Arm one, or export with --quant bf16"
+            "onnxruntime's int8 product saturates on this processor (x86 without VNNI), so results would be "
+            "wrong; use a processor with VNNI or an Arm one, or export with --quant bf16"
         )
 
 
 def _integer_product_model() -> bytes:
-    """A graph of one MatMulInteger, in ONNX's protobuf encoding: the runtime has no package that could write it."""
+    """A graph of one MatMulInteger, in ONNX's protobuf encoding: the runtime has no package that could
+    write it.
+    """
 
     def field(number: int, data: bytes | int) -> bytes:
         if isinstance(data, int):

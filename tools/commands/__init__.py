@@ -1,1 +1,1 @@
-"""The subcommands of `edgekit`: one module each, named like the command, with the click command in `command`."""
+"""The subcommands of `edgekit`: one module each, named like it, with the click command in `command`."""

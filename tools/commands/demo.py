@@ -1,4 +1,5 @@
 """`edgekit demo`: a small model quantized, exported and run with all weights streamed, in about a minute."""
+
 from __future__ import annotations
 
 import subprocess
@@ -27,8 +28,22 @@ EXAMPLE_SEED = 7
 
 
 @click.command("demo", short_help="Export a tiny model and watch it write while its weights stream.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("edgekit-demo"), show_default=True, help="Folder of the bundle.")
-@click.option("--memory", type=Bytes(least=1), default="256MB", show_default=True, metavar="SIZE", help="Budget of the process that generates.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("edgekit-demo"),
+    show_default=True,
+    help="Folder of the bundle.",
+)
+@click.option(
+    "--memory",
+    type=Bytes(least=1),
+    default="256MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Budget of the process that generates.",
+)
 @click.option("--model", default=MODEL, hidden=True)
 @debug_option
 def command(output: Path, memory: int, model: str) -> None:
@@ -49,9 +64,12 @@ def command(output: Path, memory: int, model: str) -> None:
         show_quantization(quantization)
         click.echo(
             f"{quantization['parameters']:,} parameters: {size(2 * quantization['parameters'])} in bfloat16, "
-            f"{size(quantization['bytes'])} now ({quantization['bits_per_weight']:.2f} bits each, scales included)"
+            f"{size(quantization['bytes'])} now "
+            f"({quantization['bits_per_weight']:.2f} bits each, scales included)"
         )
-        _heading(f"2. Generate with no weight kept in memory, in at most {size(memory)} for the whole process")
+        _heading(
+            f"2. Generate with no weight kept in memory, in at most {size(memory)} for the whole process"
+        )
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
             results.append((example, _ask(generator, example)))
@@ -61,7 +79,17 @@ def command(output: Path, memory: int, model: str) -> None:
     click.echo("Next:")
     for words in (
         ["run", output, "-p", "What is 58 + 67?", "--watch"],
-        ["run", output, "-p", "Sort ascending: 31, 7, 90, 12", "--memory", "256MB", "--resident", "0", "--json"],
+        [
+            "run",
+            output,
+            "-p",
+            "Sort ascending: 31, 7, 90, 12",
+            "--memory",
+            "256MB",
+            "--resident",
+            "0",
+            "--json",
+        ],
         ["inspect", output, "--memory", "256MB"],
         ["verify", output],
         ["export", "GSAI-ML/LLaDA-8B-Instruct", "-o", "llada"],
@@ -82,7 +110,9 @@ def _export(model: str, output: Path) -> None:
     elif output.exists() and any(output.iterdir()):
         words.append("--resume")
     # -P: a folder of the working directory must not stand in for a package.
-    export = subprocess.Popen([sys.executable, "-P", "-m", "edgekit.tools.cli", "export", *words], stdout=subprocess.DEVNULL)
+    export = subprocess.Popen(
+        [sys.executable, "-P", "-m", "edgekit.tools.cli", "export", *words], stdout=subprocess.DEVNULL
+    )
     try:
         code = export.wait()
     except KeyboardInterrupt:
@@ -102,29 +132,45 @@ def _ask(generator: Generator, example: Example) -> Answer:
     click.secho(f"> {example.prompt}", fg="cyan")
     settings = Settings(seed=1)
     watched = on_terminal(sys.stderr)
-    result = answer(generator, Prompt(example.prompt), settings, display_for(generator, settings, watch=watched, quiet=not watched))
+    result = answer(
+        generator,
+        Prompt(example.prompt),
+        settings,
+        display_for(generator, settings, watch=watched, quiet=not watched),
+    )
     click.echo(visible(result.text.strip(), keep="\n"))
     right = example.check(result.text)
-    click.secho("right" if right else f"wrong; the answer is {example.answer}", fg="green" if right else "yellow")
+    click.secho(
+        "right" if right else f"wrong; the answer is {example.answer}", fg="green" if right else "yellow"
+    )
     return result
 
 
 def _summarize(results: list[tuple[Example, Answer]]) -> None:
     rows = [
         [
-            example.task, "right" if example.check(answer.text) else "wrong", str(answer.stats.committed_tokens),
-            str(answer.stats.denoising_steps), f"{answer.stats.tokens_per_forward:.1f}", f"{answer.tokens_per_second:.0f}",
-            size(answer.stats.engine["bytes_read"]), f"{answer.stats.engine['io_wait_seconds']:.2f} s",
+            example.task,
+            "right" if example.check(answer.text) else "wrong",
+            str(answer.stats.committed_tokens),
+            str(answer.stats.denoising_steps),
+            f"{answer.stats.tokens_per_forward:.1f}",
+            f"{answer.tokens_per_second:.0f}",
+            size(answer.stats.engine["bytes_read"]),
+            f"{answer.stats.engine['io_wait_seconds']:.2f} s",
         ]
         for example, answer in results
-    ]  # fmt: skip
+    ]
     table(["task", "answer", "tokens", "steps", "tokens/forward", "tokens/s", "read", "waited"], rows, left=2)
     engine = results[-1][1].stats.engine
     click.echo(
-        f"Every step read {size(engine['streamed_bytes_per_step'])} of weights from disk ({engine['io_mode']}) "
-        f"through a ring of {size(engine['ring_bytes'])}; {size(engine['pinned_bytes'])} stayed in memory."
+        f"Every step read {size(engine['streamed_bytes_per_step'])} of weights from disk "
+        f"({engine['io_mode']}) through a ring of {size(engine['ring_bytes'])}; "
+        f"{size(engine['pinned_bytes'])} stayed in memory."
     )
-    click.echo(f"Peak memory of the process: {size(engine['peak_bytes'])} of the {size(engine['memory_bytes'])} allowed.")
+    click.echo(
+        f"Peak memory of the process: {size(engine['peak_bytes'])} "
+        f"of the {size(engine['memory_bytes'])} allowed."
+    )
 
 
 def _heading(text: str) -> None:

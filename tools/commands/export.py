@@ -1,10 +1,12 @@
 """`edgekit export`: checkpoint in, bundle out."""
+
 from __future__ import annotations
 
 import json
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,20 +30,36 @@ _MOST_NOTES = 6
 @click.option("--target", default="host", show_default=True, help="Device family to export for (host).")
 @click.option("--format", "format_", help="Format of the programs. Default: the target's (onnx).")
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
-@click.option("--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32).")
+@click.option(
+    "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
+)
 @click.option(
     "--override", "overrides", multiple=True, metavar="PATTERN=BITS",
     help="Bits of the weights that match, e.g. 'layers.0.*=8'; the last match wins. Can be repeated.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
 @json_option
 @debug_option
 def command(
-    model: str, target: str, format_: str | None, quant: str | None, group_size: int | None, overrides: tuple[str, ...],
-    output: Path | None, resume: bool, overwrite: bool, as_json: bool,
-) -> None:  # fmt: skip
+    model: str,
+    target: str,
+    format_: str | None,
+    quant: str | None,
+    group_size: int | None,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    resume: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
     """Quantize the checkpoint MODEL and write a bundle that `edgekit run` streams from.
 
     MODEL is a folder in Hugging Face layout, owner/name on the Hugging Face hub, or a model that comes with
@@ -55,26 +73,27 @@ def command(
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     started = time.monotonic()
     name = _name(model)
-    folder = output or Path(f"{name}-{target}-{quant or chosen.preset}")
+    preset = chosen.preset if quant is None else quant
+    folder = output or Path(f"{name}-{target}-{preset}")
     try:
-        with Steps("loading PyTorch", quiet=as_json) as steps:
-            from edgekit.export.checkpoint.hub import resolve
-            from edgekit.export.pipeline import ExportOptions, export
-            from edgekit.export.quantize import Scheme, parse_override
+        with warnings.catch_warnings():
+            # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with Steps("loading PyTorch", quiet=as_json):
+                from edgekit.export.checkpoint.hub import resolve
+                from edgekit.export.pipeline import ExportOptions, export
+                from edgekit.export.quantize import Scheme, parse_override
 
-            scheme = Scheme(
-                chosen.preset if quant is None else quant,
-                chosen.group_size if group_size is None else group_size,
-                tuple(parse_override(o) for o in overrides),
-            )
-            options = ExportOptions(
-                format=program_format, target=target, scheme=scheme, source=name, resume=resume, overwrite=overwrite
-            )
-            steps.stage(f"finding {model}", 0)
-            path = resolve(model)
-            if not as_json:
-                note(f"exporting {model} to {folder} ({program_format}, {scheme.preset})")
-            result = export(path, folder, options, steps)
+                bits = tuple(parse_override(o) for o in overrides)
+                scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
+            path = resolve(model)  # outside of Steps: a download has bars of its own
+            with Steps("opening the checkpoint", quiet=as_json) as steps:
+                steps.note(f"exporting {model} to {folder} ({program_format}, {preset})")
+                options = ExportOptions(
+                    program_format, target, scheme, source=name, resume=resume, overwrite=overwrite
+                )
+                result = export(path, folder, options, steps)
     except KeyboardInterrupt:
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
     if as_json:
@@ -119,6 +138,13 @@ def show_quantization(quantization: dict[str, Any]) -> None:
         for r in quantization["roles"]
     ]  # fmt: skip
     total = [
-        "all, with norms", f"{quantization['bits_per_weight']:.2f}", "", f"{quantization['parameters']:,}", size(quantization["bytes"]), "", "",
-    ]  # fmt: skip
-    table(["role", "bits", "tensors", "parameters", "stored", "mean error", "largest"], [*rows, total])
+        "all, with norms",
+        f"{quantization['bits_per_weight']:.2f}",
+        "",
+        f"{quantization['parameters']:,}",
+        size(quantization["bytes"]),
+        "",
+        "",
+    ]
+    headings = ["role", "bits", "tensors", "parameters", "stored", "mean error", "largest error"]
+    table(headings, [*rows, total])

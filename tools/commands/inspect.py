@@ -1,4 +1,5 @@
 """`edgekit inspect`: what is in a bundle, and what would stay in memory under a budget."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle, Model
-    from edgekit.runtime.memory import Needs
 
 #: Where `export` writes its report on every matrix.
 REPORT_FILE = "quantization.json"
@@ -43,7 +43,13 @@ def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json:
             found["plan"] = _residency(opened, file, memory)
         if runs:
             found["runs"] = [
-                {"name": r.name, "offset": r.offset, "bytes": r.length, "tensors": len(r.tensors), "xxh3": r.xxh3}
+                {
+                    "name": r.name,
+                    "offset": r.offset,
+                    "bytes": r.length,
+                    "tensors": len(r.tensors),
+                    "xxh3": r.xxh3,
+                }
                 for r in file.layout.runs
             ]
     if tensors:
@@ -136,7 +142,9 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
 def _groups(plan: Plan) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for unit in plan.units:
-        row = groups.setdefault(unit.group, {"group": unit.group, "runs": 0, "bytes": 0, "pinned": 0, "pinned_bytes": 0})
+        row = groups.setdefault(
+            unit.group, {"group": unit.group, "runs": 0, "bytes": 0, "pinned": 0, "pinned_bytes": 0}
+        )
         row["runs"] += 1
         row["bytes"] += unit.nbytes
         if unit.name in plan.pinned:
@@ -153,7 +161,9 @@ def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return [{**row, "shape": list(row["shape"])} for row in rows]
     except (ValueError, TypeError, KeyError) as error:
-        raise MalformedFile(f"{path}: is not a quantization report ({error}); export the bundle again") from error
+        raise MalformedFile(
+            f"{path}: is not a quantization report ({error}); export the bundle again"
+        ) from error
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -162,7 +172,8 @@ def _show(found: dict[str, Any]) -> None:
     traits = [
         f"{model['layers']} layers" + (f" with {model['experts']} experts" if model["experts"] else ""),
         f"hidden size {model['hidden_size']}",
-        f"vocabulary {model['vocab_size']:,}" + (" (head tied to the embedding)" if model["tied_head"] else ""),
+        f"vocabulary {model['vocab_size']:,}"
+        + (" (head tied to the embedding)" if model["tied_head"] else ""),
     ]
     if model["canvas_length"]:
         traits.append(f"canvas {model['canvas_length']}")
@@ -171,7 +182,8 @@ def _show(found: dict[str, Any]) -> None:
     traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
     click.echo("  " + ", ".join(traits))
     click.echo(
-        f"  weights {size(sizes['weights'])} in {sizes['runs']} runs, the largest {size(sizes['largest_run'])}; "
+        f"  weights {size(sizes['weights'])} in {sizes['runs']} runs, "
+        f"the largest {size(sizes['largest_run'])}; "
         f"{sizes['files']} other files, {size(sizes['other_files'])}"
     )
     quantization = found["quantization"]
@@ -187,16 +199,29 @@ def _show(found: dict[str, Any]) -> None:
         _show_plan(found["plan"])
     if "runs" in found:
         _heading("runs")
-        rows = [[r["name"], f"{r['offset']:,}", f"{r['bytes']:,}", str(r["tensors"]), r["xxh3"]] for r in found["runs"]]
+        rows = [
+            [r["name"], f"{r['offset']:,}", f"{r['bytes']:,}", str(r["tensors"]), r["xxh3"]]
+            for r in found["runs"]
+        ]
         table(["run", "offset", "bytes", "tensors", "xxh3-64"], rows)
     if "tensors" in found:
         _heading("tensors")
-        table(["tensor", "role", "shape", "bits", "group", "stored", "error"], [_tensor_row(t) for t in found["tensors"]], left=2)
+        table(
+            ["tensor", "role", "shape", "bits", "group", "stored", "error"],
+            [_tensor_row(t) for t in found["tensors"]],
+            left=2,
+        )
     _heading("sampler")
-    click.echo(f"  {found['sampler']['name']}: " + visible(json.dumps(found["sampler"]["config"], ensure_ascii=False)))
+    click.echo(
+        f"  {found['sampler']['name']}: "
+        + visible(json.dumps(found["sampler"]["config"], ensure_ascii=False))
+    )
     _heading("provenance")
     versions = ", ".join(f"{k} {v}" for k, v in provenance.get("versions", {}).items())
-    click.echo(f"  checkpoint {visible(str(model['name']))}, target {provenance.get('target')}; written with {versions}")
+    click.echo(
+        f"  checkpoint {visible(str(model['name']))}, target {provenance.get('target')}; "
+        f"written with {versions}"
+    )
     for line in grouped(provenance.get("notes", ())):
         click.echo(f"  note: {visible(line)}")
 
@@ -248,12 +273,20 @@ def _show_plan(plan: dict[str, Any]) -> None:
     click.echo(f"streamed in every denoising step: {streamed}")
     table(
         ["group", "runs", "bytes", "in memory", "of bytes"],
-        [[g["group"], str(g["runs"]), size(g["bytes"]), str(g["pinned"]), size(g["pinned_bytes"])] for g in plan["groups"]],
+        [
+            [g["group"], str(g["runs"]), size(g["bytes"]), str(g["pinned"]), size(g["pinned_bytes"])]
+            for g in plan["groups"]
+        ],
     )
 
 
 def _tensor_row(tensor: dict[str, Any]) -> list[str]:
     return [
-        tensor["name"], tensor["role"], "x".join(map(str, tensor["shape"])), str(tensor["bits"]), str(tensor["group_size"] or "-"),
-        size(tensor["stored_bytes"]), f"{100 * tensor['relative_error']:.2f}%",
-    ]  # fmt: skip
+        tensor["name"],
+        tensor["role"],
+        "x".join(map(str, tensor["shape"])),
+        str(tensor["bits"]),
+        str(tensor["group_size"] or "-"),
+        size(tensor["stored_bytes"]),
+        f"{100 * tensor['relative_error']:.2f}%",
+    ]

@@ -1,4 +1,5 @@
 """`edgekit run`: a prompt in, text out, weights streamed under a memory budget."""
+
 from __future__ import annotations
 
 import json
@@ -21,11 +22,20 @@ if TYPE_CHECKING:
 @click.option("--system", metavar="TEXT", help="System message before the prompt.")
 @click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
 @memory_option
-@click.option("--resident", type=Bytes(), metavar="SIZE", help="At most this many bytes of weights stay in memory; 0 streams all.")
+@click.option(
+    "--resident",
+    type=Bytes(),
+    metavar="SIZE",
+    help="At most this many bytes of weights stay in memory; 0 streams all.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own.")
+@click.option(
+    "--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own."
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Denoising steps. Default: the model's own.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Equal seeds give equal answers.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Equal seeds give equal answers."
+)
 @click.option(
     "--option", "options", type=Assignment(), multiple=True,
     help="A sampler option by name, e.g. temperature=0.7. Can be repeated.",
@@ -34,9 +44,20 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(
-    bundle: str, prompt: str, system: str | None, raw: bool, memory: int | None, resident: int | None, threads: int | None,
-    max_new_tokens: int | None, steps: int | None, seed: int, options: tuple[tuple[str, Any], ...], watch: bool, as_json: bool,
-) -> None:  # fmt: skip
+    bundle: str,
+    prompt: str,
+    system: str | None,
+    raw: bool,
+    memory: int | None,
+    resident: int | None,
+    threads: int | None,
+    max_new_tokens: int | None,
+    steps: int | None,
+    seed: int,
+    options: tuple[tuple[str, Any], ...],
+    watch: bool,
+    as_json: bool,
+) -> None:
     """Generate text from BUNDLE, a folder that `edgekit export` wrote.
 
     The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
@@ -60,7 +81,16 @@ def command(
         result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
         plan = plan_as_dict(generator)
     if as_json:
-        click.echo(json.dumps({"text": result.text, "token_ids": result.ids, "statistics": result.statistics(), "plan": plan}))
+        click.echo(
+            json.dumps(
+                {
+                    "text": result.text,
+                    "token_ids": result.ids,
+                    "statistics": result.statistics(),
+                    "plan": plan,
+                }
+            )
+        )
         return
     if watch and on_terminal(sys.stderr):
         from edgekit.tools.console import Status
@@ -89,7 +119,9 @@ class _Display:
         from edgekit.tools.watch import Canvas, Pieces, Watch
 
         options = self._generator.options(self._settings)
-        title = str(self._generator.bundle.manifest.provenance.get("checkpoint") or self._generator.bundle.path.name)
+        title = str(
+            self._generator.bundle.manifest.provenance.get("checkpoint") or self._generator.bundle.path.name
+        )
         mask = getattr(options, "mask_token_id", None)
         return Watch(Canvas(title, Pieces(self._generator.tokenizer), outline, mask))
 

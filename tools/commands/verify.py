@@ -1,4 +1,5 @@
 """`edgekit verify`: every checksum of a bundle."""
+
 from __future__ import annotations
 
 import hashlib
@@ -24,7 +25,7 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was checked; `damage` is empty when it is as it was written. `nbytes` is what the manifest promises."""
+    """One thing that was checked: `nbytes` as the manifest has it, `damage` empty when all is well."""
 
     name: str
     nbytes: int
@@ -48,7 +49,12 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
         surplus = _surplus(path, {i.name for i in items})
     damaged = [i for i in items if i.damage]
     if as_json:
-        report = {"bundle": bundle, "ok": not damaged, "items": [asdict(i) for i in items], "surplus": surplus}
+        report = {
+            "bundle": bundle,
+            "ok": not damaged,
+            "items": [asdict(i) for i in items],
+            "surplus": surplus,
+        }
         click.echo(json.dumps(report))
     else:
         for item in damaged:
@@ -58,7 +64,10 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
         if damaged:
             click.echo(f"{bundle}: {len(damaged)} of {len(items)} items are damaged; copy or export it again")
         else:
-            click.echo(f"{bundle}: all {len(items)} items are as they were written, {size(sum(i.nbytes for i in items))} read")
+            click.echo(
+                f"{bundle}: all {len(items)} items are as they were written, "
+                f"{size(sum(i.nbytes for i in items))} read"
+            )
     if damaged:
         ctx.exit(DAMAGED)
 
@@ -66,7 +75,7 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
 def _check(path: Path, steps: Steps) -> Iterator[Item]:
     """Every item of the bundle. Raises EdgekitError when there is no bundle at `path`."""
     from edgekit.flashload.errors import OpenFailed
-    from edgekit.flashload.manifest import MANIFEST_NAME
+    from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry
     from edgekit.runtime.bundle import Bundle
 
     try:
@@ -80,7 +89,8 @@ def _check(path: Path, steps: Steps) -> Iterator[Item]:
     manifest = bundle.manifest
     yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
     yield from _check_runs(bundle.weights_path, manifest, steps)
-    files = {manifest.weights.file: manifest.weights, **manifest.files}
+    weights = FileEntry(manifest.weights.size, manifest.weights.sha256)
+    files = {manifest.weights.file: weights, **manifest.files}
     steps.stage("SHA-256", sum(e.size for e in files.values()))
     for name, entry in files.items():
         yield Item(name, entry.size, _file_damage(path / name, entry.size, entry.sha256, steps))

@@ -1,0 +1,562 @@
+"""The command line: what each command prints, and what it says when it cannot do its work."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import write_checkpoint
+from click.testing import CliRunner, Result
+
+from edgekit.flashload.reader import FlashFile
+from edgekit.tools.cli import COMMANDS, main
+
+def edgekit(*words: str | Path, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(w) for w in words], input=stdin)
+
+
+def process(*words: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "edgekit.tools.cli", *(str(w) for w in words)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(command, cwd=cwd, text=True, **streams)
+
+
+def refused(result: Result, *said: str, code: int = 2) -> None:
+    """One line on stderr with all of `said`, nothing on stdout."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("edgekit: error: ")
+    for text in said:
+        assert text in line
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle to damage."""
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+# --- the group ----------------------------------------------------------------------------------------------
+
+
+def test_help_shows_a_first_use_and_every_command() -> None:
+    result = edgekit("--help")
+    assert result.exit_code == 0 and "edgekit demo" in result.stdout
+    for name in COMMANDS:
+        page = edgekit(name, "--help")
+        assert page.exit_code == 0
+        assert re.search(rf"^  {name} +\S", result.stdout, re.MULTILINE)
+
+
+def test_help_imports_no_framework() -> None:
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from edgekit.tools.cli import COMMANDS, main\n"
+        "for words in ['--help'], *([name, '--help'] for name in COMMANDS):\n"
+        "    assert CliRunner().invoke(main, words).exit_code == 0\n"
+        "heavy = {'torch', 'onnxruntime', 'onnx', 'numpy', 'tokenizers', 'rich'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == []
+
+
+def test_export_help_lists_what_the_exporter_knows() -> None:
+    from edgekit import targets
+    from edgekit.export.formats import FORMATS
+    from edgekit.export.quantize import PRESETS
+
+    text = edgekit("export", "--help").stdout
+    for name in (*PRESETS, *FORMATS, *targets.TARGETS):
+        assert name in text
+
+
+def test_version() -> None:
+    assert edgekit("--version").stdout.startswith("edgekit ")
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    result = edgekit()
+    assert result.exit_code == 2 and "Commands:" in result.stderr
+
+
+def test_an_unknown_command_suggests_the_nearest() -> None:
+    refused(edgekit("exprot", "x"), "no such command 'exprot'", "did you mean export?")
+    refused(edgekit("zzz"), "commands are: demo, export, run, inspect, verify")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--nope"], ["run"], ["run", "x", "--nope"], ["run", "x", "-p", "a", "--steps", "0"], ["verify", "x", "y"]],
+)
+def test_wrong_usage_is_one_line_that_names_the_help(words: list[str]) -> None:
+    refused(edgekit(*words), "--help")
+
+
+@pytest.mark.parametrize("words", [["--debug", "run"], ["run", "--debug"]])
+def test_debug_adds_the_traceback(words: list[str], tmp_path: Path) -> None:
+    result = edgekit(*words, tmp_path / "missing", "-p", "a")
+    assert result.exit_code == 2
+    assert "Traceback (most recent call last)" in result.stderr and "OpenFailed" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("edgekit: error: ")
+
+
+def test_a_bug_is_one_line_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatch, tiny_bundle: Path) -> None:
+    from edgekit.runtime.bundle import Bundle
+
+    def broken(path: Path) -> None:
+        raise KeyError("layers")
+
+    monkeypatch.setattr(Bundle, "open", broken)
+    result = edgekit("inspect", tiny_bundle)
+    assert result.exit_code == 70
+    assert result.stderr == "edgekit: internal error: KeyError: 'layers' (--debug shows where)\n"
+    assert "Traceback" in edgekit("inspect", tiny_bundle, "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("torch", ["export", "anything", "-o", "out"], "export"),
+        ("onnxscript", ["export", "CHECKPOINT", "-o", "out"], "export"),
+        ("onnxruntime", ["run", "BUNDLE", "-p", "a"], "onnx"),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    package: str, words: list[str], extra: str, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    places = {"BUNDLE": str(tiny_bundle), "CHECKPOINT": str(tiny_bundle.parent / "checkpoint")}
+    words = [places.get(w, w) for w in words]
+    code = f"import sys; sys.modules[{package!r}] = None; from edgekit.tools.cli import main; main({words!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = [text for text in done.stderr.splitlines() if not text.startswith("exporting ")]
+    assert package in line and f"pip install 'edgekit[{extra}]'" in line
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    started = process("inspect", tiny_bundle, "--runs", stdout=write)
+    os.close(write)
+    assert (started.communicate()[1], started.returncode) == ("", 1)
+
+
+# --- run ----------------------------------------------------------------------------------------------------
+
+
+def run_json(bundle: Path, *words: str) -> dict[str, Any]:
+    result = edgekit("run", bundle, "-p", "Hello", "--json", *words)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_run_prints_text_on_stdout_and_one_line_of_statistics_on_stderr(tiny_bundle: Path) -> None:
+    result = edgekit("run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\n")
+    (line,) = result.stderr.splitlines()
+    for said in ("tokens in 8 denoising steps", "tokens per forward", "tokens/s", "computing", "peak memory"):
+        assert said in line
+
+
+def test_run_json_has_text_tokens_statistics_and_plan(tiny_bundle: Path) -> None:
+    from edgekit.runtime.text import Tokenizer
+
+    found = run_json(tiny_bundle, "--max-new-tokens", "8", "--steps", "4")
+    assert found["text"] == Tokenizer(tiny_bundle / "tokenizer").decode(found["token_ids"])
+    assert found["statistics"]["denoising_steps"] == 4
+    assert found["statistics"]["committed_tokens"] == len(found["token_ids"])
+    assert found["plan"]["streamed_runs"] == 0 and found["plan"]["memory_bytes"] is None
+    text = edgekit("run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8", "--steps", "4").stdout
+    assert text.rstrip("\n") == found["text"].rstrip("\n")
+
+
+@pytest.mark.parametrize("bundle", ["tiny_bundle", "gemma_bundle"])
+def test_streamed_weights_give_the_same_answer(bundle: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(bundle)
+    resident = run_json(path, "--max-new-tokens", "16")
+    streamed = run_json(path, "--max-new-tokens", "16", "--memory", "8GB", "--resident", "0")
+    assert streamed["token_ids"] == resident["token_ids"]
+    assert streamed["plan"]["pinned_bytes"] == 0 and streamed["plan"]["memory_bytes"] == 8 * 10**9
+    steps = streamed["statistics"]["denoising_steps"]
+    assert streamed["statistics"]["engine"]["bytes_read"] >= steps * streamed["plan"]["streamed_bytes"] > 0
+    assert resident["statistics"]["engine"]["bytes_read"] == 0
+
+
+def test_seeds_and_options_reach_the_sampler(tiny_bundle: Path) -> None:
+    words = ["--max-new-tokens", "16", "--option", "temperature=1.5"]
+    first, again = (run_json(tiny_bundle, *words, "--seed", "3")["token_ids"] for _ in range(2))
+    other = run_json(tiny_bundle, *words, "--seed", "4")["token_ids"]
+    assert first == again != other
+
+
+def test_a_dash_reads_the_prompt_from_stdin(tiny_bundle: Path) -> None:
+    words = ["--json", "--max-new-tokens", "8"]
+    piped = edgekit("run", tiny_bundle, "-p", "-", *words, stdin="Why is the sky blue?\n")
+    typed = edgekit("run", tiny_bundle, "-p", "Why is the sky blue?", *words)
+    assert json.loads(piped.stdout)["token_ids"] == json.loads(typed.stdout)["token_ids"]
+
+
+def test_raw_and_system_change_what_the_model_sees(tiny_bundle: Path) -> None:
+    def prompt_tokens(*words: str) -> int:
+        found = run_json(tiny_bundle, "--max-new-tokens", "8", *words)
+        return int(found["statistics"]["engine"]["prompt_tokens"])
+
+    assert prompt_tokens("--raw") < prompt_tokens() < prompt_tokens("--system", "Be brief.")
+
+
+def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -> None:
+    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8"]
+    watched = edgekit(*words, "--watch")
+    assert watched.stdout == edgekit(*words).stdout
+    assert "--watch needs a terminal" in watched.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--memory", "1MB"], "a memory budget of 1 MB is too small; this model and length need at least"),
+        (["--memory", "10G"], "size '10G' is not understood; write 1GB"),
+        (["--memory", "0"], "size '0' is too small"),
+        (["--resident", "-1"], "size '-1' is not understood"),
+        (["--option", "temprature=1"], "did you mean temperature?"),
+        (["--option", "temperature=hot"], "temperature is 'hot'; use a number"),
+        (["--option", "temperature"], "is not name=value"),
+        (["--max-new-tokens", "600"], "pass the model's 512 positions"),
+        (["--watch", "--json"], "--watch and --json exclude each other"),
+        (["--raw", "--system", "x"], "no place for --system"),
+        (["-p", ""], "the prompt is empty"),
+    ],
+)
+def test_run_refuses_in_one_line(words: list[str], said: str, tiny_bundle: Path) -> None:
+    refused(edgekit("run", tiny_bundle, "-p", "Hello", *words), said)
+
+
+def test_a_budget_that_the_message_names_is_enough(tiny_bundle: Path) -> None:
+    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8", "--memory"]
+    needed = re.search(r"need at least (\d+) MB", edgekit(*words, "1MB").stderr)
+    assert needed is not None
+    # The process may have grown by a little since.
+    assert edgekit(*words, f"{int(needed[1]) + 20}MB").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["run", "-p", "a"], ["inspect"], ["verify"]], ids=lambda c: c[0])
+def test_what_is_no_bundle_is_refused(command: list[str], tmp_path: Path) -> None:
+    file, empty = tmp_path / "file", tmp_path / "empty"
+    file.write_text("{}")
+    empty.mkdir()
+    refused(edgekit(*command, tmp_path / "missing"), "missing: cannot open", "give the path of an exported bundle")
+    refused(edgekit(*command, file), "is a file; give the folder of a bundle")
+    refused(edgekit(*command, empty), "has no edgekit.json", "--resume")
+
+
+def test_run_refuses_damaged_weights(copy: Path) -> None:
+    weights = copy / "weights.safetensors"
+    with FlashFile(weights) as file:
+        run = file.run("layers.1")
+    flip(weights, run.offset + 100)
+    refused(edgekit("run", copy, "-p", "a"), "weights.safetensors: run layers.1 has xxh3")
+    os.truncate(weights, run.offset)
+    refused(edgekit("run", copy, "-p", "a"), "weights.safetensors")
+
+
+# --- inspect ------------------------------------------------------------------------------------------------
+
+
+def test_inspect_shows_what_is_in_a_bundle(gemma_bundle: Path) -> None:
+    result = edgekit("inspect", gemma_bundle, "--memory", "8GB", "--runs", "--tensors")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    for said in (
+        "diffusion_gemma",
+        "6 layers with 4 experts",
+        "self-conditioning",
+        "quantization: mixed4, groups of 32",
+        "programs: onnx (onnx-1)",
+        "memory of 8 GB",
+        "layers.0.experts.3",
+        "layers.5.self_attn.q_proj",
+        "the vision tower is left out",
+        "entropy_bound",
+        "written with",
+    ):
+        assert said in result.stdout
+    assert max(map(len, result.stdout.splitlines())) < 500 and "\x1b" not in result.stdout
+
+
+def test_inspect_json_agrees_with_the_flash_file(tiny_bundle: Path) -> None:
+    result = edgekit("inspect", tiny_bundle, "--memory", "8GB", "--runs", "--tensors", "--json")
+    found = json.loads(result.stdout)
+    with FlashFile(tiny_bundle / "weights.safetensors") as file:
+        assert [(r["name"], r["bytes"], r["xxh3"]) for r in found["runs"]] == [
+            (r.name, r.length, r.xxh3) for r in file.layout.runs
+        ]
+    assert found["sizes"]["weights"] == (tiny_bundle / "weights.safetensors").stat().st_size
+    roles = {(t["role"], t["bits"]) for t in found["tensors"]}
+    assert roles == {(r["role"], r["bits"]) for r in found["quantization"]["roles"]}
+    assert found["plan"]["streamed_bytes"] == 0 and found["plan"]["pinned_bytes"] > 0
+    assert "plan" not in json.loads(edgekit("inspect", tiny_bundle, "--json").stdout)
+
+
+def test_inspect_says_when_a_budget_is_too_small(tiny_bundle: Path) -> None:
+    refused(edgekit("inspect", tiny_bundle, "--memory", "1MB"), "a memory budget of 1 MB is too small")
+
+
+# --- verify -------------------------------------------------------------------------------------------------
+
+
+def test_verify_passes_a_whole_bundle(tiny_bundle: Path) -> None:
+    result = edgekit("verify", tiny_bundle)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "items are as they were written" in result.stdout
+    found = json.loads(edgekit("verify", tiny_bundle, "--json").stdout)
+    assert found["ok"] and found["surplus"] == []
+    names = {item["name"] for item in found["items"]}
+    assert {"edgekit.json", "weights.safetensors", "weights.safetensors run layers.0"} <= names
+    files = {p.relative_to(tiny_bundle).as_posix() for p in tiny_bundle.rglob("*") if p.is_file()}
+    assert files <= names
+
+
+def damaged(bundle: Path) -> list[str]:
+    """Names of the damaged items; both outputs agree on them."""
+    result, found = edgekit("verify", bundle), json.loads(edgekit("verify", bundle, "--json").stdout)
+    names = [item["name"] for item in found["items"] if item["damage"]]
+    assert result.exit_code == edgekit("verify", bundle, "--json").exit_code == (1 if names else 0)
+    assert found["ok"] is not bool(names)
+    assert [line.split(": ")[1] for line in result.stdout.splitlines()[:-1]] == names
+    return names
+
+
+def test_verify_names_the_run_and_the_file_of_a_flipped_byte(copy: Path) -> None:
+    with FlashFile(copy / "weights.safetensors") as file:
+        run = file.run("layers.1")
+    flip(copy / "weights.safetensors", run.offset + run.length - 1)  # padding counts too
+    assert damaged(copy) == ["weights.safetensors run layers.1", "weights.safetensors"]
+
+
+def test_verify_finds_a_flipped_byte_in_every_other_file(copy: Path) -> None:
+    files = [p for p in copy.rglob("*") if p.is_file() and p.name not in ("edgekit.json", "weights.safetensors")]
+    assert {p.suffix for p in files} >= {".json", ".onnx"}
+    for path in files:
+        whole = path.read_bytes()
+        flip(path, len(whole) // 2)
+        assert damaged(copy) == [path.relative_to(copy).as_posix()]
+        path.write_bytes(whole)
+    assert damaged(copy) == []
+
+
+def test_verify_finds_damage_in_the_header_and_the_manifest(copy: Path) -> None:
+    weights = copy / "weights.safetensors"
+    with FlashFile(weights) as file:
+        padding = file.layout.data_start - 1
+    flip(weights, padding)
+    assert "weights.safetensors" in damaged(copy)
+    flip(weights, padding)
+    flip(copy / "edgekit.json", 0)
+    assert damaged(copy) == ["edgekit.json"]
+
+
+def test_verify_finds_short_long_and_missing_files(copy: Path) -> None:
+    program = next((copy / "programs").iterdir())
+    weights = copy / "weights.safetensors"
+    program.unlink()
+    with open(copy / "quantization.json", "ab") as file:
+        file.write(b" ")
+    os.truncate(weights, weights.stat().st_size - 1)
+    assert set(damaged(copy)) >= {f"programs/{program.name}", "quantization.json", "weights.safetensors"}
+    result = edgekit("verify", copy)
+    assert f"programs/{program.name}: is missing" in result.stdout
+
+
+def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> None:
+    (copy / "notes.txt").write_text("mine")
+    result = edgekit("verify", copy)
+    assert result.exit_code == 0 and "notes.txt is not part of the bundle" in result.stderr
+
+
+# --- export -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--quant", "int3"], "unknown preset 'int3'; known: bf16, int8, mixed4, int4"),
+        (["--target", "ios17"], "unknown target 'ios17'; supported: host"),
+        (["--format", "gguf"], "target host does not run format 'gguf'; it runs: onnx"),
+        (["--group-size", "48"], "group size 48 is not supported"),
+        (["--override", "layers.*"], "override 'layers.*' is not PATTERN=BITS"),
+        (["--override", "layer.*=8"], "override 'layer.*' matches no weight"),
+        (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),
+    ],
+)
+def test_export_refuses_in_one_line(words: list[str], said: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", tmp_path / "out", "--json", *words)
+    refused(result, said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Path) -> None:
+    checkpoint = tiny_bundle.parent / "checkpoint"
+    (tmp_path / "mine").write_text("")
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "weights.safetensors.partial").write_text("")
+    refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
+    refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
+    refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
+    refused(edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues")
+
+
+def test_export_refuses_what_is_no_model(tmp_path: Path) -> None:
+    refused(edgekit("export", "no-such-model", "--json"), "no-such-model: no such directory", "tiny-gemma")
+    refused(edgekit("export", tmp_path, "--json", "-o", tmp_path / "out"), "config.json")
+
+
+def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.02)
+
+
+def test_an_interrupted_export_goes_on_with_resume(tiny_bundle: Path, tmp_path: Path) -> None:
+    checkpoint = tiny_bundle.parent / "checkpoint"
+    out = tmp_path / "checkpoint-host-mixed4"  # the default folder
+    begun = process("export", checkpoint, "--json", cwd=tmp_path)
+    # Programs are compiled for seconds after the weights are in place.
+    wait_for((out / "weights.safetensors").exists, begun)
+    begun.send_signal(signal.SIGINT)
+    stdout, stderr = begun.communicate()
+    assert (begun.returncode, stdout) == (130, "")
+    assert stderr.splitlines() == [
+        f"edgekit: interrupted; the same command with --resume goes on where it stopped in {out.name}"
+    ]
+    refused(edgekit("run", out, "-p", "a"), "has no edgekit.json", "--resume")
+
+    resumed = process("export", checkpoint, "--resume", cwd=tmp_path)
+    stdout, stderr = resumed.communicate()
+    assert resumed.returncode == 0, stderr
+    assert f"next: edgekit run {out.name} -p Hello" in stdout and "mlp" in stdout
+    assert "\x1b" not in stderr and len(stderr.splitlines()) < 10
+    assert edgekit("verify", out).exit_code == 0
+    manifest = json.loads((out / "edgekit.json").read_text())
+    assert manifest["provenance"]["checkpoint"] == "checkpoint"
+    ours, theirs = (run_json(b, "--max-new-tokens", "8")["token_ids"] for b in (out, tiny_bundle))
+    assert ours == theirs
+
+
+# --- demo ---------------------------------------------------------------------------------------------------
+
+
+def test_demo_tells_its_story_without_a_terminal(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "random", "llada", n_layers=2)
+    started = process("demo", "--model", tmp_path / "random", "-o", "out", "--memory", "400MB", cwd=tmp_path)
+    stdout, stderr = started.communicate()
+    assert started.returncode == 0, stderr
+    assert "\x1b" not in stdout + stderr
+    for said in (
+        "1. Export",
+        "bits each, scales included",
+        "> ",
+        "Every step read",
+        "0 B stayed in memory",
+        "Peak memory of the process",
+        "of the 400 MB allowed",
+        "edgekit run out -p",
+        "edgekit verify out",
+    ):
+        assert said in stdout
+    assert edgekit("verify", tmp_path / "out").exit_code == 0
+    another = edgekit("demo", "-o", tmp_path / "out")
+    assert another.exit_code == 2 and "holds a bundle of random; give another folder" in another.stderr
+
+
+# --- terminals ----------------------------------------------------------------------------------------------
+
+
+def on_terminal(
+    *words: str | Path, interrupt_after: str | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Exit code and everything that a terminal of 80 x 24 receives."""
+    master, slave = pty.openpty()
+    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **(environment or {})}
+    started = process(*words, stdin=slave, stdout=slave, stderr=slave, env=variables, start_new_session=True)
+    os.close(slave)
+    received = b""
+    while True:
+        ready, _, _ = select.select([master], [], [], 0.1)
+        if not ready and started.poll() is not None:
+            break
+        if ready:
+            try:
+                received += os.read(master, 65536)
+            except OSError:  # Linux says so when the other side is closed
+                break
+        if interrupt_after is not None and interrupt_after in received.decode(errors="replace"):
+            started.send_signal(signal.SIGINT)
+            interrupt_after = None
+    os.close(master)
+    return started.wait(), received.decode(errors="replace")
+
+
+def assert_clean(received: str) -> None:
+    """The cursor is visible, lines wrap, colours are off at the end."""
+    for on, off in (("\x1b[?25h", "\x1b[?25l"), ("\x1b[?7h", "\x1b[?7l")):
+        assert received.rfind(on) > received.rfind(off)
+
+
+def test_watch_draws_the_canvas_and_leaves_the_terminal_clean(gemma_bundle: Path) -> None:
+    code, received = on_terminal("run", gemma_bundle, "-p", "Hello", "--watch", "--resident", "0")
+    assert code == 0
+    assert "╭" in received and "╰" in received
+    assert re.search(r"step \d/8 · \d+% accepted · [\d.]+ kB read", received)
+    assert_clean(received)
+    # The panel is erased; what stays is the text and one line of statistics.
+    last = received[received.rfind("\x1b[?7h") :]
+    assert "╭" not in last and "denoising steps" in last
+
+
+def test_an_interrupted_watch_leaves_the_terminal_clean(tiny_bundle: Path) -> None:
+    words = ["run", tiny_bundle, "-p", "Hello", "--watch", "--max-new-tokens", "400", "--option", "stop_at_eos=false"]
+    code, received = on_terminal(*words, interrupt_after="block 2/13")
+    assert code == 130
+    assert received.rstrip().endswith("edgekit: interrupted")
+    assert_clean(received)
+
+
+def test_progress_stands_behind_the_text_and_is_erased(tiny_bundle: Path) -> None:
+    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "128", "--option", "stop_at_eos=false"]
+    code, received = on_terminal(*words)
+    assert code == 0 and re.search(r"block \d/4, step \d+/32", received)
+    # Every remark is written after the cursor was saved, and the cursor goes back before anything else.
+    assert received.count("\x1b7") >= received.count("\x1b8") >= 1
+    last = received[received.rfind("\x1b8\x1b[K") :]
+    assert "block" not in last and "denoising steps" in last
+    assert_clean(received + "\x1b[?25h")
+
+
+def test_a_dumb_terminal_gets_plain_text(tiny_bundle: Path) -> None:
+    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8", "--watch"]
+    code, received = on_terminal(*words, environment={"TERM": "dumb"})
+    assert code == 0 and "\x1b[" not in received and "needs a terminal" in received

@@ -1,0 +1,170 @@
+"""What the command line shows: sizes, text that a terminal would obey, tables, and the canvas."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from edgekit.runtime.sampling import Draft
+from edgekit.runtime.text import Tokenizer
+from edgekit.tools.answer import Outline
+from edgekit.tools.console import grouped, table
+from edgekit.tools.text import parse_size, size, visible
+from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0), ("1GB", 10**9), ("512MB", 512 * 10**6), ("512 mb", 512 * 10**6), ("1.5GiB", 3 << 29),
+        ("800_000_000", 800_000_000), ("3kB", 3000), ("0.5KiB", 512), ("7B", 7), ("2TB", 2 * 10**12),
+    ],
+)  # fmt: skip
+def test_sizes_are_parsed(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "GB", "1G", "1GiB2", "-1", "1e9", "1.5", "1.5B", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB", "1GBps"],
+)
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not understood; write 1GB"):
+        parse_size(text)
+
+
+@given(st.integers(0, 10**15))
+def test_a_size_is_shown_with_three_digits(count: int) -> None:
+    shown = size(count)
+    number, unit = shown.split(" ")
+    assert parse_size(shown) == pytest.approx(count, rel=0.006)
+    assert len(number.replace(".", "")) <= 4 and unit in ("B", "kB", "MB", "GB", "TB")
+
+
+@given(st.text())
+def test_visible_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = visible(text, keep="\n")
+    bad = [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\u200d"]
+    assert not bad
+    if text.isprintable():
+        assert shown == text
+
+
+def test_visible_names_what_it_replaces() -> None:
+    assert visible("a\x1b[31mb\x7f\x9b\u202e\n") == "a␛[31mb␡<U+009B><U+202E>␊"
+    assert visible("a\nb", keep="\n") == "a\nb"
+
+
+def test_a_table_without_a_terminal_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "layers.0." + "x" * 300
+    table(["name", "bits"], [[name, "4"], ["[b]short", "16"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["name", "bits"], [name, "4"], ["[b]short", "16"]]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_notes_of_many_tensors_are_one_line() -> None:
+    notes = ["the tower is left out: text only", "layers.0.up: groups of 16", "layers.1.up: groups of 16", "other"]
+    assert grouped(notes) == [
+        "the tower is left out: text only", "layers.0.up and 1 more: groups of 16", "other",
+    ]  # fmt: skip
+
+
+# --- the canvas ---------------------------------------------------------------------------------------------
+
+TEXT = "Größe, 你好 🙂 and été\nthe  quick fox"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    from checkpoints import write_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder, "llada", 384)
+    return Tokenizer(folder)
+
+
+def draft(ids: list[int], accepted: list[int], *, start: int = 0, step: int = 1, canvas: int = 0) -> Draft:
+    mask = np.zeros(len(ids), np.bool_)
+    mask[accepted] = True
+    return Draft(canvas, step, start, np.array(ids, np.int64), mask)
+
+
+def render(canvas: Canvas, width: int = 60, height: int = 24) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    with console.capture() as capture:
+        console.print(canvas.render(console))
+    return capture.get().splitlines()
+
+
+def test_tokens_read_as_in_the_whole_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(TEXT)
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), tokenizer.token_id("<|mdm_mask|>"))
+    canvas.draft(draft(ids, []), 0)
+    assert canvas.text().plain == TEXT
+
+
+def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> None:
+    mask, end = tokenizer.token_id("<|mdm_mask|>"), tokenizer.token_id("<|endoftext|>")
+    assert mask is not None and end is not None
+    (a,) = tokenizer.encode("a", add_special=False)
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), mask)
+    canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]), 0)
+    text = canvas.text()
+    assert text.plain == f"a{MASK}{MASK}a{SPECIAL}{SPECIAL}"
+    assert [str(s.style) for s in text.spans][:3] == ["bold", "dim", "dim"]
+    assert "bold green" in [str(s.style) for s in text.spans]
+    assert "67% accepted" in render(canvas)[-1]
+
+
+def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("\u0939", add_special=False)
+    assert len(ids) > 1
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), None)
+    canvas.draft(draft(ids, [0]), 0)
+    assert canvas.text().plain == "\u0939"
+    assert [str(s.style) for s in canvas.text().spans] == ["dim"]
+
+
+def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("abcd", add_special=False)
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(2, 8), None)
+    canvas.draft(draft(ids, [0], step=2), 3_000_000)
+    assert "canvas 1/2, step 2/8" in render(canvas)[-1] and "3 MB read" in render(canvas)[-1]
+    canvas.commit(ids)
+    canvas.draft(draft(ids[:1], [], start=len(ids), canvas=1), 0)
+    assert canvas.text().plain == "abcd" + tokenizer.decode(ids[:1])
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+@pytest.mark.parametrize("height", [3, 10, 50])
+def test_the_panel_fits_every_terminal_and_does_not_shrink(tokenizer: Tokenizer, width: int, height: int) -> None:
+    canvas = Canvas("a model with a long name\x1b[2J", Pieces(tokenizer), Outline(4, 32), None)
+    heights = []
+    for text in ("x", "wide 世界 \x1b[2J\r\x07 " * 30, "line\n" * 90, "x"):
+        canvas.draft(draft(tokenizer.encode(text), [0]), 10**9)
+        lines = render(canvas, width, height)
+        heights.append(len(lines))
+        assert len(lines) <= max(3, height - 1)
+        assert all(cell_len(line) <= width for line in lines)
+        assert all(line.isprintable() for line in lines)
+    assert heights == sorted(heights)
+
+
+def test_long_answers_show_the_place_that_changes(tokenizer: Tokenizer) -> None:
+    mask = tokenizer.token_id("<|mdm_mask|>")
+    assert mask is not None
+    (a,) = tokenizer.encode("a", add_special=False)
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(10, 32), mask)
+    ids = [mask] * 4000
+    ids[10] = a
+    canvas.draft(draft(ids, [10]), 0)
+    assert any("a" in line for line in render(canvas)[1:-1])

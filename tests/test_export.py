@@ -1,0 +1,242 @@
+"""The export pipeline: what a bundle holds, interruption and resumption, refusals, and bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bundles import TILE_BYTES
+from checkpoints import write_checkpoint
+
+from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Override, Scheme
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import EdgekitError, ResumeMismatch
+from edgekit.runtime.bundle import Bundle
+
+OPTIONS = ExportOptions(tile_bytes=TILE_BYTES)
+
+
+class NoPrograms:
+    """Replaces program conversion, which takes seconds and has its own tests."""
+
+    def __enter__(self) -> None:
+        from edgekit.export.formats import onnx
+
+        self.original = onnx.write_programs
+        onnx.write_programs = lambda folder, architecture, choices, progress: {}
+
+    def __exit__(self, *_: object) -> None:
+        from edgekit.export.formats import onnx
+
+        onnx.write_programs = self.original
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
+
+
+def test_two_exports_are_the_same_bytes_programs_included(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    for name in ("a", "b"):
+        export(tmp_path / "checkpoint", tmp_path / name, OPTIONS)
+    first = digests(tmp_path / "a")
+    assert first == digests(tmp_path / "b")
+    assert {"edgekit.json", "weights.safetensors", "quantization.json", "tokenizer/tokenizer.json"} <= set(
+        first
+    )
+    assert not [n for n in first if n.endswith((".partial", ".journal", ".report"))]
+
+
+def test_report_counts_every_parameter_and_bit(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe")
+    stored = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    with NoPrograms():
+        report = export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS).report
+    assert report.parameters == sum(t.size for t in stored.values())
+    flash = load_file(tmp_path / "out" / "weights.safetensors")
+    assert report.stored_bytes == sum(t.nbytes for n, t in flash.items() if not n.startswith("__pad__"))
+    written = json.loads((tmp_path / "out" / "quantization.json").read_text())
+    assert len(written) == len(report.tensors) == len({t["name"] for t in written})
+    errors = {t["name"]: t["relative_error"] for t in written}
+    assert 0 < errors["layers.0.self_attn.q_proj"] < 0.01 < errors["layers.0.experts.3.down"] < 0.2
+
+
+def test_a_bundle_opens_and_lists_its_layers(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "diffusion_gemma")
+    with NoPrograms():
+        result = export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    bundle = Bundle.open(tmp_path / "out")
+    assert [x.window for x in bundle.model.layers] == [8, 8, 8, 8, 8, None]
+    assert len(bundle.model.embedding.runs) > 1 and bundle.model.head is None
+    with bundle.open_weights() as file:
+        assert set(bundle.model.layers[0].experts) <= set(file.runs)
+    assert any("vision tower" in n for n in result.notes)
+    assert any("16 columns do not divide" in n for n in result.notes)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_export import NoPrograms, OPTIONS
+from edgekit.export.pipeline import export
+import dataclasses
+print("ready", flush=True)
+with NoPrograms():
+    export(Path({checkpoint!r}), Path({out!r}), dataclasses.replace(OPTIONS, resume=True))
+print("done", flush=True)
+"""
+
+
+def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None:
+    """An uninterrupted export is timed from its first write; then exports are killed at random moments of that span, each
+    continuing the last, until one finishes."""
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=4, num_experts=12)
+    code = SCRIPT.format(
+        tests=str(Path(__file__).parent), checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out")
+    )
+    whole = SCRIPT.format(
+        tests=str(Path(__file__).parent), checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "whole")
+    )
+
+    def start(script: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        return process
+
+    process = start(whole)
+    began = time.perf_counter()
+    assert process.wait(120) == 0
+    span = time.perf_counter() - began
+    rng, kills = random.Random(7), 0
+    while True:
+        process = start(code)
+        try:
+            # Later attempts live longer, so that the loop ends.
+            status = process.wait(rng.uniform(0.1, 0.6 + 0.2 * kills) * span)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(30)
+            kills += 1
+            assert not (tmp_path / "out" / "edgekit.json").exists(), (
+                "an unfinished export must not look whole"
+            )
+            continue
+        assert status == 0
+        break
+    assert kills >= 1, "nothing was interrupted"
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole")
+
+
+def test_an_unfinished_export_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    from edgekit.export import pipeline
+
+    written = []
+    real = pipeline.quantize_matrix
+
+    def fails(weight: object, bits: int, group: int) -> object:
+        written.append(bits)
+        if len(written) == 12:
+            raise KeyboardInterrupt
+        return real(weight, bits, group)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "quantize_matrix", fails)
+    with NoPrograms(), pytest.raises(KeyboardInterrupt):
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    monkeypatch.undo()
+    with pytest.raises(EdgekitError, match="unfinished export, which --resume continues"):
+        Bundle.open(tmp_path / "out")
+    with pytest.raises(ExportError, match="unfinished export; --resume continues it"):
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    with NoPrograms(), pytest.raises(ResumeMismatch, match="another export"):
+        other = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), resume=True)
+        export(tmp_path / "checkpoint", tmp_path / "out", other)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(tile_bytes=TILE_BYTES, resume=True))
+        export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
+    assert digests(tmp_path / "out") == digests(tmp_path / "whole")
+
+
+def test_existing_folders_are_not_overwritten(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "diary.txt").write_text("keep")
+    with pytest.raises(ExportError, match="holds files that are not a bundle"):
+        export(tmp_path / "checkpoint", tmp_path / "notes", ExportOptions(overwrite=True))
+    with pytest.raises(ExportError, match="is a file"):
+        export(tmp_path / "checkpoint", tmp_path / "notes" / "diary.txt", OPTIONS)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+        with pytest.raises(ExportError, match="already holds a bundle; --overwrite replaces it"):
+            export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+        int8 = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), overwrite=True)
+        export(tmp_path / "checkpoint", tmp_path / "out", int8)
+    assert manifests.load(tmp_path / "out").quantization["preset"] == "int8"
+    assert (tmp_path / "notes" / "diary.txt").read_text() == "keep"
+
+
+def test_damaged_weights_name_file_and_tensor(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    tensors = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    tensors["model.transformer.blocks.1.ff_out.weight"][3, 4] = float("nan")
+    save_file(tensors, tmp_path / "checkpoint" / "model.safetensors")
+    with pytest.raises(
+        QuantizationError, match=r"checkpoint: model\.transformer\.blocks\.1\.ff_out\.weight: .*NaN"
+    ):
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+
+
+def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe")
+    scheme = Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 16),))
+    with pytest.raises(QuantizationError, match="experts of a layer must all be float"):
+        export(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(scheme=scheme))
+
+
+MEASURE = """
+import resource, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from test_export import NoPrograms
+from edgekit.export.pipeline import ExportOptions, export
+import torch
+torch.zeros(8, 8) @ torch.zeros(8, 8)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with NoPrograms():
+    export(Path({checkpoint!r}), Path({out!r}), ExportOptions())
+print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_of_an_export_is_a_layer_not_the_model(tmp_path: Path) -> None:
+    """16 layers of 20 MB in float32 and tables of 67 MB: the whole would be 454 MB above the start."""
+    write_checkpoint(
+        tmp_path / "checkpoint", "llada", dtype="bfloat16",
+        d_model=512, n_heads=8, mlp_hidden_size=2560, n_layers=16, vocab_size=32768,
+    )  # fmt: skip
+    code = MEASURE.format(
+        tests=str(Path(__file__).parent), checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out")
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, peak = (int(x) * 1024 for x in done.stdout.split()[-2:])
+    layer = 4 * (4 * 512 * 512 + 3 * 512 * 2560)
+    assert peak - before < 2 * layer + (100 << 20), f"{(peak - before) / 1e6:.0f} MB above the start"

@@ -1,0 +1,141 @@
+"""A session under a memory budget measured from outside, and generation equal to transformers end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bundles import make_bundle
+from checkpoints import load_oracle, write_checkpoint
+from reference_denoiser import ReferenceDenoiser
+from torch_noise import TorchNoise
+
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.models import architecture
+from edgekit.export.quantize import Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.export.weights import load_float_weights
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.runtime.sampling import SAMPLERS, Committed
+from edgekit.runtime.session import Session, SessionOptions
+
+RUN = """
+import json, sys
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import Committed
+memory = int(sys.argv[2]) or None
+with Generator(sys.argv[1], memory_bytes=memory) as generator:
+    ids, stats = [], None
+    for event in generator.generate("x", Settings(max_new_tokens=64, steps=3)):
+        if isinstance(event, Committed):
+            ids += event.ids.tolist()
+    stats = event.stats.to_dict()
+print(json.dumps({"ids": ids, "engine": stats["engine"]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def large_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """110 MB of 8-bit weights."""
+    return make_bundle(
+        tmp_path_factory.mktemp("large"), "llada", Scheme("int8"), dtype="bfloat16",
+        d_model=1024, n_heads=8, mlp_hidden_size=2816, n_layers=8, vocab_size=2048,
+    )  # fmt: skip
+
+
+def run_watched(bundle: Path, memory: int) -> tuple[dict[str, Any], int]:
+    """The run's output, and its peak resident memory as the kernel reports it to the parent."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(bundle), str(memory)],
+        stdout=subprocess.PIPE,
+        env=dict(os.environ, OMP_NUM_THREADS="2"),
+    )
+    assert process.stdout is not None
+    peak = 0
+
+    def watch() -> None:
+        nonlocal peak
+        while process.poll() is None:
+            try:
+                status = Path(f"/proc/{process.pid}/status").read_text()
+            except OSError:
+                return
+            for line in status.splitlines():
+                if line.startswith("VmHWM:"):
+                    peak = max(peak, int(line.split()[1]) * 1024)
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    output = process.stdout.read()
+    assert process.wait(300) == 0
+    watcher.join()
+    return json.loads(output), peak
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_the_budget_holds_and_the_answer_is_the_same(large_bundle: Path) -> None:
+    resident, resident_peak = run_watched(large_bundle, 0)
+    assert resident["engine"]["streamed_bytes_per_step"] == 0
+    with pytest.raises(BudgetExceeded) as refused:
+        Session(large_bundle, SessionOptions(memory_bytes=1, positions=0, canvas=128))
+    # This test's own process is larger than a fresh one; what the budget must hold besides is the same.
+    with Session(large_bundle, SessionOptions(positions=0, canvas=128)) as session:
+        needs = session.needs
+    fresh = resident["engine"]["process_bytes"]
+    budget = refused.value.needed_bytes - needs.process + fresh + (30 << 20)
+    assert budget < resident_peak, "the budget must be one that the resident run does not keep"
+    streamed, peak = run_watched(large_bundle, budget)
+    assert 0 < streamed["engine"]["streamed_bytes_per_step"] < 110_000_000
+    assert streamed["ids"] == resident["ids"]
+    assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"
+
+
+def test_too_small_a_budget_says_what_would_do(large_bundle: Path) -> None:
+    with pytest.raises(
+        BudgetExceeded, match=r"budget of 1 MB is too small; .* at least \d+ MB \(process"
+    ) as refused:
+        Session(large_bundle, SessionOptions(memory_bytes=1_000_000))
+    with Session(
+        large_bundle, SessionOptions(memory_bytes=refused.value.needed_bytes + (16 << 20))
+    ) as session:
+        assert session.plan.streamed
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@torch.no_grad()
+def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, seed: int) -> None:
+    """Import, architecture and sampler together: tokens over three canvases equal those of `generate`, fed the
+    same random numbers. Random weights amplify a difference of 1e-6 tenfold a step through self-conditioning,
+    hence few steps; the sampler's own tests run more, over transformers' logits.
+    """
+    config = write_checkpoint(tmp_path, "diffusion_gemma", seed)
+    source = Checkpoint.open(tmp_path)
+    arch = architecture(source.config)
+    model = ReferenceModel(arch, load_float_weights(arch, source)).eval()
+    oracle = load_oracle(tmp_path)
+    prompt = np.random.default_rng(seed).integers(13, arch.vocab_size, 19)
+    length = config["canvas_length"]
+    torch.manual_seed(seed)
+    expected = oracle.generate(
+        torch.from_numpy(prompt)[None], max_new_tokens=3 * length, max_denoising_steps=3
+    )
+    sampler = SAMPLERS["diffusion_gemma"]
+    options = sampler.options(
+        source.generation_config, canvas_length=length, max_new_tokens=3 * length, max_denoising_steps=3
+    )
+    torch.manual_seed(seed)
+    events = sampler.generate(ReferenceDenoiser(model), prompt, options, TorchNoise())
+    ids = np.concatenate([e.ids for e in events if isinstance(e, Committed)])
+    sequences = getattr(expected, "sequences", expected)[0, len(prompt) :].numpy()
+    np.testing.assert_array_equal(ids, sequences[: len(ids)])
+    assert (sequences[len(ids) :] == options.pad_token_id).all()

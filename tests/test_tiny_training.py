@@ -1,0 +1,230 @@
+"""Training and measuring the tiny models: faster operators, padding, objectives, and the batched sampling loops."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgekit.export import ops
+from edgekit.export.models import architecture
+from edgekit.export.reference import MASKED, ReferenceModel
+from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, sampler
+from edgekit.tools.tiny import corpus, fast_ops, tokenizer
+from edgekit.tools.tiny.evaluate import measure, reference_subject, sampler_options, table
+from edgekit.tools.tiny.lockstep import Lockstep
+from edgekit.tools.tiny.models import MODELS
+from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objective, to_inputs
+
+
+def small(family: str, seed: int = 0, std: float = 0.15) -> ReferenceModel:
+    """Two layers of the shipped shape; by default with weights large enough for positions and noise to matter."""
+    config = copy.deepcopy(MODELS[family][0])
+    if family == "gemma":
+        config["text_config"] |= {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 8,
+        }
+    else:
+        config["n_layers"] = 2
+    return ReferenceModel.random(architecture(config), seed, std)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 2),
+    repeat=st.integers(1, 3),
+    length=st.integers(1, 9),
+    prefix=st.integers(0, 6),
+    masked=st.booleans(),
+)
+@settings(deadline=None, max_examples=40)
+def test_fast_attention_equals_the_operator(
+    seed: int, batch: int, groups: int, repeat: int, length: int, prefix: int, masked: bool
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, groups * repeat, length, 8, generator=g)
+    k, v = torch.randn(2, batch, groups, length, 8, generator=g)
+    pk, pv = torch.randn(2, batch, groups, prefix, 8, generator=g)
+    mask = None
+    if masked:
+        hidden = torch.rand(batch, 1, length, prefix + length, generator=g) < 0.3
+        hidden[..., -1] = False
+        mask = torch.zeros(hidden.shape).masked_fill(hidden, MASKED)
+    ours, theirs = (f(q, k, v, pk, pv, mask, 0.7) for f in (fast_ops.attention, ops.attention))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@given(seed=st.integers(0, 1000), tokens=st.integers(1, 40), count=st.integers(1, 5), data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_fast_experts_equal_the_operator_with_gradients(
+    seed: int, tokens: int, count: int, data: st.DataObject
+) -> None:
+    top_k = data.draw(st.integers(1, count))
+    g = torch.Generator().manual_seed(seed)
+    index = torch.stack([torch.randperm(count, generator=g)[:top_k] for _ in range(tokens)])
+    shapes = ((tokens, 16), (tokens, top_k), (count, 12, 16), (count, 16, 6))
+    given_values = [torch.randn(s, generator=g) for s in shapes]
+    outputs, gradients = [], []
+    for function in (fast_ops.experts, ops.experts):
+        x, weight, gate_up, down = (t.clone().requires_grad_() for t in given_values)
+        out = function(x, index, weight, gate_up, None, None, down, None, None, "gelu_tanh")
+        out.square().sum().backward()
+        outputs.append(out.detach())
+        gradients.append([t.grad for t in (x, weight, gate_up, down)])
+    torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+
+
+def test_training_operators_are_undone_after_an_error() -> None:
+    before = ops.attention, ops.experts
+    with pytest.raises(RuntimeError, match="stop"), fast_ops.training_operators():
+        assert ops.experts is fast_ops.experts
+        raise RuntimeError("stop")
+    assert (ops.attention, ops.experts) == before
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_padding_of_prompts_changes_nothing(family: str) -> None:
+    """Logits of a row in a padded batch are those of the row alone, without padding, positions or masks."""
+    model, encoder = small(family), corpus.Encoder(family)
+    chosen = objective(model)
+    _, question = corpus.held_out(encoder, "question", 1, 32)
+    _, addition = corpus.held_out(encoder, "addition", 1, 32)
+    prompts = [list(b.prompt[0]) for b in (question, addition)]
+    targets = [list(b.answer[0, : b.answer_lengths[0]]) for b in (question, addition)]
+    both = corpus.collate([], prompts, targets, encoder.family, 80, 32)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        together, corrupted = chosen.corrupted_logits(to_inputs(both), 0.0, generator)
+        assert not corrupted.any()
+        for row, ids in enumerate(prompts):
+            prompt, canvas = torch.tensor([ids]), torch.from_numpy(both.answer[row : row + 1])
+            if family == "gemma":
+                alone = model.denoise(canvas, model.encode(prompt))
+            else:
+                alone = model.denoise(torch.cat((prompt, canvas), 1))[:, len(ids) :]
+            torch.testing.assert_close(together[row], alone[0], atol=1e-4, rtol=1e-4)
+
+
+def test_noise_levels_cover_the_unit_interval() -> None:
+    levels = noise_levels(16, "cpu").sort().values
+    assert ((levels * 16).ceil() == torch.arange(1, 17)).all()
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_objective_can_be_learned(family: str) -> None:
+    """A few updates on one batch lower the loss and raise the denoising accuracy far above that of the start."""
+    torch.manual_seed(0)
+    model, encoder = small(family, std=0.02), corpus.Encoder(family)
+    _, batch = corpus.held_out(encoder, "question", 8, 16)
+    inputs, chosen = to_inputs(batch), objective(model, copies=2)
+    before = denoising_accuracy(chosen, inputs, 0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    losses = []
+    with fast_ops.training_operators():
+        for _ in range(40):
+            loss = chosen.loss(inputs)
+            loss.backward()
+            losses.append(loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert losses[-1] < 0.5 * losses[0]
+    assert denoising_accuracy(chosen, inputs, 0.5) > before + 0.4
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_every_weight_gets_a_gradient(family: str) -> None:
+    torch.manual_seed(0)
+    model, encoder = small(family), corpus.Encoder(family)
+    _, batch = corpus.held_out(encoder, "json", 8, 32)
+    with fast_ops.training_operators():
+        objective(model).loss(to_inputs(batch)).backward()
+    for name, weight in model.weights().items():
+        assert weight.grad is not None and bool(weight.grad.abs().sum() > 0), name
+
+
+class Alone:
+    """A denoiser of one row, straight from the reference model."""
+
+    def __init__(self, model: ReferenceModel) -> None:
+        self.model, self.prefix = model, None
+
+    vocab_size = tokenizer.VOCAB_SIZE
+
+    @property
+    def prefix_length(self) -> int:
+        return 0 if self.prefix is None else self.prefix[0][0].shape[2]
+
+    def reset(self) -> None:
+        self.prefix = None
+
+    def prefill(self, ids: Any) -> None:
+        with torch.no_grad():
+            self.prefix = self.model.encode(torch.from_numpy(np.asarray(ids))[None], self.prefix)
+
+    def denoise(self, ids: Any, request: HeadRequest, soft: Any = None) -> Any:
+        lockstep = Lockstep(self.model)
+        with torch.no_grad():
+            given_soft = None if soft is None else torch.from_numpy(soft)[None]
+            hidden = self.model.hidden(torch.from_numpy(np.asarray(ids))[None], self.prefix, given_soft)
+            return lockstep._head(hidden[0], request)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> None:
+    model, encoder = small(family), corpus.Encoder(family)
+    overrides: dict[str, Any] = (
+        {"max_denoising_steps": 4, "canvas_length": 16, "max_new_tokens": 32}
+        if family == "gemma"
+        else {"steps": 8, "gen_length": 16, "block_length": 8}
+    )
+    options = sampler_options(family, MODELS[family][1], **overrides)
+    loop = sampler("diffusion_gemma" if family == "gemma" else "llada")
+    prompts = encoder.prompts([encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi")])
+
+    def generate(denoiser: Any, index: int) -> list[int]:
+        events = loop.generate(denoiser, prompts[index], options, PhiloxNoise(index))
+        return [t for e in events if isinstance(e, Committed) for t in e.ids.tolist()]
+
+    jobs = [lambda denoiser, i=i: generate(denoiser, i) for i in range(3)]
+    together = Lockstep(model).run(jobs)
+    assert together == [generate(Alone(model), i) for i in range(3)]
+    assert len({tuple(t) for t in together}) == 3
+
+
+def test_lockstep_raises_the_error_of_a_job_and_finishes_the_others() -> None:
+    model = small("llada")
+    finished = []
+
+    def good(denoiser: Any) -> None:
+        for _ in range(3):
+            denoiser.denoise(np.arange(4), HeadRequest())
+        finished.append(True)
+
+    def bad(denoiser: Any) -> None:
+        denoiser.denoise(np.arange(4), HeadRequest())
+        raise KeyError("broken job")
+
+    with pytest.raises(KeyError, match="broken job"):
+        Lockstep(model).run([good, bad, good])
+    assert len(finished) == 2
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_measure_reports_every_task_and_a_table(family: str) -> None:
+    overrides: dict[str, Any] = {"max_denoising_steps": 2} if family == "gemma" else {"steps": 4}
+    subject = reference_subject(small(family), family, MODELS[family][1], **overrides)
+    report = measure(subject, per_task=2, tasks=("addition-2", "json"), levels=(0.5, 1.0))
+    assert set(report.exact_match) == {"addition-2", "json"}
+    assert all(0 <= x <= 1 for r in report.denoising.values() for x in r.values())
+    text = table(report).splitlines()
+    assert [line.split()[0] for line in text] == ["task", "addition-2", "json", "mean"]
