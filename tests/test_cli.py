@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from edgekit.flashload.reader import FlashFile
 from edgekit.tools.cli import COMMANDS, main
 
+
 def edgekit(*words: str | Path, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(w) for w in words], input=stdin)
 
@@ -74,7 +75,7 @@ def test_help_imports_no_framework() -> None:
         "from edgekit.tools.cli import COMMANDS, main\n"
         "for words in ['--help'], *([name, '--help'] for name in COMMANDS):\n"
         "    assert CliRunner().invoke(main, words).exit_code == 0\n"
-        "heavy = {'torch', 'onnxruntime', 'onnx', 'numpy', 'tokenizers', 'rich'}\n"
+        "heavy = {'torch', 'onnxruntime', 'onnx', 'tokenizers', 'rich'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == []
@@ -106,7 +107,13 @@ def test_an_unknown_command_suggests_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--nope"], ["run"], ["run", "x", "--nope"], ["run", "x", "-p", "a", "--steps", "0"], ["verify", "x", "y"]],
+    [
+        ["--nope"],
+        ["run"],
+        ["run", "x", "--nope"],
+        ["run", "x", "-p", "a", "--steps", "0"],
+        ["verify", "x", "y"],
+    ],
 )
 def test_wrong_usage_is_one_line_that_names_the_help(words: list[str]) -> None:
     refused(edgekit(*words), "--help")
@@ -267,7 +274,9 @@ def test_what_is_no_bundle_is_refused(command: list[str], tmp_path: Path) -> Non
     file, empty = tmp_path / "file", tmp_path / "empty"
     file.write_text("{}")
     empty.mkdir()
-    refused(edgekit(*command, tmp_path / "missing"), "missing: cannot open", "give the path of an exported bundle")
+    refused(
+        edgekit(*command, tmp_path / "missing"), "missing: cannot open", "give the path of an exported bundle"
+    )
     refused(edgekit(*command, file), "is a file; give the folder of a bundle")
     refused(edgekit(*command, empty), "has no edgekit.json", "--resume")
 
@@ -357,7 +366,9 @@ def test_verify_names_the_run_and_the_file_of_a_flipped_byte(copy: Path) -> None
 
 
 def test_verify_finds_a_flipped_byte_in_every_other_file(copy: Path) -> None:
-    files = [p for p in copy.rglob("*") if p.is_file() and p.name not in ("edgekit.json", "weights.safetensors")]
+    files = [
+        p for p in copy.rglob("*") if p.is_file() and p.name not in ("edgekit.json", "weights.safetensors")
+    ]
     assert {p.suffix for p in files} >= {".json", ".onnx"}
     for path in files:
         whole = path.read_bytes()
@@ -426,7 +437,9 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
-    refused(edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues")
+    refused(
+        edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues"
+    )
 
 
 def test_export_refuses_what_is_no_model(tmp_path: Path) -> None:
@@ -500,7 +513,13 @@ def on_terminal(
 ) -> tuple[int, str]:
     """Exit code and everything that a terminal of 80 x 24 receives."""
     master, slave = pty.openpty()
-    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **(environment or {})}
+    variables = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "COLUMNS": "80",
+        "LINES": "24",
+        **(environment or {}),
+    }
     started = process(*words, stdin=slave, stdout=slave, stderr=slave, env=variables, start_new_session=True)
     os.close(slave)
     received = b""
@@ -530,7 +549,7 @@ def test_watch_draws_the_canvas_and_leaves_the_terminal_clean(gemma_bundle: Path
     code, received = on_terminal("run", gemma_bundle, "-p", "Hello", "--watch", "--resident", "0")
     assert code == 0
     assert "╭" in received and "╰" in received
-    assert re.search(r"step \d/8 · \d+% accepted · [\d.]+ kB read", received)
+    assert re.search(r"step \d/8 · \d+% accepted · [\d.]+ [kM]B read", received)
     assert_clean(received)
     # The panel is erased; what stays is the text and one line of statistics.
     last = received[received.rfind("\x1b[?7h") :]
@@ -538,7 +557,17 @@ def test_watch_draws_the_canvas_and_leaves_the_terminal_clean(gemma_bundle: Path
 
 
 def test_an_interrupted_watch_leaves_the_terminal_clean(tiny_bundle: Path) -> None:
-    words = ["run", tiny_bundle, "-p", "Hello", "--watch", "--max-new-tokens", "400", "--option", "stop_at_eos=false"]
+    words = [
+        "run",
+        tiny_bundle,
+        "-p",
+        "Hello",
+        "--watch",
+        "--max-new-tokens",
+        "400",
+        "--option",
+        "stop_at_eos=false",
+    ]
     code, received = on_terminal(*words, interrupt_after="block 2/13")
     assert code == 130
     assert received.rstrip().endswith("edgekit: interrupted")

@@ -34,7 +34,23 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GB", "1G", "1GiB2", "-1", "1e9", "1.5", "1.5B", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB", "1GBps"],
+    [
+        "",
+        "GB",
+        "1G",
+        "1GiB2",
+        "-1",
+        "1e9",
+        "1.5",
+        "1.5B",
+        "1,5GB",
+        "1__0",
+        "_1",
+        ".5GB",
+        "1 G B",
+        "٣GB",
+        "1GBps",
+    ],
 )
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not understood; write 1GB"):
@@ -52,7 +68,9 @@ def test_a_size_is_shown_with_three_digits(count: int) -> None:
 @given(st.text())
 def test_visible_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
     shown = visible(text, keep="\n")
-    bad = [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\u200d"]
+    bad = [
+        c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\n\u200d"
+    ]
     assert not bad
     if text.isprintable():
         assert shown == text
@@ -72,7 +90,12 @@ def test_a_table_without_a_terminal_is_never_cut(capsys: pytest.CaptureFixture[s
 
 
 def test_notes_of_many_tensors_are_one_line() -> None:
-    notes = ["the tower is left out: text only", "layers.0.up: groups of 16", "layers.1.up: groups of 16", "other"]
+    notes = [
+        "the tower is left out: text only",
+        "layers.0.up: groups of 16",
+        "layers.1.up: groups of 16",
+        "other",
+    ]
     assert grouped(notes) == [
         "the tower is left out: text only", "layers.0.up and 1 more: groups of 16", "other",
     ]  # fmt: skip
@@ -106,7 +129,7 @@ def render(canvas: Canvas, width: int = 60, height: int = 24) -> list[str]:
 
 
 def test_tokens_read_as_in_the_whole_text(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode(TEXT)
+    ids = tokenizer.encode(TEXT, add_special=False)
     canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), tokenizer.token_id("<|mdm_mask|>"))
     canvas.draft(draft(ids, []), 0)
     assert canvas.text().plain == TEXT
@@ -138,7 +161,8 @@ def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("abcd", add_special=False)
     canvas = Canvas("tiny", Pieces(tokenizer), Outline(2, 8), None)
     canvas.draft(draft(ids, [0], step=2), 3_000_000)
-    assert "canvas 1/2, step 2/8" in render(canvas)[-1] and "3 MB read" in render(canvas)[-1]
+    footer = render(canvas, width=80)[-1]
+    assert "canvas 1/2, step 2/8 · 25% accepted · 3 MB read" in footer
     canvas.commit(ids)
     canvas.draft(draft(ids[:1], [], start=len(ids), canvas=1), 0)
     assert canvas.text().plain == "abcd" + tokenizer.decode(ids[:1])
@@ -146,7 +170,9 @@ def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 200])
 @pytest.mark.parametrize("height", [3, 10, 50])
-def test_the_panel_fits_every_terminal_and_does_not_shrink(tokenizer: Tokenizer, width: int, height: int) -> None:
+def test_the_panel_fits_every_terminal_and_does_not_shrink(
+    tokenizer: Tokenizer, width: int, height: int
+) -> None:
     canvas = Canvas("a model with a long name\x1b[2J", Pieces(tokenizer), Outline(4, 32), None)
     heights = []
     for text in ("x", "wide 世界 \x1b[2J\r\x07 " * 30, "line\n" * 90, "x"):

@@ -1,4 +1,5 @@
-"""Training and measuring the tiny models: faster operators, padding, objectives, and the batched sampling loops."""
+"""Training and measuring the tiny models: faster operators, padding, objectives, and the batched sampling
+loops."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objec
 
 
 def small(family: str, seed: int = 0, std: float = 0.15) -> ReferenceModel:
-    """Two layers of the shipped shape; by default with weights large enough for positions and noise to matter."""
+    """Two layers of the shipped shape; by default with weights large enough for positions and noise to
+    matter."""
     config = copy.deepcopy(MODELS[family][0])
     if family == "gemma":
         config["text_config"] |= {
@@ -122,7 +124,7 @@ def test_noise_levels_cover_the_unit_interval() -> None:
 
 @pytest.mark.parametrize("family", MODELS)
 def test_objective_can_be_learned(family: str) -> None:
-    """A few updates on one batch lower the loss and raise the denoising accuracy far above that of the start."""
+    """A few updates on one batch lower the loss and raise the denoising accuracy far above the start."""
     torch.manual_seed(0)
     model, encoder = small(family, std=0.02), corpus.Encoder(family)
     _, batch = corpus.held_out(encoder, "question", 8, 16)
@@ -189,7 +191,9 @@ def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> Non
     )
     options = sampler_options(family, MODELS[family][1], **overrides)
     loop = sampler("diffusion_gemma" if family == "gemma" else "llada")
-    prompts = encoder.prompts([encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi")])
+    prompts = encoder.prompts(
+        [encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi")]
+    )
 
     def generate(denoiser: Any, index: int) -> list[int]:
         events = loop.generate(denoiser, prompts[index], options, PhiloxNoise(index))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -89,8 +91,13 @@ class Steps:
         self._first, self._quiet = first, quiet
         self._bar: Progress | None = None
         self._task: Any = None
+        self._interrupted = False
+        self._handler: Any = None
 
     def __enter__(self) -> Steps:
+        # Libraries that catch everything swallow Ctrl-C now and then: it is raised again at the next step.
+        if threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGINT, self._interrupt)
         if not self._quiet and on_terminal(sys.stderr):
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
@@ -110,6 +117,7 @@ class Steps:
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage of `total` units; 0 when nobody knows how long it takes."""
+        self._check()
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
@@ -124,6 +132,7 @@ class Steps:
 
     def advance(self, done: int, what: str) -> None:
         """`done` more units; `what` has just been finished or is under way."""
+        self._check()
         if self._bar is not None:
             self._bar.update(self._task, advance=done, what=visible(what))
             task = next(t for t in self._bar.tasks if t.id == self._task)
@@ -133,8 +142,18 @@ class Steps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
         if self._bar is not None:
             self._bar.stop()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
+
+    def _check(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
 
 
 class Status:
@@ -158,7 +177,8 @@ class Status:
             return
         from rich.cells import set_cell_size
 
-        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        # Terminals that nobody has told their size have 0 columns.
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
         back = "\x1b8\x1b[K" if self._shown else ""
         left = width - self._column % width - 1
         if left < _STATUS_COLUMNS:

@@ -47,7 +47,7 @@ def size(count: int | float) -> str:
     while value >= 999.5 and len(prefixes) > 1:
         value /= 1000
         del prefixes[0]
-    return f"{value:.4g} {prefixes[0]}B" if value >= 1000 else f"{value:.3g} {prefixes[0]}B"
+    return f"{value:.0f} {prefixes[0]}B" if value >= 999.5 else f"{value:.3g} {prefixes[0]}B"
 
 
 def parse_size(text: str) -> int:

@@ -2,9 +2,9 @@
 
     python -m edgekit.tools.train_tiny gemma --minutes 55 --out build/tiny/tiny-gemma [--threads 1] [--resume]
 
-The learning rate and the curriculum follow the share of `--minutes` that has passed, so that every budget ends with a
-finished schedule. What is saved are averaged weights (EMA) in bfloat16. The state to resume from is kept beside the
-output, in `<out>.train.pt`.
+The learning rate and the curriculum follow the share of `--minutes` that has passed, so that every budget
+ends with a finished schedule. What is saved are averaged weights (EMA) in bfloat16. The state to resume from
+is kept beside the output, in `<out>.train.pt`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Both are read when the libraries start. Batches come in few shapes; the matrix code of all of them stays cached.
+# Both are read when the libraries start. Batches come in few shapes; the matrix code of all of them stays
+# cached.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -55,7 +56,6 @@ class Settings:
     tokens: int = 3072
     copies: int = 4
     seed: int = 0
-    compile: bool = False
     report_minutes: float = 5.0
     device: str = "cpu"
 
@@ -73,7 +73,8 @@ class Progress:
 
 
 def learning_rate(share: float, step: int, peak: float) -> float:
-    """Linear warm-up over 100 steps, then a cosine over the time budget (share 0..1) down to 2 % of the peak."""
+    """Linear warm-up over 100 steps, then a cosine over the time budget (share 0..1) down to 2 % of the
+    peak."""
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
     return peak * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
 
@@ -95,10 +96,11 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
         self.encoder = corpus.Encoder(settings.family)
         self.progress = Progress()
-        if settings.compile:
-            modules = {id(layer.module): layer.module for layer in self.model.architecture.layers}
-            for module in modules.values():
-                module.forward = torch.compile(module.forward, dynamic=True)  # type: ignore[method-assign]
+
+    @property
+    def copies(self) -> int:
+        """Noisy answers per prompt: more than one only where the prompt is encoded apart from the answer."""
+        return self.settings.copies if self.model.architecture.causal_prefix else 1
 
     @property
     def state_path(self) -> Path:
@@ -152,14 +154,13 @@ class Trainer:
     def batches(self) -> Iterator[corpus.Batch]:
         """Batches by the curriculum: mostly short canvases, then half of them of full length."""
         seed = self.settings.seed + 1000 * self.progress.resumed
-        common = {
-            "tokens": self.settings.tokens,
-            "answer_copies": self.settings.copies if self.settings.family == "gemma" else 1,
-        }
-        short = corpus.batches(
-            self.encoder, corpus.BatchOptions(canvas_lengths=SHORT_CANVASES, **common), seed
-        )
-        full = corpus.batches(self.encoder, corpus.BatchOptions(canvas_lengths=(CANVAS,), **common), seed + 1)
+        copies = self.copies
+
+        def stream(canvases: tuple[int, ...], seed: int) -> Iterator[corpus.Batch]:
+            options = corpus.BatchOptions(canvases, tokens=self.settings.tokens, answer_copies=copies)
+            return corpus.batches(self.encoder, options, seed)
+
+        short, full = stream(SHORT_CANVASES, seed), stream((CANVAS,), seed + 1)
         rng = random.Random(seed)
         while True:
             yield next(full if rng.random() < LONG_SHARE[self.share >= LONG_FROM] else short)
@@ -181,9 +182,8 @@ class Trainer:
             names = list(self.averaged)
             current = self.model.weights()
             torch._foreach_lerp_([self.averaged[n] for n in names], [current[n] for n in names], 1 - decay)
-        copies = self.settings.copies if self.settings.family == "gemma" else 1
         self.progress.step += 1
-        self.progress.positions += batch.prompt.size + copies * batch.answer.size
+        self.progress.positions += batch.prompt.size + self.copies * batch.answer.size
         self.progress.examples += len(batch.tasks)
         return float(loss.detach())
 
@@ -196,7 +196,8 @@ class Trainer:
                 self.averaged[name].copy_(trained)
 
     def report(self, per_task: int) -> dict[str, Any]:
-        """Denoising accuracy of the averaged weights on held-out examples: by level, and by task at full noise."""
+        """Denoising accuracy of the averaged weights on held-out examples: by level, and by task at full
+        noise."""
         self.swap()
         found: dict[str, dict[float, float]] = {}
         for task in MEASURED:
@@ -224,7 +225,7 @@ class Trainer:
             loss = value if not loss else 0.98 * loss + 0.02 * value
             if not math.isfinite(value):
                 raise click.ClickException(
-                    f"step {progress.step}: the loss is {value}; lower --learning-rate and start again"
+                    f"step {progress.step}: the loss is {value}; start again with a lower --learning-rate"
                 )
             if now - line >= 20:
                 rate = (progress.positions - since) / (now - line)
@@ -244,7 +245,8 @@ class Trainer:
                 click.echo(json.dumps(entry))
                 self.save_state()
                 self.save_model()
-                last = reported = time.perf_counter()  # reports are not training time
+                # Reports are not training time.
+                last = reported = line = time.perf_counter()
         self.save_state()
         self.save_model()
 
@@ -289,7 +291,6 @@ def main(
     tokens: int,
     copies: int,
     seed: int,
-    compile_: bool,
     report_minutes: float,
     per_task: int,
 ) -> None:
@@ -298,7 +299,7 @@ def main(
         torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = Settings(
-        family, minutes, out, learning_rate, tokens, copies, seed, compile_, report_minutes, device
+        family, minutes, out, learning_rate, tokens, copies, seed, report_minutes, device
     )
     trainer = Trainer(settings)
     if resume:

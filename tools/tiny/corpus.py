@@ -34,9 +34,10 @@ MIXTURE: dict[str, float] = {
 class BatchOptions:
     """What batches look like.
 
-    `prompt_widths` and `canvas_lengths` are what to choose from: prompts and answers take the first width they
-    fit into, longer ones are skipped. Few widths keep the number of distinct matrix shapes small. `tokens` bounds B * (P + answer_copies * A), the positions of a batch.
-    `history` is the probability of one or two earlier turns before the prompt.
+    `prompt_widths` and `canvas_lengths` are what to choose from: prompts and answers take the first width
+    they fit into, longer ones are skipped. Few widths keep the number of distinct matrix shapes small.
+    `tokens` bounds B * (P + answer_copies * A), the positions of a batch. `history` is the probability of one
+    or two earlier turns before the prompt.
     """
 
     canvas_lengths: tuple[int, ...] = (32, 64, 128)

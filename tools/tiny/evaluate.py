@@ -2,8 +2,8 @@
 
     python -m edgekit.tools.tiny.evaluate MODEL_OR_BUNDLE [--per-task 100] [--json]
 
-MODEL_OR_BUNDLE is a Hugging Face directory, run by the reference model in batches, or a bundle, run by its engine. Both
-are sampled with the product's own loops and the options of the model's generation config.
+MODEL_OR_BUNDLE is a Hugging Face directory, run by the reference model in batches, or a bundle, run by its
+engine. Both are sampled with the product's own loops and the options of the model's generation config.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Runner = Callable[[Sequence[Callable[[Denoiser], Any]]], list[Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be measured: its family ("gemma", "llada"), how jobs on a denoiser are run, and sampler options."""
+    """A model to be measured: its family ("gemma", "llada"), how jobs on a denoiser are run, and sampler
+    options."""
 
     family: str
     run: Runner
@@ -42,8 +43,8 @@ class Subject:
 
 @dataclass
 class Report:
-    """Shares 0..1. `steps` is the mean number of denoising steps per answer, `denoising` maps a noise level to the
-    share of corrupted answer positions that one pass restores."""
+    """Shares 0..1. `steps` is the mean number of denoising steps per answer, `denoising` maps a noise level
+    to the share of corrupted answer positions that one pass restores."""
 
     exact_match: dict[str, float] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
@@ -60,7 +61,9 @@ def sampler_options(family: str, generation_config: dict[str, Any], **overrides:
     return sampler("llada").options(generation_config, **{"stop_at_eos": True, **overrides})
 
 
-def answers(subject: Subject, prompts: Sequence[list[int]], encoder: Encoder, seed: int = 0) -> list[tuple[str, int]]:
+def answers(
+    subject: Subject, prompts: Sequence[list[int]], encoder: Encoder, seed: int = 0
+) -> list[tuple[str, int]]:
     """(answer text, denoising steps) for prompts given as ids. Prompt i draws its noise from seed + i."""
     loop = sampler("diffusion_gemma" if subject.family == "gemma" else "llada")
 
@@ -85,9 +88,15 @@ def _in_batches(run: Runner, jobs: Sequence[Callable[[Denoiser], Any]]) -> list[
 
 
 def restored(
-    subject: Subject, prompts: Sequence[list[int]], targets: Sequence[list[int]], fill: int, level: float, seed: int = 0
+    subject: Subject,
+    prompts: Sequence[list[int]],
+    targets: Sequence[list[int]],
+    fill: int,
+    level: float,
+    seed: int = 0,
 ) -> float:
-    """Share of corrupted answer positions (end of turn included, fill not) that one denoising pass gets right."""
+    """Share of corrupted answer positions (end of turn included, fill not) that one denoising pass gets
+    right."""
     masked = subject.family == "llada"
 
     def job(index: int, prompt: list[int], target: list[int]) -> Callable[[Denoiser], tuple[int, int]]:
@@ -124,7 +133,8 @@ def measure(
     levels: Sequence[float] = LEVELS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Run everything on `per_task` held-out examples of each task; `progress` gets a line per finished task."""
+    """Run everything on `per_task` held-out examples of each task; `progress` gets a line per finished
+    task."""
     encoder, report, start = Encoder(subject.family), Report(per_task=per_task), time.perf_counter()
     for task in tasks:
         chosen: list[Example] = examples(task, per_task, seed)
@@ -134,23 +144,33 @@ def measure(
         report.steps[task] = sum(steps for _, steps in found) / per_task
         targets = encoder.answers([e.answer for e in chosen])
         report.denoising[task] = {
-            str(level): restored(subject, prompts, targets, encoder.family.fill_id, level, seed) for level in levels
+            str(level): restored(subject, prompts, targets, encoder.family.fill_id, level, seed)
+            for level in levels
         }
         progress(f"{task}: {report.exact_match[task]:.0%} right, {report.steps[task]:.1f} steps")
     for level in map(str, levels):
-        report.mean_denoising[level] = sum(r[level] for r in report.denoising.values()) / len(report.denoising)
+        report.mean_denoising[level] = sum(r[level] for r in report.denoising.values()) / len(
+            report.denoising
+        )
     report.seconds = time.perf_counter() - start
     return report
 
 
-def reference_subject(model: Any, family: str, generation_config: dict[str, Any], **overrides: Any) -> Subject:
+def reference_subject(
+    model: Any, family: str, generation_config: dict[str, Any], **overrides: Any
+) -> Subject:
     """A reference model in memory, run in batches."""
     from edgekit.tools.tiny.lockstep import Lockstep
 
     return Subject(family, Lockstep(model).run, sampler_options(family, generation_config, **overrides))
 
 
-def _checkpoint_subject(path: Path, overrides: dict[str, Any]) -> Subject:
+def _overrides(family: str, steps: int | None) -> dict[str, Any]:
+    return {} if steps is None else {"max_denoising_steps" if family == "gemma" else "steps": steps}
+
+
+def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
+    """A Hugging Face directory, run in batches. Raises EdgekitError when it cannot be read."""
     from edgekit.export.checkpoint import Checkpoint
     from edgekit.export.models import architecture
     from edgekit.export.reference import ReferenceModel
@@ -160,25 +180,31 @@ def _checkpoint_subject(path: Path, overrides: dict[str, Any]) -> Subject:
     arch = architecture(checkpoint.config, "bfloat16")
     model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
     family = "gemma" if arch.causal_prefix else "llada"
-    return reference_subject(model, family, checkpoint.generation_config, **overrides)
+    return reference_subject(model, family, checkpoint.generation_config, **_overrides(family, steps))
 
 
-def _bundle_subject(path: Path, memory_bytes: int | None, overrides: dict[str, Any]) -> Subject:
-    from edgekit.runtime.bundle import Bundle
+def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | None = None) -> Subject:
+    """A bundle, run by its engine one prompt at a time. Raises EdgekitError when it cannot be opened."""
     from edgekit.runtime.session import Session, SessionOptions
 
-    bundle = Bundle.open(path)
-    family = "gemma" if bundle.model.causal_prefix else "llada"
-    room = SessionOptions(memory_bytes=memory_bytes, positions=2 * CANVAS, canvas=2 * CANVAS)
-    session = Session(path, room)
-    options = sampler_options(family, dict(bundle.manifest.sampler["config"]), **overrides)
-    return Subject(family, lambda jobs: [job(session) for job in jobs], options)
+    session = Session(
+        path, SessionOptions(memory_bytes=memory_bytes, positions=2 * CANVAS, canvas=2 * CANVAS)
+    )
+    family = "gemma" if session.bundle.model.causal_prefix else "llada"
+    config = dict(session.bundle.manifest.sampler["config"])
+    return Subject(
+        family,
+        lambda jobs: [job(session) for job in jobs],
+        sampler_options(family, config, **_overrides(family, steps)),
+    )
 
 
 def table(report: Report) -> str:
     """The report as text: a row per task."""
     levels = list(report.mean_denoising)
-    lines = [f"{'task':12s} {'exact':>6s} {'steps':>6s}   denoising at " + "  ".join(f"t={x:<4s}" for x in levels)]
+    lines = [
+        f"{'task':12s} {'exact':>6s} {'steps':>6s}   denoising at " + "  ".join(f"t={x:<4s}" for x in levels)
+    ]
     for task, share in report.exact_match.items():
         cells = "  ".join(f"{report.denoising[task][x]:6.1%}" for x in levels)
         lines.append(f"{task:12s} {share:6.1%} {report.steps[task]:6.1f}                {cells}")
@@ -197,15 +223,19 @@ def table(report: Report) -> str:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 def main(
-    model: Path, per_task: int, tasks: tuple[str, ...], steps: int | None, memory_bytes: int | None, seed: int, as_json: bool
+    model: Path,
+    per_task: int,
+    tasks: tuple[str, ...],
+    steps: int | None,
+    memory_bytes: int | None,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Measure a tiny model or a bundle made of one."""
-    bundle = (model / "edgekit.json").exists()
-    overrides: dict[str, Any] = {}
-    if steps is not None:
-        gemma = json.loads((model / ("edgekit.json" if bundle else "config.json")).read_text())
-        overrides["max_denoising_steps" if "diffusion_gemma" in json.dumps(gemma) else "steps"] = steps
-    subject = _bundle_subject(model, memory_bytes, overrides) if bundle else _checkpoint_subject(model, overrides)
+    if (model / "edgekit.json").exists():
+        subject = bundle_subject(model, steps, memory_bytes)
+    else:
+        subject = checkpoint_subject(model, steps)
     report = measure(
         subject, per_task, seed, tasks or tuple(MEASURED), progress=lambda line: click.echo(line, err=True)
     )

@@ -1,7 +1,8 @@
 """Many generations at once with the product's own sampling loops, on the reference model.
 
-Every prompt runs its sampler in a thread of its own; a pass waits until all threads that are still generating have
-asked for one, and then runs as one batch. The loops see a plain `Denoiser` and know nothing of each other.
+Every prompt runs its sampler in a thread of its own; a pass waits until all threads that are still generating
+have asked for one, and then runs as one batch. The loops see a plain `Denoiser` and know nothing of each
+other.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class Lockstep:
             finally:
                 self._leave(row)
 
-        threads = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(list(self._rows))]
+        threads = [
+            threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(list(self._rows))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -138,7 +141,8 @@ class Lockstep:
             ids.to(device), self._prefix(rows, before), soft, positions.to(device), mask.to(device)
         )
         return [
-            self._head(hidden[i, width - len(tokens) :], request) for i, (tokens, request, _) in enumerate(requests)
+            self._head(hidden[i, width - len(tokens) :], request)
+            for i, (tokens, request, _) in enumerate(requests)
         ]
 
     def _prefix(self, rows: list[_Row], length: int) -> Prefix | None:
@@ -169,9 +173,14 @@ class Lockstep:
             torch.logsumexp(z, -1).cpu().numpy(),
         )
         if request.gumbel is not None:
-            noise = torch.from_numpy(np.asarray(request.gumbel(0, self.model.architecture.vocab_size))).to(z.device)
+            noise = torch.from_numpy(np.asarray(request.gumbel(0, self.model.architecture.vocab_size))).to(
+                z.device
+            )
             sample = (z + request.gumbel_scale * noise).argmax(-1)
-            out.sample, out.sample_prob = sample.cpu().numpy(), p.gather(-1, sample[:, None])[:, 0].cpu().numpy()
+            out.sample, out.sample_prob = (
+                sample.cpu().numpy(),
+                p.gather(-1, sample[:, None])[:, 0].cpu().numpy(),
+            )
         if request.soft:
             out.soft = (p @ self.model.embedding.float()).cpu().numpy()
         if request.top_k:

@@ -8,7 +8,7 @@ from edgekit.tools.tiny import tokenizer as t
 
 CANVAS = 128
 
-#: DiffusionGemma's shape in small: sliding and full layers, a dense MLP beside the experts, self-conditioning.
+#: DiffusionGemma's shape in small: sliding and full layers, a dense MLP beside the experts.
 GEMMA_CONFIG: dict[str, Any] = {
     "architectures": ["DiffusionGemmaForBlockDiffusion"],
     "model_type": "diffusion_gemma",
@@ -45,7 +45,11 @@ GEMMA_CONFIG: dict[str, Any] = {
         "initializer_range": 0.02,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1000000.0,
+            },
         },
     },
 }
@@ -107,6 +111,7 @@ LLADA_GENERATION: dict[str, Any] = {
     "remasking": "low_confidence",
     "mask_token_id": t.MDM_MASK,
     "eos_token_id": t.END_OF_TEXT,
+    "eot_token_id": t.END_OF_TURN,
     "pad_token_id": t.END_OF_TEXT,
     "bos_token_id": t.START_OF_TEXT,
 }
