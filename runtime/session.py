@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -97,39 +98,45 @@ class Session:
         for start in range(0, len(ids), chunk):
             part = ids[start : start + chunk]
             more = start + chunk < len(ids)
-            started = time.perf_counter()
-            self._weights.begin(PREFILL, PREFILL if more else DENOISE)
-            self._layers(self._embed(part), PREFILL)
-            self._prefix.advance(len(part))
-            self._pass_seconds += time.perf_counter() - started
+            with self._pass(PREFILL, PREFILL if more else DENOISE):
+                self._layers(self._embed(part), PREFILL)
+                self._prefix.advance(len(part))
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
-        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the vocabulary head on the
-        requested rows.
-        """
-        started = time.perf_counter()
-        self._weights.begin(DENOISE, DENOISE)
-        x = self._embed(ids)
-        if self.model.self_conditioning:
-            wanted = (
-                np.zeros_like(x) if soft is None else (soft * np.float32(self.model.embedding_scale))[None]
-            )
-            with self._weights.use("self_conditioning") as weights:
-                x = self._engine.self_condition(x, wanted, weights)
-        x = self._layers(x, DENOISE)
-        with self._weights.use("final") as weights:
-            self._last = self._engine.final(x, weights)[0]
-        out = self._head(request)
-        self._pass_seconds += time.perf_counter() - started
-        return out
+        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
+        with self._pass(DENOISE, DENOISE):
+            x = self._embed(ids)
+            if self.model.self_conditioning:
+                scale = np.float32(self.model.embedding_scale)
+                earlier = np.zeros_like(x) if soft is None else (soft * scale)[None]
+                with self._weights.use("self_conditioning") as weights:
+                    x = self._engine.self_condition(x, earlier, weights)
+            x = self._layers(x, DENOISE)
+            with self._weights.use("final") as weights:
+                self._last = self._engine.final(x, weights)[0]
+            return self._head(request)
 
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last `denoise`."""
+        with self._pass(HEAD, DENOISE):
+            return self._head(request)
+
+    @contextmanager
+    def _pass(self, kind: str, then: str) -> Iterator[None]:
+        """Time a pass and have its weights read ahead. One that fails leaves no half-read schedule, and a
+        prefill no half-filled prefix: the prefix is forgotten then.
+        """
         started = time.perf_counter()
-        self._weights.begin(HEAD, DENOISE)
-        out = self._head(request)
-        self._pass_seconds += time.perf_counter() - started
-        return out
+        self._weights.begin(kind, then)
+        try:
+            yield
+        except BaseException:
+            self._weights.idle()
+            if kind == PREFILL:
+                self._prefix.clear()
+            raise
+        finally:
+            self._pass_seconds += time.perf_counter() - started
 
     def idle(self) -> None:
         """Tell that no pass follows soon: stops reading ahead."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import signal
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from rich.console import Console
 from edgekit.runtime.sampling import Draft
 from edgekit.runtime.text import Tokenizer
 from edgekit.tools.answer import Outline
-from edgekit.tools.console import grouped, table
+from edgekit.tools.console import Steps, grouped, table
 from edgekit.tools.text import parse_size, size, visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
 
@@ -194,3 +195,30 @@ def test_long_answers_show_the_place_that_changes(tokenizer: Tokenizer) -> None:
     ids[10] = a
     canvas.draft(draft(ids, [10]), 0)
     assert any("a" in line for line in render(canvas)[1:-1])
+
+
+# --- progress -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["stage", "advance"])
+def test_an_interrupt_that_a_library_swallowed_is_raised_at_the_next_step(step: str) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Steps("begin", quiet=True) as steps:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        if step == "stage":
+            steps.stage("next", 0)
+        else:
+            steps.advance(1, "next")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_quiet_progress_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Steps("begin", quiet=True) as steps:
+        steps.stage("weights", 10)
+        steps.advance(10, "layers.0")
+        steps.note("a note")
+    with Steps("begin") as steps:  # stderr is no terminal here
+        steps.stage("weights", 10)
+        steps.note("another\x1b[2J")
+    assert capsys.readouterr() == ("", "another␛[2J\n")

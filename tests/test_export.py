@@ -105,8 +105,9 @@ print("done", flush=True)
 
 
 def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None:
-    """An uninterrupted export is timed from its first write; then exports are killed at random moments of that span, each
-    continuing the last, until one finishes."""
+    """An uninterrupted export is timed; then exports are killed at random moments of that span, each
+    continuing the last, until one finishes.
+    """
     write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=4, num_experts=12)
     code = SCRIPT.format(
         tests=str(Path(__file__).parent), checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out")

@@ -227,3 +227,35 @@ def test_stored_codes_are_the_quantizers(case: tuple[Path, Any, Scheme]) -> None
         n.rpartition(".")[0] for n in weights if n.endswith((".codes", ".weight")) and weights[n].ndim >= 2
     }
     assert matrices <= {n.rpartition(".")[0] for n in seen}
+
+
+def test_a_failed_pass_leaves_the_session_usable(
+    case: tuple[Path, Any, Scheme], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine error or an interruption in the middle of a streamed pass must not upset the read-ahead of
+    the next.
+    """
+    bundle, model, _ = case
+    canvas = np.arange(16) % model.architecture.vocab_size
+    with Session(bundle, SessionOptions(resident_bytes=0)) as session:
+        if model.architecture.causal_prefix:
+            session.prefill(canvas)
+        expected = session.denoise(canvas, HeadRequest(logits=True)).logits
+        real = session._engine.layer
+        calls = []
+
+        def fails(*args: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return real(*args)
+
+        monkeypatch.setattr(session._engine, "layer", fails)
+        with pytest.raises(KeyboardInterrupt):
+            session.denoise(canvas, HeadRequest())
+        np.testing.assert_array_equal(session.denoise(canvas, HeadRequest(logits=True)).logits, expected)
+        calls.clear()
+        if model.architecture.causal_prefix:
+            with pytest.raises(KeyboardInterrupt):
+                session.prefill(canvas)
+            assert session.prefix_length == 0

@@ -114,9 +114,9 @@ def test_too_small_a_budget_says_what_would_do(large_bundle: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @torch.no_grad()
 def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, seed: int) -> None:
-    """Import, architecture and sampler together: tokens over three canvases equal those of `generate`, fed the
-    same random numbers. Random weights amplify a difference of 1e-6 tenfold a step through self-conditioning,
-    hence few steps; the sampler's own tests run more, over transformers' logits.
+    """Import, architecture and sampler together: tokens over three canvases equal those of `generate`, fed
+    the same random numbers. Random weights amplify a difference of 1e-6 tenfold a step through
+    self-conditioning, hence few steps; the sampler's own tests run more, over transformers' logits.
     """
     config = write_checkpoint(tmp_path, "diffusion_gemma", seed)
     source = Checkpoint.open(tmp_path)

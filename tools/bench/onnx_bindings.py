@@ -62,7 +62,7 @@ def ways(m: int, k: int, n: int, threads: int) -> dict[str, Callable[[], object]
     groups = rng.integers(1, 16, (k // 32, n), dtype=np.uint8)
     scratch = np.empty((k, n), np.int8)
 
-    per_tensor = {"x": x, "w": codes, "s": scales}
+    per_tensor: dict[str, np.ndarray] = {"x": x, "w": codes, "s": scales}
     whole = _session(
         [_node("DynamicQuantizeMatMul", ["x", "w", "s"], "y", "com.microsoft")], per_tensor, threads
     )
@@ -77,7 +77,7 @@ def ways(m: int, k: int, n: int, threads: int) -> dict[str, Callable[[], object]
     per_row = _session(rows, per_tensor, threads)
     blocks = rng.integers(0, 256, (n, k // 32, 16), dtype=np.uint8)
     block_scales = np.full((n, k // 32), 1e-3, np.float32)
-    nbits_inputs = {"x": x, "w": blocks, "s": block_scales}
+    nbits_inputs: dict[str, np.ndarray] = {"x": x, "w": blocks, "s": block_scales}
     attributes = {"K": k, "N": n, "bits": 4, "block_size": 32, "accuracy_level": 4}
     nbits = _session(
         [_node("MatMulNBits", ["x", "w", "s"], "y", "com.microsoft", **attributes)], nbits_inputs, threads
