@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -78,9 +79,9 @@ def export(
 ) -> ExportResult:
     """Export the checkpoint in folder `model` to the bundle folder `output`.
 
-    Raises: EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was
-        written stays for `resume`,
-            and does not look like a bundle.
+    Raises:
+        EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was written
+            stays for `resume`, and does not look like a bundle.
     """
     progress = progress or _Silent()
     writer_module = formats.load(options.format)
@@ -93,6 +94,8 @@ def export(
 
     weights = output / WEIGHTS_FILE
     tag = _fingerprint(checkpoint, options, architecture)
+    if options.resume and (finished := _finished(output, tag)) is not None:
+        return finished
     with FlashWriter(weights, [r.spec for r in runs], resume=options.resume, tag=tag) as writer:
         reports = _ReportJournal(output / REPORT_JOURNAL, keep=options.resume)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
@@ -141,6 +144,20 @@ def export(
     manifests.save(manifest, output)
     (output / REPORT_JOURNAL).unlink(missing_ok=True)
     return ExportResult(output, report, tuple(notes), digest.size)
+
+
+def _finished(output: Path, tag: str) -> ExportResult | None:
+    """The result of an export that is already complete; its journal of reports is gone."""
+    if not (output / manifests.MANIFEST_NAME).exists():
+        return None
+    manifest = manifests.load(output)
+    if manifest.provenance.get("tag") != tag:
+        return None  # the writer says what is in the way
+    rows = json.loads((output / REPORT_FILE).read_text(encoding="utf-8"))
+    tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
+    floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
+    report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
+    return ExportResult(output, report, tuple(manifest.provenance["notes"]), manifest.weights.size)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

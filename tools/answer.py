@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.tools.console import Status
+from edgekit.tools.interrupts import Interrupts
 from edgekit.tools.text import size
 
 if TYPE_CHECKING:
@@ -148,8 +149,10 @@ def answer(
     pieces: list[str] = []
     stats: Stats | None = None
     before = generator.bytes_read
-    with display(Outline.of(generator.options(settings))) as shown:
+    outline = Outline.of(generator.options(settings))
+    with display(outline) as shown, Interrupts() as interrupts:
         for event in generator.generate(prompt, settings):
+            interrupts.check()
             if isinstance(event, Draft):
                 # A session that had to be opened anew counts from nothing.
                 read = generator.bytes_read

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Sequence
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from edgekit.tools.interrupts import Interrupts
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -91,13 +90,10 @@ class Steps:
         self._first, self._quiet = first, quiet
         self._bar: Progress | None = None
         self._task: Any = None
-        self._interrupted = False
-        self._handler: Any = None
+        self._interrupts = Interrupts()
 
     def __enter__(self) -> Steps:
-        # Libraries that catch everything swallow Ctrl-C now and then: it is raised again at the next step.
-        if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGINT, self._interrupt)
+        self._interrupts.__enter__()
         if not self._quiet and on_terminal(sys.stderr):
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
@@ -117,7 +113,7 @@ class Steps:
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage of `total` units; 0 when nobody knows how long it takes."""
-        self._check()
+        self._interrupts.check()
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
@@ -132,7 +128,7 @@ class Steps:
 
     def advance(self, done: int, what: str) -> None:
         """`done` more units; `what` has just been finished or is under way."""
-        self._check()
+        self._interrupts.check()
         if self._bar is not None:
             self._bar.update(self._task, advance=done, what=visible(what))
             task = next(t for t in self._bar.tasks if t.id == self._task)
@@ -142,18 +138,9 @@ class Steps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+        self._interrupts.__exit__(kind, error, trace)
         if self._bar is not None:
             self._bar.stop()
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-        raise KeyboardInterrupt
-
-    def _check(self) -> None:
-        if self._interrupted:
-            raise KeyboardInterrupt
 
 
 class Status:

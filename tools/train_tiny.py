@@ -36,6 +36,7 @@ from edgekit.tools.tiny.evaluate import measure, reference_subject, table
 from edgekit.tools.tiny.fast_ops import training_operators
 from edgekit.tools.tiny.models import CANVAS, MODELS
 from edgekit.tools.tiny.objective import denoising_accuracy, objective, to_inputs
+from edgekit.tools.tiny.start import initialise
 from edgekit.tools.tiny.tasks import MEASURED
 
 SHORT_CANVASES = (16, 32, 64, 80)
@@ -52,8 +53,8 @@ class Settings:
     family: str
     minutes: float
     out: Path
-    learning_rate: float = 3e-3
-    tokens: int = 3072
+    learning_rate: float = 2e-3
+    tokens: int = 1536
     copies: int = 4
     seed: int = 0
     report_minutes: float = 5.0
@@ -87,6 +88,7 @@ class Trainer:
         self.config, self.generation_config = MODELS[settings.family]
         torch.manual_seed(settings.seed)
         self.model = ReferenceModel.random(architecture(self.config, "bfloat16"), settings.seed)
+        initialise(self.model, settings.seed)
         self.model.to(settings.device)
         self.averaged = {n: w.detach().clone() for n, w in self.model.weights().items()}
         self.objective = objective(self.model, settings.copies)
@@ -268,13 +270,10 @@ class Trainer:
 )
 @click.option("--resume", is_flag=True, help="Continue a run that was interrupted.")
 @click.option("--threads", type=int, default=0, help="CPU threads; 0 takes all.")
-@click.option("--learning-rate", default=3e-3, show_default=True)
-@click.option("--tokens", default=3072, show_default=True, help="Positions per batch.")
+@click.option("--learning-rate", default=2e-3, show_default=True)
+@click.option("--tokens", default=1536, show_default=True, help="Positions per batch.")
 @click.option("--copies", default=4, show_default=True, help="Noisy canvases per encoded prompt (gemma).")
 @click.option("--seed", default=0, show_default=True)
-@click.option(
-    "--compile", "compile_", is_flag=True, help="Compile the layers; costs minutes, then runs faster."
-)
 @click.option(
     "--report-minutes", default=5.0, show_default=True, help="Time between reports and saved states."
 )
@@ -298,9 +297,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = Settings(
-        family, minutes, out, learning_rate, tokens, copies, seed, report_minutes, device
-    )
+    settings = Settings(family, minutes, out, learning_rate, tokens, copies, seed, report_minutes, device)
     trainer = Trainer(settings)
     if resume:
         trainer.resume()

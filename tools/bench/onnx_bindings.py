@@ -67,8 +67,8 @@ def ways(m: int, k: int, n: int, threads: int) -> dict[str, Callable[[], object]
         [_node("DynamicQuantizeMatMul", ["x", "w", "s"], "y", "com.microsoft")], per_tensor, threads
     )
     rows = [
-        _constant("top", np.float32(127)), _constant("axis", np.array([1])), _constant("off", np.float32(128)),
-        _constant("zero", np.uint8(128)), _node("Abs", ["x"], "a"),
+        _constant("top", np.float32(127)), _constant("axis", np.array([1])),
+        _constant("off", np.float32(128)), _constant("zero", np.uint8(128)), _node("Abs", ["x"], "a"),
         _node("ReduceMax", ["a", "axis"], "m", keepdims=1), _node("Div", ["m", "top"], "r"),
         _node("Div", ["x", "r"], "q"), _node("Add", ["q", "off"], "o"), _node("Round", ["o"], "i"),
         _node("Cast", ["i"], "u", to=2), _node("MatMulInteger", ["u", "w", "zero"], "p"),
