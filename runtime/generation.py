@@ -128,8 +128,9 @@ class Generator:
     def generate(self, prompt: Prompt | str, settings: Settings | None = None) -> Iterator[Event]:
         """Denoising events; the last is Done with statistics. Equal seeds give equal events.
 
-        Raises: EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too
-            small, a read that failed.
+        Raises:
+            EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too small,
+                a read that failed.
         """
         settings = settings or Settings()
         ids = self.encode(Prompt(prompt) if isinstance(prompt, str) else prompt)

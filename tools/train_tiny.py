@@ -232,8 +232,8 @@ class Trainer:
             if now - line >= 20:
                 rate = (progress.positions - since) / (now - line)
                 click.echo(
-                    f"{progress.seconds / 60:6.1f} min  step {progress.step}  loss {loss:.4f}  {rate:.0f} tokens/s  "
-                    f"{progress.examples} examples"
+                    f"{progress.seconds / 60:6.1f} min  step {progress.step}  loss {loss:.4f}  "
+                    f"{rate:.0f} tokens/s  {progress.examples} examples"
                 )
                 line, since = now, progress.positions
             if now - reported >= 60 * self.settings.report_minutes:
