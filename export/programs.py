@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from edgekit.export import ops
-from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
+from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec, stored_form
 from edgekit.export.quantize import Choice
 
 #: Placeholders by tensor name for one weight in the form it has been given.
@@ -30,10 +30,7 @@ EXAMPLE_T, EXAMPLE_P = 12, 7
 
 @dataclass(frozen=True)
 class Program:
-    """An exported graph: names of its inputs in order (weights under `w.`), and of its outputs.
-
-    `dynamic` maps inputs to their dynamic axes by name, for formats that declare them.
-    """
+    """An exported graph: names of its inputs in order (weights under `w.`), and of its outputs."""
 
     name: str
     exported: ExportedProgram
@@ -87,12 +84,7 @@ class _ExpertCall(nn.Module):
         self.kind = kind
 
     def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> Tensor:
-        def form(name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-            if name + ".weight" in w:
-                return w[name + ".weight"], None, None
-            return w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"]
-
-        return ops.expert(inputs["x"], form("gate_up"), form("down"), self.kind)
+        return ops.expert(inputs["x"], stored_form(w, "gate_up"), stored_form(w, "down"), self.kind)
 
 
 class _HeadCall(nn.Module):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from edgekit.export import ops
-from edgekit.export.models.base import Architecture, LayerSpec
+from edgekit.export.models.base import DENOISE, PREFILL, Architecture, LayerSpec
 from edgekit.export.weights import full_name
 
 PrefixKV = list[tuple[Tensor, Tensor]]
@@ -121,7 +121,7 @@ class ReferenceModel(nn.Module):
         """Causal pass over ids [B, T] after `prefix`: the prefix KV extended by T positions, for every
         layer (nothing trimmed).
         """
-        _, kv = self._layers(self.embed(ids), prefix, positions, mask, phase=1, causal=True)
+        _, kv = self._layers(self.embed(ids), prefix, positions, mask, phase=PREFILL, causal=True)
         before = prefix or [(k[:, :, :0], v[:, :, :0]) for k, v in kv]
         return [
             (torch.cat((pk, k), 2), torch.cat((pv, v), 2))
@@ -146,7 +146,7 @@ class ReferenceModel(nn.Module):
                 torch.zeros_like(x) if soft is None else soft.to(x.dtype) * self.architecture.embedding_scale
             )
             x = self.architecture.self_conditioning(x, soft, self._unit("self_conditioning."))
-        x, _ = self._layers(x, prefix, positions, mask, phase=0, causal=False)
+        x, _ = self._layers(x, prefix, positions, mask, phase=DENOISE, causal=False)
         return ops.rms_norm(x, self._unit("norm.")["weight"], self.architecture.norm_eps)
 
     def head(self, hidden: Tensor) -> Tensor:

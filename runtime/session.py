@@ -28,6 +28,7 @@ PREFILL_POSITIONS = 256
 #: The additive mask value that hides a key.
 MASKED = np.float32(-1e30)
 DENOISE, PREFILL, HEAD = "denoise", "prefill", "head"
+#: The `phase` input of layer programs, see `edgekit.export.models.base`.
 _PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
 
 

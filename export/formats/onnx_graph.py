@@ -10,18 +10,10 @@ from collections.abc import Iterable
 
 import onnx
 import torch
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from edgekit.export.formats.onnx_ops import EXPERTS_NODE, OPSET, decompositions
 from edgekit.export.programs import Program
-
-_TYPES = {
-    torch.float32: TensorProto.FLOAT,
-    torch.int64: TensorProto.INT64,
-    torch.int8: TensorProto.INT8,
-    torch.uint8: TensorProto.UINT8,
-    torch.bfloat16: TensorProto.BFLOAT16,
-}
 
 
 def convert(program: Program) -> ModelProto:

@@ -19,6 +19,9 @@ from edgekit.export import ops
 
 Weights = Mapping[str, Tensor]
 
+#: Values of a layer's `phase` input: which kind of pass it is in.
+DENOISE, PREFILL = 0, 1
+
 #: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored
 #: as float32.
 ROLES = (
@@ -190,13 +193,18 @@ def vector(name: str, size: int, *stored: str) -> WeightSpec:
     return WeightSpec(name, (size,), "float", tuple(Part(p) for p in stored))
 
 
+def stored_form(w: Weights, name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The matrix `name` of `w` as operators take it: weight or codes, group scales, scales."""
+    if name + ".weight" in w:
+        return w[name + ".weight"], None, None
+    return w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"]
+
+
 def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
     """Apply the matrix `name` of `w` in whichever form it is present, with its bias where there is one."""
-    bias = w.get(name + ".bias")
-    if name + ".weight" in w:
-        return ops.linear(x, w[name + ".weight"], None, None, bias, 16)
+    weight, group_scales, scales = stored_form(w, name)
     return ops.linear(
-        x, w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"], bias, act_bits
+        x, weight, group_scales, scales, w.get(name + ".bias"), 16 if scales is None else act_bits
     )
 
 
@@ -218,10 +226,6 @@ def mlp(x: Tensor, w: Weights, prefix: str, kind: str) -> Tensor:
 
 def mixture(x: Tensor, index: Tensor, weight: Tensor, w: Weights, kind: str) -> Tensor:
     """The expert mixture of `w` for tokens x [T, H]."""
-
-    def form(name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if name + ".weight" in w:
-            return w[name + ".weight"], None, None
-        return w[name + ".codes"], w.get(name + ".group_scales"), w[name + ".scales"]
-
-    return ops.experts(x, index, weight, *form("experts.gate_up"), *form("experts.down"), kind)
+    return ops.experts(
+        x, index, weight, *stored_form(w, "experts.gate_up"), *stored_form(w, "experts.down"), kind
+    )

@@ -33,9 +33,6 @@ from edgekit.export.models.base import (
 )
 from edgekit.export.models.config import positive, require, unsupported_unless
 
-#: `phase` values: which of the two layer scalars applies.
-DENOISE, PREFILL = 0, 1
-
 
 class GemmaLayer(nn.Module):
     """A layer: attention, then a dense MLP and an expert mixture side by side, norms before and after each
@@ -218,7 +215,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             norm("pre_feedforward_layernorm_2"),
             norm("post_feedforward_layernorm_2"),
             norm("post_feedforward_layernorm"),
-            # Order as DENOISE, PREFILL.
+            # In the order of `phase`: the decoder's (DENOISE), then the encoder's (PREFILL).
             vector("layer_scalars", 2, p + "layer_scalar", f"{encoder}layers.{i}.layer_scalar"),
         ]
         if not full:
