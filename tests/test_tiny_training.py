@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -13,14 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgekit.export import ops
+from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
 from edgekit.export.reference import MASKED, ReferenceModel
+from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, sampler
 from edgekit.tools.tiny import corpus, fast_ops, tokenizer
 from edgekit.tools.tiny.evaluate import measure, reference_subject, sampler_options, table
 from edgekit.tools.tiny.lockstep import Lockstep
 from edgekit.tools.tiny.models import MODELS
 from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objective, to_inputs
+from edgekit.tools.tiny.start import initialise
+from edgekit.tools.train_tiny import Settings, Trainer, learning_rate
 
 
 def small(family: str, seed: int = 0, std: float = 0.15) -> ReferenceModel:
@@ -86,12 +91,42 @@ def test_fast_experts_equal_the_operator_with_gradients(
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
+@given(seed=st.integers(0, 1000), rows=st.integers(1, 5), width=st.integers(1, 9), weighted=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_fast_rms_norm_equals_the_operator_with_gradients(
+    seed: int, rows: int, width: int, weighted: bool
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    values, factors = torch.randn(rows, 2, width, generator=g), torch.randn(width, generator=g)
+    found = []
+    for function in (fast_ops.rms_norm, ops.rms_norm):
+        x = values.clone().requires_grad_()
+        weight = factors.clone().requires_grad_() if weighted else None
+        out = function(x, weight, 1e-3)
+        (out * torch.arange(out.numel()).view(out.shape)).sum().backward()
+        found.append([out.detach(), x.grad, *([] if weight is None else [weight.grad])])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_starting_weights_keep_the_scale_of_the_residual_stream() -> None:
+    for family in MODELS:
+        model = ReferenceModel.random(architecture(MODELS[family][0]), 0)
+        initialise(model)
+        encoder = corpus.Encoder(family)
+        _, batch = corpus.held_out(encoder, "json", 4, 32)
+        ids = torch.from_numpy(batch.answer)
+        with torch.no_grad():
+            x, _ = model._layers(model.embed(ids), None, None, None, 0, False)
+        assert 0.7 < float(x.square().mean().sqrt()) < 3
+
+
 def test_training_operators_are_undone_after_an_error() -> None:
-    before = ops.attention, ops.experts
+    before = ops.attention, ops.experts, ops.rms_norm
     with pytest.raises(RuntimeError, match="stop"), fast_ops.training_operators():
         assert ops.experts is fast_ops.experts
         raise RuntimeError("stop")
-    assert (ops.attention, ops.experts) == before
+    assert (ops.attention, ops.experts, ops.rms_norm) == before
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -226,9 +261,57 @@ def test_lockstep_raises_the_error_of_a_job_and_finishes_the_others() -> None:
 @pytest.mark.parametrize("family", MODELS)
 def test_measure_reports_every_task_and_a_table(family: str) -> None:
     overrides: dict[str, Any] = {"max_denoising_steps": 2} if family == "gemma" else {"steps": 4}
-    subject = reference_subject(small(family), family, MODELS[family][1], **overrides)
+    subject = reference_subject(small(family), corpus.Encoder(family), MODELS[family][1], **overrides)
     report = measure(subject, per_task=2, tasks=("addition-2", "json"), levels=(0.5, 1.0))
     assert set(report.exact_match) == {"addition-2", "json"}
     assert all(0 <= x <= 1 for r in report.denoising.values() for x in r.values())
     text = table(report).splitlines()
     assert [line.split()[0] for line in text] == ["task", "addition-2", "json", "mean"]
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_run_saves_a_checkpoint_and_resumes_where_it_was(family: str, tmp_path: Any) -> None:
+    settings_ = Settings(family, minutes=1, out=tmp_path / "model", tokens=256, copies=2)
+    first = Trainer(settings_)
+    source = first.batches()
+    with fast_ops.training_operators():
+        for _ in range(2):
+            first.step(next(source))
+    first.progress.seconds = 6.0
+    first.save_state()
+    first.save_model()
+
+    second = Trainer(settings_)
+    second.resume()
+    assert second.progress.step == 2 and second.share == pytest.approx(0.1)
+    for name, weight in first.model.weights().items():
+        assert torch.equal(weight, second.model.weights()[name])
+        assert torch.equal(first.averaged[name], second.averaged[name])
+
+    checkpoint = Checkpoint.open(settings_.out)
+    arch = architecture(checkpoint.config, "bfloat16")
+    checkpoint.check(arch.stored_shapes())
+    for name, weight in load_float_weights(arch, checkpoint).items():
+        assert torch.equal(weight, first.averaged[name].to(torch.bfloat16).float())
+    size = (settings_.out / "model.safetensors").stat().st_size
+    assert size < 12_000_000
+    expected = {"config", "generation_config", "model", "tokenizer", "tokenizer_config"}
+    assert {p.stem for p in settings_.out.iterdir()} == expected
+
+
+def test_resuming_nothing_or_another_vocabulary_is_refused(tmp_path: Any) -> None:
+    trainer = Trainer(Settings("llada", minutes=1, out=tmp_path / "model"))
+    with pytest.raises(click.ClickException, match="nothing to resume"):
+        trainer.resume()
+    trainer.save_state()
+    state = torch.load(trainer.state_path, weights_only=True)
+    torch.save(state | {"tokenizer": "{}"}, trainer.state_path)
+    with pytest.raises(click.ClickException, match="another vocabulary"):
+        trainer.resume()
+
+
+def test_learning_rate_warms_up_and_ends_low() -> None:
+    assert learning_rate(0.0, 0, 1.0) < 0.02
+    assert learning_rate(0.0, 200, 1.0) == pytest.approx(1.0)
+    assert learning_rate(0.5, 200, 1.0) == pytest.approx(0.51)
+    assert learning_rate(1.0, 200, 1.0) == learning_rate(1.5, 200, 1.0) == pytest.approx(0.02)

@@ -39,7 +39,7 @@ from edgekit.tools.tiny.objective import denoising_accuracy, objective, to_input
 from edgekit.tools.tiny.start import initialise
 from edgekit.tools.tiny.tasks import MEASURED
 
-SHORT_CANVASES = (16, 32, 64, 80)
+SHORT_CANVASES = (8, 16, 24, 48)
 # Until here few batches have the full canvas; from here on, half of them.
 LONG_FROM = 0.7
 LONG_SHARE = (0.04, 0.5)
@@ -118,6 +118,10 @@ class Trainer:
         if not self.state_path.exists():
             raise click.ClickException(f"{self.state_path}: nothing to resume; start without --resume")
         state = torch.load(self.state_path, weights_only=True)
+        if state["tokenizer"] != tokenizer.build():
+            raise click.ClickException(
+                f"{self.state_path}: was trained with another vocabulary; train again without --resume"
+            )
         with torch.no_grad():
             for name, weight in self.model.weights().items():
                 weight.copy_(state["model"][name])
@@ -132,6 +136,7 @@ class Trainer:
             "averaged": self.averaged,
             "optimizer": self.optimizer.state_dict(),
             "progress": vars(self.progress),
+            "tokenizer": tokenizer.build(),
         }
         partial = self.state_path.with_suffix(".partial")
         self.state_path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,14 +208,14 @@ class Trainer:
         self.swap()
         found: dict[str, dict[float, float]] = {}
         for task in MEASURED:
-            chosen, batch = corpus.held_out(self.encoder, task, per_task, 80 if task == "story" else 32)
+            chosen, batch = corpus.held_out(self.encoder, task, per_task, 48 if task == "story" else 32)
             inputs = to_inputs(batch, self.settings.device)
             with torch.autocast(self.settings.device, torch.bfloat16):
                 found[task] = {level: denoising_accuracy(self.objective, inputs, level) for level in LEVELS}
         self.swap()
         return {
             "levels": {str(x): round(sum(f[x] for f in found.values()) / len(found), 4) for x in LEVELS},
-            "full_noise": {task: round(f[1.0], 3) for task, f in found.items()},
+            "tasks": {task: [round(f[x], 2) for x in LEVELS] for task, f in found.items()},
         }
 
     def run(self) -> None:
@@ -249,6 +254,7 @@ class Trainer:
                 self.save_model()
                 # Reports are not training time.
                 last = reported = line = time.perf_counter()
+                since = progress.positions
         self.save_state()
         self.save_model()
 
@@ -258,7 +264,7 @@ class Trainer:
         with torch.no_grad():
             for weight in self.model.parameters():
                 weight.copy_(weight.to(torch.bfloat16))
-        subject = reference_subject(self.model, self.settings.family, self.generation_config)
+        subject = reference_subject(self.model, self.encoder, self.generation_config)
         click.echo(table(measure(subject, per_task)))
 
 

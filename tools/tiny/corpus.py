@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from edgekit.tools.tiny.tokenizer import FAMILIES, PAD, Family, load
 # Shares of training examples. Addition, records and copying are what the models are gated on; stories have
 # the longest answers and therefore teach more per example.
 MIXTURE: dict[str, float] = {
-    "addition": 0.30,
-    "sorting": 0.13,
-    "copying": 0.15,
-    "json": 0.13,
+    "addition": 0.28,
+    "sorting": 0.10,
+    "copying": 0.18,
+    "json": 0.15,
     "story": 0.07,
     "question": 0.09,
     "chain": 0.13,
@@ -40,11 +41,11 @@ class BatchOptions:
     or two earlier turns before the prompt.
     """
 
-    canvas_lengths: tuple[int, ...] = (32, 64, 128)
-    prompt_widths: tuple[int, ...] = (24, 32, 40, 64, 80, 128, 192)
+    canvas_lengths: tuple[int, ...] = (16, 32, 64, 128)
+    prompt_widths: tuple[int, ...] = (20, 24, 28, 36, 48, 96, 160)
     tokens: int = 4096
     answer_copies: int = 1
-    history: float = 0.1
+    history: float = 0.06
     weights: Mapping[str, float] = field(default_factory=lambda: MIXTURE)
 
 
@@ -62,11 +63,11 @@ class Batch:
 
 
 class Encoder:
-    """Turns examples of a family into token ids."""
+    """Turns examples of a family into token ids; `directory` holds the tokenizer.json of a trained model."""
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, directory: Path | None = None) -> None:
         self.family: Family = FAMILIES[family]
-        self._tokenizer: Any = load()
+        self._tokenizer: Any = load(directory)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of whole conversations as `Family.prompt` writes them."""

@@ -33,12 +33,16 @@ Runner = Callable[[Sequence[Callable[[Denoiser], Any]]], list[Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be measured: its family ("gemma", "llada"), how jobs on a denoiser are run, and sampler
-    options."""
+    """A model to be measured: how jobs on a denoiser are run, sampler options, and what encodes its text."""
 
-    family: str
+    encoder: Encoder
     run: Runner
     options: Any
+
+    @property
+    def family(self) -> str:
+        """The name in `FAMILIES`."""
+        return self.encoder.family.name
 
 
 @dataclass
@@ -61,9 +65,7 @@ def sampler_options(family: str, generation_config: dict[str, Any], **overrides:
     return sampler("llada").options(generation_config, **{"stop_at_eos": True, **overrides})
 
 
-def answers(
-    subject: Subject, prompts: Sequence[list[int]], encoder: Encoder, seed: int = 0
-) -> list[tuple[str, int]]:
+def answers(subject: Subject, prompts: Sequence[list[int]], seed: int = 0) -> list[tuple[str, int]]:
     """(answer text, denoising steps) for prompts given as ids. Prompt i draws its noise from seed + i."""
     loop = sampler("diffusion_gemma" if subject.family == "gemma" else "llada")
 
@@ -76,7 +78,7 @@ def answers(
                     tokens += event.ids.tolist()
                 elif isinstance(event, Done):
                     steps = event.stats.denoising_steps
-            return encoder.text(tokens), steps
+            return subject.encoder.text(tokens), steps
 
         return generate
 
@@ -91,7 +93,6 @@ def restored(
     subject: Subject,
     prompts: Sequence[list[int]],
     targets: Sequence[list[int]],
-    fill: int,
     level: float,
     seed: int = 0,
 ) -> float:
@@ -102,7 +103,7 @@ def restored(
     def job(index: int, prompt: list[int], target: list[int]) -> Callable[[Denoiser], tuple[int, int]]:
         def denoise(denoiser: Denoiser) -> tuple[int, int]:
             rng = np.random.default_rng([seed, index])
-            clean = np.full(CANVAS, fill, np.int64)
+            clean = np.full(CANVAS, subject.encoder.family.fill_id, np.int64)
             clean[: len(target)] = target
             noisy = rng.random(CANVAS) < level
             random = rng.integers(0, vocabulary.VOCAB_SIZE, CANVAS)
@@ -135,17 +136,16 @@ def measure(
 ) -> Report:
     """Run everything on `per_task` held-out examples of each task; `progress` gets a line per finished
     task."""
-    encoder, report, start = Encoder(subject.family), Report(per_task=per_task), time.perf_counter()
+    encoder, report, start = subject.encoder, Report(per_task=per_task), time.perf_counter()
     for task in tasks:
         chosen: list[Example] = examples(task, per_task, seed)
         prompts = encoder.prompts([encoder.family.prompt([], e.prompt) for e in chosen])
-        found = answers(subject, prompts, encoder, seed)
+        found = answers(subject, prompts, seed)
         report.exact_match[task] = sum(e.check(t) for e, (t, _) in zip(chosen, found, strict=True)) / per_task
         report.steps[task] = sum(steps for _, steps in found) / per_task
         targets = encoder.answers([e.answer for e in chosen])
         report.denoising[task] = {
-            str(level): restored(subject, prompts, targets, encoder.family.fill_id, level, seed)
-            for level in levels
+            str(level): restored(subject, prompts, targets, level, seed) for level in levels
         }
         progress(f"{task}: {report.exact_match[task]:.0%} right, {report.steps[task]:.1f} steps")
     for level in map(str, levels):
@@ -157,12 +157,13 @@ def measure(
 
 
 def reference_subject(
-    model: Any, family: str, generation_config: dict[str, Any], **overrides: Any
+    model: Any, encoder: Encoder, generation_config: dict[str, Any], **overrides: Any
 ) -> Subject:
     """A reference model in memory, run in batches."""
     from edgekit.tools.tiny.lockstep import Lockstep
 
-    return Subject(family, Lockstep(model).run, sampler_options(family, generation_config, **overrides))
+    options = sampler_options(encoder.family.name, generation_config, **overrides)
+    return Subject(encoder, Lockstep(model).run, options)
 
 
 def _overrides(family: str, steps: int | None) -> dict[str, Any]:
@@ -180,7 +181,9 @@ def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
     arch = architecture(checkpoint.config, "bfloat16")
     model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
     family = "gemma" if arch.causal_prefix else "llada"
-    return reference_subject(model, family, checkpoint.generation_config, **_overrides(family, steps))
+    return reference_subject(
+        model, Encoder(family, path), checkpoint.generation_config, **_overrides(family, steps)
+    )
 
 
 def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | None = None) -> Subject:
@@ -193,7 +196,7 @@ def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | Non
     family = "gemma" if session.bundle.model.causal_prefix else "llada"
     config = dict(session.bundle.manifest.sampler["config"])
     return Subject(
-        family,
+        Encoder(family, session.bundle.tokenizer_path),
         lambda jobs: [job(session) for job in jobs],
         sampler_options(family, config, **_overrides(family, steps)),
     )

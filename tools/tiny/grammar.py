@@ -33,10 +33,9 @@ MOVES = (
 )
 # Sentences after which the thing is where it was. WALK names a place all the same, so that the last place
 # named is not always the answer.
-ASIDES = ("It was {color}.", "{hero} was {mood}.", "The sun was {sun}.")
+ASIDES = ("It was {color}.", "{hero} was {mood}.")
 WALK = "{hero} went to the {place} without it."
 MOODS = ("glad", "tired", "happy")
-SUNS = ("warm", "bright", "low")
 QUESTIONS = ("Where is the {thing}?", "Where is the {thing} now?")
 REPLIES = ("In the {place}.", "It is in the {place}.")
 
@@ -67,9 +66,7 @@ def write_events(
     if walk is not None:
         sentences.insert(rng.randint(1, len(sentences)), WALK.format(place=walk, **names))
     elif rng.random() < 0.5:
-        aside = rng.choice(ASIDES).format(
-            hero=hero, color=rng.choice(COLORS), mood=rng.choice(MOODS), sun=rng.choice(SUNS)
-        )
+        aside = rng.choice(ASIDES).format(hero=hero, color=rng.choice(COLORS), mood=rng.choice(MOODS))
         if sum(len(s.split()) for s in sentences) + len(aside.split()) <= MAX_WORDS - 10:
             sentences.insert(rng.randint(1, len(sentences)), aside)
     return sentences
@@ -85,7 +82,7 @@ def write_reply(rng: random.Random, place: str) -> str:
 
 def _pattern(template: str) -> re.Pattern[str]:
     choices = {
-        "hero": NAMES, "thing": THINGS, "place": PLACES, "color": COLORS, "mood": MOODS, "sun": SUNS,
+        "hero": NAMES, "thing": THINGS, "place": PLACES, "color": COLORS, "mood": MOODS,
     }  # fmt: skip
     text = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
     for field, words in choices.items():

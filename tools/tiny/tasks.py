@@ -87,11 +87,11 @@ def sorting(rng: random.Random) -> Example:
 
 def _copy_item(rng: random.Random) -> str:
     share = rng.random()
-    if share < 0.6:
+    if share < 0.7:
         return rng.choice(COPY_WORDS)
-    if share < 0.9:
+    if share < 0.95:
         return str(rng.randint(0, 99))
-    return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 4)))
+    return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 3)))
 
 
 def copying(rng: random.Random) -> Example:
@@ -129,9 +129,7 @@ def record(rng: random.Random) -> Example:
         fields[key] = rng.randint(1, 99) if words is None else rng.choice(words)
     listed = "; ".join(f"{key}: {value}" for key, value in fields.items())
     equal = ", ".join(f"{key} = {value}" for key, value in fields.items())
-    prompt = rng.choice(
-        (f"Write as JSON: {listed}", f"Turn this into JSON: {listed}", f"Make JSON with {equal}.")
-    )
+    prompt = rng.choice((f"Write as JSON: {listed}", f"Turn this into JSON: {listed}", f"Make JSON: {equal}"))
     answer = json.dumps(fields)
     return Example("json", prompt, answer, listed, _same_record(answer))
 

@@ -1,10 +1,12 @@
 """The 512-token vocabulary of the tiny models, as Hugging Face tokenizer files.
 
 Layout of the ids: 0-15 special tokens of both families, 16-271 the 256 bytes, 272-511 whole words, marks
-with their spaces, and BPE merges. Text is cut into runs of letters, single digits, line breaks, and runs of
-everything else; so a word has the same id wherever it stands, a digit is always one token, and `": "` or `;
-` are one token too. A piece that is in the vocabulary is taken whole (`ignore_merges`, as Llama 3 does);
-any other is spelled with merges and bytes, so that every text can be encoded and decoded back.
+with their spaces, and BPE merges. Text is cut into runs of letters and single digits, both with the space
+before them if there is one, line breaks, and runs of everything else with their spaces: `": "` and `; `
+are one token, and so is ` garden`. With spaces as tokens of their own, the neighbour of every word would
+be a space, and copying, which follows what stands beside a word, is learned several times later. A piece
+that is in the vocabulary is taken whole (`ignore_merges`, as Llama 3 does); any other is spelled with
+merges and bytes, so that every text can be encoded and decoded back.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 from edgekit.tools.tiny.tasks import TASKS, stream
 
+FILE = "tokenizer.json"
 VOCAB_SIZE = 512
 SPECIAL_TOKENS = (
     "<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>", "<|endoftext|>",
@@ -28,7 +31,7 @@ SPECIAL_TOKENS = (
 PAD, EOS, BOS, UNK, MASK, TURN_START, TURN_END = range(7)
 END_OF_TEXT, START_OF_TEXT, MDM_MASK, START_HEADER, END_HEADER, END_OF_TURN = range(7, 13)
 
-PIECES = r"\p{L}+|\d|\n+|[^\p{L}\d\n]+"
+PIECES = r" ?\p{L}+| ?\d|\n+|[^\p{L}\d\n]+"
 CORPUS_EXAMPLES = 20_000
 # A whole word must be this frequent in the corpus; random letters to be copied never are.
 MIN_WORD_COUNT = 20
@@ -144,7 +147,9 @@ def build() -> str:
         show_progress=False,
         min_frequency=1,
     )
-    spelled.train_from_iterator([[w] for w in sorted(w for w in words if w.isalpha())], trainer)
+    spelled.train_from_iterator(
+        [[w] for w in sorted({w.strip("\u0120") for w in words}) if w.isalpha()], trainer
+    )
     merges = [tuple(pair) for pair in json.loads(spelled.to_str())["model"]["merges"]]
 
     vocab = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
@@ -172,11 +177,11 @@ def build() -> str:
     return str(tokenizer.to_str(pretty=True))
 
 
-def load() -> Any:
-    """The `tokenizers.Tokenizer` of the task language."""
+def load(directory: Path | None = None) -> Any:
+    """The `tokenizers.Tokenizer` of the task language, built, or read from a model's directory."""
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(build())
+    return Tokenizer.from_str(build()) if directory is None else Tokenizer.from_file(str(directory / FILE))
 
 
 def save(directory: Path, family: str) -> None:
@@ -190,5 +195,5 @@ def save(directory: Path, family: str) -> None:
         "chat_template": chosen.template,
     }
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tokenizer.json").write_text(build() + "\n", encoding="utf-8")
+    (directory / FILE).write_text(build() + "\n", encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
