@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODEL = "tiny-gemma"
 #: One prompt each; the names are those of `tools.tiny.tasks`.
-TASKS = ("addition-2", "json", "story")
+TASKS = ("copying", "json", "question")
 #: Examples of the tasks: which ones is of no importance, only that they are not in the training data.
 EXAMPLE_SEED = 7
 
@@ -78,12 +78,12 @@ def command(output: Path, memory: int, model: str) -> None:
     click.echo()
     click.echo("Next:")
     for words in (
-        ["run", output, "-p", "What is 58 + 67?", "--watch"],
+        ["run", output, "-p", "Write as JSON: name: Ada; age: 31; city: Rome", "--watch"],
         [
             "run",
             output,
             "-p",
-            "Sort ascending: 31, 7, 90, 12",
+            "Copy this: Ada 7 cat red 42",
             "--memory",
             "256MB",
             "--resident",
