@@ -208,7 +208,25 @@ def vocab_logits(x: Tensor, table: Tensor, scales: Tensor | None, softcap: float
     softcap)` if it is > 0.
     """
     logits = F.linear(x, dequantize(table, None, scales).to(x.dtype)).float()
+    return softcapped(logits, softcap)
+
+
+def softcapped(logits: Tensor, softcap: float) -> Tensor:
+    """`softcap * tanh(logits / softcap)`, or the logits themselves where there is no cap (0)."""
     return softcap * torch.tanh(logits / softcap) if softcap > 0 else logits
+
+
+def head_statistics(z: Tensor, noise: Tensor | None, embedding: Tensor | None) -> list[Tensor]:
+    """What `vocab_head` returns for scores z [T, V']; `embedding` [V', H], float, asks for the soft one."""
+    top, arg = z.max(-1)
+    e = torch.exp(z - top[:, None])
+    out = [top, arg, e.sum(-1), (e * z).sum(-1)]
+    if noise is not None:
+        score, sample = (z + noise).max(-1)
+        out += [score, sample, z.gather(1, sample[:, None])[:, 0]]
+    if embedding is not None:
+        out += [e @ embedding.to(e.dtype)]
+    return out
 
 
 def _vocab_head_fake(
@@ -254,12 +272,4 @@ def vocab_head(
     from the tile's first row.
     """
     z = vocab_logits(x, table, scales, softcap) / temperature
-    top, arg = z.max(-1)
-    e = torch.exp(z - top[:, None])
-    out = [top, arg, e.sum(-1), (e * z).sum(-1)]
-    if noise is not None:
-        score, sample = (z + noise).max(-1)
-        out += [score, sample, z.gather(1, sample[:, None])[:, 0]]
-    if soft:
-        out += [e @ dequantize(table, None, scales).to(e.dtype)]
-    return out
+    return head_statistics(z, noise, dequantize(table, None, scales) if soft else None)

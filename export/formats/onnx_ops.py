@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgekit.export.ops import head_statistics, softcapped
+
 #: The opset of the standard operators used here (RMSNormalization, Attention).
 OPSET = 23
 #: Domain of the placeholder that marks where a layer's expert mixture stands; the writer splits the graph
@@ -120,7 +122,7 @@ def _vocab_logits(x: Tensor, table: Tensor, scales: Tensor | None, softcap: floa
             "MatMulInteger", (table, signed, zero), {}, x, (table.shape[0], x.shape[0]), torch.int32
         )
         logits = (product.to(x.dtype) * scales[:, None]).T * row_scale
-    return softcap * torch.tanh(logits / softcap) if softcap > 0 else logits
+    return softcapped(logits, softcap)
 
 
 def _vocab_head(
@@ -133,15 +135,7 @@ def _vocab_head(
     soft: bool,
 ) -> list[Tensor]:
     z = _vocab_logits(x, table, scales, softcap) / temperature
-    top, arg = z.max(-1)
-    e = torch.exp(z - top[:, None])
-    out = [top, arg, e.sum(-1), (e * z).sum(-1)]
-    if noise is not None:
-        score, sample = (z + noise).max(-1)
-        out += [score, sample, z.gather(1, sample[:, None])[:, 0]]
-    if soft:
-        out += [e @ _table_float(table, scales)]
-    return out
+    return head_statistics(z, noise, _table_float(table, scales) if soft else None)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
