@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from edgekit.tools.tiny import grammar, tokenizer
-from edgekit.tools.tiny.corpus import MIXTURE, BatchOptions, Encoder, batches, held_out
+from edgekit.tools.tiny.corpus import CURRICULUM, BatchOptions, Encoder, batches, held_out
 from edgekit.tools.tiny.lexicon import COPY_WORDS, JSON_FIELDS, PLACES, THINGS, VARIABLES
 from edgekit.tools.tiny.tasks import MEASURED, SPLITS, TASKS, UnknownTask, draw, examples, stream
 
@@ -265,7 +265,7 @@ def test_batches_hold_prompt_answer_end_and_fill(family: str, encoders: dict[str
             before = batch.prompt.shape[1] - batch.prompt_lengths[row]
             assert (batch.prompt[row, :before] == 0).all()
             assert (batch.prompt[row, before:] != 0).all()
-    assert seen == set(MIXTURE)
+    assert seen == set(TASKS)
 
 
 def test_batches_repeat_for_a_seed(encoders: dict[str, Encoder]) -> None:

@@ -159,18 +159,26 @@ class Trainer:
         tokenizer.save(out, self.settings.family)
 
     def batches(self) -> Iterator[corpus.Batch]:
-        """Batches by the curriculum: mostly short canvases, then half of them of full length."""
-        seed = self.settings.seed + 1000 * self.progress.resumed
-        copies = self.copies
-
-        def stream(canvases: tuple[int, ...], seed: int) -> Iterator[corpus.Batch]:
-            options = corpus.BatchOptions(canvases, tokens=self.settings.tokens, answer_copies=copies)
-            return corpus.batches(self.encoder, options, seed)
-
-        short, full = stream(SHORT_CANVASES, seed), stream((CANVAS,), seed + 1)
-        rng = random.Random(seed)
+        """Batches by the curriculum: of tasks, and from mostly short canvases to half of them full length."""
+        rng = random.Random(self.settings.seed + 1000 * self.progress.resumed)
         while True:
-            yield next(full if rng.random() < LONG_SHARE[self.share >= LONG_FROM] else short)
+            weights = corpus.mixture(self.share)
+            short, full = (
+                corpus.batches(
+                    self.encoder,
+                    corpus.BatchOptions(
+                        canvases,
+                        tokens=self.settings.tokens,
+                        answer_copies=self.copies,
+                        weights=weights,
+                    ),
+                    rng.randrange(2**32),
+                )
+                for canvases in (SHORT_CANVASES, (CANVAS,))
+            )
+            while corpus.mixture(self.share) is weights:
+                yield next(full if rng.random() < LONG_SHARE[self.share >= LONG_FROM] else short)
+
 
     def step(self, batch: corpus.Batch) -> float:
         """One update; returns the loss."""

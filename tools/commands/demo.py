@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODEL = "tiny-gemma"
 #: One prompt each; the names are those of `tools.tiny.tasks`.
-TASKS = ("copying", "json", "question")
+TASKS = ("addition", "json", "copying")
 #: Examples of the tasks: which ones is of no importance, only that they are not in the training data.
 EXAMPLE_SEED = 7
 
