@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from edgekit.tools.tiny import grammar, tokenizer
-from edgekit.tools.tiny.corpus import CURRICULUM, BatchOptions, Encoder, batches, held_out
+from edgekit.tools.tiny.corpus import CURRICULUM, BatchOptions, Encoder, batches, held_out, mixture
 from edgekit.tools.tiny.lexicon import COPY_WORDS, JSON_FIELDS, PLACES, THINGS, VARIABLES
 from edgekit.tools.tiny.tasks import MEASURED, SPLITS, TASKS, UnknownTask, draw, examples, stream
 
@@ -285,3 +285,14 @@ def test_held_out_answers_decode_back_and_are_short(
         assert example.check(encoders[family].text(batch.answer[row]))
     assert batch.answer_lengths.max() <= 72
     assert batch.prompt_lengths.max() <= 96
+
+
+def test_the_curriculum_covers_the_whole_time_and_ends_with_every_task() -> None:
+    ends = [until for until, _ in CURRICULUM]
+    assert ends == sorted(set(ends)) and ends[-1] == 1.0
+    for _, weights in CURRICULUM:
+        assert set(weights) <= set(TASKS) and min(weights.values()) > 0
+        assert sum(weights.values()) == pytest.approx(1.0)
+    assert set(CURRICULUM[-1][1]) == set(TASKS)
+    assert mixture(0.0) is CURRICULUM[0][1] and mixture(ends[0]) is CURRICULUM[1][1]
+    assert mixture(1.0) is mixture(2.0) is CURRICULUM[-1][1]
