@@ -10,6 +10,9 @@ PYTHON ?= $(shell for python in python3.11 python3 python; do \
 		echo $$python; break; fi; done)
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Developers build with warnings as errors, and the library through which the tests see inside the core.
+NATIVE_OPTIONS := --config-settings=cmake.define.EDGEKIT_WERROR=ON \
+	--config-settings=cmake.define.EDGEKIT_TESTING=ON
 NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
 
 # Two stamps: the dependencies take minutes and rarely change, the native library takes seconds.
@@ -59,10 +62,10 @@ $(DEPENDENCIES): pyproject.toml constraints.txt | $(BIN)/python
 		print(*needs(), sep="\n")' > $(VENV)/build-requirements.txt
 	$(PIP) install --quiet -c constraints.txt -r $(VENV)/build-requirements.txt
 	$(PIP) install --no-build-isolation -c constraints.txt \
-		--config-settings=cmake.define.EDGEKIT_WERROR=ON -e '.[dev,export,hub]'
+		$(NATIVE_OPTIONS) -e '.[dev,export,hub]'
 	@touch $@
 
 $(INSTALLED): $(DEPENDENCIES) $(NATIVE_SOURCES)
 	$(PIP) install --quiet --no-build-isolation --no-deps \
-		--config-settings=cmake.define.EDGEKIT_WERROR=ON -e .
+		$(NATIVE_OPTIONS) -e .
 	@touch $@

@@ -42,6 +42,20 @@ typedef int32_t ek_status;
 #define EK_OK ((ek_status)0)
 #define EK_INVALID_ARGUMENT ((ek_status)1) /* an argument that no call may pass, such as a null buffer */
 #define EK_BUFFER_TOO_SMALL ((ek_status)2) /* call again with a larger buffer */
+#define EK_OUT_OF_MEMORY ((ek_status)3)    /* the system gave no memory */
+#define EK_OPEN_FAILED ((ek_status)4)      /* a file cannot be opened */
+#define EK_READ_FAILED ((ek_status)5)      /* the system reported an error while reading */
+#define EK_TRUNCATED_FILE ((ek_status)6)   /* a file is shorter than it says */
+#define EK_FILE_CHANGED ((ek_status)7)     /* a file was replaced or written while it was open */
+#define EK_CHECKSUM_MISMATCH ((ek_status)8) /* a run's bytes are not those that were written */
+#define EK_MALFORMED_FILE ((ek_status)9)   /* a file breaks the rules of its format */
+#define EK_UNSUPPORTED_VERSION ((ek_status)10) /* a file is of a version that this library does not read */
+#define EK_UNSUPPORTED_BUNDLE ((ek_status)11)  /* a bundle asks for something that this library does not do */
+#define EK_BUDGET_EXCEEDED ((ek_status)12) /* the memory budget is too small; the message says what is enough */
+#define EK_NOT_FINITE ((ek_status)13)      /* scores are NaN or infinite: the weights are broken */
+#define EK_STOPPED ((ek_status)14)         /* a callback asked to stop */
+#define EK_INVALID_STATE ((ek_status)15)   /* a call that must come after another one, such as project before denoise */
+#define EK_INTERNAL ((ek_status)16)        /* an error in the library: please report it */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -68,6 +82,141 @@ EK_API const char *ek_status_message(ek_status status) EK_NOEXCEPT;
  * EK_OK; EK_INVALID_ARGUMENT when `buffer` is null or `size` is 0; EK_BUFFER_TOO_SMALL with an empty string in
  * `buffer` when the names do not fit: a list that is cut short would read like a lesser processor. */
 EK_API ek_status ek_cpu_features(char *buffer, size_t size) EK_NOEXCEPT;
+
+/* What went wrong in the last call on this thread that did not return EK_OK: one line of English for the user, with
+ * the file, number or name concerned and what to do. Empty before the first failure. Only the functions below this
+ * comment set it. The library owns the string; it lives until the next failing call on this thread. */
+EK_API const char *ek_last_error(void) EK_NOEXCEPT;
+
+/* After EK_BUDGET_EXCEEDED: a memory_bytes that would have been enough. 0 after any other failure. */
+EK_API uint64_t ek_last_error_bytes(void) EK_NOEXCEPT;
+
+/* ---- Sessions -------------------------------------------------------------------------------------------------
+ *
+ * A session is a bundle being run: it holds the weights that stay in memory, streams the others, and keeps the
+ * keys and values of an encoded prefix. Its functions must not be called by two threads at the same time; different
+ * sessions are independent of each other. Results do not depend on the number of threads, the memory budget or
+ * what is resident.
+ *
+ * Structs that callers fill begin with their size, so that later versions can add members at the end: set
+ * struct_size to sizeof the struct. A shorter struct than the library's is taken as if the missing members had
+ * their defaults; a longer one is EK_INVALID_ARGUMENT where it is input, and keeps its unknown members as they are
+ * where it is output. */
+
+typedef struct ek_session ek_session;
+
+typedef struct ek_session_options {
+  uint32_t struct_size;
+  int32_t threads;         /* that compute, the caller's included; 0: one per core that the process may use */
+  uint64_t memory_bytes;   /* bounds the physical memory of the whole process; 0: no limit, all weights resident */
+  uint64_t resident_bytes; /* bounds the weights that stay in memory further; UINT64_MAX: no further limit */
+  int64_t positions;       /* the longest encoded prefix that memory_bytes must hold */
+  int64_t canvas;          /* the longest canvas that memory_bytes must hold */
+} ek_session_options;
+
+/* The defaults, which a null pointer stands for. */
+#define EK_SESSION_OPTIONS_INIT {sizeof(ek_session_options), 0, 0, UINT64_MAX, 2048, 256}
+
+/* Opens the bundle in folder `bundle` (UTF-8), reads the weights that stay in memory and starts threads. `*session`
+ * is null after a failure; otherwise it belongs to the caller, who gives it to ek_session_close.
+ * EK_INVALID_ARGUMENT, EK_OPEN_FAILED, EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED, EK_CHECKSUM_MISMATCH,
+ * EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_UNSUPPORTED_BUNDLE, EK_BUDGET_EXCEEDED, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_open(const char *bundle, const ek_session_options *options,
+                                 ek_session **session) EK_NOEXCEPT;
+
+/* Ends a session; null is allowed. No other call on it may be under way or follow. */
+EK_API void ek_session_close(ek_session *session) EK_NOEXCEPT;
+
+typedef struct ek_session_info {
+  uint32_t struct_size;
+  int32_t threads;
+  int64_t vocabulary;    /* tokens; ids are 0..vocabulary-1 */
+  int64_t hidden_size;   /* width of a soft embedding */
+  int64_t prefix_length; /* positions that are encoded now */
+  /* What the memory budget holds besides weights, in bytes: what the process held when the session was opened,
+   * encoded prefix, arrays between layers, arrays within layers, vocabulary head, and a margin. */
+  uint64_t process_bytes, prefix_bytes, activation_bytes, scratch_bytes, head_bytes, allowance_bytes;
+} ek_session_info;
+
+/* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_session_get_info(ek_session *session, ek_session_info *info) EK_NOEXCEPT;
+
+/* Forgets the encoded prefix. */
+EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
+
+/* Tells that no pass follows soon: stops reading ahead. */
+EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
+
+/* Encodes `count` token ids causally behind the prefix, and keeps their keys and values. Only for models that
+ * encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE
+ * and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
+
+/* What to compute from the scores z = logits / temperature of the positions on the canvas. */
+typedef struct ek_head_request {
+  uint32_t struct_size;
+  float temperature;   /* above 0 */
+  const int64_t *rows; /* positions to look at, in the order of the results, repeated ones allowed; null: all */
+  int64_t row_count;   /* entries of rows; ignored when rows is null */
+  int32_t gumbel;      /* not 0: sample from softmax(z / gumbel_scale) by adding noise (`seed`, `draw`) */
+  float gumbel_scale;
+  uint64_t seed, draw; /* the noise is a function of these two, row and token: runtime/sampling/noise.py */
+  int32_t soft;        /* not 0: the expected embedding softmax(z) @ table, for self-conditioning */
+  int32_t reserved;    /* 0 */
+  int64_t top_k;       /* the largest scores of every row; 0: none; at most the vocabulary */
+} ek_head_request;
+
+#define EK_HEAD_REQUEST_INIT {sizeof(ek_head_request), 1.0f, NULL, 0, 0, 1.0f, 0, 0, 0, 0, 0}
+
+/* Arrays of the caller for R rows: row_count, or the length of the canvas. Null where something is not wanted.
+ * Ties go to the lower token. */
+typedef struct ek_head_output {
+  uint32_t struct_size;
+  uint32_t reserved;    /* 0 */
+  int64_t *argmax;      /* [R] */
+  float *argmax_prob;   /* [R] softmax(z) there */
+  float *entropy;       /* [R] of softmax(z), in nats */
+  float *log_z;         /* [R] log of the sum of exp(z) */
+  int64_t *sample;      /* [R]; needs `gumbel` */
+  float *sample_prob;   /* [R] softmax(z) at the sample; needs `gumbel` */
+  float *soft;          /* [R, hidden_size]; needs `soft` */
+  int64_t *top_ids;     /* [R, k] by descending score, k = min(top_k, vocabulary); needs `top_k` */
+  float *top_z;         /* [R, k]; needs `top_k` */
+  float *logits;        /* [R, vocabulary]: all of z */
+} ek_head_output;
+
+#define EK_HEAD_OUTPUT_INIT {sizeof(ek_head_output), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* One bidirectional pass of `count` token ids behind the encoded prefix, and the vocabulary head on the requested
+ * rows. `soft` [count, hidden_size] is what the last step gave as output->soft, or null; models without
+ * self-conditioning ignore it. A null request stands for EK_HEAD_REQUEST_INIT. Scores that are not finite are
+ * no failure here: they show in log_z. After a failure the outputs hold no particular values, and the session can be
+ * used on. EK_INVALID_ARGUMENT, EK_BUDGET_EXCEEDED for a canvas beyond what the budget was planned for, those of
+ * reading, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,
+                                    const ek_head_request *request, const ek_head_output *output) EK_NOEXCEPT;
+
+/* What the last ek_session_denoise would have given to this request, without its layers.
+ * EK_INVALID_STATE before the first; else as there. */
+EK_API ek_status ek_session_project(ek_session *session, const ek_head_request *request,
+                                    const ek_head_output *output) EK_NOEXCEPT;
+
+typedef struct ek_session_statistics {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char *io_mode;              /* how the weights are read; the session owns it, until the next such call */
+  uint64_t pinned_bytes;            /* weights that stay in memory */
+  uint64_t ring_bytes;              /* memory for reading ahead */
+  uint64_t streamed_bytes_per_step; /* weights that every step reads */
+  uint64_t bytes_read;              /* streamed so far */
+  uint64_t scratch_bytes;           /* memory for arrays within layers */
+  double io_seconds;                /* at least one read was under way */
+  double io_wait_seconds;           /* computation waited for one */
+  double pass_seconds;              /* in prefill, denoise and project */
+} ek_session_statistics;
+
+/* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *statistics) EK_NOEXCEPT;
 
 #ifdef __cplusplus
 }

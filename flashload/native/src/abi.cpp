@@ -17,6 +17,34 @@ const char *ek_status_message(ek_status status) noexcept {
       return "an argument has a value that this function does not accept";
     case EK_BUFFER_TOO_SMALL:
       return "the caller's buffer is too small for the answer";
+    case EK_OUT_OF_MEMORY:
+      return "the system has no memory left";
+    case EK_OPEN_FAILED:
+      return "a file cannot be opened";
+    case EK_READ_FAILED:
+      return "the system reported an error while reading a file";
+    case EK_TRUNCATED_FILE:
+      return "a file is shorter than its header says";
+    case EK_FILE_CHANGED:
+      return "a file changed while it was in use";
+    case EK_CHECKSUM_MISMATCH:
+      return "the bytes of a file are not those that were written";
+    case EK_MALFORMED_FILE:
+      return "a file does not follow its format";
+    case EK_UNSUPPORTED_VERSION:
+      return "a file has a version that this library does not read";
+    case EK_UNSUPPORTED_BUNDLE:
+      return "a bundle needs something that this library does not do";
+    case EK_BUDGET_EXCEEDED:
+      return "the memory budget is too small";
+    case EK_NOT_FINITE:
+      return "the model's scores are not finite";
+    case EK_STOPPED:
+      return "a callback asked to stop";
+    case EK_INVALID_STATE:
+      return "the call does not fit what was called before it";
+    case EK_INTERNAL:
+      return "an error inside the library";
     default:
       return "a status that this version of the library does not know";
   }

@@ -1,0 +1,34 @@
+// Failures inside the core are exceptions of one type; abi*.cpp turns them into status codes at the C boundary.
+#ifndef EDGEKIT_ERROR_H
+#define EDGEKIT_ERROR_H
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "edgekit.h"
+
+namespace edgekit {
+
+// One line of English for the user: what was found, where, and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ek_status status, const std::string &message) : std::runtime_error(message), status_(status) {}
+  ek_status status() const noexcept { return status_; }
+
+ private:
+  ek_status status_;
+};
+
+// Throws an Error whose message is the parts joined as an output stream writes them.
+template <typename... Parts>
+[[noreturn]] void fail(ek_status status, const Parts &...parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw Error(status, message.str());
+}
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_ERROR_H

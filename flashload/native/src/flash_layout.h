@@ -1,0 +1,56 @@
+// The header of a flash file (see flashload/format.py): what lies where, with everything checked that a read relies on.
+#ifndef EDGEKIT_FLASH_LAYOUT_H
+#define EDGEKIT_FLASH_LAYOUT_H
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace edgekit {
+
+constexpr std::uint64_t kRunAlignment = 16 * 1024;
+constexpr std::uint64_t kTensorAlignment = 64;
+
+struct Tensor {
+  // Without the run's name and its dot when it starts with them; in full otherwise, and when nothing or the full name
+  // of another tensor of the run would be left. Unique within the run.
+  std::string name;
+  std::string dtype;  // as safetensors spells it
+  std::vector<std::int64_t> shape;
+  std::uint64_t offset = 0;  // within the run
+  std::uint64_t bytes = 0;
+};
+
+// A contiguously readable span: `length` bytes, padding included, at `offset` of the file.
+struct Run {
+  std::string name;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint64_t xxh3 = 0;
+  std::vector<Tensor> tensors;
+
+  const Tensor *find(std::string_view tensor) const noexcept;  // null when there is none
+};
+
+struct FlashLayout {
+  std::vector<Run> runs;  // in the order of the file
+  std::uint64_t size = 0;
+  std::unordered_map<std::string, std::size_t> index;
+
+  // Throws Error (EK_INVALID_ARGUMENT) for a name that is not there.
+  const Run &run(const std::string &name) const;
+};
+
+// Length of the JSON header from the first bytes (64, or all of a shorter file). Throws Error (EK_MALFORMED_FILE,
+// EK_TRUNCATED_FILE); `where` is the path, for messages.
+std::uint64_t flash_header_length(std::string_view prefix, std::uint64_t file_size, const std::string &where);
+
+// The layout of a header without its 8 length bytes. Throws Error (EK_MALFORMED_FILE, EK_TRUNCATED_FILE,
+// EK_UNSUPPORTED_VERSION).
+FlashLayout parse_flash_header(std::string_view header, std::uint64_t file_size, const std::string &where);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_FLASH_LAYOUT_H

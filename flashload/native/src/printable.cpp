@@ -1,0 +1,71 @@
+#include "printable.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+#include "utf8.h"
+
+namespace edgekit {
+namespace {
+
+struct Range {
+  std::uint32_t first, last;
+};
+
+// Unicode's categories Cc, Cf, Cs, Co, Zl, Zp and Zs (without the space), and its noncharacters below plane 1; those
+// of the later planes follow a rule.
+constexpr Range kNotPrintable[] = {
+    {0x0000, 0x001F},   {0x007F, 0x00A0},   {0x00AD, 0x00AD},   {0x0600, 0x0605},   {0x061C, 0x061C},
+    {0x06DD, 0x06DD},   {0x070F, 0x070F},   {0x0890, 0x0891},   {0x08E2, 0x08E2},   {0x1680, 0x1680},
+    {0x180E, 0x180E},   {0x2000, 0x200F},   {0x2028, 0x202F},   {0x205F, 0x2064},   {0x2066, 0x206F},
+    {0x3000, 0x3000},   {0xD800, 0xF8FF},   {0xFDD0, 0xFDEF},   {0xFEFF, 0xFEFF},   {0xFFF9, 0xFFFB},
+    {0xFFFE, 0xFFFF},   {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3},
+    {0x1D173, 0x1D17A}, {0xE0001, 0xE0001}, {0xE0020, 0xE007F}, {0xF0000, 0x10FFFF},
+};
+
+void append_hex(std::string &out, std::uint32_t value, int digits) {
+  for (int i = digits - 1; i >= 0; --i) out += "0123456789abcdef"[value >> (4 * i) & 0xF];
+}
+
+}  // namespace
+
+bool is_printable(std::uint32_t code_point) noexcept {
+  const auto *range = std::lower_bound(std::begin(kNotPrintable), std::end(kNotPrintable), code_point,
+                                       [](const Range &a, std::uint32_t value) { return a.last < value; });
+  if (range != std::end(kNotPrintable) && range->first <= code_point) return false;
+  return (code_point & 0xFFFE) != 0xFFFE && code_point <= 0x10FFFF;
+}
+
+bool is_printable(std::string_view text) noexcept {
+  for (std::size_t at = 0; at < text.size();) {
+    if (!is_printable(next_code_point(text, at))) return false;
+  }
+  return true;
+}
+
+std::string in_quotes(std::string_view text, std::size_t limit) {
+  std::string out = "'";
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) {
+    if (count == limit) {
+      out += "...";
+      break;
+    }
+    const std::size_t start = at;
+    const std::uint32_t value = next_code_point(text, at);
+    if (value == '\'' || value == '\\') out += '\\';
+    if (is_printable(value)) {
+      out.append(text.substr(start, at - start));
+    } else if (value <= 0xFF) {
+      out += "\\x";
+      append_hex(out, value, 2);
+    } else {
+      out += value <= 0xFFFF ? "\\u" : "\\U";
+      append_hex(out, value, value <= 0xFFFF ? 4 : 8);
+    }
+  }
+  return out + "'";
+}
+
+}  // namespace edgekit

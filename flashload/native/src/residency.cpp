@@ -1,0 +1,179 @@
+// The arithmetic of flashload/plan.py, which explains it; the plans must be the same.
+#include "residency.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "error.h"
+
+namespace edgekit {
+namespace {
+
+constexpr const char *kDenseSmall = "dense small";
+constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;
+
+using Sizes = std::vector<std::uint64_t>;
+
+// Units of equal group and size, as indices, in execution order.
+struct PinKind {
+  std::uint64_t bytes = 0;
+  std::size_t first = 0;  // position of the first one within its group
+  std::vector<std::size_t> units;
+};
+
+std::uint64_t checked_total(const std::vector<Unit> &units, std::uint64_t ring_units) {
+  if (ring_units < 1) fail(EK_INVALID_ARGUMENT, "the ring must hold at least one unit, not ", ring_units);
+  std::unordered_set<std::string> names;
+  std::uint64_t total = 0;
+  for (const Unit &unit : units) {
+    if (unit.bytes == 0) fail(EK_INVALID_ARGUMENT, "unit ", unit.name, ": 0 bytes; a unit must have some");
+    if (!names.insert(unit.name).second) fail(EK_INVALID_ARGUMENT, "unit ", unit.name, ": listed twice");
+    if (unit.bytes > kMaxBytes - total) fail(EK_INVALID_ARGUMENT, "unit ", unit.name, ": more than 2^63-1 bytes");
+    total += unit.bytes;
+  }
+  return total;
+}
+
+// Ring for units of these sizes. More than all of them together would be wasted.
+std::uint64_t ring_for(const Sizes &largest_first, std::uint64_t ring_bytes_min, std::uint64_t ring_units) {
+  const auto count = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(ring_units, largest_first.size()));
+  const auto first = largest_first.begin();
+  const std::uint64_t largest = std::accumulate(first, first + count, std::uint64_t{0});
+  const std::uint64_t all = std::accumulate(first + count, largest_first.end(), largest);
+  return std::min(all, std::max(ring_bytes_min, largest));
+}
+
+// The largest size, and every size that is at most two thirds of the next larger one.
+Sizes bounds_of(Sizes largest_first) {
+  largest_first.erase(std::unique(largest_first.begin(), largest_first.end()), largest_first.end());
+  Sizes bounds(1, largest_first.front());
+  for (std::size_t i = 1; i < largest_first.size(); ++i) {
+    if (largest_first[i] <= 2 * largest_first[i - 1] / 3) bounds.push_back(largest_first[i]);
+  }
+  return bounds;
+}
+
+// Van der Corput sequence in base 2: 0, 1/2, 1/4, 3/4, 1/8, ...
+double bit_reversed(std::size_t index) {
+  double value = 0, weight = 0.5;
+  for (; index != 0; index >>= 1, weight /= 2) value += weight * static_cast<double>(index & 1);
+  return value;
+}
+
+// In the order in which they are considered for pinning.
+std::vector<PinKind> kinds_of(const std::vector<Unit> &units) {
+  struct Group {
+    bool first;
+    std::uint64_t bytes = 0;
+    std::vector<std::size_t> units;
+  };
+  std::vector<Group> groups;  // in the order of their first units
+  std::map<std::string, std::size_t> group_index;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const auto [found, is_new] = group_index.emplace(units[i].group, groups.size());
+    if (is_new) groups.push_back({units[i].group == kDenseSmall, 0, {}});
+    groups[found->second].bytes += units[i].bytes;
+    groups[found->second].units.push_back(i);
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](const Group &a, const Group &b) {
+    return a.first != b.first ? a.first : a.bytes < b.bytes;
+  });
+
+  std::vector<PinKind> kinds;
+  for (const Group &group : groups) {
+    std::vector<PinKind> of_group;
+    std::map<std::uint64_t, std::size_t> size_index;
+    for (std::size_t i = 0; i < group.units.size(); ++i) {
+      const std::uint64_t bytes = units[group.units[i]].bytes;
+      const auto [found, is_new] = size_index.emplace(bytes, of_group.size());
+      if (is_new) of_group.push_back({bytes, i, {}});
+      of_group[found->second].units.push_back(group.units[i]);
+    }
+    // The most common size first; sizes that occur once so that any number of them is spread over the cycle.
+    std::stable_sort(of_group.begin(), of_group.end(), [](const PinKind &a, const PinKind &b) {
+      if (a.units.size() != b.units.size()) return a.units.size() > b.units.size();
+      return bit_reversed(a.first) < bit_reversed(b.first);
+    });
+    kinds.insert(kinds.end(), of_group.begin(), of_group.end());
+  }
+  return kinds;
+}
+
+// The pins when no unit larger than `bound` is streamed, and the bytes they leave of `free`.
+struct Pins {
+  std::uint64_t bytes = 0;
+  std::vector<bool> pinned;
+};
+
+Pins fill(const std::vector<Unit> &units, const std::vector<PinKind> &kinds, std::uint64_t bound,
+          std::uint64_t forced_bytes, std::uint64_t free) {
+  Pins pins{forced_bytes, std::vector<bool>(units.size())};
+  for (std::size_t i = 0; i < units.size(); ++i) pins.pinned[i] = units[i].bytes > bound;
+  for (const PinKind &kind : kinds) {
+    if (kind.bytes > bound) continue;
+    const std::uint64_t total = kind.units.size(), count = std::min(total, free / kind.bytes);
+    for (std::uint64_t i = 0; i < total; ++i) {  // `count` of them at even distances
+      if ((i + 1) * count / total > i * count / total) pins.pinned[kind.units[i]] = true;
+    }
+    pins.bytes += count * kind.bytes;
+    free -= count * kind.bytes;
+  }
+  return pins;
+}
+
+}  // namespace
+
+ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budget, std::uint64_t ring_bytes_min,
+                             std::uint64_t ring_units, BudgetTooSmall &too_small) {
+  too_small.needed = 0;
+  const std::uint64_t total = checked_total(units, ring_units);
+  ResidencyPlan plan;
+  if (total <= budget) {
+    for (const Unit &unit : units) plan.pinned.insert(unit.name);
+    plan.pinned_bytes = total;
+    return plan;
+  }
+
+  Sizes largest_first;
+  for (const Unit &unit : units) largest_first.push_back(unit.bytes);
+  std::sort(largest_first.begin(), largest_first.end(), std::greater<>());
+  const std::uint64_t needed = ring_for(largest_first, ring_bytes_min, ring_units);
+  if (budget < needed) {
+    too_small.needed = needed;
+    return plan;
+  }
+
+  // Pinning the largest units shrinks the ring: every step in size is a candidate bound for streamed units. The
+  // largest bound pins nothing by force and fits, because the budget holds its ring; the first wins on a tie.
+  const std::vector<PinKind> kinds = kinds_of(units);
+  Pins best;
+  for (const std::uint64_t bound : bounds_of(largest_first)) {
+    const auto rest_begin = std::find_if(largest_first.begin(), largest_first.end(),
+                                         [bound](std::uint64_t bytes) { return bytes <= bound; });
+    const std::uint64_t forced = std::accumulate(largest_first.begin(), rest_begin, std::uint64_t{0});
+    if (forced > budget || bound > budget - forced) break;
+    const std::uint64_t ring = ring_for(Sizes(rest_begin, largest_first.end()), ring_bytes_min, ring_units);
+    if (ring > budget - forced) continue;
+    Pins pins = fill(units, kinds, bound, forced, budget - forced - ring);
+    if (best.pinned.empty() || pins.bytes > best.bytes) best = std::move(pins);
+  }
+
+  Sizes streamed;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (best.pinned[i]) {
+      plan.pinned.insert(units[i].name);
+      plan.pinned_bytes += units[i].bytes;
+    } else {
+      streamed.push_back(units[i].bytes);
+      plan.streamed_bytes += units[i].bytes;
+    }
+  }
+  std::sort(streamed.begin(), streamed.end(), std::greater<>());
+  plan.ring_bytes = ring_for(streamed, ring_bytes_min, ring_units);
+  return plan;
+}
+
+}  // namespace edgekit

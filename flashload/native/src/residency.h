@@ -1,0 +1,36 @@
+// Which runs stay in memory and which are streamed every step; the same plan as flashload/plan.py makes.
+#ifndef EDGEKIT_RESIDENCY_H
+#define EDGEKIT_RESIDENCY_H
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace edgekit {
+
+struct Unit {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::string group;  // "dense small" is pinned first
+};
+
+struct ResidencyPlan {
+  std::unordered_set<std::string> pinned;
+  std::uint64_t pinned_bytes = 0;
+  std::uint64_t streamed_bytes = 0;  // per step
+  std::uint64_t ring_bytes = 0;
+};
+
+struct BudgetTooSmall {
+  std::uint64_t needed = 0;  // 0: the budget is enough
+};
+
+// Units in execution order. When the budget is too small, `too_small.needed` says what would be enough and the plan
+// is empty. Throws Error (EK_INVALID_ARGUMENT) for units without bytes or listed twice.
+ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budget, std::uint64_t ring_bytes_min,
+                             std::uint64_t ring_units, BudgetTooSmall &too_small);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_RESIDENCY_H

@@ -1,0 +1,306 @@
+#include "ring.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <sstream>
+
+namespace edgekit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+enum class State {
+  queued,  // no memory yet
+  reading,
+  loaded,
+  failed,  // memory given up, the error waits for take()
+  taken,
+  gone,  // released or cancelled
+};
+
+struct Entry {
+  explicit Entry(const Run *scheduled) : run(scheduled) {}
+
+  // A cancelled read may still be writing: its memory is not free before its threads are done.
+  bool holds_memory() const noexcept { return in_flight || state == State::loaded || state == State::taken; }
+
+  const Run *const run;
+  State state = State::queued;
+  std::uint64_t start = 0;
+  bool in_flight = false;
+  std::shared_ptr<PendingRead> pending;
+  std::optional<Error> error;
+};
+
+using EntryPointer = std::shared_ptr<Entry>;
+
+}  // namespace
+
+struct Ring::Implementation {
+  Implementation(FlashFile &opened, std::size_t bytes)
+      : file(opened), capacity(bytes - bytes % kRunAlignment), fallbacks_before(opened.statistics().fallbacks) {
+    if (capacity == 0) {
+      fail(EK_INVALID_ARGUMENT, "a ring of ", bytes, " bytes is too small; it needs at least ", kRunAlignment);
+    }
+    arena = AlignedMemory(capacity);
+  }
+
+  // --- filling (the lock is held) ---
+
+  // Starts reads as long as there is room.
+  void pump() {
+    while (!queue.empty()) {
+      const EntryPointer entry = queue.front();
+      const std::optional<std::uint64_t> place = find_place(entry->run->length);
+      if (!place) return;
+      live.push_back(entry);  // what may throw comes before what would have to be undone
+      queue.pop_front();
+      entry->start = *place;
+      entry->state = State::reading;
+      head = *place + entry->run->length;
+      try {
+        // The callback needs the lock that is held here, so the read cannot have ended yet when submit returns.
+        entry->pending = file.submit(*entry->run, arena.data() + *place,
+                                     [this, entry](const Error *error) { read_ended(entry, error); });
+        entry->in_flight = true;
+        if (reading++ == 0) busy_since = Clock::now();
+      } catch (const Error &error) {
+        entry->state = State::failed;
+        entry->error = error;
+        trim();
+      } catch (const std::bad_alloc &) {
+        entry->state = State::failed;
+        entry->error.emplace(EK_OUT_OF_MEMORY, "no memory is left to read run " + entry->run->name);
+        trim();
+      }
+    }
+  }
+
+  void read_ended(const EntryPointer &entry, const Error *error) {
+    std::lock_guard<std::mutex> lock(mutex);
+    entry->in_flight = false;
+    entry->pending.reset();
+    if (--reading == 0) statistics.read_seconds += seconds_since(busy_since);
+    if (error == nullptr) {
+      statistics.bytes_read += entry->run->length;
+      ++statistics.runs_read;
+    }
+    if (entry->state == State::reading) {
+      entry->state = error == nullptr ? State::loaded : State::failed;
+      if (error != nullptr) entry->error = *error;
+    }
+    trim();
+    pump();
+    // Under the lock: once it is free the ring may be destroyed.
+    changed.notify_all();
+  }
+
+  // Start of a free span of that length at the head or, when that is past the end, at 0.
+  std::optional<std::uint64_t> find_place(std::uint64_t length) const {
+    if (live.empty()) return 0;
+    const std::uint64_t tail = live.front()->start;
+    if (head > tail) {  // in use: tail..head
+      if (capacity - head >= length) return head;
+      if (tail >= length) return 0;
+      return std::nullopt;
+    }
+    if (tail - head >= length) return head;  // in use: tail..end and 0..head
+    return std::nullopt;
+  }
+
+  // Forgets memory at either end of the used span that nobody holds.
+  void trim() {
+    while (!live.empty() && !live.front()->holds_memory()) live.pop_front();
+    while (!live.empty() && !live.back()->holds_memory()) live.pop_back();
+    head = live.empty() ? 0 : live.back()->start + live.back()->run->length;
+  }
+
+  // --- consumer (the lock is held) ---
+
+  bool only_taken_left() const {
+    return std::all_of(live.begin(), live.end(), [](const EntryPointer &entry) {
+      return !entry->holds_memory() || entry->state == State::taken;
+    });
+  }
+
+  [[noreturn]] void fail_full(const Run &run) const {
+    std::string held;
+    for (const EntryPointer &entry : live) {
+      if (entry->state == State::taken) held += (held.empty() ? "" : ", ") + entry->run->name;
+    }
+    fail(EK_INTERNAL, "run ", run.name, " has no room while these are taken: ", held,
+         "; release them first or give the ring more memory");
+  }
+
+  FlashFile &file;
+  const std::uint64_t capacity;
+  const std::uint64_t fallbacks_before;
+  AlignedMemory arena;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<EntryPointer> order;  // scheduled and not taken, in order
+  std::deque<EntryPointer> queue;  // the part of it that has no memory yet
+  std::deque<EntryPointer> live;   // has memory, in the order it was given out
+  std::uint64_t head = 0;          // where the next run is placed
+  std::uint64_t reading = 0;
+  Clock::time_point busy_since;
+  RingStatistics statistics;
+};
+
+Ring::Ring(FlashFile &file, std::size_t bytes) : implementation_(std::make_unique<Implementation>(file, bytes)) {}
+
+Ring::~Ring() { cancel(); }
+
+std::size_t Ring::capacity() const noexcept { return static_cast<std::size_t>(implementation_->capacity); }
+
+RingStatistics Ring::statistics() const {
+  const Implementation &ring = *implementation_;
+  const std::uint64_t fallbacks = ring.file.statistics().fallbacks - ring.fallbacks_before;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  RingStatistics now = ring.statistics;
+  if (ring.reading != 0) now.read_seconds += seconds_since(ring.busy_since);
+  now.fallbacks = fallbacks;
+  return now;
+}
+
+void Ring::schedule(const std::vector<const Run *> &runs) {
+  Implementation &ring = *implementation_;
+  std::vector<EntryPointer> entries;
+  entries.reserve(runs.size());
+  for (const Run *run : runs) {
+    entries.push_back(std::make_shared<Entry>(&ring.file.layout().run(run->name)));
+    if (run->length > ring.capacity) {
+      fail(EK_BUDGET_EXCEEDED, "run ", run->name, " has ", run->length, " bytes, the ring ", ring.capacity,
+           "; give the ring at least ", run->length, " bytes");
+    }
+  }
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  const std::size_t before = ring.order.size();
+  try {
+    ring.order.insert(ring.order.end(), entries.begin(), entries.end());
+    ring.queue.insert(ring.queue.end(), entries.begin(), entries.end());
+  } catch (...) {
+    ring.order.resize(before);
+    throw;
+  }
+  ring.pump();
+}
+
+const std::uint8_t *Ring::take(const Run &run) {
+  Implementation &ring = *implementation_;
+  std::unique_lock<std::mutex> lock(ring.mutex);
+  if (ring.order.empty()) {
+    fail(EK_INTERNAL, "run ", run.name, " was taken but nothing is scheduled; call schedule() first");
+  }
+  const EntryPointer entry = ring.order.front();
+  if (entry->run->name != run.name) {
+    fail(EK_INTERNAL, "run ", run.name, " was taken but ", entry->run->name, " is next in the schedule");
+  }
+  if (entry->state == State::queued || entry->state == State::reading) {
+    const Clock::time_point started = Clock::now();
+    bool full = false;
+    while (entry->state == State::queued || entry->state == State::reading) {
+      full = entry->state == State::queued && ring.only_taken_left();
+      if (full) break;
+      ring.changed.wait(lock);
+    }
+    ring.statistics.wait_seconds += seconds_since(started);
+    if (full) ring.fail_full(run);
+  }
+  if (entry->state == State::gone) {
+    fail(EK_STOPPED, "run ", run.name, " was dropped from the schedule while it was waited for");
+  }
+  ring.order.pop_front();
+  if (entry->state == State::failed) {
+    entry->state = State::gone;
+    throw *entry->error;
+  }
+  entry->state = State::taken;
+  return ring.arena.data() + entry->start;
+}
+
+bool Ring::ready(const Run &run) const {
+  const Implementation &ring = *implementation_;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  if (ring.order.empty() || ring.order.front()->run->name != run.name) return false;
+  return ring.order.front()->state == State::loaded || ring.order.front()->state == State::failed;
+}
+
+void Ring::release(const std::uint8_t *data) {
+  Implementation &ring = *implementation_;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  for (const EntryPointer &entry : ring.live) {
+    if (entry->state == State::taken && ring.arena.data() + entry->start == data) {
+      entry->state = State::gone;
+      ring.trim();  // `entry` may be destroyed by this
+      ring.pump();
+      ring.changed.notify_all();
+      return;
+    }
+  }
+  fail(EK_INTERNAL, "memory was released that is not that of a taken run; release every take() once");
+}
+
+void Ring::cancel() {
+  Implementation &ring = *implementation_;
+  std::unique_lock<std::mutex> lock(ring.mutex);
+  std::deque<EntryPointer> dropped;
+  dropped.swap(ring.order);
+  ring.queue.clear();
+  for (const EntryPointer &entry : dropped) {
+    entry->state = State::gone;
+    if (entry->pending) entry->pending->cancel();
+  }
+  ring.trim();
+  ring.changed.notify_all();
+  ring.changed.wait(lock, [&] {
+    return std::none_of(dropped.begin(), dropped.end(), [](const EntryPointer &entry) { return entry->in_flight; });
+  });
+}
+
+std::string Ring::inconsistency() const {
+  const Implementation &ring = *implementation_;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  std::ostringstream found;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
+  std::uint64_t in_flight = 0, wraps = 0;
+  for (std::size_t i = 0; i < ring.live.size(); ++i) {
+    const Entry &entry = *ring.live[i];
+    spans.emplace_back(entry.start, entry.start + entry.run->length);
+    in_flight += entry.in_flight;
+    wraps += i > 0 && entry.start < ring.live[i - 1]->start;
+  }
+  std::sort(spans.begin(), spans.end());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const auto &[begin, end] = spans[i];
+    if (end > ring.capacity || begin % kRunAlignment != 0) {
+      found << "span " << begin << ".." << end << " is outside the arena or unaligned; ";
+    }
+    if (i > 0 && begin < spans[i - 1].second) found << "spans overlap at " << begin << "; ";
+  }
+  if (wraps > 1) found << "the used span wraps more than once; ";
+  if (in_flight != ring.reading) found << ring.reading << " reads are counted, not those in flight; ";
+  std::deque<EntryPointer> waiting;
+  for (const EntryPointer &entry : ring.order) {
+    const bool placed = entry->state == State::reading || entry->state == State::loaded;
+    if (entry->state == State::queued) waiting.push_back(entry);
+    if (placed != (std::find(ring.live.begin(), ring.live.end(), entry) != ring.live.end()) &&
+        entry->state != State::failed) {
+      found << "run " << entry->run->name << " has the wrong memory; ";
+    }
+    if (entry->error.has_value() != (entry->state == State::failed)) {
+      found << "run " << entry->run->name << " has the wrong error; ";
+    }
+  }
+  if (waiting != ring.queue) found << "the queue is not the waiting part of the schedule; ";
+  return found.str();
+}
+
+}  // namespace edgekit

@@ -1,0 +1,278 @@
+// The parsers over hostile text, and the hash over memory that ends where the data ends: for the sanitizers. What the
+// values must be is compared with other implementations in tests/test_native_parsing.py.
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "error.h"
+#include "flash_layout.h"
+#include "json.h"
+#include "manifest_reader.h"
+#include "printable.h"
+#include "residency.h"
+#include "unit.h"
+#include "xxh3.h"
+#include "xxh3_kernels.h"
+
+namespace {
+
+using edgekit::Error;
+using edgekit::Json;
+
+// The status of what `function` throws; EK_OK when it does not.
+template <typename Function>
+ek_status status_of(Function function) {
+  try {
+    function();
+    return EK_OK;
+  } catch (const Error &error) {
+    EK_CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.status();
+  }
+}
+
+// Parses a copy without a byte to spare, so that reading past the end is seen.
+ek_status json_status(const std::string &text) {
+  const auto copy = std::make_unique<char[]>(text.size());
+  std::memcpy(copy.get(), text.data(), text.size());
+  return status_of([&] { Json::parse({copy.get(), text.size()}, "text"); });
+}
+
+std::string header_of(const std::string &entries, const std::string &runs, std::size_t size = 16 * 1024 - 8) {
+  std::string quoted_runs;
+  for (const char letter : runs) quoted_runs += letter == '"' ? std::string("\\\"") : std::string(1, letter);
+  std::string text =
+      R"({"__metadata__": {"edgekit.format": "1", "edgekit.runs": ")" + quoted_runs + "\"}" + entries + "}";
+  text.resize(size, ' ');
+  return text;
+}
+
+const std::string kTwoTensors =
+    R"(, "r.a": {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]},)"
+    R"("__pad__.0": {"dtype": "U8", "shape": [32], "data_offsets": [32, 64]},)"
+    R"("b": {"dtype": "U8", "shape": [16320], "data_offsets": [64, 16384]})";
+const std::string kOneRun = R"([["r", 16384, 16384, "00000000000000ff"]])";
+
+std::string manifest_text(const std::string &weights) {
+  return R"({"schema_version": 1, "model": {}, "programs": {}, "layers": [], "sampler": {}, "quantization": {}, )"
+         R"("weights": )" + weights + R"(, "files": {}, "provenance": {}})";
+}
+
+const std::string kWeights =
+    R"({"file": "w.safetensors", "size": 5, "sha256": ")" + std::string(64, 'a') + "\"}";
+
+}  // namespace
+
+EK_TEST(json_values) {
+  const Json root = Json::parse(R"( {"a": [1, -2.5e1, true, null, "x\u00e9\ud83d\ude00\n"], "": {}} )", "text");
+  const auto &items = root.at("a").array();
+  EK_CHECK(items.size() == 5 && items[0].integer() == 1 && items[0].number() == 1.0);
+  EK_CHECK(items[1].number() == -25.0 && items[2].boolean() && items[3].is_null());
+  EK_CHECK(items[4].string() == "x\xC3\xA9\xF0\x9F\x98\x80\n");
+  EK_CHECK(root.find("b") == nullptr && root.at("").object().empty());
+  EK_CHECK(root.where() == "text" && items[4].where() == "text");
+  const Json copy = root;  // outlives its source
+  EK_CHECK(copy.at("a").array()[0].integer() == 1);
+  EK_CHECK(Json::parse("-9223372036854775808", "t").integer() == INT64_MIN);
+  EK_CHECK(Json::parse("9223372036854775808", "t").kind() == Json::Kind::number);
+  EK_CHECK(Json::parse("9223372036854775808", "t").number() == 9223372036854775808.0);
+}
+
+EK_TEST(json_wrong_kinds) {
+  const Json root = Json::parse("{\"a\": [1.5,\n 1e999]}", "text");
+  EK_CHECK(status_of([&] { root.at("b"); }) == EK_MALFORMED_FILE);
+  EK_CHECK(status_of([&] { root.array(); }) == EK_MALFORMED_FILE);
+  EK_CHECK(status_of([&] { root.at("a").find("b"); }) == EK_MALFORMED_FILE);
+  EK_CHECK(status_of([&] { root.at("a").array()[0].integer(); }) == EK_MALFORMED_FILE);
+  EK_CHECK(status_of([&] { root.at("a").array()[1].number(); }) == EK_MALFORMED_FILE);
+  try {
+    root.at("a").array()[1].string();
+    EK_CHECK(false);
+  } catch (const Error &error) {
+    EK_CHECK(std::string(error.what()) == "text: expected a string in line 2, found a number; export it again");
+  }
+}
+
+EK_TEST(json_hostile_text) {
+  const std::string whole = R"({"key": [1, -0.5e+3, "a\u12ab\\", true, false, null], "other": {"x": []}})";
+  EK_CHECK(json_status(whole) == EK_OK);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EK_CHECK(json_status(whole.substr(0, size)) == EK_MALFORMED_FILE);
+  }
+  for (const char *text :
+       {"", " ", "1 2", "01", "1.", ".5", "+1", "-", "1e", "1e+", "nul", "NaN", "Infinity", "-Infinity", "[1,]", "{,}",
+        "{\"a\"}", "{\"a\":1,}", "{\"a\":1,\"a\":2}", "{'a':1}", "\"\\x\"", "\"\\u12g4\"", "\"\\ud800\\u12\"", "\"\n\"",
+        "\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\xF4\x90\x80\x80\"", "\"\xE2\x82\"", "\xEF\xBB\xBF{}", "[1}",
+        "{\"a\":1]"}) {
+    EK_CHECK(json_status(text) == EK_MALFORMED_FILE);
+  }
+  EK_CHECK(json_status(std::string("\"a\0\"", 4)) == EK_MALFORMED_FILE);
+  EK_CHECK(json_status(std::string("1\0", 2)) == EK_MALFORMED_FILE);
+  EK_CHECK(json_status(std::string(100'000, '[')) == EK_MALFORMED_FILE);
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EK_CHECK(json_status(nested(Json::kMaxDepth)) == EK_OK);
+  EK_CHECK(json_status(nested(Json::kMaxDepth + 1)) == EK_MALFORMED_FILE);
+  EK_CHECK(json_status(std::string(Json::kMaxIntegerDigits, '9')) == EK_OK);
+  EK_CHECK(json_status(std::string(Json::kMaxIntegerDigits + 1, '9')) == EK_MALFORMED_FILE);
+  std::string many = "{";
+  for (int i = 0; i < 100; ++i) many += "\"" + std::to_string(i) + "\": 0, ";
+  EK_CHECK(json_status(many + "\"100\": 0}") == EK_OK);
+  EK_CHECK(json_status(many + "\"57\": 0}") == EK_MALFORMED_FILE);
+}
+
+EK_TEST(json_in_several_threads) {
+  const Json root = Json::parse(R"({"a": {"b": [1, 2.5, "c"]}})", "text");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&root] {
+      for (int j = 0; j < 100; ++j) {
+        const Json copy = root.at("a");
+        Json::parse(R"([1.5, "x"])", "other");
+        if (copy.at("b").array().size() != 3) std::abort();
+      }
+    });
+  }
+  for (std::thread &thread : threads) thread.join();
+}
+
+EK_TEST(quoted_text) {
+  EK_CHECK(edgekit::in_quotes("a'b\\\n\xC3\xA9\xED\xA0\x80") == "'a\\'b\\\\\\x0a\xC3\xA9\\ud800'");
+  EK_CHECK(edgekit::in_quotes("abcdef", 3) == "'abc...'");
+  EK_CHECK(edgekit::in_quotes("") == "''");
+  EK_CHECK(edgekit::is_printable("layer.0 \xC3\xA9") && !edgekit::is_printable("a\tb"));
+  EK_CHECK(!edgekit::is_printable("\xE2\x80\x8B") && !edgekit::is_printable("\xF4\x80\x80\x80"));
+  for (const char *cut : {"\xF0", "\xF0\x9F", "\xE2\x80", "\xC3"}) edgekit::in_quotes(cut);
+}
+
+EK_TEST(xxh3_reads_no_byte_too_many) {
+  for (const char *name : {"portable", "neon", "avx2", "avx512"}) {
+    const edgekit::Xxh3Loop loop = edgekit::xxh3_find_loop(name);
+    if (loop == nullptr) continue;
+    for (std::size_t size = 0; size <= 2500; ++size) {
+      const auto data = std::make_unique<std::uint8_t[]>(size);
+      for (std::size_t i = 0; i < size; ++i) data[i] = static_cast<std::uint8_t>(i * 31 + (i >> 8));
+      EK_CHECK(edgekit::xxh3_64_with(loop, data.get(), size) == edgekit::xxh3_64(data.get(), size));
+    }
+  }
+  EK_CHECK(edgekit::xxh3_find_loop("no such loop") == nullptr);
+}
+
+EK_TEST(xxh3_known_values) {  // printed by the xxhash package
+  EK_CHECK(edgekit::xxh3_64("", 0) == 0x2d06800538d394c2);
+  EK_CHECK(edgekit::xxh3_64("abc", 3) == 0x78af5f94892f3950);
+  const std::string zeros(5000, '\0');
+  EK_CHECK(edgekit::xxh3_64(zeros.data(), zeros.size()) == 0x95929931b75a6d9f);
+}
+
+EK_TEST(flash_header) {
+  const edgekit::FlashLayout layout = edgekit::parse_flash_header(header_of(kTwoTensors, kOneRun), 32768, "f");
+  EK_CHECK(layout.size == 32768 && layout.runs.size() == 1);
+  const edgekit::Run &run = layout.run("r");
+  EK_CHECK(run.offset == 16384 && run.length == 16384 && run.xxh3 == 255 && run.tensors.size() == 2);
+  EK_CHECK(run.find("a")->shape == std::vector<std::int64_t>({4, 2}) && run.find("b")->offset == 64);
+  EK_CHECK(run.find("r.a") == nullptr);
+  EK_CHECK(status_of([&] { layout.run("s"); }) == EK_INVALID_ARGUMENT);
+  const auto parse = [](const std::string &header, std::uint64_t size) {
+    return status_of([&] { edgekit::parse_flash_header(header, size, "f"); });
+  };
+  EK_CHECK(parse(header_of(kTwoTensors, kOneRun), 32767) == EK_TRUNCATED_FILE);
+  EK_CHECK(parse(header_of(kTwoTensors, kOneRun), 32769) == EK_MALFORMED_FILE);
+  EK_CHECK(parse(header_of(kTwoTensors, kOneRun, 16 * 1024), 32776) == EK_MALFORMED_FILE);
+  EK_CHECK(parse(header_of(kTwoTensors, "[]"), 32768) == EK_MALFORMED_FILE);
+  EK_CHECK(parse(header_of("", kOneRun), 32768) == EK_MALFORMED_FILE);
+  EK_CHECK(parse(header_of(kTwoTensors, R"([["r", 16384, 9223372036854775807, "00000000000000ff"]])"), 32768) ==
+           EK_MALFORMED_FILE);
+  EK_CHECK(parse(header_of(R"(, "t": {"dtype": "F64", "shape": [4294967296, 4294967296, 0], "data_offsets": [0, 0]})",
+                           kOneRun), 32768) == EK_MALFORMED_FILE);
+}
+
+EK_TEST(tensor_names_stay_unique_within_a_run) {
+  const std::string entries =
+      R"(, "r.a": {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]},)"
+      R"("a": {"dtype": "U8", "shape": [64], "data_offsets": [64, 128]},)"
+      R"("r.r.a": {"dtype": "U8", "shape": [64], "data_offsets": [128, 192]},)"
+      R"("r.": {"dtype": "U8", "shape": [64], "data_offsets": [192, 256]},)"
+      R"("r.b": {"dtype": "U8", "shape": [16128], "data_offsets": [256, 16384]})";
+  const edgekit::FlashLayout layout = edgekit::parse_flash_header(header_of(entries, kOneRun), 32768, "f");
+  std::string names;
+  for (const edgekit::Tensor &tensor : layout.runs[0].tensors) names += tensor.name + " ";
+  EK_CHECK(names == "r.a a r.r.a r. b ");
+}
+
+EK_TEST(flash_header_length) {
+  const auto length = [](std::string prefix, std::uint64_t size) {
+    return status_of([&] { edgekit::flash_header_length(prefix, size, "f"); });
+  };
+  const std::string good("\x05\0\0\0\0\0\0\0{", 9);
+  EK_CHECK(edgekit::flash_header_length(good, 100, "f") == 5);
+  EK_CHECK(length(good, 12) == EK_TRUNCATED_FILE);
+  EK_CHECK(length(good.substr(0, 7), 7) == EK_TRUNCATED_FILE);
+  EK_CHECK(length("", 0) == EK_TRUNCATED_FILE);
+  EK_CHECK(length(std::string(16, '\xFF'), ~std::uint64_t{0}) == EK_MALFORMED_FILE);
+  EK_CHECK(length(std::string("\x05\0\0\0\0\0\0\0[", 9), 100) == EK_MALFORMED_FILE);
+  EK_CHECK(length("version https://git-lfs.github.com/spec/v1", 130) == EK_MALFORMED_FILE);
+}
+
+EK_TEST(residency_plans) {
+  edgekit::BudgetTooSmall too_small;
+  const auto plan = [&](const std::vector<edgekit::Unit> &units, std::uint64_t budget) {
+    return edgekit::plan_residency(units, budget, 0, 2, too_small);
+  };
+  EK_CHECK(plan({}, 0).pinned.empty() && too_small.needed == 0);
+  std::vector<edgekit::Unit> units;
+  for (int i = 0; i < 10; ++i) units.push_back({"layer" + std::to_string(i), 100, "layer"});
+  const edgekit::ResidencyPlan half = plan(units, 700);
+  EK_CHECK(half.pinned.size() == 5 && half.pinned.count("layer1") == 1 && half.pinned.count("layer0") == 0);
+  EK_CHECK(half.ring_bytes == 200 && half.pinned_bytes == 500 && half.streamed_bytes == 500);
+  EK_CHECK(plan(units, 199).pinned.empty() && too_small.needed == 200);
+  EK_CHECK(plan(units, ~std::uint64_t{0}).ring_bytes == 0 && too_small.needed == 0);
+  const std::uint64_t most = (std::uint64_t{1} << 63) - 1;
+  EK_CHECK(plan({{"a", most, "g"}}, most - 1).pinned.empty() && too_small.needed == most);
+  for (const std::vector<edgekit::Unit> &bad : std::vector<std::vector<edgekit::Unit>>{
+           {{"a", 0, "g"}}, {{"a", 1, "g"}, {"a", 1, "g"}}, {{"a", most, "g"}, {"b", 1, "g"}}}) {
+    EK_CHECK(status_of([&] { plan(bad, 10); }) == EK_INVALID_ARGUMENT);
+  }
+  EK_CHECK(status_of([&] { edgekit::plan_residency(units, 10, 0, 0, too_small); }) == EK_INVALID_ARGUMENT);
+}
+
+EK_TEST(manifests) {
+  EK_CHECK(edgekit::parse_manifest(manifest_text(kWeights), "m").weights_file == "w.safetensors");
+  const auto with_file = [](const std::string &name) {
+    std::string text = manifest_text(kWeights);
+    text.replace(text.find("w.safetensors"), 13, name);
+    return status_of([&] { edgekit::parse_manifest(text, "m"); });
+  };
+  for (const char *name : {"a/b", "...", ".a", "a..b/c"}) EK_CHECK(with_file(name) == EK_OK);
+  for (const char *name : {"", ".", "..", "/a", "a/", "a//b", "a/./b", "a/..", "../a", "a:b", "a\\\\b", "a\\u0000"}) {
+    EK_CHECK(with_file(name) == EK_MALFORMED_FILE);
+  }
+  std::string text = manifest_text(kWeights);
+  text.replace(text.find(": 1"), 3, ": 2");
+  EK_CHECK(status_of([&] { edgekit::parse_manifest(text, "m"); }) == EK_UNSUPPORTED_VERSION);
+  EK_CHECK(status_of([&] { edgekit::parse_manifest("{}", "m"); }) == EK_MALFORMED_FILE);
+  EK_CHECK(status_of([&] { edgekit::parse_manifest("[1]", "m"); }) == EK_MALFORMED_FILE);
+}
+
+EK_TEST(manifest_of_a_folder) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("edgekit_manifest_" + std::to_string(std::random_device{}()));
+  const auto status = [&] { return status_of([&] { edgekit::load_manifest(folder.string()); }); };
+  EK_CHECK(status() == EK_OPEN_FAILED);
+  fs::create_directories(folder / "edgekit.json");
+  EK_CHECK(status() == EK_OPEN_FAILED);
+  fs::remove(folder / "edgekit.json");
+  std::ofstream(folder / "edgekit.json") << manifest_text(kWeights);
+  EK_CHECK(edgekit::load_manifest(folder.string()).weights_path == (folder / "w.safetensors").string());
+  std::ofstream(folder / "edgekit.json") << "";
+  EK_CHECK(status() == EK_MALFORMED_FILE);
+  fs::resize_file(folder / "edgekit.json", (64 << 20) + 1);
+  EK_CHECK(status() == EK_MALFORMED_FILE);
+  fs::remove_all(folder);
+}
