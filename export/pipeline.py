@@ -8,7 +8,6 @@ continues to the same bytes.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
@@ -21,21 +20,32 @@ import numpy as np
 import torch
 
 from edgekit.export import formats
+from edgekit.export.bundle_files import (
+    REPORT_FILE,
+    WEIGHTS_FILE,
+    Contents,
+    write_manifest,
+    write_programs,
+)
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
-from edgekit.export.quantize import Choice, QuantizationReport, Scheme, TensorReport, choose, quantize_matrix
+from edgekit.export.quantize import (
+    Choice,
+    QuantizationReport,
+    Scheme,
+    TensorReport,
+    choose,
+    joined_report,
+    quantize_matrix,
+)
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.files import sha256_file, write_atomic
-from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
 from edgekit.flashload.writer import FlashWriter
 
-WEIGHTS_FILE = "weights.safetensors"
-REPORT_FILE = "quantization.json"
 REPORT_JOURNAL = WEIGHTS_FILE + ".report"
 
 
@@ -105,43 +115,26 @@ def export(
             progress.advance(run.source_elements * 4, run.spec.name)
         progress.stage("checksum of the weights", 0)
         digest = writer.finish()
-        report = reports.result(options.scheme, choices, runs)
+        report = reports.result(options.scheme, runs)
 
+    contents = Contents(
+        writer_module, architecture, options.scheme, choices, runs, report, digest,
+        checkpoint.config, checkpoint.generation_config,
+    )  # fmt: skip
     progress.stage("compiling programs", 0)
-    programs = writer_module.write_programs(
-        output, architecture, choices, lambda name: progress.advance(0, name)
-    )
+    programs = write_programs(output, contents, lambda name: progress.advance(0, name))
     tokenizer = copy_tokenizer(checkpoint.path, output / "tokenizer")
-    write_atomic(output / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
-    files = [REPORT_FILE, *(f"tokenizer/{n}" for n in tokenizer), *_program_files(programs)]
     notes = [*architecture.notes, *report.notes()]
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB)"
         notes.insert(0, f"{left_out} are not part of the bundle")
-    manifest = Manifest(
-        model=_model_section(architecture, checkpoint, choices, runs),
-        programs={"format": options.format, "layout": writer_module.LAYOUT, "entries": programs},
-        layers=_layer_section(architecture, writer_module.layer_kinds(architecture, choices)),
-        sampler={
-            "name": architecture.sampler,
-            "config": {**architecture.defaults, **checkpoint.generation_config},
-        },
-        quantization=report.as_dict()
-        | {
-            "group_size": options.scheme.group_size,
-            "overrides": [asdict(o) for o in options.scheme.overrides],
-        },
-        weights=WeightsEntry(WEIGHTS_FILE, digest.size, digest.sha256),
-        files={name: _entry(output / name) for name in files},
-        provenance={
-            "checkpoint": options.source or model.name,
-            "target": options.target,
-            "notes": notes,
-            "versions": _versions(),
-            "tag": tag,
-        },
-    )
-    manifests.save(manifest, output)
+    provenance = {
+        "checkpoint": options.source or model.name,
+        "target": options.target,
+        "notes": notes,
+        "tag": tag,
+    }
+    write_manifest(output, contents, programs, [f"tokenizer/{n}" for n in tokenizer], provenance)
     (output / REPORT_JOURNAL).unlink(missing_ok=True)
     return ExportResult(output, report, tuple(notes), digest.size)
 
@@ -272,103 +265,11 @@ class _ReportJournal:
             file.flush()
             os.fsync(file.fileno())
 
-    def result(
-        self, scheme: Scheme, choices: Mapping[str, Choice], runs: list[RunPlan]
-    ) -> QuantizationReport:
+    def result(self, scheme: Scheme, runs: list[RunPlan]) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""
-        pieces: dict[str, list[dict[str, Any]]] = {}
-        for run in runs:
-            for row in self._rows.get(run.spec.name, ()):
-                pieces.setdefault(row["name"], []).append(row)
-        tensors = []
-        for name, rows in pieces.items():
-            counts = [r["shape"][0] for r in rows]
-            # Tiles have about equal norms; weighting squares by rows is exact when they are.
-            error = (
-                sum(r["relative_error"] ** 2 * n for r, n in zip(rows, counts, strict=True)) / sum(counts)
-            ) ** 0.5
-            tensors.append(
-                TensorReport(
-                    name,
-                    rows[0]["role"],
-                    (sum(counts), rows[0]["shape"][1]),
-                    rows[0]["bits"],
-                    rows[0]["group_size"],
-                    sum(r["stored_bytes"] for r in rows),
-                    error if len(rows) > 1 else rows[0]["relative_error"],
-                    rows[0]["note"],
-                )
-            )
-        floats = [p for run in runs for p in run.pieces if p.spec.role == "float"]
-        parameters = sum(p.stop - p.start for p in floats)
-        return QuantizationReport(scheme.preset, tuple(tensors), parameters * 4, parameters)
-
-
-def _model_section(
-    architecture: Architecture, checkpoint: Checkpoint, choices: Mapping[str, Choice], runs: list[RunPlan]
-) -> dict[str, Any]:
-    def table(name: str) -> dict[str, Any]:
-        tiles = [r for r in runs if r.unit == name]
-        return {
-            "runs": [r.spec.name for r in tiles],
-            "starts": [r.pieces[0].start for r in tiles],
-            "rows": architecture.vocab_size,
-            "bits": choices[name].bits,
-        }
-
-    tables = {"embedding": table("embedding")}
-    if architecture.head is not None:
-        tables["head"] = table("head")
-    return {
-        "family": architecture.family,
-        "hidden_size": architecture.hidden_size,
-        "vocab_size": architecture.vocab_size,
-        "embedding_scale": architecture.embedding_scale,
-        "softcap": architecture.softcap,
-        "shift_logits": architecture.shift_logits,
-        "causal_prefix": architecture.causal_prefix,
-        "self_conditioning": architecture.self_conditioning is not None,
-        "canvas_length": architecture.canvas_length,
-        "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
-        "tables": tables,
-        "config": checkpoint.config,
-    }
-
-
-def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "program": kind,
-            "run": f"layers.{i}",
-            "experts": [f"layers.{i}.experts.{e}" for e in range(len(layer.experts))],
-            "kv_heads": layer.kv_heads,
-            "head_dim": layer.head_dim,
-            "rope": layer.rope,
-            "window": layer.window,
-        }
-        for i, (kind, layer) in enumerate(zip(kinds, architecture.layers, strict=True))
-    ]
-
-
-def _program_files(entries: Any) -> list[str]:
-    if isinstance(entries, dict):
-        return (
-            [entries["file"]]
-            if "file" in entries
-            else [f for e in entries.values() for f in _program_files(e)]
-        )
-    return []
-
-
-def _entry(path: Path) -> FileEntry:
-    return FileEntry(path.stat().st_size, sha256_file(path))
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("edgekit", "torch", "onnx", "onnxscript"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        rows = [
+            TensorReport(**{**row, "shape": tuple(row["shape"])})
+            for run in runs
+            for row in self._rows.get(run.spec.name, ())
+        ]
+        return joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))

@@ -48,6 +48,11 @@ class RunPlan:
             (p.stop - p.start) * (p.spec.shape[1] if len(p.spec.shape) > 1 else 1) for p in self.pieces
         )
 
+    @property
+    def float_elements(self) -> int:
+        """Elements that stay float32: norms, biases, scalars."""
+        return sum(p.stop - p.start for p in self.pieces if p.spec.role == "float")
+
 
 def plan_runs(
     architecture: Architecture, choices: Mapping[str, Choice], layout: Any, tile_bytes: int

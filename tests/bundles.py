@@ -23,11 +23,16 @@ TILE_BYTES = 8192
 
 
 def make_bundle(
-    folder: Path, family: str, scheme: Scheme | None = None, seed: int = 0, **overrides: Any
+    folder: Path,
+    family: str,
+    scheme: Scheme | None = None,
+    seed: int = 0,
+    program_format: str = "onnx",
+    **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, seed, **overrides)
-    options = ExportOptions(scheme=scheme or Scheme(), tile_bytes=TILE_BYTES)
+    options = ExportOptions(program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES)
     export(folder / "checkpoint", folder / "bundle", options)
     return folder / "bundle"
 

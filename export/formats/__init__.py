@@ -12,7 +12,7 @@ from types import ModuleType
 
 from edgekit.export.errors import ExportError
 
-FORMATS = ("onnx",)
+FORMATS = ("onnx", "native")
 
 
 def load(name: str) -> ModuleType:

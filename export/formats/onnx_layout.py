@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edgekit.export.formats import row_major
+from edgekit.export.formats.row_major import TABLE_ROLES
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.ops import unpack_codes
 from edgekit.export.quantize import Choice, Quantized
 from edgekit.flashload.format import TensorSpec
-
-TABLE_ROLES = ("embedding", "head")
 
 
 def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
@@ -44,14 +44,10 @@ def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
 
 def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
     """The stored tensors of a weight, under the full `name`."""
-    if spec.role == "float":
-        return (TensorSpec(name, "F32", spec.shape),)
+    if (shared := row_major.specs(name, spec, choice)) is not None:
+        return shared
     rows, columns = spec.shape
-    if choice.bits == 16:
-        return (TensorSpec(name + ".weight", "BF16", (rows, columns)),)
     scales = TensorSpec(name + ".scales", "F32", (rows,))
-    if spec.role in TABLE_ROLES:
-        return (TensorSpec(name + ".codes", "U8", (rows, columns)), scales)
     if choice.bits == 8:
         return (TensorSpec(name + ".codes", "I8", (columns, rows)), scales)
     return (
@@ -63,18 +59,10 @@ def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]
 
 def arrays(name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
     """The stored arrays of a quantized weight, matching `specs`; BF16 as uint16 bits."""
-    if q.bits == 16:
-        return {
-            name + ".weight": q.weight.to(torch.bfloat16)
-            .contiguous()
-            .view(torch.int16)
-            .numpy()
-            .view(np.uint16)
-        }
+    if (shared := row_major.arrays(name, role, q)) is not None:
+        return shared
     assert q.scales is not None
     scales = {name + ".scales": q.scales.numpy()}
-    if role in TABLE_ROLES:
-        return {name + ".codes": q.weight.numpy()} | scales
     if q.bits == 8:
         return {name + ".codes": unpack_codes(q.weight, 8).T.contiguous().numpy()} | scales
     assert q.group_scales is not None

@@ -3,7 +3,7 @@
 from edgekit.export.quantize.codes import Quantized, quantize_matrix
 from edgekit.export.quantize.model import choose, matrix_name, quantize_weights
 from edgekit.export.quantize.presets import DEFAULT_PRESET, PRESETS, Choice, Override, Scheme, parse_override
-from edgekit.export.quantize.report import QuantizationReport, TensorReport
+from edgekit.export.quantize.report import QuantizationReport, TensorReport, joined_report
 
 __all__ = [
     "DEFAULT_PRESET",
@@ -15,6 +15,7 @@ __all__ = [
     "Scheme",
     "TensorReport",
     "choose",
+    "joined_report",
     "matrix_name",
     "parse_override",
     "quantize_matrix",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -89,3 +90,28 @@ def _size(shape: tuple[int, ...]) -> int:
     for n in shape:
         size *= n
     return size
+
+
+def joined_report(preset: str, rows: Iterable[TensorReport], float_parameters: int) -> QuantizationReport:
+    """The report on a model from those on its pieces, in their order: rows of one name are tiles of one
+    matrix.
+    """
+    matrices: dict[str, list[TensorReport]] = {}
+    for row in rows:
+        matrices.setdefault(row.name, []).append(row)
+    tensors = tuple(_joined(tiles) for tiles in matrices.values())
+    return QuantizationReport(preset, tensors, float_parameters * 4, float_parameters)
+
+
+def _joined(tiles: list[TensorReport]) -> TensorReport:
+    if len(tiles) == 1:
+        return tiles[0]
+    rows = sum(t.shape[0] for t in tiles)
+    # Tiles have about equal norms; weighting squares by rows is exact when they are.
+    error = (sum(t.relative_error**2 * t.shape[0] for t in tiles) / rows) ** 0.5
+    return replace(
+        tiles[0],
+        shape=(rows, tiles[0].shape[1]),
+        stored_bytes=sum(t.stored_bytes for t in tiles),
+        relative_error=error,
+    )

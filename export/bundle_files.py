@@ -1,0 +1,151 @@
+"""What a bundle holds beside its weights: programs, the report on quantization and, last, the manifest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgekit.export.models.base import Architecture
+from edgekit.export.quantize import Choice, QuantizationReport, Scheme
+from edgekit.export.units import RunPlan
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.files import sha256_file, write_atomic
+from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
+from edgekit.flashload.writer import FileDigest
+
+WEIGHTS_FILE = "weights.safetensors"
+REPORT_FILE = "quantization.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a manifest is made of besides programs and files. `format` is the module of a format, `config` a
+    config.json.
+    """
+
+    format: ModuleType
+    architecture: Architecture
+    scheme: Scheme
+    choices: Mapping[str, Choice]
+    runs: Sequence[RunPlan]
+    report: QuantizationReport
+    weights: FileDigest
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+
+
+def write_programs(folder: Path, contents: Contents, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Compile the programs; returns the manifest's section about them."""
+    module = contents.format
+    entries = module.write_programs(folder, contents.architecture, contents.choices, progress)
+    return {"format": module.NAME, "layout": module.LAYOUT, "entries": entries}
+
+
+def write_manifest(
+    folder: Path,
+    contents: Contents,
+    programs: dict[str, Any],
+    files: Sequence[str],
+    provenance: dict[str, Any],
+) -> None:
+    """Write the report, then edgekit.json, with which the folder becomes a bundle. `files` are those that
+    lie there besides programs and report.
+    """
+    report, architecture = contents.report, contents.architecture
+    write_atomic(folder / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
+    manifest = Manifest(
+        model=_model_section(contents),
+        programs=programs,
+        layers=_layer_section(architecture, contents.format.layer_kinds(architecture, contents.choices)),
+        sampler={
+            "name": architecture.sampler,
+            "config": {**architecture.defaults, **contents.generation_config},
+        },
+        quantization=report.as_dict()
+        | {
+            "group_size": contents.scheme.group_size,
+            "overrides": [asdict(o) for o in contents.scheme.overrides],
+        },
+        weights=WeightsEntry(WEIGHTS_FILE, contents.weights.size, contents.weights.sha256),
+        files={name: _entry(folder / name) for name in (REPORT_FILE, *files, *_program_files(programs))},
+        provenance=provenance | {"versions": _versions()},
+    )
+    manifests.save(manifest, folder)
+
+
+def _model_section(contents: Contents) -> dict[str, Any]:
+    architecture = contents.architecture
+
+    def table(name: str) -> dict[str, Any]:
+        tiles = [r for r in contents.runs if r.unit == name]
+        return {
+            "runs": [r.spec.name for r in tiles],
+            "starts": [r.pieces[0].start for r in tiles],
+            "rows": architecture.vocab_size,
+            "bits": contents.choices[name].bits,
+        }
+
+    tables = {"embedding": table("embedding")}
+    if architecture.head is not None:
+        tables["head"] = table("head")
+    return {
+        "family": architecture.family,
+        "hidden_size": architecture.hidden_size,
+        "vocab_size": architecture.vocab_size,
+        "embedding_scale": architecture.embedding_scale,
+        "softcap": architecture.softcap,
+        "shift_logits": architecture.shift_logits,
+        "causal_prefix": architecture.causal_prefix,
+        "self_conditioning": architecture.self_conditioning is not None,
+        "canvas_length": architecture.canvas_length,
+        "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
+        "tables": tables,
+        "config": contents.config,
+    }
+
+
+def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "program": kind,
+            "run": f"layers.{i}",
+            "experts": [f"layers.{i}.experts.{e}" for e in range(len(layer.experts))],
+            "kv_heads": layer.kv_heads,
+            "head_dim": layer.head_dim,
+            "rope": layer.rope,
+            "window": layer.window,
+        }
+        for i, (kind, layer) in enumerate(zip(kinds, architecture.layers, strict=True))
+    ]
+
+
+def _program_files(entries: Any) -> list[str]:
+    """The files that entries name, nested ones included; a format whose programs are all in the manifest
+    names none.
+    """
+    if isinstance(entries, dict):
+        return (
+            [entries["file"]]
+            if "file" in entries
+            else [f for e in entries.values() for f in _program_files(e)]
+        )
+    return []
+
+
+def _entry(path: Path) -> FileEntry:
+    return FileEntry(path.stat().st_size, sha256_file(path))
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("edgekit", "torch", "onnx", "onnxscript"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

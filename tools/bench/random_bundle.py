@@ -1,0 +1,218 @@
+"""Write a native bundle of random weights in the shape of a real model, without a checkpoint.
+
+    python -m edgekit.tools.bench.random_bundle llada-8b OUT [--quant mixed4] [--layers 8]
+
+Sizes, runs and programs are those of an export of the real model, so that streaming and computing cost the
+same. Random bytes are drawn once and cut at random places, which makes the disk the limit; scales keep the
+output of every product near the size of its input, and norms are 1, so that activations stay finite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edgekit.export import formats
+from edgekit.export.bundle_files import WEIGHTS_FILE, Contents, write_manifest, write_programs
+from edgekit.export.formats import native_layout
+from edgekit.export.formats.native_layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
+from edgekit.export.models import architecture as architecture_of
+from edgekit.export.pipeline import Progress
+from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, choose, joined_report
+from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.format import TensorSpec
+from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.writer import FlashWriter
+from edgekit.tools.bench import model_configs
+from edgekit.tools.console import Steps
+from edgekit.tools.text import size
+
+Stored = np.ndarray[Any, Any]
+#: Elements of a pool of random values, and the most that is cut from it at once.
+POOL_ELEMENTS, CUT_ELEMENTS = 32 << 20, 8 << 20
+#: Integers that are drawn, symmetric about zero: with another mean the products of many layers would all
+#: point the same way.
+CODES_8, CODES_4, GROUP_SCALES = range(-127, 128), range(-7, 8), range(1, 16)
+
+
+def _rms(values: range) -> float:
+    return math.sqrt(sum(v * v for v in values) / len(values))
+
+
+#: Root mean square of a weight before its row's scale.
+RMS = {8: _rms(CODES_8), 4: _rms(CODES_4) * _rms(GROUP_SCALES)}
+
+
+class RandomWeights:
+    """The stored tensors of weights of any shape. Equal seeds and calls give equal bytes."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._pools: dict[str, Stored] = {}
+
+    def matrix(
+        self, shape: tuple[int, int], choice: Choice, specs: tuple[TensorSpec, ...]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Arrays for the `specs` of a matrix or table in layout `native-1`, large ones in several consecutive
+        parts.
+        """
+        rows, columns = shape
+        for spec in specs:
+            kind = spec.name.rpartition(".")[2]
+            if kind == "scales":
+                scales = np.zeros(spec.shape, np.float32)
+                scales[:rows] = self._rng.uniform(0.75, 1.25, rows) / (math.sqrt(columns) * RMS[choice.bits])
+                yield spec.name, scales
+                continue
+            pool = self._pool(kind, columns)
+            width = math.prod(spec.shape[1:])
+            step = max(1, CUT_ELEMENTS // width)
+            for start in range(0, spec.shape[0], step):
+                count = min(step, spec.shape[0] - start)
+                part = self._cut(pool, count * width).reshape(count, *spec.shape[1:])
+                last = start + count == spec.shape[0]
+                yield spec.name, part if len(spec.shape) == 2 else _padded(part, kind, rows, columns, last)
+
+    def _cut(self, pool: Stored, count: int) -> Stored:
+        start = int(self._rng.integers(len(pool) - count + 1))
+        return pool[start : start + count]
+
+    def _pool(self, kind: str, columns: int) -> Stored:
+        """Random stored values of a tensor by the last part of its name; drawn once. Those of 16-bit matrices
+        hold the scale.
+        """
+        name = f"{kind} {columns}" if kind == "weight" else kind
+        if name not in self._pools:
+            self._pools[name] = self._draw(kind, columns)
+        return self._pools[name]
+
+    def _draw(self, kind: str, columns: int) -> Stored:
+        if kind == "weight":
+            values = self._rng.standard_normal(POOL_ELEMENTS // 2, np.float32)
+            values *= np.float32(1 / math.sqrt(columns))
+            return (values.view(np.uint32) >> 16).astype(np.uint16)  # bfloat16: the upper half
+        if kind == "packed":
+            pairs = np.array([(low + 8) | ((high + 8) << 4) for low in CODES_4 for high in CODES_4], np.uint8)
+            return pairs[self._rng.integers(len(pairs), size=POOL_ELEMENTS, dtype=np.uint8)]
+        values_of, zero = (CODES_8, ZERO_CODE) if kind == "codes" else (GROUP_SCALES, 0)
+        return self._rng.integers(values_of.start + zero, values_of.stop + zero, POOL_ELEMENTS, np.uint8)
+
+
+def _padded(part: np.ndarray, kind: str, rows: int, columns: int, last: bool) -> np.ndarray:
+    """Panels with the padding that the layout asks for; `last` if the last panel is among them."""
+    value = {"codes": ZERO_CODE, "packed": ZERO_NIBBLES, "group_scales": PAD_GROUP_SCALE}[kind]
+    beside, below = kind == "codes" and columns % QUAD, last and rows % PANEL_ROWS
+    if beside or below:
+        part = part.copy()
+    if beside:
+        part[:, -1, :, columns % QUAD :] = value
+    if below:
+        part[-1, :, rows % PANEL_ROWS :] = value
+    return part
+
+
+def write(
+    out: Path,
+    config: dict[str, Any],
+    scheme: Scheme,
+    *,
+    seed: int = 0,
+    overwrite: bool = False,
+    tile_bytes: int = TABLE_TILE_BYTES,
+    generation_config: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write the bundle that an export of a checkpoint with this config.json gives, tokenizer left out;
+    returns the bytes of its weights.
+
+    Raises:
+        EdgekitError: the configuration is not supported, the folder holds a bundle already, or the disk
+            refuses.
+    """
+    architecture = architecture_of(config, "bfloat16")
+    module = formats.load("native")
+    choices = choose(architecture, scheme)
+    runs = plan_runs(architecture, choices, module, tile_bytes)
+    out.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        (out / MANIFEST_NAME).unlink(
+            missing_ok=True
+        )  # from here on the folder is no bundle until it is whole
+    source, rows = RandomWeights(seed), list[TensorReport]()
+    if progress:
+        progress.stage("writing random weights", sum(t.nbytes for r in runs for t in r.spec.tensors))
+    tag = f"random {seed} {scheme} {json.dumps(config, sort_keys=True)}"
+    with FlashWriter(out / WEIGHTS_FILE, [r.spec for r in runs], overwrite=overwrite, tag=tag) as writer:
+        for run in runs:
+            writer.write_run(run.spec.name, _tensors(run, source, choices, rows))
+            if progress:
+                progress.advance(sum(t.nbytes for t in run.spec.tensors), run.spec.name)
+        if progress:
+            progress.stage("checksum of the weights", 0)
+        digest = writer.finish()
+    report = joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))
+    contents = Contents(
+        module, architecture, scheme, choices, runs, report, digest, config, generation_config or {}
+    )
+    if progress:
+        progress.stage("compiling programs", 0)
+    programs = write_programs(out, contents, lambda name: progress.advance(0, name) if progress else None)
+    notes = ["random weights: this model says nothing", *architecture.notes, *report.notes()]
+    provenance = {"checkpoint": "random", "target": "host", "notes": notes, "tag": tag}
+    write_manifest(out, contents, programs, [], provenance)
+    return digest.size
+
+
+def _tensors(
+    run: RunPlan, source: RandomWeights, choices: Mapping[str, Choice], rows: list[TensorReport]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The stored tensors of a run in order; a report on each matrix is appended to `rows`."""
+    for piece in run.pieces:
+        if piece.spec.role == "float":
+            value = 0.0 if piece.name.endswith(".bias") else 1.0
+            yield piece.name, np.full(piece.spec.shape, value, np.float32)
+            continue
+        shape, choice = (piece.stop - piece.start, piece.spec.shape[1]), choices[piece.matrix]
+        specs = native_layout.specs(piece.name, replace(piece.spec, shape=shape), choice)
+        yield from source.matrix(shape, choice, specs)
+        stored = sum(t.nbytes for t in specs)
+        # Random codes are no approximation of anything: there is no error.
+        form = (choice.bits, choice.group_size, stored, 0.0, choice.note)
+        rows.append(TensorReport(piece.matrix, piece.spec.role, shape, *form))
+
+
+@click.command()
+@click.argument("model", type=click.Choice(list(model_configs.MODELS)))
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--quant", type=click.Choice(list(PRESETS)), default="mixed4", show_default=True)
+@click.option("--group-size", default=32, show_default=True)
+@click.option("--layers", type=click.IntRange(1), help="Fewer layers than the model has.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--overwrite", is_flag=True, help="Replace a bundle that is in OUT.")
+def main(
+    model: str, out: Path, quant: str, group_size: int, layers: int | None, seed: int, overwrite: bool
+) -> None:
+    """Write a bundle of random weights in the shape of MODEL to OUT."""
+    started = time.monotonic()
+    try:
+        with Steps("planning") as steps:
+            config = model_configs.config(model, layers)
+            scheme = Scheme(quant, group_size)
+            nbytes = write(out, config, scheme, seed=seed, overwrite=overwrite, progress=steps)
+    except EdgekitError as error:
+        raise click.ClickException(str(error)) from error
+    seconds = time.monotonic() - started
+    click.echo(f"{out}: {size(nbytes)} of weights in {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
