@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgekit.runtime.sampling import options as opt
+from edgekit.runtime.sampling import portable
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise
@@ -199,7 +200,7 @@ def _stable_and_confident(
     )
     history.append(best)
     del history[: max(0, len(history) - needed)]
-    return stable and float(entropy.mean(dtype=np.float64)) < options.confidence_threshold
+    return stable and float(portable.total(entropy)) / entropy.shape[0] < options.confidence_threshold
 
 
 def _cut_at_eos(ids: Ids, options: DiffusionGemmaOptions) -> tuple[Ids, bool]:

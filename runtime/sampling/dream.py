@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.runtime.sampling import options as opt
+from edgekit.runtime.sampling import portable
 from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise
@@ -162,7 +163,7 @@ def _choose(confidence: Floats, count: int, options: DreamOptions, noise: Noise)
     if not options.alg_temp:
         return most_confident(confidence, count)
     # The top n of scores with Gumbel noise are n draws without replacement from their softmax.
-    gumbel = -np.log(-np.log(noise.uniform(confidence.shape[0])))
+    gumbel = -portable.log(-portable.log(noise.uniform(confidence.shape[0])))
     return most_confident(confidence.astype(np.float64) / options.alg_temp + gumbel, count)
 
 
@@ -195,7 +196,7 @@ def _propose_unfiltered(
     if options.alg == "entropy":
         return tokens, -output.entropy
     if margin:
-        best = np.exp(wanted(output.top_z, "top_z") - output.log_z[:, None])
+        best = portable.exp(wanted(output.top_z, "top_z") - output.log_z[:, None])
         return tokens, best[:, 0] - best[:, 1:].sum(axis=1)
     return tokens, wanted(output.sample_prob, "sample_prob") if sampled else output.argmax_prob
 
@@ -208,11 +209,11 @@ def _propose_filtered(
     uniform = noise.uniform(rows.shape[0]) if options.temperature > 0 else None
     output = passes.run(ids, HeadRequest(rows=rows, temperature=temperature, top_k=candidates))
     top_z, top_ids = wanted(output.top_z, "top_z"), wanted(output.top_ids, "top_ids")
-    probabilities = np.exp(top_z - output.log_z[:, None])
+    probabilities = portable.exp(top_z - output.log_z[:, None])
     tokens, confidence = _draw(top_ids, probabilities, uniform, options)
     if options.top_k is not None or candidates == passes.vocab_size or options.top_p is None:
         return tokens, confidence
-    mass = probabilities.sum(axis=1, dtype=np.float64)
+    mass = portable.total(probabilities)
     unresolved = np.flatnonzero(mass <= options.top_p)
     for chunk in passes.row_chunks(unresolved.shape[0]):
         some = unresolved[chunk]
@@ -220,7 +221,7 @@ def _propose_filtered(
             passes.again(HeadRequest(rows=rows[some], temperature=temperature, logits=True)).logits, "logits"
         )
         order = np.argsort(-scores, axis=1, kind="stable")
-        probabilities = np.exp(np.take_along_axis(scores, order, axis=1) - output.log_z[some, None])
+        probabilities = portable.exp(np.take_along_axis(scores, order, axis=1) - output.log_z[some, None])
         some_uniform = None if uniform is None else uniform[some]
         tokens[some], confidence[some] = _draw(order, probabilities, some_uniform, options)
     return tokens, confidence
@@ -237,7 +238,7 @@ def _draw(
     if options.top_p is not None and options.top_p < 1:
         kept[:, 1:] = cumulative[:, :-1] <= options.top_p
     filtered = np.where(kept, probabilities, 0).astype(np.float64)
-    filtered /= filtered.sum(axis=1, keepdims=True)
+    filtered /= portable.total(filtered)[:, None]
     rows = np.arange(ids.shape[0])
     if uniform is None:
         index = np.zeros(ids.shape[0], dtype=np.int64)
@@ -245,7 +246,7 @@ def _draw(
         below = (np.cumsum(filtered, axis=1) < uniform[:, None]).sum(axis=1)
         index = np.minimum(below, kept.sum(axis=1) - 1)
     if options.alg == "entropy":
-        confidence = (filtered * np.log(filtered + _LOG_FLOOR)).sum(axis=1)
+        confidence = portable.total(filtered * portable.log(filtered + _LOG_FLOOR))
     elif options.alg == "topk_margin":
         confidence = filtered[:, 0] - (filtered[:, 1] if ids.shape[1] > 1 else 0)
     else:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from edgekit.runtime.sampling import options as opt
-from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling import portable
+from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise
 from edgekit.runtime.sampling.passes import Passes, check_prompt, wanted
@@ -240,10 +241,18 @@ def _propose_from_scores(
         if options.logits_eos_inf:
             scores = scores.copy()
             scores[:, list(options.eos_token_ids)] = -np.inf
-        tokens[chunk] = _argmax_with_noise(scores, tile, chunk, options.temperature)
         highest = scores.max(axis=1)
-        log_z = highest + np.log(np.exp(scores - highest[:, None]).sum(axis=1))
-        confidence[chunk] = np.exp(scores[np.arange(scores.shape[0]), tokens[chunk]] - log_z)
+        bad = int(np.count_nonzero(~np.isfinite(highest)))
+        if bad:
+            raise NonFiniteLogits(
+                f"cfg_scale and logits_eos_inf leave {bad} of {highest.shape[0]} positions without a finite "
+                "score; use a smaller cfg_scale or fewer eos_token_ids"
+            )
+        tokens[chunk] = _argmax_with_noise(scores, tile, chunk, options.temperature)
+        # Row by row: the exponentials of all of them would need as much memory as the scores.
+        sums = [portable.total(portable.exp(row - best)) for row, best in zip(scores, highest, strict=True)]
+        chosen = scores[np.arange(scores.shape[0]), tokens[chunk]]
+        confidence[chunk] = portable.exp(chosen - highest) / np.array(sums)
     return tokens, confidence
 
 

@@ -1,0 +1,48 @@
+// What a denoising loop sees of a model, as runtime/sampling/types.py.
+#ifndef EDGEKIT_SAMPLING_DENOISER_H
+#define EDGEKIT_SAMPLING_DENOISER_H
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/head.h"
+
+namespace edgekit {
+
+// What to compute from z = logits / temperature for some rows of the canvas.
+struct HeadRequest {
+  bool all_rows = true;
+  std::vector<std::int64_t> rows;  // unless all_rows; results come in this order
+  float temperature = 1.0f;
+  std::optional<GumbelDraw> gumbel;  // over the requested rows, not the canvas
+  bool soft = false;
+  std::int64_t top_k = 0;
+  float *logits = nullptr;  // [rows, vocabulary] or null
+};
+
+class Denoiser {
+ public:
+  virtual ~Denoiser() = default;
+
+  virtual std::int64_t vocabulary() const = 0;
+  virtual std::int64_t hidden_size() const = 0;
+  virtual std::int64_t prefix_length() const = 0;
+
+  // Forgets the prefix.
+  virtual void reset() = 0;
+
+  // Causal pass over ids that appends their KV to the prefix.
+  virtual void prefill(const std::int64_t *ids, std::int64_t count) = 0;
+
+  // Bidirectional pass over [prefix KV ; canvas]. `soft` [count, hidden] is the last step's soft embedding or null.
+  virtual HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
+                             const float *soft) = 0;
+
+  // The answer that the last denoise would have given to this request.
+  virtual HeadResult project(const HeadRequest &request) = 0;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_DENOISER_H

@@ -1,0 +1,137 @@
+#include "sampling/diffusion_gemma.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "error.h"
+#include "sampling/draws.h"
+#include "sampling/passes.h"
+#include "sampling/portable.h"
+#include "sampling/schedule.h"
+
+namespace edgekit {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+std::int64_t canvas_count(const DiffusionGemmaOptions &options, std::int64_t prompt_length) {
+  std::int64_t new_tokens = options.max_new_tokens;
+  if (options.max_length && new_tokens == DiffusionGemmaOptions::default_max_new_tokens) {
+    new_tokens = *options.max_length - prompt_length;
+    if (new_tokens <= 0)
+      fail(EK_INVALID_ARGUMENT, "the prompt has ", prompt_length, " tokens and max_length is ", *options.max_length,
+           "; raise max_length or set max_new_tokens");
+  }
+  return new_tokens / options.canvas_length + (new_tokens % options.canvas_length != 0 ? 1 : 0);
+}
+
+// The stopping rule over the steps of one canvas.
+class Stability {
+ public:
+  explicit Stability(const DiffusionGemmaOptions &options) : options_(options) {}
+
+  // Whether to stop after a step with this argmax, which joins the history.
+  bool reached(const Ids &best, const std::vector<float> &entropy) {
+    if (!options_.stability_threshold || !options_.confidence_threshold) return false;
+    const auto needed = static_cast<std::size_t>(*options_.stability_threshold);
+    const bool stable = history_.size() >= needed &&
+                        std::all_of(history_.begin(), history_.end(), [&](const Ids &past) { return past == best; });
+    history_.push_back(best);
+    if (history_.size() > needed) history_.pop_front();
+    const auto count = static_cast<std::int64_t>(entropy.size());
+    return stable && total(entropy.data(), count) / static_cast<double>(count) < *options_.confidence_threshold;
+  }
+
+ private:
+  const DiffusionGemmaOptions &options_;
+  std::deque<Ids> history_;  // `stability_threshold` steps at most
+};
+
+class Loop {
+ public:
+  Loop(Denoiser &denoiser, const DiffusionGemmaOptions &options, std::uint64_t seed, Reporter &reporter)
+      : options_(options),
+        reporter_(reporter),
+        draws_(seed),
+        // No step asks for full scores.
+        passes_(denoiser, reporter.stats(), 1) {}
+
+  // The argmax canvas of the last step.
+  Ids denoise_canvas(std::int64_t canvas_index) {
+    const std::int64_t vocabulary = passes_.vocabulary(), length = options_.canvas_length;
+    const std::int64_t steps = options_.max_denoising_steps;
+    Ids canvas = draws_.integers(vocabulary, length);
+    Stability stability(options_);
+    std::vector<float> soft;
+    for (std::int64_t remaining = steps;; --remaining) {
+      // The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
+      const bool last = remaining == 1;
+      const GumbelDraw gumbel = draws_.gumbel(1.0f);
+      HeadRequest request;
+      request.temperature = linear_temperature(remaining, steps, options_.t_min, options_.t_max);
+      if (!last) request.gumbel = gumbel;
+      request.soft = !last;
+      HeadResult result = passes_.run(canvas, request, soft);
+      ++reporter_.stats().denoising_steps;
+      const std::vector<std::uint8_t> accepted = accept_by_entropy(result.entropy, options_.entropy_bound);
+      const Ids fresh = draws_.integers(vocabulary, length);
+      reporter_.draft(canvas_index, steps - remaining + 1, canvas_index * length, result.argmax.data(), accepted);
+      if (last || stability.reached(result.argmax, result.entropy)) return std::move(result.argmax);
+      for (std::size_t i = 0; i < canvas.size(); ++i) canvas[i] = accepted[i] != 0 ? result.sample[i] : fresh[i];
+      soft = std::move(result.soft);
+    }
+  }
+
+ private:
+  const DiffusionGemmaOptions &options_;
+  Reporter &reporter_;
+  Draws draws_;
+  Passes passes_;
+};
+
+// Pads what follows the first end token; returns whether there is one.
+bool cut_at_eos(Ids &ids, const DiffusionGemmaOptions &options) {
+  const auto end = std::find_if(ids.begin(), ids.end(),
+                                [&](std::int64_t token) { return contains(options.eos_token_ids, token); });
+  if (end == ids.end()) return false;
+  if (options.pad_token_id) std::fill(end + 1, ids.end(), *options.pad_token_id);
+  return true;
+}
+
+}  // namespace
+
+void generate(Denoiser &denoiser, const Ids &prompt, const DiffusionGemmaOptions &options, std::uint64_t seed,
+              const EventCallback &callback, Generation &generation) {
+  Reporter reporter(callback, generation);
+  Stats &stats = reporter.stats();
+  options.check();
+  check_prompt(prompt, denoiser.vocabulary());
+  if (prompt.empty())
+    fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
+  if (options.pad_token_id) check_within_vocabulary("pad_token_id", *options.pad_token_id, denoiser.vocabulary());
+  if (!options.continue_prefix) denoiser.reset();
+  std::int64_t length = denoiser.prefix_length() + static_cast<std::int64_t>(prompt.size());
+  const std::int64_t canvases = canvas_count(options, length);
+
+  Loop loop(denoiser, options, seed, reporter);
+  Ids uncached = prompt;
+  for (std::int64_t canvas = 0; canvas < canvases; ++canvas) {
+    denoiser.prefill(uncached.data(), static_cast<std::int64_t>(uncached.size()));
+    ++stats.prefills;
+    ++stats.canvases;
+    uncached = loop.denoise_canvas(canvas);
+    const bool ended = cut_at_eos(uncached, options);
+    const auto count = static_cast<std::int64_t>(uncached.size());
+    // Tokens per forward are counted as in transformers: everything that is not the padding token.
+    stats.committed_tokens +=
+        options.pad_token_id ? count - std::count(uncached.begin(), uncached.end(), *options.pad_token_id) : count;
+    length += count;
+    reporter.committed(canvas, uncached.data(), count);
+    if (ended) stats.finish_reason = FinishReason::eos;
+    if (ended || (options.max_length && length >= *options.max_length)) break;
+  }
+  reporter.done();
+}
+
+}  // namespace edgekit

@@ -1,0 +1,33 @@
+// The random numbers of one generation: kernels/noise.h with its draws counted.
+#ifndef EDGEKIT_SAMPLING_DRAWS_H
+#define EDGEKIT_SAMPLING_DRAWS_H
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/head.h"
+
+namespace edgekit {
+
+// Every call is a new draw, as with PhiloxNoise of runtime/sampling/noise.py.
+class Draws {
+ public:
+  explicit Draws(std::uint64_t seed) : seed_(seed) {}
+
+  // Uniform over 0..high-1.
+  std::vector<std::int64_t> integers(std::int64_t high, std::int64_t count);
+
+  // Uniform over (0, 1).
+  std::vector<double> uniform(std::int64_t count);
+
+  // Noise that whoever scores the vocabulary produces.
+  GumbelDraw gumbel(float scale);
+
+ private:
+  std::uint64_t seed_;
+  std::uint64_t draws_ = 0;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_DRAWS_H

@@ -1,0 +1,35 @@
+// The denoising loops by name, as runtime/sampling/__init__.py.
+#ifndef EDGEKIT_SAMPLING_GENERATE_H
+#define EDGEKIT_SAMPLING_GENERATE_H
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "json.h"
+#include "sampling/denoiser.h"
+#include "sampling/events.h"
+#include "sampling/options.h"
+
+namespace edgekit {
+
+// The alternative decides which loop runs.
+using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions>;
+
+// Options of the sampler `name` ("diffusion_gemma", "llada", "dream"): the members of `config`, then of `overrides`.
+// Throws Error: EK_UNSUPPORTED_BUNDLE for another name, EK_INVALID_ARGUMENT for a bad option.
+SamplerOptions sampler_options(const std::string &name, const Json &config, const Json &overrides);
+
+// The same for the manifest's section {"name": ..., "config": {...}}.
+SamplerOptions sampler_options(const Json &section, const Json &overrides);
+
+// Runs the loop. Events go to `callback`, which may be empty; equal seeds give equal events, those of the Python loops.
+// Throws Error: EK_INVALID_ARGUMENT (options, prompt) before the first pass, EK_NOT_FINITE, EK_STOPPED when the
+// callback returned false, and what the denoiser throws. `generation` then holds what was reached.
+void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const SamplerOptions &options,
+              std::uint64_t seed, const EventCallback &callback, Generation &generation);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_GENERATE_H

@@ -1,0 +1,90 @@
+// Options of the denoising loops: the fields, defaults and rules of the Python classes, which describe each.
+#ifndef EDGEKIT_SAMPLING_OPTIONS_H
+#define EDGEKIT_SAMPLING_OPTIONS_H
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace edgekit {
+
+class OptionVisitor;
+
+// from_json takes the members of a generation config and of the caller's overrides, which win; key names are those of
+// Python's from_generation_config, and so are the errors (EK_INVALID_ARGUMENT). check() throws the same for what a
+// caller has put into the fields. ignored_keys: what the config says to other samplers, sorted.
+
+struct DiffusionGemmaOptions {
+  static constexpr std::int64_t default_max_new_tokens = 256;
+
+  std::int64_t max_new_tokens = default_max_new_tokens;
+  std::optional<std::int64_t> max_length;
+  std::int64_t canvas_length = 256;
+  std::int64_t max_denoising_steps = 48;
+  double entropy_bound = 0.1;
+  double t_min = 0.4;
+  double t_max = 0.8;
+  std::optional<std::int64_t> stability_threshold = 1;
+  std::optional<double> confidence_threshold = 0.005;
+  std::vector<std::int64_t> eos_token_ids;
+  std::optional<std::int64_t> pad_token_id;
+  bool continue_prefix = false;
+  std::vector<std::string> ignored_keys;
+
+  static DiffusionGemmaOptions from_json(const Json &config, const Json &overrides);
+  void check() const;
+  void list(OptionVisitor &visitor);
+};
+
+struct LladaOptions {
+  std::int64_t mask_token_id = -1;  // has no default
+  std::int64_t gen_length = 128;
+  std::int64_t steps = 128;
+  std::int64_t block_length = 128;
+  double temperature = 0.0;
+  double cfg_scale = 0.0;
+  std::string remasking = "low_confidence";
+  std::optional<double> threshold;
+  std::optional<double> factor;
+  std::vector<std::int64_t> eos_token_ids;
+  std::vector<std::int64_t> eot_token_ids;
+  bool logits_eos_inf = false;
+  bool confidence_eos_eot_inf = false;
+  bool stop_at_eos = false;
+  std::int64_t logits_budget_bytes = 64 << 20;
+  std::vector<std::string> ignored_keys;
+
+  std::int64_t blocks() const { return gen_length / block_length; }
+  std::vector<std::int64_t> end_ids() const;  // eos, then eot
+
+  static LladaOptions from_json(const Json &config, const Json &overrides);
+  void check() const;
+  void list(OptionVisitor &visitor);
+};
+
+struct DreamOptions {
+  std::int64_t mask_token_id = -1;  // has no default
+  std::int64_t max_new_tokens = 128;
+  std::int64_t steps = 512;
+  double eps = 1e-3;
+  std::string alg = "origin";
+  std::optional<double> alg_temp;
+  double temperature = 0.0;
+  std::optional<double> top_p;
+  std::optional<std::int64_t> top_k;
+  std::vector<std::int64_t> eos_token_ids;
+  bool stop_at_eos = false;
+  std::int64_t logits_budget_bytes = 64 << 20;
+  std::vector<std::string> ignored_keys;
+
+  static DreamOptions from_json(const Json &config, const Json &overrides);
+  void check() const;
+  void list(OptionVisitor &visitor);
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_OPTIONS_H

@@ -1,0 +1,24 @@
+// Values as Python writes them, and its guess of what a misspelt name meant: both engines give the same messages.
+#ifndef EDGEKIT_SAMPLING_PYTHON_TEXT_H
+#define EDGEKIT_SAMPLING_PYTHON_TEXT_H
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json.h"
+
+namespace edgekit {
+
+// repr() of a float: the shortest digits that give it back.
+std::string python_repr(double value);
+
+// repr() of what json.loads makes of the value.
+std::string python_repr(const Json &value);
+
+// The most similar of the names by difflib's ratio, at least 0.6; empty when there is none.
+std::string closest_name(std::string_view word, const std::vector<std::string> &names);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_PYTHON_TEXT_H

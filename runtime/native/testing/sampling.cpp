@@ -1,0 +1,338 @@
+// The denoising loops for tests in Python: the denoiser and the events are callbacks. Functions that return a status
+// leave their answer, or the message of an error, as text for ekt_sampling_text.
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "edgekit.h"
+#include "error.h"
+#include "json.h"
+#include "sampling/generate.h"
+#include "sampling/portable.h"
+#include "sampling/python_text.h"
+#include "sampling/schedule.h"
+
+extern "C" {
+
+struct ekt_head_request {
+  const std::int64_t *rows;  // null: all
+  std::int64_t row_count;    // of the results
+  float temperature;
+  std::int32_t gumbel;
+  float gumbel_scale;
+  std::uint64_t seed, draw;
+  std::int32_t soft;
+  std::int64_t top_k;
+  float *logits;
+};
+
+// Arrays for the callback to fill; null where not asked for.
+struct ekt_head_output {
+  std::int64_t *argmax;
+  float *argmax_prob, *entropy, *log_z;
+  std::int64_t *sample;
+  float *sample_prob, *soft;
+  std::int64_t *top_ids;
+  float *top_z;
+};
+
+// Callbacks return 0, or another number for an error of their own.
+struct ekt_denoiser {
+  std::int64_t vocabulary, hidden;
+  std::int64_t (*prefix_length)();
+  int (*reset)();
+  int (*prefill)(const std::int64_t *ids, std::int64_t count);
+  int (*denoise)(const std::int64_t *ids, std::int64_t count, const ekt_head_request *request, const float *soft,
+                 ekt_head_output *output);
+  int (*project)(const ekt_head_request *request, ekt_head_output *output);
+};
+
+struct ekt_stats {
+  std::int64_t denoising_steps, forwards, projections, prefills, committed_tokens, canvases;
+  std::int32_t finish_reason;  // eos, length, cancelled
+};
+
+struct ekt_event {
+  std::int32_t kind;  // draft, committed, done
+  std::int64_t canvas_index, step, start, count;
+  const std::int64_t *ids;
+  const std::uint8_t *accepted;
+  ekt_stats stats;
+};
+
+// The state after a generation, also after one that failed. The arrays live until the next one.
+struct ekt_generation {
+  ekt_stats stats;
+  const std::int64_t *answer;
+  std::int64_t answer_count;
+  const std::int64_t *draft;
+  std::int64_t draft_count, draft_start;
+};
+}
+
+namespace {
+
+using namespace edgekit;
+
+thread_local std::string text;
+thread_local Generation generation;
+
+ek_status guarded(const std::function<void()> &function) {
+  try {
+    text.clear();
+    function();
+    return EK_OK;
+  } catch (const Error &error) {
+    text = error.what();
+    return error.status();
+  } catch (const std::exception &error) {
+    text = error.what();
+    return EK_INTERNAL;
+  }
+}
+
+class CallbackDenoiser : public Denoiser {
+ public:
+  explicit CallbackDenoiser(const ekt_denoiser &calls) : calls_(calls) {}
+
+  std::int64_t vocabulary() const override { return calls_.vocabulary; }
+  std::int64_t hidden_size() const override { return calls_.hidden; }
+  std::int64_t prefix_length() const override { return calls_.prefix_length(); }
+  void reset() override { good(calls_.reset()); }
+  void prefill(const std::int64_t *ids, std::int64_t count) override { good(calls_.prefill(ids, count)); }
+
+  HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
+                     const float *soft) override {
+    positions_ = count;
+    return answer(request, [&](const ekt_head_request *own, ekt_head_output *output) {
+      return calls_.denoise(ids, count, own, soft, output);
+    });
+  }
+
+  HeadResult project(const HeadRequest &request) override { return answer(request, calls_.project); }
+
+ private:
+  static void good(int status) {
+    if (status != 0) fail(EK_READ_FAILED, "the denoiser's callback failed");
+  }
+
+  HeadResult answer(const HeadRequest &request,
+                    const std::function<int(const ekt_head_request *, ekt_head_output *)> &call) const {
+    const std::int64_t rows = request.all_rows ? positions_ : static_cast<std::int64_t>(request.rows.size());
+    const GumbelDraw gumbel = request.gumbel.value_or(GumbelDraw());
+    const ekt_head_request own = {
+        request.all_rows ? nullptr : request.rows.data(), rows, request.temperature, request.gumbel.has_value(),
+        gumbel.scale, gumbel.seed, gumbel.draw, request.soft, request.top_k, request.logits};
+    HeadResult result;
+    const auto room = [&](auto &values, bool wanted, std::int64_t width) {
+      if (wanted) values.resize(static_cast<std::size_t>(rows * width));
+      return wanted ? values.data() : nullptr;
+    };
+    const bool sampled = request.gumbel.has_value(), top = request.top_k > 0;
+    ekt_head_output output;
+    output.argmax = room(result.argmax, true, 1);
+    output.argmax_prob = room(result.argmax_prob, true, 1);
+    output.entropy = room(result.entropy, true, 1);
+    output.log_z = room(result.log_z, true, 1);
+    output.sample = room(result.sample, sampled, 1);
+    output.sample_prob = room(result.sample_prob, sampled, 1);
+    output.soft = room(result.soft, request.soft, calls_.hidden);
+    output.top_ids = room(result.top_ids, top, request.top_k);
+    output.top_z = room(result.top_z, top, request.top_k);
+    good(call(&own, &output));
+    return result;
+  }
+
+  ekt_denoiser calls_;
+  std::int64_t positions_ = 0;
+};
+
+ekt_stats plain(const Stats &stats) {
+  return {stats.denoising_steps,  stats.forwards, stats.projections,
+          stats.prefills,         stats.committed_tokens, stats.canvases,
+          static_cast<std::int32_t>(stats.finish_reason)};
+}
+
+// Members of a JSON object.
+class Writer {
+ public:
+  void put(const char *name, const std::string &json) {
+    text += text.empty() ? "{" : ", ";
+    text += std::string("\"") + name + "\": " + json;
+  }
+  void put(const char *name, std::int64_t value) { put(name, std::to_string(value)); }
+  void put_bool(const char *name, bool value) { put(name, std::string(value ? "true" : "false")); }
+  void put_number(const char *name, double value) { put(name, python_repr(value)); }
+  void put_text(const char *name, const std::string &value) { put(name, '"' + value + '"'); }
+  void put(const char *name, const std::vector<std::int64_t> &values) {
+    std::string all;
+    for (const std::int64_t value : values) all += (all.empty() ? "" : ", ") + std::to_string(value);
+    put(name, '[' + all + ']');
+  }
+  void put(const char *name, const std::vector<std::string> &values) {
+    std::string all;
+    for (const std::string &value : values) all += (all.empty() ? "\"" : ", \"") + value + '"';
+    put(name, '[' + all + ']');
+  }
+  void put(const char *name, const std::optional<std::int64_t> &value) {
+    put(name, value ? std::to_string(*value) : std::string("null"));
+  }
+  void put(const char *name, const std::optional<double> &value) {
+    put(name, value ? python_repr(*value) : std::string("null"));
+  }
+};
+
+void write(const DiffusionGemmaOptions &o) {
+  Writer w;
+  w.put("max_new_tokens", o.max_new_tokens);
+  w.put("max_length", o.max_length);
+  w.put("canvas_length", o.canvas_length);
+  w.put("max_denoising_steps", o.max_denoising_steps);
+  w.put_number("entropy_bound", o.entropy_bound);
+  w.put_number("t_min", o.t_min);
+  w.put_number("t_max", o.t_max);
+  w.put("stability_threshold", o.stability_threshold);
+  w.put("confidence_threshold", o.confidence_threshold);
+  w.put("eos_token_ids", o.eos_token_ids);
+  w.put("pad_token_id", o.pad_token_id);
+  w.put_bool("continue_prefix", o.continue_prefix);
+  w.put("ignored_keys", o.ignored_keys);
+}
+
+void write(const LladaOptions &o) {
+  Writer w;
+  w.put("mask_token_id", o.mask_token_id);
+  w.put("gen_length", o.gen_length);
+  w.put("steps", o.steps);
+  w.put("block_length", o.block_length);
+  w.put_number("temperature", o.temperature);
+  w.put_number("cfg_scale", o.cfg_scale);
+  w.put_text("remasking", o.remasking);
+  w.put("threshold", o.threshold);
+  w.put("factor", o.factor);
+  w.put("eos_token_ids", o.eos_token_ids);
+  w.put("eot_token_ids", o.eot_token_ids);
+  w.put_bool("logits_eos_inf", o.logits_eos_inf);
+  w.put_bool("confidence_eos_eot_inf", o.confidence_eos_eot_inf);
+  w.put_bool("stop_at_eos", o.stop_at_eos);
+  w.put("logits_budget_bytes", o.logits_budget_bytes);
+  w.put("ignored_keys", o.ignored_keys);
+}
+
+void write(const DreamOptions &o) {
+  Writer w;
+  w.put("mask_token_id", o.mask_token_id);
+  w.put("max_new_tokens", o.max_new_tokens);
+  w.put("steps", o.steps);
+  w.put_number("eps", o.eps);
+  w.put_text("alg", o.alg);
+  w.put("alg_temp", o.alg_temp);
+  w.put_number("temperature", o.temperature);
+  w.put("top_p", o.top_p);
+  w.put("top_k", o.top_k);
+  w.put("eos_token_ids", o.eos_token_ids);
+  w.put_bool("stop_at_eos", o.stop_at_eos);
+  w.put("logits_budget_bytes", o.logits_budget_bytes);
+  w.put("ignored_keys", o.ignored_keys);
+}
+
+}  // namespace
+
+extern "C" {
+
+EK_API const char *ekt_sampling_text() { return text.c_str(); }
+
+// The options as JSON.
+EK_API ek_status ekt_sampling_options(const char *name, const char *config, const char *overrides) {
+  return guarded([&] {
+    const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
+    std::visit([](const auto &options) { write(options); }, sampler_options(name, own, given));
+    text += "}";
+  });
+}
+
+// `section` is the manifest's {"name", "config"}. The event callback returns whether to go on, and may be null.
+EK_API ek_status ekt_sampling_generate(const ekt_denoiser *denoiser, const char *section, const char *overrides,
+                                       const std::int64_t *prompt, std::int64_t count, std::uint64_t seed,
+                                       int (*on_event)(const ekt_event *), ekt_generation *result) {
+  generation = Generation();
+  const ek_status status = guarded([&] {
+    const SamplerOptions options =
+        sampler_options(Json::parse(section, "section"), Json::parse(overrides, "overrides"));
+    EventCallback callback;
+    if (on_event != nullptr) {
+      callback = [&](const Event &event) {
+        const ekt_event own = {static_cast<std::int32_t>(event.kind), event.canvas_index, event.step, event.start,
+                               event.count, event.ids, event.accepted, plain(*event.stats)};
+        return on_event(&own) != 0;
+      };
+    }
+    CallbackDenoiser model(*denoiser);
+    generate(model, std::vector<std::int64_t>(prompt, prompt + count), options, seed, callback, generation);
+  });
+  *result = {plain(generation.stats), generation.answer.data(), static_cast<std::int64_t>(generation.answer.size()),
+             generation.draft.data(), static_cast<std::int64_t>(generation.draft.size()), generation.draft_start};
+  return status;
+}
+
+// repr() of a JSON value.
+EK_API ek_status ekt_python_repr(const char *json) {
+  return guarded([&] { text = python_repr(Json::parse(json, "value")); });
+}
+
+// `names` is a JSON list.
+EK_API ek_status ekt_closest_name(const char *word, const char *names) {
+  return guarded([&] {
+    std::vector<std::string> all;
+    const Json list = Json::parse(names, "names");
+    for (const Json &name : list.array()) all.push_back(name.string());
+    text = closest_name(word, all);
+  });
+}
+
+EK_API void ekt_portable_exp(const float *x, std::int64_t count, float *y) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = portable_exp(x[i]);
+}
+
+EK_API void ekt_portable_log(const double *x, std::int64_t count, double *y) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = portable_log(x[i]);
+}
+
+EK_API double ekt_portable_total(const float *x, std::int64_t count) { return total(x, count); }
+
+EK_API float ekt_linear_temperature(std::int64_t remaining, std::int64_t steps, double t_min, double t_max) {
+  return linear_temperature(remaining, steps, t_min, t_max);
+}
+
+EK_API void ekt_accept_by_entropy(const float *entropy, std::int64_t count, double bound, std::uint8_t *accepted) {
+  const std::vector<std::uint8_t> result = accept_by_entropy({entropy, entropy + count}, bound);
+  std::copy(result.begin(), result.end(), accepted);
+}
+
+EK_API std::int64_t ekt_count_by_factor(const float *confidence, std::int64_t count, double factor) {
+  return count_by_factor({confidence, confidence + count}, factor);
+}
+
+EK_API std::int64_t ekt_count_above_threshold(const float *confidence, std::int64_t count, double threshold) {
+  return count_above_threshold({confidence, confidence + count}, threshold);
+}
+
+EK_API void ekt_most_confident(const float *confidence, std::int64_t count, std::int64_t wanted, std::int64_t *out) {
+  const std::vector<std::int64_t> result =
+      most_confident(std::vector<float>(confidence, confidence + count), wanted);
+  std::copy(result.begin(), result.end(), out);
+}
+
+// times [steps + 1], shares [steps].
+EK_API void ekt_timesteps(std::int64_t steps, double eps, float *times, float *shares) {
+  const std::vector<float> result = timesteps(steps, eps);
+  std::copy(result.begin(), result.end(), times);
+  for (std::int64_t i = 0; i < steps; ++i) shares[i] = transfer_probability(result, i);
+}
+
+}  // extern "C"

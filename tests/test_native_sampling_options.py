@@ -1,0 +1,122 @@
+"""The options of the native core's loops against the Python classes: same values, same error texts."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_sampler import INVALID_ARGUMENT, OK, answer_text, native_options, python_options
+
+from edgekit.runtime.sampling import SAMPLERS
+
+NAMES = {
+    family: [name for name in SAMPLERS[family].options_type().__dataclass_fields__ if name != "ignored_keys"]
+    for family in SAMPLERS
+}
+OTHERS = ["mask_id", "eos_token_id", "eot_token_id", "gen_length", "max_new_tokens", "bos_token_id", "steps"]
+VALUES = st.one_of(
+    st.integers(-2, 300),
+    st.sampled_from([0.0, 0.5, 1.0, 2.0, 0.999, 1e-7, -0.25, 1e16, 123456.75, 1e300]),
+    st.booleans(),
+    st.none(),
+    st.sampled_from(["random", "low_confidence", "entropy", "origin", "it's", 'a "b"', "ü\n", ""]),
+    st.lists(st.one_of(st.integers(-1, 50), st.just("x"), st.none()), max_size=3),
+    st.just({"a": [1.5, None]}),
+)
+# Values that pass more often, so that later checks are reached too.
+GOOD = st.sampled_from([1, 2, 0.5, 64, 128, True, [7]])
+
+
+@st.composite
+def option_cases(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    family = draw(st.sampled_from(list(SAMPLERS)))
+    names = NAMES[family] + OTHERS
+    values = st.one_of(GOOD, VALUES)
+    config = draw(st.dictionaries(st.sampled_from(names), values, max_size=4))
+    known = st.sampled_from(NAMES[family])
+    overrides = draw(st.dictionaries(known, values, max_size=4))
+    if draw(st.integers(0, 9)) == 0:
+        overrides[draw(st.sampled_from(names))] = draw(values)
+    if draw(st.booleans()):
+        config.setdefault("mask_token_id", 3)
+    if family == "diffusion_gemma" and draw(st.booleans()):
+        sampler = {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": draw(values)}
+        config["sampler_config"] = draw(st.sampled_from([sampler, {}, None, {"_cls_name": "Other"}, 3]))
+    return family, config, overrides
+
+
+@given(option_cases())
+@settings(max_examples=400)
+def test_options_are_read_and_refused_like_in_python(
+    case: tuple[str, dict[str, Any], dict[str, Any]],
+) -> None:
+    assert native_options(*case) == python_options(*case)
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "overrides"),
+    [
+        ("diffusion_gemma", {}, {"t_min": 0.9}),
+        ("diffusion_gemma", {}, {"t_min": 2, "t_max": 1}),
+        ("diffusion_gemma", {"entropy_bound": 0.3, "sampler_config": {"entropy_bound": None}}, {}),
+        ("diffusion_gemma", {"sampler_config": {"_cls_name": "Confidence", "k": [1, {"a": True}]}}, {}),
+        ("diffusion_gemma", {}, {"max_denoising_step": 3}),
+        ("diffusion_gemma", {}, {"sampler": 3}),
+        ("llada", {"steps": 4}, {}),
+        ("llada", {"mask_id": 3, "max_new_tokens": 64}, {"block_length": 32, "steps": 16}),
+        ("llada", {"mask_id": 3}, {"gen_length": 100, "block_length": 32}),
+        ("llada", {"mask_id": 3}, {"gen_length": 96, "block_length": 32, "steps": 64}),
+        ("llada", {"mask_id": 3}, {"threshold": "high", "factor": 1.0}),
+        ("llada", {"mask_id": 3}, {"threshold": "high"}),
+        ("llada", {"mask_id": 3}, {"threshold": 0.9, "remasking": "random"}),
+        ("llada", {"mask_id": 3}, {"block_size": 4}),
+        ("llada", {"mask_id": 3}, {"mask_token_id": None}),
+        ("dream", {"mask_id": 3}, {"algorithm": "entropy"}),
+        ("dream", {"mask_id": 3}, {"stop_at_eos": True}),
+        ("dream", {"mask_id": 3, "eos_token_id": 2, "pad_token_id": 1}, {"stop_at_eos": True}),
+    ],
+)
+def test_these_options_are_read_and_refused_like_in_python(
+    family: str, config: dict[str, Any], overrides: dict[str, Any]
+) -> None:
+    assert native_options(family, config, overrides) == python_options(family, config, overrides)
+
+
+def test_a_configuration_that_is_no_object_is_refused() -> None:
+    status, text = native_options("llada", [1], {})  # type: ignore[arg-type]
+    assert status not in (OK, INVALID_ARGUMENT) and "object" in text
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=8)
+JSON = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(allow_nan=False, allow_infinity=False),
+        TEXTS,
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@given(JSON)
+@settings(max_examples=300)
+def test_values_are_written_like_in_python(value: Any) -> None:
+    assert answer_text("ekt_python_repr", json.dumps(value)) == repr(value)
+
+
+@given(st.sampled_from(sum(NAMES.values(), [])), st.lists(st.tuples(st.integers(0, 20), TEXTS), max_size=4))
+@settings(max_examples=200)
+def test_the_closest_name_is_that_of_difflib(name: str, edits: list[tuple[int, str]]) -> None:
+    word = name
+    for place, text in edits:
+        word = word[:place] + text.replace("\0", "") + word[place + 2 :]
+    for names in NAMES.values():
+        expected = difflib.get_close_matches(word, names, n=1)
+        assert answer_text("ekt_closest_name", word, json.dumps(names)) == "".join(expected)
