@@ -1,0 +1,71 @@
+// Products with stored matrices. Every instruction set computes the same integers and the same floats.
+#ifndef EDGEKIT_KERNELS_GEMM_H
+#define EDGEKIT_KERNELS_GEMM_H
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/matrix.h"
+#include "thread_pool.h"
+
+namespace edgekit {
+
+// What can be added to a product while it is stored: bias [N], and residual [M, N] with a row distance in floats.
+struct Addends {
+  const float *bias = nullptr;
+  const float *residual = nullptr;
+  std::int64_t residual_stride = 0;
+};
+
+// Bytes of scratch memory that the calls below need for `threads` threads, whatever the shapes. 64-byte aligned.
+std::size_t gemm_scratch_bytes(int threads);
+
+// Bytes that quantize_rows needs for codes, scales and sums of [rows, columns].
+std::size_t quantized_bytes(std::int64_t rows, std::int64_t columns);
+
+// Rounds x [rows, columns] (row distance `stride` floats) to int8 per row into `memory` (quantized_bytes, 64-byte
+// aligned): scale = max|x| / 127, code = rint(x * (127 / max|x|)). A row of zeros has scale 0; a row with a value
+// that is not finite has codes 0 and a scale that is not finite.
+QuantizedRows quantize_rows(ThreadPool &pool, const float *x, std::int64_t stride, std::int64_t rows,
+                            std::int64_t columns, void *memory);
+
+// y [M, N] = x @ matrix.T + addends for a matrix of 4 or 8 bits: float(int32) * (activation scale * weight scale),
+// then + bias, then + residual. y may be the residual.
+void linear(ThreadPool &pool, const Matrix &matrix, const QuantizedRows &x, float *y, std::int64_t y_stride,
+            const Addends &addends, void *scratch);
+
+// y [M, N] = activation(x @ gate.T) * (x @ up.T) for two matrices of 4 or 8 bits and equal shapes.
+void linear_gated(ThreadPool &pool, const Matrix &gate, const Matrix &up, const QuantizedRows &x, Activation kind,
+                  float *y, std::int64_t y_stride, void *scratch);
+
+// y [M, N] = x @ matrix.T + addends without rounding x; any bits.
+void linear_float(ThreadPool &pool, const Matrix &matrix, const float *x, std::int64_t x_stride, std::int64_t rows,
+                  float *y, std::int64_t y_stride, const Addends &addends, void *scratch);
+
+// The rows first..first+count of a matrix; `first` is a multiple of 64 for 4 and 8 bits.
+Matrix matrix_rows(const Matrix &matrix, std::int64_t first, std::int64_t count);
+
+// z [M, table.rows] = x @ table.T, with x rounded to int8 (table of 8 bits).
+void table_scores(ThreadPool &pool, const Table &table, const QuantizedRows &x, float *z, std::int64_t z_stride,
+                  void *scratch);
+
+// The same without rounding x (table of 16 or 8 bits).
+void table_scores_float(ThreadPool &pool, const Table &table, const float *x, std::int64_t x_stride,
+                        std::int64_t rows, float *z, std::int64_t z_stride, void *scratch);
+
+// y [M, table.columns] += p [M, table.rows] @ table for p >= 0 (soft embedding). With a table of 8 bits p times
+// the row scales is taken as two 8-bit digits per row (relative error of an entry at most 2^-16 of the row's
+// largest), else in floats.
+void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
+               float *y, std::int64_t y_stride, void *scratch);
+
+// Names of the instruction sets that this process may use, best first ("avx512vnni", "avxvnni", "avx2", "i8mm",
+// "dotprod", "scalar"); null after the last.
+const char *const *gemm_instruction_sets();
+
+// Forces one of them, for tests; null chooses the best again. Throws Error (EK_INVALID_ARGUMENT) for an unknown one.
+void gemm_use_instruction_set(const char *name);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_KERNELS_GEMM_H

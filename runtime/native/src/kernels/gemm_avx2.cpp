@@ -1,0 +1,131 @@
+// Products with AVX2 and no VNNI. vpmaddubsw would saturate on W + 128, so both factors are widened to 16 bits and
+// multiplied by vpmaddwd. Bytes are widened in place: the even bytes of the 32-bit lane of an output become its
+// lower halves (columns 0 and 2 of the quad), the odd ones come down by a shift (columns 1 and 3).
+#include <cstdint>
+
+#include "kernels/gemm_blocks.h"
+#include "kernels/gemm_kernels.h"
+#include "kernels/gemm_registers.h"
+#include "kernels/gemm_rows.h"
+#include "kernels/vector_math_avx2.h"
+#include "kernels/x86_intrinsics.h"
+
+namespace edgekit {
+namespace {
+
+constexpr int kTileRows = 4;
+constexpr int kFloatTileRows = 6;
+constexpr int kVectors = 2;  // registers of 8 outputs at a time
+constexpr std::int64_t kColumns = kVectors * 8;
+
+struct IntVector {
+  using V = __m256i;
+};
+
+// A row of activations as words of two 16-bit values: columns 0 and 2 of a quad, then columns 1 and 3.
+void widen_activations(const std::int8_t *x, std::int64_t quads, std::uint32_t *out) {
+  for (std::int64_t quad = 0; quad < quads; ++quad) {
+    const std::int8_t *four = x + quad * kQuad;
+    const auto pair = [](std::int8_t low, std::int8_t high) {
+      return static_cast<std::uint32_t>(static_cast<std::uint16_t>(low)) |
+             static_cast<std::uint32_t>(static_cast<std::uint16_t>(high)) << 16;
+    };
+    out[2 * quad] = pair(four[0], four[2]);
+    out[2 * quad + 1] = pair(four[1], four[3]);
+  }
+}
+
+template <int Rows>
+struct DotTile {
+  static void run(const std::int8_t *x, std::int64_t stride, const std::uint8_t *block, std::int64_t quads,
+                  std::int32_t *sums, bool accumulate) {
+    constexpr std::int64_t kWordStride = kBlockQuads * 2;
+    std::uint32_t words[Rows * kWordStride];
+    for (int r = 0; r < Rows; ++r) widen_activations(x + r * stride, quads, words + r * kWordStride);
+    for (std::int64_t column = 0; column < kPanelRows; column += kColumns) {
+      Tile<IntVector, Rows, kVectors> tile;
+      each_row(tile, [&](int r, auto &row) {
+        each(row, [&](int i, __m256i &sum) {
+          const void *from = sums + r * kPanelRows + column + i * 8;
+          sum = accumulate ? _mm256_load_si256(static_cast<const __m256i *>(from)) : _mm256_setzero_si256();
+        });
+      });
+      const std::uint32_t *a = words;
+      const std::uint8_t *b = block + column * kQuad;
+      for (std::int64_t quad = 0; quad < quads; ++quad) {
+        Registers<IntVector, kVectors> even, odd;
+        each_pair(even, odd, [&](int i, __m256i &e, __m256i &o) {
+          const __m256i codes = _mm256_load_si256(reinterpret_cast<const __m256i *>(b + i * 32));
+          e = _mm256_and_si256(codes, _mm256_set1_epi16(0xff));
+          o = _mm256_srli_epi16(codes, 8);
+        });
+        each_row(tile, [&](int r, auto &row) {
+          const __m256i even_x = _mm256_set1_epi32(static_cast<int>(a[r * kWordStride]));
+          each_pair(row, even, [&](int, __m256i &sum, __m256i &w) {
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, even_x));
+          });
+          const __m256i odd_x = _mm256_set1_epi32(static_cast<int>(a[r * kWordStride + 1]));
+          each_pair(row, odd, [&](int, __m256i &sum, __m256i &w) {
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(w, odd_x));
+          });
+        });
+        a += 2;
+        b += kPanelRows * kQuad;
+      }
+      each_row(tile, [&](int r, auto &row) {
+        each(row, [&](int i, __m256i &sum) {
+          void *to = sums + r * kPanelRows + column + i * 8;
+          _mm256_store_si256(static_cast<__m256i *>(to), sum);
+        });
+      });
+    }
+  }
+};
+
+void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, const std::uint8_t *block,
+              std::int64_t quads, std::int32_t *sums, bool accumulate, const std::uint8_t *) {
+  with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate);
+}
+
+template <int Rows>
+struct FloatTile {
+  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
+                  bool accumulate) {
+    float_tile_rows<Avx2Lanes, Rows, kVectors>(x, stride, panel, depth, sums, accumulate);
+  }
+};
+
+void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
+                float *sums, bool accumulate) {
+  with_rows<FloatTile, kFloatTileRows>(rows, x, stride, panel, depth, sums, accumulate);
+}
+
+constexpr std::int32_t kOffset = 128;
+
+}  // namespace
+
+const GemmKernels kGemmAvx2 = {
+    "avx2",
+    kOffset,
+    kTileRows,
+    nullptr,
+    unpack_block<4, 0>,
+    pack_rows_block<4, 0>,
+    pack_columns_block<4, 0>,
+    dot_tile,
+    0,
+    nullptr,
+    finish_rows<Avx2Lanes, kOffset>,
+    finish_gated_rows<Avx2Lanes, kOffset>,
+    finish_mix_rows<Avx2Lanes, kOffset>,
+    quantize_one_row,
+    split_one_row,
+    kFloatTileRows,
+    widen_codes_block,
+    widen_rows_block,
+    widen_columns_block,
+    float_tile,
+    finish_float_rows<Avx2Lanes>,
+};
+
+}  // namespace edgekit

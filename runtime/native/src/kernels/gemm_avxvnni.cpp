@@ -1,0 +1,108 @@
+// Products with the 256-bit vpdpbusd of AVX-VNNI (processors without AVX-512).
+#include <cstdint>
+
+#include "kernels/gemm_blocks.h"
+#include "kernels/gemm_kernels.h"
+#include "kernels/gemm_registers.h"
+#include "kernels/gemm_rows.h"
+#include "kernels/vector_math_avx2.h"
+#include "kernels/x86_intrinsics.h"
+
+namespace edgekit {
+namespace {
+
+constexpr int kTileRows = 6;
+constexpr int kFloatTileRows = 6;
+constexpr int kVectors = 2;  // registers of 8 outputs at a time: 12 accumulators of the 16 registers
+constexpr std::int64_t kColumns = kVectors * 8;
+
+struct IntVector {
+  using V = __m256i;
+};
+
+template <int Rows>
+struct DotTile {
+  static void run(const std::int8_t *x, std::int64_t stride, const std::uint8_t *block, std::int64_t quads,
+                  std::int32_t *sums, bool accumulate, const std::uint8_t *ahead) {
+    const char *line = reinterpret_cast<const char *>(ahead ? ahead : block);
+    std::int64_t step = ahead ? 64 : 0;
+    for (std::int64_t column = 0; column < kPanelRows; column += kColumns) {
+      Tile<IntVector, Rows, kVectors> tile;
+      each_row(tile, [&](int r, auto &row) {
+        each(row, [&](int i, __m256i &sum) {
+          const void *from = sums + r * kPanelRows + column + i * 8;
+          sum = accumulate ? _mm256_load_si256(static_cast<const __m256i *>(from)) : _mm256_setzero_si256();
+        });
+      });
+      const std::int8_t *a = x;
+      const std::uint8_t *b = block + column * kQuad;
+      for (std::int64_t quad = 0; quad < quads; ++quad) {
+        Registers<IntVector, kVectors> weights;
+        each(weights, [&](int i, __m256i &w) { w = _mm256_load_si256(reinterpret_cast<const __m256i *>(b + i * 32)); });
+        each_row(tile, [&](int r, auto &row) {
+          const __m256i four = _mm256_set1_epi32(static_cast<int>(load_u32(a + r * stride)));
+          each_pair(row, weights, [&](int, __m256i &sum, __m256i &w) { sum = _mm256_dpbusd_avx_epi32(sum, w, four); });
+        });
+        _mm_prefetch(line, _MM_HINT_T1);
+        line += step;
+        a += kQuad;
+        b += kPanelRows * kQuad;
+      }
+      step = 0;
+      each_row(tile, [&](int r, auto &row) {
+        each(row, [&](int i, __m256i &sum) {
+          void *to = sums + r * kPanelRows + column + i * 8;
+          _mm256_store_si256(static_cast<__m256i *>(to), sum);
+        });
+      });
+    }
+  }
+};
+
+void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, const std::uint8_t *block,
+              std::int64_t quads, std::int32_t *sums, bool accumulate, const std::uint8_t *ahead) {
+  with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate, ahead);
+}
+
+template <int Rows>
+struct FloatTile {
+  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
+                  bool accumulate) {
+    float_tile_rows<Avx2Lanes, Rows, kVectors>(x, stride, panel, depth, sums, accumulate);
+  }
+};
+
+void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
+                float *sums, bool accumulate) {
+  with_rows<FloatTile, kFloatTileRows>(rows, x, stride, panel, depth, sums, accumulate);
+}
+
+constexpr std::int32_t kOffset = 128;
+
+}  // namespace
+
+const GemmKernels kGemmAvxVnni = {
+    "avxvnni",
+    kOffset,
+    kTileRows,
+    nullptr,
+    unpack_block<4, 0>,
+    pack_rows_block<4, 0>,
+    pack_columns_block<4, 0>,
+    dot_tile,
+    0,
+    nullptr,
+    finish_rows<Avx2Lanes, kOffset>,
+    finish_gated_rows<Avx2Lanes, kOffset>,
+    finish_mix_rows<Avx2Lanes, kOffset>,
+    quantize_one_row,
+    split_one_row,
+    kFloatTileRows,
+    widen_codes_block,
+    widen_rows_block,
+    widen_columns_block,
+    float_tile,
+    finish_float_rows<Avx2Lanes>,
+};
+
+}  // namespace edgekit

@@ -1,0 +1,89 @@
+// Which instruction set the products use: the best that the processor and the operating system offer.
+#include <atomic>
+#include <cstring>
+
+#include "cpu.h"
+#include "error.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_kernels.h"
+
+namespace edgekit {
+namespace {
+
+struct Candidate {
+  const GemmKernels *kernels;
+  const char *features[6];  // all of these (cpu.h), null after the last
+};
+
+// Best first. The last needs nothing. Every processor with AVX-512 VNNI has AVX-512 DQ.
+constexpr Candidate kCandidates[] = {
+#if defined(__x86_64__) || defined(_M_X64)
+    {&kGemmAvx512, {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "fma"}},
+    {&kGemmAvxVnni, {"avx_vnni", "avx2", "fma", "f16c"}},
+    {&kGemmAvx2, {"avx2", "fma", "f16c"}},
+#elif defined(__aarch64__) || defined(_M_ARM64)
+    {&kGemmI8mm, {"i8mm", "dotprod"}},
+    {&kGemmDotprod, {"dotprod"}},
+#endif
+    {&kGemmScalar, {}},
+};
+constexpr std::size_t kCount = sizeof kCandidates / sizeof kCandidates[0];
+
+bool usable(const Candidate &candidate) {
+  const std::uint64_t found = detect_cpu_features();
+  for (const char *wanted : candidate.features) {
+    if (!wanted) break;
+    bool present = false;
+    for (std::size_t i = 0; i < cpu_feature_count(); ++i) {
+      if (std::strcmp(cpu_feature_name(i), wanted) == 0) present = ((found >> i) & 1) != 0;
+    }
+    if (!present) return false;
+  }
+  return true;
+}
+
+struct Usable {
+  const GemmKernels *kernels[kCount + 1] = {};
+  const char *names[kCount + 1] = {};
+
+  Usable() {
+    std::size_t count = 0;
+    for (const Candidate &candidate : kCandidates) {
+      if (!usable(candidate)) continue;
+      kernels[count] = candidate.kernels;
+      names[count++] = candidate.kernels->name;
+    }
+  }
+};
+
+const Usable &usable_sets() {
+  static const Usable sets;
+  return sets;
+}
+
+std::atomic<const GemmKernels *> forced{nullptr};
+
+}  // namespace
+
+const GemmKernels &gemm_kernels() {
+  const GemmKernels *chosen = forced.load(std::memory_order_relaxed);
+  return chosen ? *chosen : *usable_sets().kernels[0];
+}
+
+const char *const *gemm_instruction_sets() { return usable_sets().names; }
+
+void gemm_use_instruction_set(const char *name) {
+  if (!name) {
+    forced = nullptr;
+    return;
+  }
+  for (const GemmKernels *const *kernels = usable_sets().kernels; *kernels; ++kernels) {
+    if (std::strcmp((*kernels)->name, name) == 0) {
+      forced = *kernels;
+      return;
+    }
+  }
+  fail(EK_INVALID_ARGUMENT, "this processor has no instruction set \"", name, "\" for products");
+}
+
+}  // namespace edgekit

@@ -1,0 +1,98 @@
+"""The native core's random numbers against edgekit.runtime.sampling.noise, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from native_testing import library
+from numpy.typing import NDArray
+
+from edgekit.runtime.sampling import PhiloxNoise
+from edgekit.runtime.sampling import noise as reference
+
+SETS = ("neon", "scalar") if platform.machine() in ("arm64", "aarch64") else ("avx512", "avx2", "scalar")
+SEEDS = st.integers(0, 2**64 - 1)
+FIRST = st.one_of(st.integers(0, 40), st.integers(0, 2**62))
+COUNTS = st.one_of(st.integers(0, 40), st.integers(0, 700))
+
+
+@pytest.fixture(params=SETS, scope="module", autouse=True)
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not library().ekt_can_use_vector_set(request.param.encode()):
+        pytest.skip(f"this processor has no {request.param}")
+    library().ekt_noise_use(request.param.encode())
+    yield request.param
+    library().ekt_noise_use(None)
+
+
+def pointer(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def stream(function: str, dtype: type, seed: int, draw: int, *numbers: int) -> NDArray[np.generic]:
+    """The last of the numbers is the count."""
+    out = np.empty(numbers[-1] + 1, dtype)
+    out[-1] = 77
+    arguments = [ctypes.c_uint64(n) for n in (seed, draw, *numbers)]
+    getattr(library(), function)(*arguments, pointer(out))
+    assert out[-1] == 77
+    return out[:-1]
+
+
+@given(SEEDS, SEEDS, FIRST, COUNTS)
+@example(1, 2, 2**35 - 3, 300)
+@settings(max_examples=40)
+def test_halves_are_the_stream(seed: int, draw: int, first: int, count: int) -> None:
+    expected = reference.philox_halves(seed, draw, first, count)
+    assert np.array_equal(stream("ekt_philox_halves", np.uint32, seed, draw, first, count), expected)
+
+
+@given(SEEDS, SEEDS, FIRST, COUNTS)
+@settings(max_examples=40)
+def test_gumbel_noise_is_that_of_the_halves(seed: int, draw: int, first: int, count: int) -> None:
+    expected = reference.gumbel_of_halves(reference.philox_halves(seed, draw, first, count))
+    got = stream("ekt_gumbel_noise", np.float32, seed, draw, first, count)
+    assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def gumbel_of(halves: NDArray[np.uint32]) -> NDArray[np.float32]:
+    out = np.empty(len(halves), np.float32)
+    library().ekt_gumbel_of_halves(pointer(halves), ctypes.c_int64(len(halves)), pointer(out))
+    return out
+
+
+def test_gumbel_has_the_bits_of_the_specification() -> None:
+    """Of the 2^24 values every 61st, both ends, and the neighbourhoods of u = sqrt(1/2), where the way to
+    take 1 - u changes, and of e = sqrt(1/2), 1, sqrt(2)."""
+    around = [np.exp(-(np.sqrt(2.0) ** k)) for k in (-1, 0, 1)] + [np.sqrt(0.5)]
+    parts = [np.arange(0, 2**24, 61), np.arange(2000), np.arange(2**24 - 2000, 2**24)]
+    parts += [int(2**24 * u) + np.arange(-2000, 2000) for u in around]
+    halves = (np.concatenate(parts).astype(np.uint32) << 8) + np.uint32(17)
+    expected = reference.gumbel_of_halves(halves)
+    assert np.array_equal(gumbel_of(halves).view(np.uint32), expected.view(np.uint32))
+
+
+@given(st.integers(0, 70))
+@settings(max_examples=20)
+def test_gumbel_works_in_place_and_at_any_address(count: int) -> None:
+    halves = np.random.default_rng(count).integers(0, 2**32, count + 1, dtype=np.uint32)
+    expected = reference.gumbel_of_halves(halves[1:])
+    part = halves[1:]
+    library().ekt_gumbel_of_halves(pointer(part), ctypes.c_int64(count), pointer(part))
+    assert np.array_equal(part, expected.view(np.uint32))
+
+
+@given(SEEDS, st.one_of(st.integers(1, 2**32), st.sampled_from([1, 2**31, 2**32])), COUNTS)
+@settings(max_examples=40)
+def test_integers_and_uniform_are_those_of_a_draw(seed: int, high: int, count: int) -> None:
+    noise = PhiloxNoise(seed)
+    integers = stream("ekt_philox_integers", np.int64, seed, 0, high, count)
+    assert np.array_equal(integers, noise.integers(high, count))
+    uniform = stream("ekt_philox_uniform", np.float64, seed, 1, count)
+    assert np.array_equal(uniform, noise.uniform(count))
