@@ -12,14 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
-from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.runtime.text import Tokenizer
+
+if TYPE_CHECKING:
+    from edgekit.runtime.native_session import NativeSession
 
 #: Tokens asked for when neither the caller nor the checkpoint says how many.
 DEFAULT_NEW_TOKENS = 128
@@ -64,14 +67,19 @@ class Generator:
         memory_bytes: int | None = None,
         resident_bytes: int | None = None,
         threads: int = 0,
+        engine: str | None = None,
     ) -> None:
-        """Raises EdgekitError when the bundle or its tokenizer cannot be read."""
+        """`engine` insists on one by name; otherwise it is the one that the bundle was exported for.
+
+        Raises EdgekitError when the bundle or its tokenizer cannot be read.
+        """
         self.bundle = Bundle.open(path)
         self.tokenizer = Tokenizer(self.bundle.tokenizer_path)
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
         self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}
         self._threads = threads
-        self._session: Session | None = None
+        self._engine = engine
+        self._session: Session | NativeSession | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
@@ -160,7 +168,7 @@ class Generator:
                 "shorten the prompt or --max-new-tokens"
             )
 
-    def _open(self, prompt: int, wanted: int) -> Session:
+    def _open(self, prompt: int, wanted: int) -> Session | NativeSession:
         model = self.bundle.model
         canvas = model.canvas_length or 256
         if model.causal_prefix:
@@ -180,11 +188,11 @@ class Generator:
                 return self._session
             self._session.close()
             self._session = None
-        self._session = Session(self.bundle.path, needed)
+        self._session = open_session(self.bundle.path, needed, self._engine)
         return self._session
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session | NativeSession:
         """The open session. Raises EdgekitError before the first prompt."""
         if self._session is None:
             raise EdgekitError("no session is open yet: it opens at the first generate()")

@@ -10,18 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle, Layer
+from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.head import HeadState
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.prefix import PrefixKV
 from edgekit.runtime.process import peak_bytes, usable_cores
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.weights import WeightStore, table_floats
+
+if TYPE_CHECKING:
+    from edgekit.runtime.native_session import NativeSession
 
 #: Positions per prefill pass for models without a canvas length of their own.
 PREFILL_POSITIONS = 256
@@ -228,6 +232,26 @@ class Session:
                 if request.logits or request.top_k:
                     state.add_logits(start, self._engine.head_logits(x, float(temperature), table))
         return state.result()
+
+
+def open_session(
+    path: str | Path, options: SessionOptions | None = None, engine: str | None = None
+) -> Session | NativeSession:
+    """The session for a bundle's format: the native core's, or the shared one over an engine.
+
+    `engine` insists on one by name ("native", "onnx"). Raises UnsupportedBundle when the bundle is for
+    another, and what the sessions raise.
+    """
+    written = str(Bundle.open(path).manifest.programs.get("format"))
+    if engine is not None and engine != written:
+        raise UnsupportedBundle(
+            f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
+        )
+    if written == "native":
+        from edgekit.runtime.native_session import NativeSession
+
+        return NativeSession(path, options)
+    return Session(path, options)
 
 
 def _mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:

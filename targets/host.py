@@ -1,4 +1,4 @@
-"""This machine, or any other computer with a processor that ONNX Runtime supports."""
+"""This machine, or another computer: the native core on the processor, ONNX Runtime where there is none."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from edgekit.targets import Target
 
 TARGET = Target(
     name="host",
-    summary="computers: ONNX Runtime on the processor",
-    formats=("onnx",),
+    summary="computers: the native core or ONNX Runtime on the processor",
+    formats=("native", "onnx"),
     preset="mixed4",
     group_size=32,
 )

@@ -61,6 +61,14 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the native engine."""
+    from bundles import make_bundle
+
+    return make_bundle(tmp_path_factory.mktemp("native"), "llada", program_format="native", n_layers=2)
+
+
+@pytest.fixture(scope="session")
 def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random bundle with experts, prefix KV and self-conditioning. Read only."""
     from bundles import make_bundle

@@ -144,7 +144,7 @@ def test_a_bug_is_one_line_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatc
     ("package", "words", "extra"),
     [
         ("torch", ["export", "anything", "-o", "out"], "export"),
-        ("onnxscript", ["export", "CHECKPOINT", "-o", "out"], "export"),
+        ("onnxscript", ["export", "CHECKPOINT", "--format", "onnx", "-o", "out"], "export"),
         ("onnxruntime", ["run", "BUNDLE", "-p", "a"], "onnx"),
     ],
 )
@@ -415,7 +415,7 @@ def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> No
     [
         (["--quant", "int3"], "unknown preset 'int3'; known: bf16, int8, mixed4, int4"),
         (["--target", "ios17"], "unknown target 'ios17'; supported: host"),
-        (["--format", "gguf"], "target host does not run format 'gguf'; it runs: onnx"),
+        (["--format", "gguf"], "target host does not run format 'gguf'; it runs: native, onnx"),
         (["--group-size", "48"], "group size 48 is not supported"),
         (["--override", "layers.*"], "override 'layers.*' is not PATTERN=BITS"),
         (["--override", "layer.*=8"], "override 'layer.*' matches no weight"),

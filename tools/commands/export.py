@@ -28,7 +28,7 @@ _MOST_NOTES = 6
 @click.command("export", short_help="Quantize a checkpoint and write a bundle.")
 @click.argument("model")
 @click.option("--target", default="host", show_default=True, help="Device family to export for (host).")
-@click.option("--format", "format_", help="Format of the programs. Default: the target's (onnx).")
+@click.option("--format", "format_", help="Format of the programs: native or onnx. Default: the target's.")
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
     "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
@@ -67,6 +67,8 @@ def command(
     """
     chosen = targets.get(target)
     program_format = chosen.format(format_)
+    if format_ is None and program_format == "native":
+        program_format = _usable_format(chosen)
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
     if as_json or not on_terminal(sys.stderr):
@@ -100,6 +102,18 @@ def command(
         click.echo(json.dumps(_as_dict(result)))
     else:
         _show(result, time.monotonic() - started)
+
+
+def _usable_format(target: targets.Target) -> str:
+    """The target's own format, or the next one where the native core is not installed, saying so."""
+    from edgekit.flashload import _native
+
+    try:
+        _native.load()
+    except _native.NativeError as error:
+        note(f"note: exporting for onnx instead of native: {error}")
+        return target.formats[1]
+    return target.formats[0]
 
 
 def _name(model: str) -> str:

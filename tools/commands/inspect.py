@@ -112,18 +112,27 @@ def _layers(model: Model, file: FlashFile) -> list[dict[str, Any]]:
 
 def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, Any]:
     """What `run` would plan for the lengths that a session has by default."""
-    from edgekit.runtime import engines
-    from edgekit.runtime.memory import needs, residency
-    from edgekit.runtime.session import SessionOptions
+    from edgekit.runtime.memory import Needs, needs, residency
+    from edgekit.runtime.session import SessionOptions, open_session
     from edgekit.runtime.text import Tokenizer
 
-    # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
-    held = (engines.create(bundle.path, bundle.manifest, 1), Tokenizer(bundle.tokenizer_path))
     options = SessionOptions()
     canvas = bundle.model.canvas_length or options.canvas
-    wanted = needs(bundle, file, options.positions, canvas)
+    # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
+    tokenizer = Tokenizer(bundle.tokenizer_path)
+    wanted: Needs
+    if bundle.manifest.programs.get("format") == "native":
+        # The core knows its own needs; with nothing to pin it opens at once.
+        with open_session(bundle.path, SessionOptions(memory_bytes, 0, canvas=canvas, threads=1)) as session:
+            wanted = session.needs
+    else:
+        from edgekit.runtime import engines
+
+        engine = engines.create(bundle.path, bundle.manifest, 1)
+        wanted = needs(bundle, file, options.positions, canvas)
+        del engine
     planned = residency(bundle, file, wanted, memory_bytes, None)
-    del held
+    del tokenizer
     return {
         "memory_bytes": memory_bytes,
         "prefix_positions": options.positions if bundle.model.causal_prefix else 0,

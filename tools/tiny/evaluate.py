@@ -188,9 +188,9 @@ def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
 
 def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | None = None) -> Subject:
     """A bundle, run by its engine one prompt at a time. Raises EdgekitError when it cannot be opened."""
-    from edgekit.runtime.session import Session, SessionOptions
+    from edgekit.runtime.session import SessionOptions, open_session
 
-    session = Session(
+    session = open_session(
         path, SessionOptions(memory_bytes=memory_bytes, positions=2 * CANVAS, canvas=2 * CANVAS)
     )
     family = "gemma" if session.bundle.model.causal_prefix else "llada"

@@ -53,9 +53,9 @@ void table_scores(ThreadPool &pool, const Table &table, const QuantizedRows &x, 
 void table_scores_float(ThreadPool &pool, const Table &table, const float *x, std::int64_t x_stride,
                         std::int64_t rows, float *z, std::int64_t z_stride, void *scratch);
 
-// y [M, table.columns] += p [M, table.rows] @ table for p >= 0 (soft embedding). With a table of 8 bits p times
-// the row scales is taken as two 8-bit digits per row (relative error of an entry at most 2^-16 of the row's
-// largest), else in floats.
+// y [M, table.columns] += p [M, table.rows] @ table (soft embedding). With a table of 8 bits p times the row scales
+// is taken as two signed 8-bit digits with a step for every row of p and 1024 rows of the table (error of an entry
+// at most 1 / 65278 of the largest), else in floats.
 void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
                float *y, std::int64_t y_stride, void *scratch);
 

@@ -5,7 +5,8 @@
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 4;
+// Elements that are worth a task: waking a thread takes as long as rounding some ten thousand.
+constexpr std::int64_t kTaskElements = 32768;
 
 // An odd number of cache lines, so that equal columns of neighbouring rows do not compete for one set of a cache.
 std::int64_t code_stride(std::int64_t columns) {
@@ -33,9 +34,10 @@ QuantizedRows quantize_rows(ThreadPool &pool, const float *x, std::int64_t strid
   out.scales = reinterpret_cast<float *>(bytes + rows * out.stride);
   out.sums = reinterpret_cast<std::int32_t *>(bytes + rows * out.stride + word_bytes(rows));
   const GemmKernels &kernels = gemm_kernels();
-  pool.run(ceil_div(rows, kRowsPerTask), [&](std::int64_t task, int) {
-    const std::int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (std::int64_t row = task * kRowsPerTask; row < end; ++row) {
+  const std::int64_t task_rows = std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, columns));
+  pool.run(ceil_div(rows, task_rows), [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(rows, (task + 1) * task_rows);
+    for (std::int64_t row = task * task_rows; row < end; ++row) {
       kernels.quantize_row(x + row * stride, columns, out.stride, out.codes + row * out.stride, out.scales + row,
                            out.sums + row);
     }

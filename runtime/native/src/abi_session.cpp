@@ -1,0 +1,185 @@
+// The session functions of edgekit.h: translation between the C ABI and the C++ inside, no logic of their own.
+#include "abi_session.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "abi_guard.h"
+
+namespace edgekit {
+namespace {
+
+struct LastError {
+  std::string message;
+  std::uint64_t bytes = 0;
+};
+
+LastError &last_error() {
+  thread_local LastError error;
+  return error;
+}
+
+ek_session &required(ek_session *session) {
+  if (session == nullptr) fail(EK_INVALID_ARGUMENT, "the session is null");
+  return *session;
+}
+
+SessionOptions options_of(const ek_session_options *given) {
+  const ek_session_options options =
+      read_struct<ek_session_options>(given, EK_SESSION_OPTIONS_INIT, "ek_session_options");
+  SessionOptions out;
+  out.threads = options.threads;
+  out.memory_bytes = options.memory_bytes;
+  out.resident_bytes = options.resident_bytes;
+  out.positions = options.positions;
+  out.canvas = options.canvas;
+  return out;
+}
+
+struct Request {
+  HeadRequest request;
+  ek_head_output output;
+};
+
+// A request with the arrays that its results go to, which must be among what it asks for.
+Request request_of(const ek_head_request *given, const ek_head_output *arrays) {
+  const ek_head_request wanted = read_struct<ek_head_request>(given, EK_HEAD_REQUEST_INIT, "ek_head_request");
+  Request out;
+  out.output = read_struct<ek_head_output>(arrays, EK_HEAD_OUTPUT_INIT, "ek_head_output");
+  out.request.temperature = wanted.temperature;
+  out.request.soft = wanted.soft != 0;
+  out.request.top_k = wanted.top_k;
+  out.request.logits = out.output.logits;
+  if (wanted.gumbel != 0) out.request.gumbel = GumbelDraw{wanted.seed, wanted.draw, wanted.gumbel_scale};
+  if (wanted.rows != nullptr) {
+    if (wanted.row_count < 0) fail(EK_INVALID_ARGUMENT, "row_count is ", wanted.row_count);
+    out.request.all_rows = false;
+    out.request.rows.assign(wanted.rows, wanted.rows + wanted.row_count);
+  }
+  const auto needs = [](bool asked, bool array, const char *name, const char *member) {
+    if (array && !asked) fail(EK_INVALID_ARGUMENT, "ek_head_output has ", name, ", but the request has no ", member);
+  };
+  needs(wanted.gumbel != 0, out.output.sample != nullptr || out.output.sample_prob != nullptr, "sample", "gumbel");
+  needs(wanted.soft != 0, out.output.soft != nullptr, "soft", "soft");
+  needs(wanted.top_k != 0, out.output.top_ids != nullptr || out.output.top_z != nullptr, "top_ids or top_z", "top_k");
+  return out;
+}
+
+template <typename T>
+void deliver(const std::vector<T> &from, T *to) {
+  if (to != nullptr) std::copy(from.begin(), from.end(), to);
+}
+
+void deliver(const HeadResult &result, const ek_head_output &output) {
+  deliver(result.argmax, output.argmax);
+  deliver(result.argmax_prob, output.argmax_prob);
+  deliver(result.entropy, output.entropy);
+  deliver(result.log_z, output.log_z);
+  deliver(result.sample, output.sample);
+  deliver(result.sample_prob, output.sample_prob);
+  deliver(result.soft, output.soft);
+  deliver(result.top_ids, output.top_ids);
+  deliver(result.top_z, output.top_z);
+}
+
+}  // namespace
+
+ek_status remember(ek_status status, const char *message, std::uint64_t bytes) noexcept {
+  try {
+    last_error().message = message;
+    last_error().bytes = bytes;
+  } catch (...) {
+    // No memory for the text: ek_last_error falls back to none rather than to that of an earlier failure.
+    last_error().message.clear();
+    last_error().bytes = bytes;
+  }
+  return status;
+}
+
+}  // namespace edgekit
+
+using namespace edgekit;
+
+const char *ek_last_error(void) noexcept { return last_error().message.c_str(); }
+
+uint64_t ek_last_error_bytes(void) noexcept { return last_error().bytes; }
+
+ek_status ek_session_open(const char *bundle, const ek_session_options *options, ek_session **session) noexcept {
+  return guarded([&] {
+    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
+    *session = nullptr;
+    if (bundle == nullptr) fail(EK_INVALID_ARGUMENT, "the path of the bundle is null");
+    *session = std::make_unique<ek_session>(bundle, options_of(options)).release();
+  });
+}
+
+void ek_session_close(ek_session *session) noexcept { delete session; }
+
+ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexcept {
+  return guarded([&] {
+    const Session &own = required(session).session;
+    const MemoryNeeds &needs = own.needs();
+    ek_session_info made{};
+    made.threads = own.threads();
+    made.vocabulary = own.vocabulary();
+    made.hidden_size = own.hidden_size();
+    made.prefix_length = own.prefix_length();
+    made.process_bytes = needs.process;
+    made.prefix_bytes = needs.prefix;
+    made.activation_bytes = needs.activations;
+    made.scratch_bytes = needs.scratch;
+    made.head_bytes = needs.head;
+    made.allowance_bytes = needs.allowance;
+    write_struct(info, made, "ek_session_info");
+  });
+}
+
+ek_status ek_session_reset(ek_session *session) noexcept {
+  return guarded([&] { required(session).session.reset(); });
+}
+
+ek_status ek_session_idle(ek_session *session) noexcept {
+  return guarded([&] { required(session).session.idle(); });
+}
+
+ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
+  return guarded([&] { required(session).session.prefill(ids, count); });
+}
+
+ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,
+                             const ek_head_request *request, const ek_head_output *output) noexcept {
+  return guarded([&] {
+    Session &own = required(session).session;
+    const Request wanted = request_of(request, output);
+    deliver(own.denoise(ids, count, wanted.request, soft), wanted.output);
+  });
+}
+
+ek_status ek_session_project(ek_session *session, const ek_head_request *request,
+                             const ek_head_output *output) noexcept {
+  return guarded([&] {
+    Session &own = required(session).session;
+    const Request wanted = request_of(request, output);
+    deliver(own.project(wanted.request), wanted.output);
+  });
+}
+
+ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *statistics) noexcept {
+  return guarded([&] {
+    ek_session &own = required(session);
+    const SessionStatistics found = own.session.statistics();
+    own.io_mode = found.io_mode;
+    ek_session_statistics made{};
+    made.io_mode = own.io_mode.c_str();
+    made.pinned_bytes = found.pinned_bytes;
+    made.ring_bytes = found.ring_bytes;
+    made.streamed_bytes_per_step = found.streamed_bytes_per_step;
+    made.bytes_read = found.bytes_read;
+    made.scratch_bytes = found.scratch_bytes;
+    made.io_seconds = found.io_seconds;
+    made.io_wait_seconds = found.io_wait_seconds;
+    made.pass_seconds = found.pass_seconds;
+    write_struct(statistics, made, "ek_session_statistics");
+  });
+}

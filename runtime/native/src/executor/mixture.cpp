@@ -1,0 +1,209 @@
+#include "executor/mixture.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.h"
+#include "kernels/float_ops.h"
+#include "kernels/gemm.h"
+
+namespace edgekit {
+namespace {
+
+// Rows of one expert that are computed at once: more would only cost memory, the weights are in the cache by then.
+constexpr std::int64_t kMaxRows = 512;
+
+std::size_t rounded_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Hands out pieces of the scratch memory; with a null base it only counts.
+class Pieces {
+ public:
+  explicit Pieces(void *base) : base_(static_cast<std::uint8_t *>(base)) {}
+
+  template <typename T>
+  T *take(std::int64_t count) {
+    return static_cast<T *>(take_bytes(sizeof(T) * static_cast<std::size_t>(count)));
+  }
+
+  void *take_bytes(std::size_t bytes) {
+    void *piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += rounded_up(bytes);
+    return piece;
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  std::uint8_t *base_;
+  std::size_t used_ = 0;
+};
+
+// Entry i of the sorted list is one (row, chosen expert); those of expert e are start[e]..start[e + 1].
+struct Memory {
+  Memory(const MixtureShape &shape, std::int64_t rows, void *base) : pieces(base) {
+    const std::int64_t entries = rows * shape.chosen, block = std::min(rows, kMaxRows);
+    start = pieces.take<std::int64_t>(shape.experts + 1);
+    row = pieces.take<std::int32_t>(entries);
+    factor = pieces.take<float>(entries);
+    of_row = pieces.take<std::int32_t>(entries);
+    filled = pieces.take<std::int32_t>(rows);
+    part = pieces.take<float>(entries * shape.hidden);
+    gated = pieces.take<float>(block * 2 * shape.width);
+    if (shape.rounded) {
+      // gather() starts each of three arrays at a multiple of 64 bytes.
+      rounded_x = pieces.take_bytes(quantized_bytes(block, shape.hidden) + 3 * 64);
+      rounded_gated = pieces.take_bytes(quantized_bytes(block, shape.width));
+    }
+    if (shape.floating) x = pieces.take<float>(block * shape.hidden);
+  }
+
+  Pieces pieces;
+  std::int64_t *start = nullptr;
+  std::int32_t *row = nullptr;     // of an entry
+  float *factor = nullptr;         // weight of an entry
+  std::int32_t *of_row = nullptr;  // entries of a row, [rows, chosen], ascending
+  std::int32_t *filled = nullptr;  // how many of them are known
+  float *part = nullptr;           // what the expert makes of an entry's row [entries, hidden]
+  float *gated = nullptr;
+  void *rounded_x = nullptr;
+  void *rounded_gated = nullptr;
+  float *x = nullptr;
+};
+
+// Counting sort by expert; rows of an expert stay in order.
+void sort_rows(const MixtureShape &shape, std::int64_t rows, const std::int64_t *index, const float *weight,
+               Memory &memory) {
+  const std::int64_t entries = rows * shape.chosen;
+  std::fill_n(memory.start, shape.experts + 1, 0);
+  for (std::int64_t i = 0; i < entries; ++i) {
+    if (index[i] < 0 || index[i] >= shape.experts) {
+      fail(EK_MALFORMED_FILE, "a layer routes a row to expert ", index[i], " of ", shape.experts,
+           "; export the bundle again");
+    }
+    ++memory.start[index[i] + 1];
+  }
+  for (std::int64_t e = 0; e < shape.experts; ++e) memory.start[e + 1] += memory.start[e];
+  // start[e] runs ahead while the entries of e are filled in; shifting it back afterwards restores it.
+  for (std::int64_t i = 0; i < entries; ++i) {
+    const std::int64_t entry = memory.start[index[i]]++;
+    memory.row[entry] = static_cast<std::int32_t>(i / shape.chosen);
+    memory.factor[entry] = weight[i];
+  }
+  std::copy_backward(memory.start, memory.start + shape.experts, memory.start + shape.experts + 1);
+  memory.start[0] = 0;
+  // Ascending entries are ascending experts.
+  std::fill_n(memory.filled, rows, 0);
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    const std::int32_t row = memory.row[entry];
+    memory.of_row[row * shape.chosen + memory.filled[row]++] = static_cast<std::int32_t>(entry);
+  }
+}
+
+// Codes of an entry's row, gathered: rounding is per row, so this is what rounding the gathered rows would give.
+QuantizedRows gather(const QuantizedRows &from, const std::int32_t *rows, std::int64_t count, void *memory) {
+  Pieces pieces(memory);
+  QuantizedRows out = from;
+  out.rows = count;
+  out.codes = pieces.take<std::int8_t>(count * from.stride);
+  out.scales = pieces.take<float>(count);
+  out.sums = pieces.take<std::int32_t>(count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(out.codes + i * out.stride, from.codes + rows[i] * from.stride, static_cast<std::size_t>(from.stride));
+    out.scales[i] = from.scales[rows[i]];
+    out.sums[i] = from.sums[rows[i]];
+  }
+  return out;
+}
+
+void gather(const float *x, std::int64_t width, const std::int32_t *rows, std::int64_t count, float *out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(out + i * width, x + rows[i] * width, sizeof(float) * static_cast<std::size_t>(width));
+  }
+}
+
+// activation(x @ gate.T) * (x @ up.T) into memory.gated; returns its row distance.
+std::int64_t gate_up(ThreadPool &pool, const MixtureShape &shape, const Matrix &weights, const QuantizedRows *rounded,
+                     const float *x, std::int64_t count, const Memory &memory, void *gemm_scratch) {
+  const std::int64_t width = shape.width;
+  if (rounded != nullptr && width % kPanelRows == 0) {
+    linear_gated(pool, matrix_rows(weights, 0, width), matrix_rows(weights, width, width), *rounded, shape.activation,
+                 memory.gated, width, gemm_scratch);
+    return width;
+  }
+  // Halves that share a panel cannot be told apart before they are computed.
+  if (rounded != nullptr) {
+    linear(pool, weights, *rounded, memory.gated, 2 * width, {}, gemm_scratch);
+  } else {
+    linear_float(pool, weights, x, shape.hidden, count, memory.gated, 2 * width, {}, gemm_scratch);
+  }
+  gated_act(pool, memory.gated, 2 * width, memory.gated + width, 2 * width, count, width, shape.activation,
+            memory.gated, 2 * width);
+  return 2 * width;
+}
+
+// One expert on some of its entries.
+void run_expert(ThreadPool &pool, const MixtureShape &shape, const BoundWeights &weights, const float *x,
+                const QuantizedRows *quantized, std::int64_t first, std::int64_t count, const Memory &memory,
+                void *gemm_scratch) {
+  const Matrix &in = weights.matrix(0), &out = weights.matrix(1);
+  std::int64_t stride = 0;
+  if (in.bits < 16) {
+    const QuantizedRows rounded = gather(*quantized, memory.row + first, count, memory.rounded_x);
+    stride = gate_up(pool, shape, in, &rounded, nullptr, count, memory, gemm_scratch);
+  } else {
+    gather(x, shape.hidden, memory.row + first, count, memory.x);
+    stride = gate_up(pool, shape, in, nullptr, memory.x, count, memory, gemm_scratch);
+  }
+  float *part = memory.part + first * shape.hidden;
+  if (out.bits < 16) {
+    const QuantizedRows gated =
+        quantize_rows(pool, memory.gated, stride, count, shape.width, memory.rounded_gated);
+    linear(pool, out, gated, part, shape.hidden, {}, gemm_scratch);
+  } else {
+    linear_float(pool, out, memory.gated, stride, count, part, shape.hidden, {}, gemm_scratch);
+  }
+}
+
+// Weighted sums over the entries of a row.
+void add_up(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const Memory &memory, float *y) {
+  pool.run(rows, [&](std::int64_t row, int) {
+    const std::int32_t *entries = memory.of_row + row * shape.chosen;
+    float *sum = y + row * shape.hidden;
+    for (std::int64_t j = 0; j < shape.chosen; ++j) {
+      const float *part = memory.part + entries[j] * shape.hidden;
+      const float factor = memory.factor[entries[j]];
+      if (j == 0) {
+        for (std::int64_t i = 0; i < shape.hidden; ++i) sum[i] = part[i] * factor;
+      } else {
+        for (std::int64_t i = 0; i < shape.hidden; ++i) sum[i] += part[i] * factor;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows) {
+  return Memory(shape, rows, nullptr).pieces.used();
+}
+
+void mixture(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const float *x,
+             const QuantizedRows *quantized, const std::int64_t *index, const float *weight, const ForEachExpert &each,
+             float *y, void *memory, void *gemm_scratch) {
+  Memory parts(shape, rows, memory);
+  sort_rows(shape, rows, index, weight, parts);
+  const std::int64_t block = std::min(rows, kMaxRows);
+  std::int64_t done = 0;
+  each([&](std::int64_t expert, const BoundWeights &weights) {
+    const std::int64_t stop = parts.start[expert + 1];
+    for (std::int64_t first = parts.start[expert]; first < stop; first += block) {
+      const std::int64_t count = std::min(block, stop - first);
+      run_expert(pool, shape, weights, x, quantized, first, count, parts, gemm_scratch);
+      done += count;
+    }
+  });
+  if (done != rows * shape.chosen) fail(EK_INTERNAL, "experts with rows were left out; please report it");
+  add_up(pool, shape, rows, parts, y);
+}
+
+}  // namespace edgekit

@@ -1,0 +1,207 @@
+#include "executor/program_call.h"
+
+#include <cstring>
+
+#include "error.h"
+#include "executor/elementwise.h"
+#include "executor/mixture.h"
+#include "kernels/attention.h"
+
+namespace edgekit {
+
+ProgramCall::ProgramCall(const ProgramPlan &plan, ThreadPool &pool, const ProgramInputs &inputs,
+                         const BoundWeights &weights, const ForEachExpert &experts, const ProgramOutputs &outputs,
+                         void *scratch)
+    : plan_(plan),
+      graph_(plan.graph),
+      pool_(pool),
+      inputs_(inputs),
+      weights_(weights),
+      experts_(experts),
+      outputs_(outputs),
+      scratch_(static_cast<std::uint8_t *>(scratch)),
+      data_(graph_.storage.size(), nullptr),
+      rounded_(graph_.quantized.size()) {
+  const std::size_t planned = plan.place(inputs.positions, inputs.prefix, pool.size(), offsets_);
+  gemm_scratch_ = scratch_ + planned;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    const Storage &storage = graph_.storage[i];
+    if (storage.kind == Storage::Kind::scratch) data_[i] = scratch_ + offsets_[i];
+    if (storage.kind == Storage::Kind::y) data_[i] = outputs.y;
+    // No op writes to an input: storage is shared with results only where it is scratch or y.
+    if (storage.kind == Storage::Kind::input) data_[i] = const_cast<void *>(input(storage.input));
+  }
+}
+
+const void *ProgramCall::input(Input input) const {
+  switch (input) {
+    case Input::soft:
+      return inputs_.soft;
+    case Input::cos:
+      return inputs_.cos;
+    case Input::sin:
+      return inputs_.sin;
+    case Input::phase:
+      return &inputs_.phase;
+    default:
+      return nullptr;  // x is in the array of y; prefix and mask go to attention as they are
+  }
+}
+
+// Keys and values that the caller wants are computed where it wants them.
+Strided ProgramCall::array(int id) const {
+  if (graph_.direct[1] && id == graph_.outputs[1] && outputs_.k.data != nullptr) return outputs_.k;
+  if (graph_.direct[2] && id == graph_.outputs[2] && outputs_.v.data != nullptr) return outputs_.v;
+  return strided(value(id).array, floats(id), inputs_.positions);
+}
+
+void ProgramCall::run() {
+  if (inputs_.x != outputs_.y) {
+    const std::int64_t hidden = value(graph_.outputs[0]).array.shape.back().factor;
+    std::memcpy(outputs_.y, inputs_.x, sizeof(float) * static_cast<std::size_t>(hidden * inputs_.positions));
+  }
+  for (std::size_t i = 0; i < graph_.ops.size(); ++i) step(i);
+  deliver();
+}
+
+// Outputs that could not be computed in place.
+void ProgramCall::deliver() {
+  const auto copied = [&](int id, const Strided &to) { copy(pool_, array(id), to); };
+  if (!graph_.direct[0]) {
+    const Value &y = value(graph_.outputs[0]);
+    copied(graph_.outputs[0], strided(contiguous(y.array.shape, graph_.name), outputs_.y, inputs_.positions));
+  }
+  if (graph_.outputs.size() < 3) return;
+  if (!graph_.direct[1] && outputs_.k.data != nullptr) copied(graph_.outputs[1], outputs_.k);
+  if (!graph_.direct[2] && outputs_.v.data != nullptr) copied(graph_.outputs[2], outputs_.v);
+}
+
+void ProgramCall::step(std::size_t place) {
+  const Op &op = graph_.ops[place];
+  switch (op.kind) {
+    case OpKind::rms_norm:
+      return rms_norm(pool_, array(op.in[0]), vector(op.weights[0]), op.number, array(op.out[0]));
+    case OpKind::linear:
+      return run_linear(op);
+    case OpKind::linear_gated:
+      return run_linear_gated(op, place);
+    case OpKind::gated_act:
+      return gated_act(pool_, floats(op.in[0]), columns(op.in[0]), floats(op.in[1]), columns(op.in[1]), rows(op.in[0]),
+                       columns(op.in[0]), op.activation, floats(op.out[0]), columns(op.out[0]));
+    case OpKind::rope:
+      return rope(pool_, array(op.in[0]), floats(op.in[1]), floats(op.in[2]), columns(op.in[1]), array(op.out[0]));
+    case OpKind::attention:
+      return run_attention(op, place);
+    case OpKind::experts:
+      return run_experts(op, place);
+    case OpKind::add:
+    case OpKind::multiply:
+    case OpKind::divide:
+      return run_binary(op);
+    case OpKind::scale:
+      return scale(pool_, floats(op.in[0]), op.number, count(op.in[0]), floats(op.out[0]));
+    case OpKind::softmax:
+      return softmax(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), floats(op.out[0]));
+    case OpKind::topk:
+      return topk(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), op.count, floats(op.out[0]),
+                  const_cast<std::int64_t *>(indices(op.out[1])));
+    case OpKind::sum_last:
+      return sum_last(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), floats(op.out[0]));
+    case OpKind::gather:
+    case OpKind::select:
+      return run_lookup(op);
+    case OpKind::copy:
+      return copy(pool_, array(op.in[0]), array(op.out[0]));
+    case OpKind::view:
+    case OpKind::transpose:
+      return;  // the same memory, described in another way
+  }
+}
+
+// in[0] rounded to int8, once for all products that read it.
+const QuantizedRows &ProgramCall::rounded(const Op &op) {
+  QuantizedRows &made = rounded_[static_cast<std::size_t>(op.quantized[0])];
+  if (made.codes == nullptr) {
+    const int id = op.in[0];
+    void *memory = scratch_ + offsets_[plan_.rounded_buffer(op.quantized[0])];
+    made = quantize_rows(pool_, floats(id), columns(id), rows(id), columns(id), memory);
+  }
+  return made;
+}
+
+void ProgramCall::product(const Op &op, const Matrix &matrix, const Addends &addends, float *y) {
+  if (matrix.bits < 16 && op.act_bits == 8) {
+    linear(pool_, matrix, rounded(op), y, matrix.rows, addends, gemm_scratch_);
+  } else {
+    const int id = op.in[0];
+    linear_float(pool_, matrix, floats(id), columns(id), rows(id), y, matrix.rows, addends, gemm_scratch_);
+  }
+}
+
+void ProgramCall::run_linear(const Op &op) {
+  Addends addends;
+  addends.bias = vector(op.weights[1]);
+  if (op.in[1] != kNone) {
+    addends.residual = floats(op.in[1]);
+    addends.residual_stride = columns(op.in[1]);
+  }
+  product(op, weights_.matrix(static_cast<std::size_t>(op.weights[0])), addends, floats(op.out[0]));
+}
+
+void ProgramCall::run_linear_gated(const Op &op, std::size_t place) {
+  const Matrix &gate = weights_.matrix(static_cast<std::size_t>(op.weights[0]));
+  const Matrix &up = weights_.matrix(static_cast<std::size_t>(op.weights[1]));
+  float *y = floats(op.out[0]);
+  if (gate.bits < 16 && gate.bits == up.bits && gate.group == up.group) {
+    linear_gated(pool_, gate, up, rounded(op), op.activation, y, gate.rows, gemm_scratch_);
+    return;
+  }
+  float *other = reinterpret_cast<float *>(scratch_ + offsets_[plan_.op_buffer(place)]);
+  product(op, gate, {}, y);
+  product(op, up, {}, other);
+  gated_act(pool_, y, gate.rows, other, gate.rows, rows(op.out[0]), gate.rows, op.activation, y, gate.rows);
+}
+
+void ProgramCall::run_attention(const Op &op, std::size_t place) {
+  const float *mask = op.in[5] == kNone ? nullptr : inputs_.mask;
+  attention(pool_, array(op.in[0]), array(op.in[1]), array(op.in[2]), inputs_.prefix_k, inputs_.prefix_v, mask,
+            op.number, array(op.out[0]), scratch_ + offsets_[plan_.op_buffer(place)]);
+}
+
+void ProgramCall::run_experts(const Op &op, std::size_t place) {
+  const MixtureShape shape = plan_.mixture_shape(op);
+  const QuantizedRows *x = plan_.expert_forms[0].rounded ? &rounded(op) : nullptr;
+  mixture(pool_, shape, inputs_.positions, floats(op.in[0]), x, indices(op.in[1]), floats(op.in[2]), experts_,
+          floats(op.out[0]), scratch_ + offsets_[plan_.op_buffer(place)], gemm_scratch_);
+}
+
+void ProgramCall::run_binary(const Op &op) {
+  const int a = op.in[0], b = op.in[1], y = op.out[0];
+  const Array &out = value(y).array;
+  const Binary kind = op.kind == OpKind::add        ? Binary::add
+                      : op.kind == OpKind::multiply ? Binary::multiply
+                                                    : Binary::divide;
+  if (same_layout(value(a).array, out) && same_layout(value(b).array, out)) {
+    binary_flat(pool_, kind, floats(a), floats(b), count(y), floats(y));
+  } else if (kind == Binary::multiply && same_layout(value(a).array, out) && count(b) == 1) {
+    scale(pool_, floats(a), *floats(b), count(y), floats(y));
+  } else {
+    binary(pool_, kind, array(a), array(b), array(y));
+  }
+}
+
+void ProgramCall::run_lookup(const Op &op) {
+  const std::size_t weight = static_cast<std::size_t>(op.weights[0]);
+  const float *table = weights_.vector(weight);
+  const std::int64_t size = graph_.weights[weight].count;
+  const std::int64_t *which = indices(op.in[0]);
+  float *y = floats(op.out[0]);
+  for (std::int64_t i = 0; i < count(op.out[0]); ++i) {
+    if (which[i] < 0 || which[i] >= size) {
+      fail(EK_MALFORMED_FILE, op.label, ": index ", which[i], " of ", size, " values; export the bundle again");
+    }
+    y[i] = table[which[i]];
+  }
+}
+
+}  // namespace edgekit

@@ -1,0 +1,153 @@
+#include "session/memory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/head.h"
+#include "session/process.h"
+
+namespace edgekit {
+namespace {
+
+// Positions per prefill pass for models without a canvas length of their own.
+constexpr std::int64_t kPrefillPositions = 256;
+// Share of the weight budget that reading ahead may take beyond the two largest runs, and its limit.
+constexpr std::uint64_t kRingShare = 8, kRingMost = std::uint64_t{256} << 20;
+// Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
+constexpr std::uint64_t kSmallRunBytes = std::uint64_t{1} << 20;
+// What nothing below counts: stacks of threads, the system's own bookkeeping of mappings, small allocations.
+constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread = std::uint64_t{256} << 10;
+// The most candidates per position that a sampler asks for.
+constexpr std::int64_t kCandidates = 256;
+
+std::uint64_t floats(std::int64_t count) { return sizeof(float) * static_cast<std::uint64_t>(count); }
+
+std::string megabytes(std::uint64_t count) { return std::to_string((count + 999'999) / 1'000'000) + " MB"; }
+
+std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int64_t prefix) {
+  const Model &model = bundle.model();
+  // x, the last hidden states, rows picked for the head, and what self-conditioning mixes in.
+  std::uint64_t total = floats(positions * model.hidden * (model.self_conditioning ? 4 : 3));
+  for (const Rope &rope : model.ropes) {
+    total += floats(2 * positions * static_cast<std::int64_t>(rope.inverse_frequency.size()));
+  }
+  if (!model.causal_prefix) return total;
+  std::set<std::int64_t> windows;
+  for (const LayerInfo &layer : model.layers) windows.insert(layer.window);
+  for (const std::int64_t window : windows) {
+    total += floats(positions * (positions + (window == 0 ? prefix : std::min(prefix, window - 1))));
+  }
+  return total;
+}
+
+// What every step uses, in execution order.
+std::vector<Unit> step_units(const Bundle &bundle) {
+  std::vector<Unit> units;
+  const auto add = [&](const Run &run, const char *group) {
+    const bool small = run.length <= kSmallRunBytes && std::string(group) != "expert";
+    units.push_back({run.name, run.length, small ? "dense small" : group});
+  };
+  if (bundle.model().self_conditioning) add(*bundle.self_conditioning().run, "self-conditioning");
+  for (const BundleLayer &layer : bundle.layers()) {
+    add(*layer.dense.run, "layer");
+    for (const BundleUnit &expert : layer.experts) add(*expert.run, "expert");
+  }
+  add(*bundle.final().run, "final");
+  for (const BundleTile &tile : bundle.scores()) add(*tile.run, "head");
+  return units;
+}
+
+}  // namespace
+
+std::vector<KvGeometry> kv_geometry(const Model &model) {
+  std::vector<KvGeometry> out;
+  for (const LayerInfo &layer : model.layers) out.push_back({layer.kv_heads, layer.head_dim, layer.window});
+  return out;
+}
+
+std::int64_t prefill_chunk(const Model &model) {
+  return model.canvas_length != 0 ? model.canvas_length : kPrefillPositions;
+}
+
+std::int64_t longest_pass(const Model &model, const SessionOptions &options) {
+  return model.causal_prefix ? std::max(options.canvas, std::min(prefill_chunk(model), options.positions))
+                             : options.canvas;
+}
+
+MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, int threads) {
+  const Model &model = bundle.model();
+  const std::int64_t prefix = model.causal_prefix ? options.positions : 0;
+  const std::int64_t positions = longest_pass(model, options);
+  MemoryNeeds needs;
+  needs.process = process_resident_bytes();
+  needs.prefix = PrefixCache::bytes(kv_geometry(model), prefix, prefill_chunk(model));
+  needs.activations = activations(bundle, positions, prefix);
+  for (const auto &[name, program] : bundle.programs()) {
+    needs.scratch = std::max<std::uint64_t>(needs.scratch, program.scratch_bytes(positions, prefix, threads));
+  }
+  const GumbelDraw draw;
+  HeadOptions head;
+  head.gumbel = &draw;
+  head.soft = model.self_conditioning;
+  head.top_k = std::min(kCandidates, model.vocabulary);
+  needs.head = HeadPass::bytes(threads, options.canvas, model.hidden,
+                               (model.tied ? model.embedding : model.head).largest_tile(), head);
+  needs.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads);
+  return needs;
+}
+
+ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options) {
+  const std::vector<Unit> step = step_units(bundle);
+  std::uint64_t step_bytes = 0;
+  std::vector<std::uint64_t> largest;
+  for (const Unit &unit : step) {
+    step_bytes += unit.bytes;
+    largest.push_back(unit.bytes);
+  }
+  std::sort(largest.rbegin(), largest.rend());
+  std::uint64_t everything = step_bytes;
+  if (!bundle.model().tied) {
+    for (const BundleTile &tile : bundle.embedding()) everything += tile.run->length;
+  }
+  const bool limited = options.memory_bytes != 0;
+  std::uint64_t budget = everything;
+  if (limited) budget = options.memory_bytes > needs.total() ? options.memory_bytes - needs.total() : 0;
+  std::uint64_t ring = std::min(kRingMost, std::min(budget, everything) / kRingShare);
+  bool has_experts = false;
+  for (const BundleLayer &layer : bundle.layers()) has_experts = has_experts || !layer.experts.empty();
+  // A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
+  const std::uint64_t ring_units = has_experts ? 3 : 2;
+  if (options.resident_bytes < everything) {
+    std::uint64_t largest_bytes = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(ring_units, largest.size()); ++i) largest_bytes += largest[i];
+    // A budget that holds every unit would pin every unit, whatever the cap.
+    const std::uint64_t below = std::max(options.resident_bytes, step_bytes - 1);
+    budget = std::min({budget, options.resident_bytes + std::max(ring, largest_bytes), below});
+    ring = budget > options.resident_bytes ? budget - options.resident_bytes : 0;
+  }
+  BudgetTooSmall too_small;
+  ResidencyPlan plan = plan_residency(step, budget, ring, ring_units, too_small);
+  if (too_small.needed != 0) {
+    // The next attempt may find the process a little larger.
+    const std::uint64_t wanted = needs.total() + too_small.needed + (std::uint64_t{1} << 20);
+    std::ostringstream message;
+    message << bundle.path() << ": a memory budget of " << megabytes(options.memory_bytes)
+            << " is too small; this model and length need at least " << megabytes(wanted) << " (process "
+            << megabytes(needs.process + needs.allowance) << ", activations "
+            << megabytes(needs.activations + needs.scratch) << ", vocabulary head " << megabytes(needs.head)
+            << ", prefix " << megabytes(needs.prefix) << ", reading ahead " << megabytes(too_small.needed) << ")";
+    throw BudgetError(message.str(), wanted);
+  }
+  if (plan.ring_bytes != 0 || bundle.model().tied) return plan;
+  // An embedding that is only looked up row by row is the last to be worth memory.
+  std::uint64_t left = budget - plan.pinned_bytes;
+  for (const BundleTile &tile : bundle.embedding()) {
+    if (tile.run->length > left) continue;
+    left -= tile.run->length;
+    plan.pinned.insert(tile.run->name);
+    plan.pinned_bytes += tile.run->length;
+  }
+  return plan;
+}
+
+}  // namespace edgekit

@@ -1,0 +1,41 @@
+// What a memory budget has to hold besides weights, and the residency plan for what is left (see runtime/memory.py).
+#ifndef EDGEKIT_SESSION_MEMORY_H
+#define EDGEKIT_SESSION_MEMORY_H
+
+#include <cstdint>
+
+#include "error.h"
+#include "residency.h"
+#include "session/bundle.h"
+#include "session/prefix.h"
+#include "session/session.h"
+
+namespace edgekit {
+
+// EK_BUDGET_EXCEEDED with the bytes that would be enough.
+class BudgetError : public Error {
+ public:
+  BudgetError(const std::string &message, std::uint64_t needed) : Error(EK_BUDGET_EXCEEDED, message), needed_(needed) {}
+  std::uint64_t needed() const noexcept { return needed_; }
+
+ private:
+  std::uint64_t needed_;
+};
+
+std::vector<KvGeometry> kv_geometry(const Model &model);
+
+// Positions that come at once when a prefix is encoded.
+std::int64_t prefill_chunk(const Model &model);
+
+// The longest pass that the options ask for, prefill included.
+std::int64_t longest_pass(const Model &model, const SessionOptions &options);
+
+// For prefixes of up to options.positions and passes over up to options.canvas.
+MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, int threads);
+
+// Throws BudgetError.
+ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_MEMORY_H

@@ -1,0 +1,58 @@
+// The `model` and `layers` sections of a manifest, checked (see runtime/bundle.py).
+#ifndef EDGEKIT_SESSION_MODEL_H
+#define EDGEKIT_SESSION_MODEL_H
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace edgekit {
+
+struct LayerInfo {
+  std::string program;
+  std::string run;
+  std::vector<std::string> experts;  // runs
+  std::int64_t kv_heads = 0, head_dim = 0;
+  std::size_t rope = 0;     // place in Model::ropes
+  std::int64_t window = 0;  // 0: none
+};
+
+// Tile i holds the tokens from starts[i] to the next start, or to `rows`.
+struct TableInfo {
+  std::vector<std::string> runs;
+  std::vector<std::int64_t> starts;
+  std::int64_t rows = 0;
+  int bits = 0;
+
+  std::int64_t stop(std::size_t tile) const { return tile + 1 < starts.size() ? starts[tile + 1] : rows; }
+  std::size_t tile_of(std::int64_t token) const;
+  std::int64_t largest_tile() const;
+};
+
+struct Rope {
+  std::string name;
+  std::vector<float> inverse_frequency;
+};
+
+struct Model {
+  std::int64_t hidden = 0, vocabulary = 0;
+  float embedding_scale = 1.0f;
+  bool causal_prefix = false, self_conditioning = false;
+  std::int64_t canvas_length = 0;  // 0: any
+  std::vector<Rope> ropes;
+  TableInfo embedding;
+  bool tied = true;  // the head is the embedding
+  TableInfo head;
+  std::vector<LayerInfo> layers;
+
+  const TableInfo &scores() const { return tied ? embedding : head; }
+};
+
+// `root` is the manifest, `where` its path for messages. Throws Error (EK_MALFORMED_FILE).
+Model parse_model(const Json &root, const std::string &where);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_MODEL_H

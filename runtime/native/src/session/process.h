@@ -1,0 +1,18 @@
+// What the operating system lets this process use, and what it uses (see runtime/process.py).
+#ifndef EDGEKIT_SESSION_PROCESS_H
+#define EDGEKIT_SESSION_PROCESS_H
+
+#include <cstdint>
+
+namespace edgekit {
+
+// Physical memory of the process now; 0 where the system does not tell.
+std::uint64_t process_resident_bytes();
+
+// Processor cores that this process may keep busy: those that it may run on, or fewer where a Linux control group
+// grants less time. At least 1.
+int usable_cores();
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_PROCESS_H

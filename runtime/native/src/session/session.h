@@ -1,0 +1,65 @@
+// A model being run: programs, streamed weights, prefix KV and vocabulary head. The C++ twin of runtime/session.py.
+#ifndef EDGEKIT_SESSION_SESSION_H
+#define EDGEKIT_SESSION_SESSION_H
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/head.h"
+#include "sampling/denoiser.h"
+
+namespace edgekit {
+
+struct SessionOptions {
+  std::uint64_t memory_bytes = 0;  // bounds the whole process; 0: everything resident
+  std::uint64_t resident_bytes = UINT64_MAX;  // caps the pinned weights further
+  std::int64_t positions = 2048;   // the longest prefix that the budget must hold
+  std::int64_t canvas = 256;       // the longest pass
+  int threads = 0;                 // 0: every core that the process may use
+};
+
+struct SessionStatistics {
+  std::string io_mode;
+  std::uint64_t pinned_bytes = 0, ring_bytes = 0, streamed_bytes_per_step = 0, bytes_read = 0, scratch_bytes = 0;
+  double io_seconds = 0, io_wait_seconds = 0, pass_seconds = 0;
+};
+
+// Bytes besides weights that a memory budget holds, by cause. `process` is what the process held already.
+struct MemoryNeeds {
+  std::uint64_t process = 0, prefix = 0, activations = 0, scratch = 0, head = 0, allowance = 0;
+
+  std::uint64_t total() const { return process + prefix + activations + scratch + head + allowance; }
+};
+
+// Not for use by several threads at once.
+class Session : public Denoiser {
+ public:
+  // `bundle` is the folder. Throws Error.
+  Session(const std::string &bundle, const SessionOptions &options);
+  ~Session() override;
+
+  std::int64_t vocabulary() const override;
+  std::int64_t prefix_length() const override;
+  std::int64_t hidden_size() const override;
+  void reset() override;
+  void prefill(const std::int64_t *ids, std::int64_t count) override;
+  HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
+                     const float *soft) override;
+  HeadResult project(const HeadRequest &request) override;
+
+  void idle();
+  SessionStatistics statistics() const;
+  const MemoryNeeds &needs() const;
+  int threads() const;
+  const std::string &manifest() const;  // the text of edgekit.json
+
+ private:
+  struct Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_SESSION_H

@@ -1,0 +1,124 @@
+#include "session/weight_store.h"
+
+#include <condition_variable>
+#include <mutex>
+
+namespace edgekit {
+namespace {
+
+// Reads of pinned runs under way at a time: runs shorter than a chunk cannot keep the disk busy alone.
+constexpr int kReadsAtOnce = 8;
+
+// Counts reads under way, and keeps the first error.
+class Reads {
+ public:
+  void begin() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return under_way_ < kReadsAtOnce; });
+    ++under_way_;
+  }
+
+  void end(const Error *error) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --under_way_;
+    if (error != nullptr && !error_) error_.emplace(*error);
+    changed_.notify_all();
+  }
+
+  bool failed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return error_.has_value();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return under_way_ == 0; });
+  }
+
+  void finish() {
+    wait();
+    if (error_) throw *error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int under_way_ = 0;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan,
+                         const std::vector<const Run *> (&passes)[kPasses])
+    : file_(file), pinned_(file.layout().runs.size(), nullptr) {
+  load_pinned(plan);
+  bool streams = false;
+  for (std::size_t pass = 0; pass < kPasses; ++pass) {
+    for (const Run *run : passes[pass]) {
+      if (pinned(*run) == nullptr) streamed_[pass].push_back(run);
+    }
+    streams = streams || !streamed_[pass].empty();
+  }
+  if (streams) ring_.emplace(file, static_cast<std::size_t>(plan.ring_bytes));
+}
+
+void WeightStore::load_pinned(const ResidencyPlan &plan) {
+  std::uint64_t total = 0;
+  for (const Run &run : file_.layout().runs) {
+    if (plan.pinned.count(run.name) != 0) total += run.length;
+  }
+  if (total == 0) return;
+  memory_ = AlignedMemory(static_cast<std::size_t>(total));
+  std::uint8_t *next = memory_.data();
+  Reads reads;
+  for (const Run &run : file_.layout().runs) {
+    if (plan.pinned.count(run.name) == 0) continue;
+    if (reads.failed()) break;
+    pinned_[place(run)] = next;
+    reads.begin();
+    try {
+      file_.submit(run, next, [&reads](const Error *error) { reads.end(error); });
+    } catch (...) {
+      reads.end(nullptr);
+      reads.wait();  // the others write into memory that is about to go
+      throw;
+    }
+    next += run.length;
+  }
+  reads.finish();
+}
+
+void WeightStore::begin(Pass pass, Pass then) {
+  if (!ring_) return;
+  if (expected_ == pass) {
+    expected_.reset();
+  } else {
+    idle();
+    ring_->schedule(streamed_[static_cast<std::size_t>(pass)]);
+  }
+  ring_->schedule(streamed_[static_cast<std::size_t>(then)]);
+  expected_ = then;
+}
+
+void WeightStore::idle() {
+  if (ring_) ring_->cancel();
+  expected_.reset();
+}
+
+WeightStore::Use::Use(WeightStore &store, const Run &run)
+    : store_(store), data_(store.pinned(run)), taken_(data_ == nullptr) {
+  if (taken_ && !store.ring_) fail(EK_INTERNAL, "run ", run.name, " is neither pinned nor streamed; please report it");
+  if (taken_) data_ = store.ring_->take(run);
+}
+
+WeightStore::Use::~Use() {
+  if (!taken_) return;
+  try {
+    store_.ring_->release(data_);
+  } catch (const Error &) {
+    // Only a run that is not taken is refused, and this one is.
+  }
+}
+
+}  // namespace edgekit

@@ -1,0 +1,317 @@
+"""A model being run by the native core: `Session` of `edgekit.runtime.session`, in C++.
+
+The library holds weights, prefix and head; arrays cross the C ABI of `edgekit.h`, and calls release the
+interpreter lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from edgekit.flashload import _native, errors
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.plan import Plan
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.errors import UnsupportedBundle
+from edgekit.runtime.memory import Needs, residency
+from edgekit.runtime.process import peak_bytes
+from edgekit.runtime.sampling.errors import NonFiniteLogits
+from edgekit.runtime.sampling.noise import PhiloxGumbel
+from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
+from edgekit.runtime.session import SessionOptions
+
+_UNLIMITED = 2**64 - 1
+_BUDGET_EXCEEDED = 12
+#: Error classes by status. Other statuses are faults of the library or of this module: NativeCallFailed.
+_ERRORS: dict[int, type[EdgekitError]] = {
+    1: errors.InvalidRequest,
+    4: errors.OpenFailed,
+    5: errors.ReadFailed,
+    6: errors.TruncatedFile,
+    7: errors.FileChanged,
+    8: errors.ChecksumMismatch,
+    9: errors.MalformedFile,
+    10: errors.UnsupportedVersion,
+    11: UnsupportedBundle,
+    13: NonFiniteLogits,
+    14: errors.Cancelled,
+    15: errors.InvalidRequest,
+}
+
+
+class _Struct(ctypes.Structure):
+    """A struct of `edgekit.h`; its first member is its size."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(self), **members)
+
+
+class _Options(_Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
+        ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64),
+    )  # fmt: skip
+
+
+class _Info(_Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
+        ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
+        ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
+        ("allowance_bytes", c_uint64),
+    )  # fmt: skip
+
+
+class _Request(_Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("temperature", c_float), ("rows", c_void_p), ("row_count", c_int64),
+        ("gumbel", c_int32), ("gumbel_scale", c_float), ("seed", c_uint64), ("draw", c_uint64),
+        ("soft", c_int32), ("reserved", c_int32), ("top_k", c_int64),
+    )  # fmt: skip
+
+
+class _Output(_Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("argmax_prob", c_void_p),
+        ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
+        ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
+    )  # fmt: skip
+
+
+class _Statistics(_Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
+        ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
+        ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
+        ("pass_seconds", c_double),
+    )  # fmt: skip
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ek_session_open": (c_char_p, POINTER(_Options), POINTER(c_void_p)),
+    "ek_session_get_info": (c_void_p, POINTER(_Info)),
+    "ek_session_reset": (c_void_p,),
+    "ek_session_idle": (c_void_p,),
+    "ek_session_prefill": (c_void_p, c_void_p, c_int64),
+    "ek_session_denoise": (c_void_p, c_void_p, c_int64, c_void_p, POINTER(_Request), POINTER(_Output)),
+    "ek_session_project": (c_void_p, POINTER(_Request), POINTER(_Output)),
+    "ek_session_get_statistics": (c_void_p, POINTER(_Statistics)),
+}
+
+
+@functools.cache
+def _library(path: Path) -> ctypes.CDLL:
+    """The core with the signatures of its session functions. Raises the errors of `_native.load`."""
+    library = _native.load().library
+    try:
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, c_int32
+        library.ek_session_close.argtypes, library.ek_session_close.restype = (c_void_p,), None
+        library.ek_last_error.argtypes, library.ek_last_error.restype = (), c_char_p
+        library.ek_last_error_bytes.argtypes, library.ek_last_error_bytes.restype = (), c_uint64
+    except AttributeError as error:
+        raise _native.NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
+    return library
+
+
+def _check(library: ctypes.CDLL, status: int) -> None:
+    """Raise the error class of a status."""
+    if status == 0:
+        return
+    message = (library.ek_last_error() or b"").decode() or _native.load().status_message(status)
+    if status == _BUDGET_EXCEEDED:
+        raise errors.BudgetExceeded(message, int(library.ek_last_error_bytes()))
+    raise _ERRORS.get(status, _native.NativeCallFailed)(message)
+
+
+class NativeSession:
+    """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+
+    Raises:
+        NativeError: the library is missing or cannot be loaded.
+        EdgekitError: the bundle is damaged or in another format, or the budget is too small.
+    """
+
+    def __init__(self, path: str | Path, options: SessionOptions | None = None) -> None:
+        self._handle: int | None = None
+        self.options = options or SessionOptions()
+        self.bundle = Bundle.open(path)
+        self.model = self.bundle.model
+        self._library = _library(_native.library_path())
+        o = self.options
+        wanted = _Options(
+            threads=o.threads,
+            memory_bytes=o.memory_bytes or 0,
+            resident_bytes=_UNLIMITED if o.resident_bytes is None else o.resident_bytes,
+            positions=o.positions,
+            canvas=o.canvas,
+        )
+        handle = c_void_p()
+        folder = str(self.bundle.path).encode()
+        _check(
+            self._library,
+            self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)),
+        )
+        self._handle = handle.value
+        self._positions = 0  # of the last denoise
+        info = self._info()
+        self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
+        self.threads = int(info.threads)
+        self.needs = Needs(
+            process=info.process_bytes,
+            prefix=info.prefix_bytes,
+            activations=info.activation_bytes + info.head_bytes,
+            scratch=info.scratch_bytes,
+            allowance=info.allowance_bytes,
+        )
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The residency plan, which the library makes by the same rules."""
+        with self.bundle.open_weights() as file:
+            return residency(
+                self.bundle, file, self.needs, self.options.memory_bytes, self.options.resident_bytes
+            )
+
+    @property
+    def prefix_length(self) -> int:
+        return int(self._info().prefix_length)
+
+    def reset(self) -> None:
+        """Forget the prefix."""
+        self._call(self._library.ek_session_reset)
+
+    def prefill(self, ids: Ids) -> None:
+        """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
+
+    def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
+        """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        if soft is not None:
+            soft = np.ascontiguousarray(soft, np.float32)
+            if soft.shape != (ids.size, self._hidden):
+                raise errors.InvalidRequest(
+                    f"soft embeddings of shape {soft.shape} for {ids.size} positions of {self._hidden}"
+                )
+        output = self._request(
+            ids.size,
+            request,
+            lambda wanted, arrays: self._call(
+                self._library.ek_session_denoise, ids.ctypes.data, ids.size,
+                None if soft is None else soft.ctypes.data, wanted, arrays,
+            ),
+        )  # fmt: skip
+        self._positions = ids.size
+        return output
+
+    def project(self, request: HeadRequest) -> HeadOutput:
+        """The vocabulary head once more on the hidden states of the last `denoise`."""
+        return self._request(
+            self._positions,
+            request,
+            lambda wanted, arrays: self._call(self._library.ek_session_project, wanted, arrays),
+        )
+
+    def idle(self) -> None:
+        """Tell that no pass follows soon: stops reading ahead."""
+        self._call(self._library.ek_session_idle)
+
+    def statistics(self) -> dict[str, Any]:
+        """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        found = _Statistics()
+        self._call(self._library.ek_session_get_statistics, ctypes.byref(found))
+        stats = {
+            name: getattr(found, name)
+            for name, _ in _Statistics._fields_
+            if name not in ("struct_size", "reserved", "io_mode")
+        }
+        return stats | {
+            "engine": "native",
+            "io_mode": found.io_mode.decode(),
+            "compute_seconds": found.pass_seconds - found.io_wait_seconds,
+            "process_bytes": self.needs.process,
+            "peak_bytes": peak_bytes(),
+            "memory_bytes": self.options.memory_bytes,
+        }
+
+    def close(self) -> None:
+        """Release memory and files."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.ek_session_close(handle)
+
+    def __enter__(self) -> NativeSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        if self._handle is None:
+            raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
+        _check(self._library, function(self._handle, *arguments))
+
+    def _info(self) -> _Info:
+        info = _Info()
+        self._call(self._library.ek_session_get_info, ctypes.byref(info))
+        return info
+
+    def _request(self, positions: int, request: HeadRequest, run: Callable[[Any, Any], None]) -> HeadOutput:
+        """Arrays for the answer to `request`, filled by `run`."""
+        rows = None if request.rows is None else np.ascontiguousarray(request.rows, np.int64)
+        count = positions if rows is None else rows.size
+        k = min(request.top_k, self.vocab_size)
+        noise = request.gumbel
+        if noise is not None and not isinstance(noise, PhiloxGumbel):
+            raise errors.InvalidRequest(
+                "the native engine makes its own noise; give it a draw of PhiloxNoise, or use another engine"
+            )
+        if noise is not None and (noise.positions, noise.vocab_size) != (count, self.vocab_size):
+            raise errors.InvalidRequest(
+                f"noise for {noise.positions} positions and {noise.vocab_size} tokens was drawn for a "
+                f"request of {count} and {self.vocab_size}"
+            )
+        wanted = _Request(
+            temperature=request.temperature,
+            rows=None if rows is None else rows.ctypes.data,
+            row_count=count,
+            gumbel=noise is not None,
+            gumbel_scale=request.gumbel_scale,
+            seed=0 if noise is None else noise.seed,
+            draw=0 if noise is None else noise.draw,
+            soft=request.soft,
+            top_k=k,
+        )
+        output = HeadOutput(
+            argmax=np.empty(count, np.int64),
+            argmax_prob=np.empty(count, np.float32),
+            entropy=np.empty(count, np.float32),
+            log_z=np.empty(count, np.float32),
+        )
+        if noise is not None:
+            output.sample, output.sample_prob = np.empty(count, np.int64), np.empty(count, np.float32)
+        if request.soft:
+            output.soft = np.empty((count, self._hidden), np.float32)
+        if k > 0:
+            output.top_ids, output.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
+        if request.logits:
+            output.logits = np.empty((count, self.vocab_size), np.float32)
+        arrays = _Output(**{n: a.ctypes.data for n, a in vars(output).items() if a is not None})
+        run(ctypes.byref(wanted), ctypes.byref(arrays))
+        return output

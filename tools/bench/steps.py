@@ -1,0 +1,110 @@
+"""Times denoising steps of a bundle: seconds per step, split into computing, waiting for reads, and the rest.
+
+    python -m edgekit.tools.bench.steps BUNDLE [--memory 1GB] [--steps 10] [--positions 256] [--threads 2]
+
+A step is one pass of `positions` tokens over all layers and the vocabulary head, with what the family's
+sampler asks for: argmax and its probability, and for self-conditioned models a Gumbel sample and the soft
+embedding, which goes into the next step. Random weights serve as well as trained ones.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from typing import Any
+
+import click
+import numpy as np
+
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.sampling import PhiloxNoise
+from edgekit.runtime.sampling.types import HeadRequest
+from edgekit.runtime.session import SessionOptions, open_session
+from edgekit.tools.options import Bytes
+from edgekit.tools.text import size
+
+
+def measure(bundle: str, options: SessionOptions, positions: int, steps: int) -> dict[str, Any]:
+    """Per-step seconds, waits and bytes of `steps` steps after one that is not counted."""
+    conditioned = Bundle.open(bundle).model.self_conditioning
+    noise = PhiloxNoise(1)
+    rows: list[dict[str, float]] = []
+    started = time.perf_counter()
+    with open_session(bundle, options) as session:
+        opened = time.perf_counter() - started
+        ids = noise.integers(session.vocab_size, positions)
+        soft = None
+        for _ in range(steps + 1):
+            gumbel = noise.gumbel(positions, session.vocab_size) if conditioned else None
+            request = HeadRequest(temperature=0.8 if conditioned else 1.0, gumbel=gumbel, soft=conditioned)
+            before, began = session.statistics(), time.perf_counter()
+            output = session.denoise(ids, request, soft)
+            seconds, after = time.perf_counter() - began, session.statistics()
+            soft = output.soft
+            if not np.isfinite(output.log_z).all():
+                raise click.ClickException(f"{bundle}: scores are not finite")
+            waited = after["io_wait_seconds"] - before["io_wait_seconds"]
+            passed = after["pass_seconds"] - before["pass_seconds"]
+            rows.append(
+                {
+                    "seconds": seconds,
+                    "wait_seconds": waited,
+                    "compute_seconds": passed - waited,
+                    "other_seconds": seconds - passed,
+                    "bytes_read": after["bytes_read"] - before["bytes_read"],
+                    "io_seconds": after["io_seconds"] - before["io_seconds"],
+                }
+            )
+        last = session.statistics()
+    return {
+        "open_seconds": opened,
+        "first_step": rows[0],
+        "steps": rows[1:],
+        "median_seconds": statistics.median(r["seconds"] for r in rows[1:]),
+        "statistics": last,
+    }
+
+
+@click.command()
+@click.argument("bundle")
+@click.option("--memory", type=Bytes(least=1), help="Budget of the process. Default: everything resident.")
+@click.option("--resident", type=Bytes(), help="At most this many bytes of weights stay in memory.")
+@click.option("--steps", default=10, show_default=True)
+@click.option("--positions", default=256, show_default=True)
+@click.option("--threads", default=0, help="0: every usable core.")
+@click.option("--json", "as_json", is_flag=True)
+def main(
+    bundle: str,
+    memory: int | None,
+    resident: int | None,
+    steps: int,
+    positions: int,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Time denoising steps of BUNDLE."""
+    options = SessionOptions(memory, resident, positions=0, canvas=positions, threads=threads)
+    result = measure(bundle, options, positions, steps)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    end = result["statistics"]
+    click.echo(
+        f"opened in {result['open_seconds']:.2f} s; {size(end['pinned_bytes'])} pinned, "
+        f"{size(end['streamed_bytes_per_step'])} streamed per step ({end['io_mode']})"
+    )
+    click.echo("step   seconds   compute   waiting   other   read        rate")
+    for i, row in enumerate([result["first_step"], *result["steps"]]):
+        rate = row["bytes_read"] / row["io_seconds"] if row["io_seconds"] else 0.0
+        click.echo(
+            f"{i:4d} {row['seconds']:9.3f} {row['compute_seconds']:9.3f} {row['wait_seconds']:9.3f} "
+            f"{row['other_seconds']:7.3f}   {size(row['bytes_read']):10s}  {rate / 1e9:.2f} GB/s"
+        )
+    click.echo(
+        f"median of steps 1..{steps}: {result['median_seconds']:.3f} s; peak memory {size(end['peak_bytes'])}"
+    )
+
+
+if __name__ == "__main__":
+    main()
