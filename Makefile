@@ -21,10 +21,10 @@ INSTALLED := $(VENV)/.edgekit-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint links wheel clean
+.PHONY: help venv demo test test-arm test-sanitizers lint links wheel clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 venv: $(INSTALLED)  ## the environment in .venv, with pinned dependencies and edgekit (editable)
 
@@ -33,6 +33,19 @@ demo: venv  ## quantize and export a small model, then watch it write while its 
 
 test: lint  ## ruff, mypy and all tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Needs the cross compiler and the emulator (Debian: g++-aarch64-linux-gnu qemu-user).
+test-arm:  ## the native core's own tests for AArch64, under emulation
+	cmake -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
+		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+	cmake --build build/arm --parallel --target edgekit_native_tests
+	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/flashload/native/edgekit_native_tests
+
+test-sanitizers:  ## the same on this machine with address, undefined behaviour and thread sanitizers
+	for kind in address,undefined thread; do \
+		cmake -S . -B build/$$kind -DEDGEKIT_TESTING=ON -DCMAKE_CXX_FLAGS="-g -O1 -fsanitize=$$kind" && \
+		cmake --build build/$$kind --parallel --target edgekit_native_tests && \
+		UBSAN_OPTIONS=halt_on_error=1 build/$$kind/flashload/native/edgekit_native_tests || exit 1; done
 
 lint: venv links  ## ruff and mypy
 	$(BIN)/ruff check

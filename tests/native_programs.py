@@ -39,7 +39,7 @@ class _Call(ctypes.Structure):
     _fields_ = (
         ("entry", c_char_p),
         *((n, c_int64) for n in ("hidden", "kv_heads", "head_dim", "rotary")),
-        *((n, c_int64) for n in ("threads", "positions", "prefix", "phase", "in_place", "reversed")),
+        *((n, c_int64) for n in ("threads", "positions", "prefix", "phase", "in_place", "reversed", "batch")),
         *((n, c_int64) for n in ("experts", "dense_tensors", "expert_tensors")),
         ("dense", c_void_p), ("expert", c_void_p),
         *((n, c_void_p) for n in ("x", *INPUTS, "y", "k", "v")),
@@ -75,10 +75,12 @@ class NativeProgram:
         threads: int = 1,
         in_place: bool = False,
         reverse: bool = False,
+        batch: int = 0,
         kv: bool = True,
     ) -> Ran:
         """Inputs by name, as the interpreter takes them. `in_place`: y overwrites x. `reverse`: the last
-        expert comes first. `kv`: keys and values are wanted, where the program makes them.
+        expert comes first. `batch`: experts that come at a time, 0 for all. `kv`: keys and values are
+        wanted, where the program makes them.
 
         Raises ProgramRefused.
         """
@@ -106,6 +108,7 @@ class NativeProgram:
             phase=int(inputs["phase"][0]) if "phase" in inputs else 0,
             in_place=in_place,
             reversed=reverse,
+            batch=batch,
             experts=len(self.experts),
             dense_tensors=len(dense),
             expert_tensors=len(expert) // max(1, len(self.experts)),

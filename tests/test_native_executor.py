@@ -89,7 +89,8 @@ def test_every_layer_equals_the_oracle(
             assert_close(a, b, f"{name} of layer {i}")
         # Bit for bit the same however it is run.
         for options in (
-            {"threads": 2}, {"threads": 3, "reverse": True}, {"in_place": True, "kv": False},
+            {"threads": 2}, {"threads": 3, "reverse": True, "batch": 1}, {"in_place": True, "kv": False},
+            {"threads": 2, "batch": 2},
         ):  # fmt: skip
             again = program.run(given, **options)
             np.testing.assert_array_equal(again.y, first.y, err_msg=f"layer {i} with {options}")
@@ -116,9 +117,11 @@ def test_what_surrounds_the_layers_equals_the_oracle(
 
 # --- random op lists ----------------------------------------------------------------------------------------
 
-HEADS, WIDTH = 3, 8
+#: More than one panel of a matrix, and not a multiple of one.
+HEADS, WIDTH = 3, 24
 HIDDEN = HEADS * WIDTH
-FLAT, SPLIT, SWAPPED = (1, "t", HIDDEN), (1, "t", HEADS, WIDTH), (1, HEADS, "t", WIDTH)
+FLAT, SPLIT = (1, "t", HIDDEN), (1, "t", HEADS, WIDTH)
+SWAPPED, STACKED = (1, HEADS, "t", WIDTH), (HEADS, "t", WIDTH)
 
 
 class Lists:
@@ -133,7 +136,9 @@ class Lists:
 
     def pick(self, *shapes: tuple[Any, ...]) -> int:
         floats = [i for i in range(len(self.shapes)) if i not in self.indices]
-        return self.data.draw(st.sampled_from([i for i in floats if not shapes or self.shapes[i] in shapes]))
+        fitting = [i for i in floats if not shapes or self.shapes[i] in shapes]
+        # Mostly late ones, so that chains are long.
+        return fitting[-1 - self.data.draw(st.integers(0, min(2, len(fitting) - 1)))]
 
     def emit(self, op: str, read: list[int | None], made: tuple[Any, ...], w: Any = (), **more: Any) -> int:
         number = len(self.shapes)
@@ -184,13 +189,13 @@ class Lists:
         narrow = self.emit("softmax", [a], self.shapes[a])
         total = self.emit("sum_last", [narrow], (*self.shapes[a][:-1], 1))
         both = [a, total] if self.data.draw(st.booleans()) else [total, a]
-        op = "div" if both[0] == a else "mul"
+        op = self.data.draw(st.sampled_from(["mul", "div", "add"])) if both[0] == a else "mul"
         self.emit(op, both, self.shapes[a])
 
     def add_linear(self) -> None:
-        x = self.pick(FLAT, SPLIT)
-        width = self.shapes[x][-1]
-        shape = FLAT if self.shapes[x] == FLAT else SPLIT
+        x = self.pick(FLAT, SPLIT, SWAPPED, STACKED)
+        shape = self.shapes[x]
+        width = shape[-1]
         residual = self.pick(shape) if self.data.draw(st.booleans()) else None
         bias = self.vector(width) if self.data.draw(st.booleans()) else None
         self.emit("linear", [x, residual], shape, [self.matrix(width, width), bias], act_bits=8)
@@ -201,8 +206,8 @@ class Lists:
         self.emit("linear_gated", [x], FLAT, weights, kind="silu")
 
     def add_view(self) -> None:
-        x = self.pick(FLAT, SPLIT)
-        shape = SPLIT if self.shapes[x] == FLAT else FLAT
+        x = self.pick(FLAT, SPLIT, SWAPPED, STACKED)
+        shape = {FLAT: SPLIT, SPLIT: FLAT, SWAPPED: STACKED, STACKED: SWAPPED}[self.shapes[x]]
         self.emit("view", [x], shape, shape=list(shape))
 
     def add_transpose(self) -> None:
@@ -214,17 +219,32 @@ class Lists:
         return None
 
     def add_lookup(self) -> None:
-        x = self.pick(FLAT)
-        values = self.emit("topk", [x], (1, "t", 4), k=4)
-        self.shapes.append((1, "t", 4))
+        x = self.pick(FLAT, SPLIT, SWAPPED)
+        shape = (*self.shapes[x][:-1], 4)
+        values = self.emit("topk", [x], shape, k=4)
+        self.shapes.append(shape)
         self.indices.add(values + 1)
         self.ops[-1]["out"].append(values + 1)
-        self.emit("gather", [values + 1], (1, "t", 4), [self.vector(HIDDEN)])
+        self.emit("gather", [values + 1], shape, [self.vector(self.shapes[x][-1])])
 
     def entry(self) -> dict[str, Any]:
+        """The list, with an output to which the last values of every shape contribute."""
+        last = {s: i for i, s in enumerate(self.shapes) if i not in self.indices}
+        parts = [last[FLAT]]
+        for shape in (SPLIT, SWAPPED, STACKED):
+            if shape in last:
+                value = last[shape]
+                if shape == STACKED:
+                    value = self.emit("view", [value], SWAPPED, shape=list(SWAPPED))
+                if shape != SPLIT:
+                    value = self.emit("transpose", [value], SPLIT, axes=[1, 2])
+                parts.append(self.emit("view", [value], FLAT, shape=list(FLAT)))
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.emit("add", [total, part], FLAT)
         return {
-            "inputs": ["x"], "outputs": [self.pick(FLAT)], "weights": self.weights,
-            "values": len(self.shapes), "ops": self.ops,
+            "inputs": ["x"], "outputs": [total], "weights": self.weights, "values": len(self.shapes),
+            "ops": self.ops,
         }  # fmt: skip
 
 
@@ -261,6 +281,37 @@ def test_random_op_lists_equal_the_oracle(data: st.DataObject, steps: int, posit
         found = NativeProgram(entry, stored).run({"x": x}, threads=2, in_place=in_place).y
         scale = max(1.0, float(np.abs(expected).max()))
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4 * scale, err_msg=str(entry["ops"]))
+
+
+def test_experts_are_added_in_ascending_order() -> None:
+    """1e8 and -1e8 times the same vector cancel before the third is added, and would swallow it in another
+    order.
+    """
+    ops = [
+        {"op": "view", "in": [0], "out": [1], "shape": ["t", HIDDEN]},
+        {"op": "linear", "in": [1, None], "w": ["router", None], "out": [2], "act_bits": 16},
+        {"op": "topk", "in": [2], "out": [3, 4], "k": 3},
+        {"op": "gather", "in": [4], "w": ["each"], "out": [5]},
+        {"op": "experts", "in": [1, 4, 5], "w": ["experts.gate_up", "experts.down"], "out": [6],
+         "kind": "silu", "experts": 3},
+        {"op": "view", "in": [6], "out": [7], "shape": [1, "t", HIDDEN]},
+    ]  # fmt: skip
+    shapes = {"router": [3, HIDDEN], "each": [3]}
+    expert = {"gate_up": [32, HIDDEN], "down": [HIDDEN, 16]}
+    entry = {
+        "inputs": ["x"], "outputs": [7], "weights": shapes | {"experts." + n: s for n, s in expert.items()},
+        "values": 8, "ops": ops,
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    weights, experts = random_weights(shapes, rng)[0], [random_weights(expert, rng)[0]] * 3
+    x = {"x": random(rng, 1, 9, HIDDEN)}
+    found = []
+    for each in ([1e8, -1e8, 1], [0, 0, 1]):
+        program = NativeProgram(entry, weights | {"each": ("F32", np.array(each, np.float32))}, experts)
+        found += [program.run(x, threads=2).y, program.run(x, reverse=True, batch=2).y]
+    assert np.abs(found[0]).max() > 0.01
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
 
 
 def test_scratch_memory_is_shared_by_values_that_do_not_live_together() -> None:
@@ -303,7 +354,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
     "no eps": ({k: v for k, v in NORM.items() if k != "eps"}, {}, MALFORMED, "eps"),
     "eps not a number": (NORM | {"eps": "small"}, {}, MALFORMED, ""),
     "eps out of range": (NORM | {"eps": 1e300}, {}, MALFORMED, "finite"),
-    "norm of another width": (NORM | {"w": ["v"]}, {"weights": {"v": [3]}}, MALFORMED, "3 values, not 24"),
+    "norm of another width": (NORM | {"w": ["v"]}, {"weights": {"v": [3]}}, MALFORMED, "3 values, not 72"),
     "unlisted weight": (NORM | {"w": ["q"]}, {}, MALFORMED, "weight q"),
     "matrix for a vector": (LINEAR | {"w": ["v", None]}, {}, MALFORMED, "not listed as a matrix"),
     "matrix of another width": (LINEAR, {"weights": {"m": [HIDDEN, 8]}}, MALFORMED, "8 columns for rows"),
@@ -330,7 +381,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
     ),
     "too many values": (NORM, {"values": 10**9}, MALFORMED, "values"),
     "top of too many": (
-        {"op": "topk", "in": [0], "out": [1, 2], "k": 25}, {"values": 3}, MALFORMED, "k is 25",
+        {"op": "topk", "in": [0], "out": [1, 2], "k": 73}, {"values": 3}, MALFORMED, "k is 73",
     ),
     "rope without tables": (
         {"op": "rope", "in": [0, 0, 0], "out": [1]}, {}, MALFORMED, "not [1, heads, t, width]",
@@ -364,9 +415,9 @@ def test_weights_that_do_not_fit_are_refused() -> None:
     good, _ = random_weights({"m": [HIDDEN, HIDDEN], "v": [HIDDEN]}, rng)
     x = {"x": np.ones((1, 2, HIDDEN), np.float32)}
     assert np.isfinite(NativeProgram(entry, good).run(x).y).all()
-    panel = np.zeros((1, HIDDEN // 4, 64, 4), np.uint8)
-    scales = ("F32", np.zeros(64, np.float32))
-    packed = ("U8", np.zeros((1, HIDDEN // 8, 64, 4), np.uint8))
+    panel = np.zeros((2, HIDDEN // 4, 64, 4), np.uint8)
+    scales = ("F32", np.zeros(128, np.float32))
+    packed = ("U8", np.zeros((2, HIDDEN // 8, 64, 4), np.uint8))
     for change in (
         {"m.weight": ("BF16", np.zeros((HIDDEN, HIDDEN + 1), np.uint16))},
         {"m.weight": ("F32", np.zeros((HIDDEN, HIDDEN), np.float32))},
@@ -374,7 +425,7 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         {"m.codes": ("U8", panel[:, 1:]), "m.scales": scales},
         {"m.codes": ("U8", panel), "m.scales": ("F32", np.zeros(HIDDEN, np.float32))},
         {"m.packed": packed, "m.scales": scales},  # without group scales
-        {"m.packed": packed, "m.scales": scales, "m.group_scales": ("U8", np.ones((1, 3, 64), np.uint8))},
+        {"m.packed": packed, "m.scales": scales, "m.group_scales": ("U8", np.ones((2, 3, 64), np.uint8))},
         {"v": ("F32", np.zeros(HIDDEN - 1, np.float32))},
         {"v": ("F64", np.zeros(HIDDEN // 2, np.float64))},
     ):

@@ -27,6 +27,7 @@ struct TestCall {
   std::int64_t hidden, kv_heads, head_dim, rotary;
   std::int64_t threads, positions, prefix, phase;
   std::int64_t in_place, reversed;  // y is x; experts come in descending order
+  std::int64_t batch;               // experts that come at a time; 0: all
   std::int64_t experts, dense_tensors, expert_tensors;  // expert_tensors per expert
   const TestTensor *dense, *expert;
   const float *x, *soft, *prefix_k, *prefix_v, *cos, *sin, *mask;
@@ -112,10 +113,14 @@ void run_call(TestCall &call) {
   if (call.k != nullptr) outputs.k = kv_array(call.k, call.kv_heads, call.positions, call.head_dim);
   if (call.v != nullptr) outputs.v = kv_array(call.v, call.kv_heads, call.positions, call.head_dim);
   const ForEachExpert each = [&](const auto &use) {
+    std::vector<LoadedExpert> batch;
     for (std::int64_t i = 0; i < call.experts; ++i) {
       const std::int64_t e = call.reversed != 0 ? call.experts - 1 - i : i;
       const std::size_t place = static_cast<std::size_t>(e);
-      use(e, BoundWeights(expert_layouts[place], experts[place].memory.data()));
+      batch.push_back({e, BoundWeights(expert_layouts[place], experts[place].memory.data())});
+      if (i + 1 < call.experts && (call.batch == 0 || static_cast<std::int64_t>(batch.size()) < call.batch)) continue;
+      use(batch);
+      batch.clear();
     }
   };
   program.run(pool, inputs, BoundWeights(layout, dense.memory.data()), each, outputs, scratch.data());

@@ -178,7 +178,7 @@ void GraphBuilder::infer_attention() {
   const Extent t{1, 1};
   const Shape kv{Extent{1}, Extent{shapes_.kv_heads}, t, Extent{shapes_.head_dim}};
   const bool fits = q.rank() == 4 && q.shape[0] == Extent{} && q.shape[2] == t && q.shape[3] == kv[3] &&
-                    q.shape[1].power == 0 && q.shape[1].factor % shapes_.kv_heads == 0;
+                    q.shape[1].power == 0 && shapes_.kv_heads > 0 && q.shape[1].factor % shapes_.kv_heads == 0;
   if (!fits || k.shape != kv || v.shape != kv) {
     wrong("queries ", text(q.shape), ", keys ", text(k.shape), " and values ", text(v.shape),
           " do not fit the layer's KV ", text(kv));

@@ -87,16 +87,8 @@ class StorageBuilder {
     }
   }
 
-  bool is_direct(int id) const {
-    for (std::size_t i = 1; i < graph_.outputs.size(); ++i) {
-      if (graph_.direct[i] && graph_.outputs[i] == id) return true;
-    }
-    return false;
-  }
-
   bool overwrite(int index, int made) {
     const Op &at = op(index);
-    if (is_direct(made)) return false;
     for (std::size_t place = 0; place < at.in.size(); ++place) {
       const int candidate = at.in[place];
       if (!overwrites(at.kind, place) || candidate == kNone || last_[root(candidate)] != index) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "error.h"
 #include "kernels/float_ops.h"
@@ -11,7 +12,10 @@ namespace edgekit {
 namespace {
 
 // Rows of one expert that are computed at once: more would only cost memory, the weights are in the cache by then.
-constexpr std::int64_t kMaxRows = 512;
+constexpr std::int64_t kMostRows = 512;
+// Experts of up to so many rows are computed by one thread each, side by side: sharing out such a small product
+// among threads, and its even smaller steps in between, takes a notable part of its time.
+constexpr std::int64_t kMostRowsAlone = 64;
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -38,24 +42,44 @@ class Pieces {
   std::size_t used_ = 0;
 };
 
+// What the computation of one expert needs for up to `rows` rows at a time.
+struct Bench {
+  Bench(const MixtureShape &shape, std::int64_t rows, std::size_t gemm_bytes, Pieces &pieces) : most_rows(rows) {
+    gated = pieces.take<float>(rows * 2 * shape.width);
+    if (shape.rounded) {
+      // gather() starts each of three arrays at a multiple of 64 bytes.
+      rounded_x = pieces.take_bytes(quantized_bytes(rows, shape.hidden) + 3 * 64);
+      rounded_gated = pieces.take_bytes(quantized_bytes(rows, shape.width));
+    }
+    if (shape.floating) x = pieces.take<float>(rows * shape.hidden);
+    if (gemm_bytes != 0) gemm_scratch = pieces.take_bytes(gemm_bytes);
+  }
+
+  std::int64_t most_rows;
+  float *gated = nullptr;
+  void *rounded_x = nullptr;
+  void *rounded_gated = nullptr;
+  float *x = nullptr;
+  void *gemm_scratch = nullptr;
+};
+
 // Entry i of the sorted list is one (row, chosen expert); those of expert e are start[e]..start[e + 1].
 struct Memory {
-  Memory(const MixtureShape &shape, std::int64_t rows, void *base) : pieces(base) {
-    const std::int64_t entries = rows * shape.chosen, block = std::min(rows, kMaxRows);
+  Memory(const MixtureShape &shape, std::int64_t rows, int threads, void *base) : pieces(base) {
+    const std::int64_t entries = rows * shape.chosen;
     start = pieces.take<std::int64_t>(shape.experts + 1);
     row = pieces.take<std::int32_t>(entries);
     factor = pieces.take<float>(entries);
     of_row = pieces.take<std::int32_t>(entries);
     filled = pieces.take<std::int32_t>(rows);
     part = pieces.take<float>(entries * shape.hidden);
-    gated = pieces.take<float>(block * 2 * shape.width);
-    if (shape.rounded) {
-      // gather() starts each of three arrays at a multiple of 64 bytes.
-      rounded_x = pieces.take_bytes(quantized_bytes(block, shape.hidden) + 3 * 64);
-      rounded_gated = pieces.take_bytes(quantized_bytes(block, shape.width));
+    benches.emplace_back(shape, std::min(rows, kMostRows), 0, pieces);
+    for (int thread = 0; threads > 1 && thread < threads; ++thread) {
+      benches.emplace_back(shape, std::min(rows, kMostRowsAlone), gemm_scratch_bytes(1), pieces);
     }
-    if (shape.floating) x = pieces.take<float>(block * shape.hidden);
   }
+
+  std::int64_t rows_of(std::int64_t expert) const { return start[expert + 1] - start[expert]; }
 
   Pieces pieces;
   std::int64_t *start = nullptr;
@@ -64,10 +88,7 @@ struct Memory {
   std::int32_t *of_row = nullptr;  // entries of a row, [rows, chosen], ascending
   std::int32_t *filled = nullptr;  // how many of them are known
   float *part = nullptr;           // what the expert makes of an entry's row [entries, hidden]
-  float *gated = nullptr;
-  void *rounded_x = nullptr;
-  void *rounded_gated = nullptr;
-  float *x = nullptr;
+  std::vector<Bench> benches;      // for all threads together, then one per thread
 };
 
 // Counting sort by expert; rows of an expert stay in order.
@@ -121,47 +142,78 @@ void gather(const float *x, std::int64_t width, const std::int32_t *rows, std::i
   }
 }
 
-// activation(x @ gate.T) * (x @ up.T) into memory.gated; returns its row distance.
+// activation(x @ gate.T) * (x @ up.T) into bench.gated; returns its row distance.
 std::int64_t gate_up(ThreadPool &pool, const MixtureShape &shape, const Matrix &weights, const QuantizedRows *rounded,
-                     const float *x, std::int64_t count, const Memory &memory, void *gemm_scratch) {
+                     std::int64_t count, const Bench &bench) {
   const std::int64_t width = shape.width;
   if (rounded != nullptr && width % kPanelRows == 0) {
     linear_gated(pool, matrix_rows(weights, 0, width), matrix_rows(weights, width, width), *rounded, shape.activation,
-                 memory.gated, width, gemm_scratch);
+                 bench.gated, width, bench.gemm_scratch);
     return width;
   }
   // Halves that share a panel cannot be told apart before they are computed.
   if (rounded != nullptr) {
-    linear(pool, weights, *rounded, memory.gated, 2 * width, {}, gemm_scratch);
+    linear(pool, weights, *rounded, bench.gated, 2 * width, {}, bench.gemm_scratch);
   } else {
-    linear_float(pool, weights, x, shape.hidden, count, memory.gated, 2 * width, {}, gemm_scratch);
+    linear_float(pool, weights, bench.x, shape.hidden, count, bench.gated, 2 * width, {}, bench.gemm_scratch);
   }
-  gated_act(pool, memory.gated, 2 * width, memory.gated + width, 2 * width, count, width, shape.activation,
-            memory.gated, 2 * width);
+  gated_act(pool, bench.gated, 2 * width, bench.gated + width, 2 * width, count, width, shape.activation, bench.gated,
+            2 * width);
   return 2 * width;
 }
 
-// One expert on some of its entries.
-void run_expert(ThreadPool &pool, const MixtureShape &shape, const BoundWeights &weights, const float *x,
-                const QuantizedRows *quantized, std::int64_t first, std::int64_t count, const Memory &memory,
-                void *gemm_scratch) {
-  const Matrix &in = weights.matrix(0), &out = weights.matrix(1);
-  std::int64_t stride = 0;
-  if (in.bits < 16) {
-    const QuantizedRows rounded = gather(*quantized, memory.row + first, count, memory.rounded_x);
-    stride = gate_up(pool, shape, in, &rounded, nullptr, count, memory, gemm_scratch);
-  } else {
-    gather(x, shape.hidden, memory.row + first, count, memory.x);
-    stride = gate_up(pool, shape, in, nullptr, memory.x, count, memory, gemm_scratch);
+// The rows of a mixture, and what is made of them.
+struct Work {
+  const MixtureShape &shape;
+  const float *x;
+  const QuantizedRows *quantized;
+  Memory memory;
+};
+
+// One expert on its rows.
+void run_expert(ThreadPool &pool, const Work &work, const LoadedExpert &expert, const Bench &bench) {
+  const MixtureShape &shape = work.shape;
+  const Memory &memory = work.memory;
+  const Matrix &in = expert.weights.matrix(0), &out = expert.weights.matrix(1);
+  const std::int64_t stop = memory.start[expert.index + 1];
+  for (std::int64_t first = memory.start[expert.index]; first < stop; first += bench.most_rows) {
+    const std::int64_t count = std::min(bench.most_rows, stop - first);
+    std::int64_t stride = 0;
+    if (in.bits < 16) {
+      const QuantizedRows rounded = gather(*work.quantized, memory.row + first, count, bench.rounded_x);
+      stride = gate_up(pool, shape, in, &rounded, count, bench);
+    } else {
+      gather(work.x, shape.hidden, memory.row + first, count, bench.x);
+      stride = gate_up(pool, shape, in, nullptr, count, bench);
+    }
+    float *part = memory.part + first * shape.hidden;
+    if (out.bits < 16) {
+      const QuantizedRows gated = quantize_rows(pool, bench.gated, stride, count, shape.width, bench.rounded_gated);
+      linear(pool, out, gated, part, shape.hidden, {}, bench.gemm_scratch);
+    } else {
+      linear_float(pool, out, bench.gated, stride, count, part, shape.hidden, {}, bench.gemm_scratch);
+    }
   }
-  float *part = memory.part + first * shape.hidden;
-  if (out.bits < 16) {
-    const QuantizedRows gated =
-        quantize_rows(pool, memory.gated, stride, count, shape.width, memory.rounded_gated);
-    linear(pool, out, gated, part, shape.hidden, {}, gemm_scratch);
-  } else {
-    linear_float(pool, out, memory.gated, stride, count, part, shape.hidden, {}, gemm_scratch);
+}
+
+// Results are the same whichever way an expert is computed: products do not depend on the number of threads.
+void run_batch(ThreadPool &pool, const Work &work, const std::vector<LoadedExpert> &batch) {
+  std::vector<const LoadedExpert *> alone;
+  for (const LoadedExpert &expert : batch) {
+    const std::int64_t rows = work.memory.rows_of(expert.index);
+    if (rows > 0 && rows <= kMostRowsAlone) alone.push_back(&expert);
   }
+  const bool side_by_side = pool.size() > 1 && alone.size() >= static_cast<std::size_t>(pool.size());
+  for (const LoadedExpert &expert : batch) {
+    const std::int64_t rows = work.memory.rows_of(expert.index);
+    if (rows > kMostRowsAlone || !side_by_side) run_expert(pool, work, expert, work.memory.benches[0]);
+  }
+  if (!side_by_side) return;
+  pool.run(static_cast<std::int64_t>(alone.size()), [&](std::int64_t task, int thread) {
+    ThreadPool one(1);  // no thread but this one
+    run_expert(one, work, *alone[static_cast<std::size_t>(task)],
+               work.memory.benches[1 + static_cast<std::size_t>(thread)]);
+  });
 }
 
 // Weighted sums over the entries of a row.
@@ -183,27 +235,23 @@ void add_up(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, cons
 
 }  // namespace
 
-std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows) {
-  return Memory(shape, rows, nullptr).pieces.used();
+std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows, int threads) {
+  return Memory(shape, rows, threads, nullptr).pieces.used();
 }
 
 void mixture(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const float *x,
              const QuantizedRows *quantized, const std::int64_t *index, const float *weight, const ForEachExpert &each,
              float *y, void *memory, void *gemm_scratch) {
-  Memory parts(shape, rows, memory);
-  sort_rows(shape, rows, index, weight, parts);
-  const std::int64_t block = std::min(rows, kMaxRows);
+  Work work{shape, x, quantized, Memory(shape, rows, pool.size(), memory)};
+  work.memory.benches[0].gemm_scratch = gemm_scratch;
+  sort_rows(shape, rows, index, weight, work.memory);
   std::int64_t done = 0;
-  each([&](std::int64_t expert, const BoundWeights &weights) {
-    const std::int64_t stop = parts.start[expert + 1];
-    for (std::int64_t first = parts.start[expert]; first < stop; first += block) {
-      const std::int64_t count = std::min(block, stop - first);
-      run_expert(pool, shape, weights, x, quantized, first, count, parts, gemm_scratch);
-      done += count;
-    }
+  each([&](const std::vector<LoadedExpert> &batch) {
+    run_batch(pool, work, batch);
+    for (const LoadedExpert &expert : batch) done += work.memory.rows_of(expert.index);
   });
   if (done != rows * shape.chosen) fail(EK_INTERNAL, "experts with rows were left out; please report it");
-  add_up(pool, shape, rows, parts, y);
+  add_up(pool, shape, rows, work.memory, y);
 }
 
 }  // namespace edgekit

@@ -21,7 +21,7 @@ struct MixtureShape {
 };
 
 // Bytes of scratch memory for `rows` rows.
-std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows);
+std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows, int threads);
 
 // y [rows, hidden] = sum over j of weight[row, j] * expert index[row, j] (x[row]), added in ascending order of
 // expert whatever the order in which they come. `quantized` is x rounded; null where no expert wants it.

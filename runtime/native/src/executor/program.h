@@ -17,9 +17,15 @@
 
 namespace edgekit {
 
-// Hands the experts of a layer to an `experts` op one after the other, in any order; `use` is called once per
-// expert with its index and its weights (those of Program::expert_weights), which are valid during the call.
-using ForEachExpert = std::function<void(const std::function<void(std::int64_t, const BoundWeights &)> &use)>;
+// An expert in memory: its index and its weights (those of Program::expert_weights).
+struct LoadedExpert {
+  std::int64_t index = 0;
+  BoundWeights weights;
+};
+
+// Hands the experts of a layer to an `experts` op, each once, in any order and in batches as they come: those of a
+// batch are computed side by side. Their weights are valid during the call of `use`.
+using ForEachExpert = std::function<void(const std::function<void(const std::vector<LoadedExpert> &)> &use)>;
 
 // What a program is given for one call. Every input is contiguous float32 but `phase`.
 struct ProgramInputs {

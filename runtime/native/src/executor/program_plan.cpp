@@ -90,7 +90,7 @@ std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, std::int64_t
     if (op.kind == OpKind::attention) {
       own = attention_scratch_bytes(threads, value(op.in[0]).array.shape[3].factor, prefix + positions);
     } else if (op.kind == OpKind::experts) {
-      own = mixture_bytes(mixture_shape(op), positions);
+      own = mixture_bytes(mixture_shape(op), positions, threads);
     } else if (apart[i]) {
       own = sizeof(float) * static_cast<std::size_t>(elements(value(op.out[0]).array.shape).at(positions));
     }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -141,15 +142,34 @@ struct Session::Implementation {
     program.run(pool, given, bound, experts, outputs, scratch.data());
   }
 
-  // Resident experts first: they compute while the others are read.
-  void each_expert(const BundleLayer &layer, const std::function<void(std::int64_t, const BoundWeights &)> &use) {
-    for (const bool resident : {true, false}) {
-      for (std::size_t e = 0; e < layer.experts.size(); ++e) {
-        const BundleUnit &expert = layer.experts[e];
-        if ((weights.pinned(*expert.run) != nullptr) != resident) continue;
-        const WeightStore::Use loaded(weights, *expert.run);
-        use(static_cast<std::int64_t>(e), BoundWeights(expert.layout, loaded.data()));
+  // Resident experts first: they compute while the others are read. Of those, all that have arrived by then, but no
+  // more than leave the ring room for what comes next.
+  void each_expert(const BundleLayer &layer, const std::function<void(const std::vector<LoadedExpert> &)> &use) {
+    std::vector<LoadedExpert> batch;
+    std::vector<std::size_t> streamed;
+    for (std::size_t e = 0; e < layer.experts.size(); ++e) {
+      const BundleUnit &expert = layer.experts[e];
+      const std::uint8_t *data = weights.pinned(*expert.run);
+      if (data == nullptr) {
+        streamed.push_back(e);
+      } else {
+        batch.push_back({static_cast<std::int64_t>(e), BoundWeights(expert.layout, data)});
       }
+    }
+    if (!batch.empty()) use(batch);
+    for (std::size_t next = 0; next < streamed.size();) {
+      batch.clear();
+      std::deque<WeightStore::Use> taken;
+      std::uint64_t bytes = 0;
+      do {
+        const std::size_t e = streamed[next++];
+        const BundleUnit &expert = layer.experts[e];
+        taken.emplace_back(weights, *expert.run);
+        batch.push_back({static_cast<std::int64_t>(e), BoundWeights(expert.layout, taken.back().data())});
+        bytes += expert.run->length;
+      } while (next < streamed.size() && bytes < plan.ring_bytes / 4 &&
+               weights.ready(*layer.experts[streamed[next]].run));
+      use(batch);
     }
   }
 

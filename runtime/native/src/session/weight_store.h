@@ -32,6 +32,9 @@ class WeightStore {
   // Memory of a pinned run, null for a streamed one.
   const std::uint8_t *pinned(const Run &run) const { return pinned_[place(run)]; }
 
+  // Whether a streamed run, which must be the next in the order of the pass, has been read already.
+  bool ready(const Run &run) const { return ring_ && ring_->ready(run); }
+
   // A run in memory for as long as this object lives. Streamed runs must be used in the order of the pass.
   class Use {
    public:

@@ -158,9 +158,11 @@ Outputs run_layer(const Program &program, const Weights &dense, const std::vecto
   }
   const WeightLayout expert_layout(experts[0].run, program.expert_weights());
   const ForEachExpert each = [&](const auto &use) {
+    std::vector<LoadedExpert> batch;
     for (std::size_t i = experts.size(); i-- > 0;) {
-      use(static_cast<std::int64_t>(i), BoundWeights(expert_layout, experts[i].memory.data()));
+      batch.push_back({static_cast<std::int64_t>(i), BoundWeights(expert_layout, experts[i].memory.data())});
     }
+    use(batch);
   };
   const std::size_t size = program.scratch_bytes(positions, prefix, threads);
   void *scratch = ::operator new(size, std::align_val_t(64));
