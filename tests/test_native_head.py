@@ -125,7 +125,7 @@ def instruction_set() -> Iterator[Any]:
 
     def use(name: str | None) -> bool:
         encoded = None if name is None else name.encode()
-        if encoded is not None and not library().ekt_can_use_vector_set(encoded):
+        if encoded is not None and not library().ekt_can_use_instruction_set(encoded):
             return False
         library().ekt_head_use(encoded)
         library().ekt_noise_use(encoded)

@@ -24,7 +24,7 @@ COUNTS = st.one_of(st.integers(0, 40), st.integers(0, 700))
 
 @pytest.fixture(params=SETS, scope="module", autouse=True)
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    if not library().ekt_can_use_vector_set(request.param.encode()):
+    if not library().ekt_can_use_instruction_set(request.param.encode()):
         pytest.skip(f"this processor has no {request.param}")
     library().ekt_noise_use(request.param.encode())
     yield request.param

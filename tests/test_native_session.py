@@ -4,12 +4,7 @@ and within its memory budget.
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +15,7 @@ from bundles import int8_activations, quantized_reference
 from checkpoints import write_checkpoint
 from native_bundles import native_bundle
 from test_native_export import CASES
+from watched import run_watched
 
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
@@ -192,40 +188,14 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle"
 
 
-def run_watched(bundle: Path, memory: int) -> tuple[dict[str, Any], int]:
-    """The run's output, and its peak resident memory as the kernel reports it to the parent."""
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(bundle), str(memory)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    peak = 0
-
-    def watch() -> None:
-        nonlocal peak
-        while process.poll() is None:
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
-                return
-            for line in status.splitlines():
-                if line.startswith("VmHWM:"):
-                    peak = max(peak, int(line.split()[1]) * 1024)
-            time.sleep(0.005)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output = process.stdout.read()
-    assert process.wait(300) == 0
-    watcher.join()
-    return json.loads(output), peak
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_the_budget_holds_and_the_answer_is_the_same(large: Path) -> None:
-    resident, resident_peak = run_watched(large, 0)
+    resident, resident_peak = run_watched(RUN, large, 0)
     assert resident["stats"]["streamed_bytes_per_step"] == 0
     # Room for the process and the passes, and less than half of the weights.
     budget = resident["total"] + 24_000_000
     assert budget < resident_peak, "the budget must be one that the resident run does not keep"
-    streamed, peak = run_watched(large, budget)
+    streamed, peak = run_watched(RUN, large, budget)
     assert 30_000_000 < streamed["stats"]["streamed_bytes_per_step"] < 60_000_000
     assert streamed["top"] == resident["top"]
     assert peak <= budget, f"{peak / 1e6:.1f} MB used of {budget / 1e6:.1f} MB"

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +11,7 @@ from bundles import make_bundle
 from checkpoints import load_oracle, write_checkpoint
 from reference_denoiser import ReferenceDenoiser
 from torch_noise import TorchNoise
+from watched import run_watched
 
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
@@ -52,39 +46,9 @@ def large_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-def run_watched(bundle: Path, memory: int) -> tuple[dict[str, Any], int]:
-    """The run's output, and its peak resident memory as the kernel reports it to the parent."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(bundle), str(memory)],
-        stdout=subprocess.PIPE,
-        env=dict(os.environ, OMP_NUM_THREADS="2"),
-    )
-    assert process.stdout is not None
-    peak = 0
-
-    def watch() -> None:
-        nonlocal peak
-        while process.poll() is None:
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except OSError:
-                return
-            for line in status.splitlines():
-                if line.startswith("VmHWM:"):
-                    peak = max(peak, int(line.split()[1]) * 1024)
-            time.sleep(0.005)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    output = process.stdout.read()
-    assert process.wait(300) == 0
-    watcher.join()
-    return json.loads(output), peak
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_the_budget_holds_and_the_answer_is_the_same(large_bundle: Path) -> None:
-    resident, resident_peak = run_watched(large_bundle, 0)
+    resident, resident_peak = run_watched(RUN, large_bundle, 0)
     assert resident["engine"]["streamed_bytes_per_step"] == 0
     with pytest.raises(BudgetExceeded) as refused:
         Session(large_bundle, SessionOptions(memory_bytes=1, positions=0, canvas=128))
@@ -94,7 +58,7 @@ def test_the_budget_holds_and_the_answer_is_the_same(large_bundle: Path) -> None
     fresh = resident["engine"]["process_bytes"]
     budget = refused.value.needed_bytes - needs.process + fresh + (30 << 20)
     assert budget < resident_peak, "the budget must be one that the resident run does not keep"
-    streamed, peak = run_watched(large_bundle, budget)
+    streamed, peak = run_watched(RUN, large_bundle, budget)
     assert 0 < streamed["engine"]["streamed_bytes_per_step"] < 110_000_000
     assert streamed["ids"] == resident["ids"]
     assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"

@@ -179,7 +179,6 @@ class Trainer:
             while corpus.mixture(self.share) is weights:
                 yield next(full if rng.random() < LONG_SHARE[self.share >= LONG_FROM] else short)
 
-
     def step(self, batch: corpus.Batch) -> float:
         """One update; returns the loss."""
         rate = learning_rate(self.share, self.progress.step, self.settings.learning_rate)

@@ -2,7 +2,6 @@
 #include "xxh3.h"
 
 #include <cstring>
-#include <initializer_list>
 
 #include "cpu.h"
 #include "xxh3_kernels.h"
@@ -221,30 +220,15 @@ struct NeonLanes {
 };
 #endif
 
-#if defined(EK_XXH3_X86)
-// Whether the process may use every extension that the compiler was allowed to use in a file.
-bool has_features(std::initializer_list<const char *> names) {
-  const std::uint64_t found = detect_cpu_features();
-  for (const char *name : names) {
-    bool present = false;
-    for (std::size_t i = 0; i < cpu_feature_count(); ++i) {
-      present = present || ((found >> i & 1) != 0 && std::strcmp(cpu_feature_name(i), name) == 0);
-    }
-    if (!present) return false;
-  }
-  return true;
-}
-#endif
-
 }  // namespace
 
 Xxh3Loop xxh3_find_loop(const char *name) {
   const auto wanted = [name](const char *loop) { return *name == '\0' || std::strcmp(name, loop) == 0; };
 #if defined(EK_XXH3_X86)
-  if (wanted("avx512") && has_features({"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "fma"})) {
+  if (wanted("avx512") && can_use_instruction_set("avx512")) {
     return xxh3_loop_avx512;
   }
-  if (wanted("avx2") && has_features({"avx2", "fma", "f16c"})) return xxh3_loop_avx2;
+  if (wanted("avx2") && can_use_instruction_set("avx2")) return xxh3_loop_avx2;
 #endif
 #if defined(EK_XXH3_NEON)
   if (wanted("neon")) return run_loop<NeonLanes>;

@@ -1,11 +1,11 @@
 // kernels/noise.h for tests in Python.
+#include "cpu.h"
 #include "edgekit.h"
 #include "kernels/noise.h"
-#include "kernels/vector_set.h"
 
 extern "C" {
 
-EK_API int ekt_can_use_vector_set(const char *name) { return edgekit::can_use_vector_set(name); }
+EK_API int ekt_can_use_instruction_set(const char *name) { return edgekit::can_use_instruction_set(name); }
 
 EK_API void ekt_noise_use(const char *name) { edgekit::noise_use_instruction_set(name); }
 

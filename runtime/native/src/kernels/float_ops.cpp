@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "cpu.h"
 #include "error.h"
 #include "kernels/float_kernels.h"
-#include "kernels/vector_set.h"
 
 namespace edgekit {
 namespace {
@@ -22,7 +22,7 @@ const FloatKernels *const kSets[] = {
 
 const FloatKernels *find(const char *name) {
   for (const FloatKernels *set : kSets) {
-    if (can_use_vector_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
+    if (can_use_instruction_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
   }
   fail(EK_INVALID_ARGUMENT, "this process cannot use the instruction set \"", name, "\"");
 }

@@ -7,6 +7,7 @@
 #include "kernels/gemm_kernels.h"
 #include "kernels/gemm_registers.h"
 #include "kernels/gemm_rows.h"
+#include "kernels/gemm_sums_avx2.h"
 #include "kernels/vector_math_avx2.h"
 #include "kernels/x86_intrinsics.h"
 
@@ -17,10 +18,6 @@ constexpr int kTileRows = 4;
 constexpr int kFloatTileRows = 6;
 constexpr int kVectors = 2;  // registers of 8 outputs at a time
 constexpr std::int64_t kColumns = kVectors * 8;
-
-struct IntVector {
-  using V = __m256i;
-};
 
 // A row of activations as words of two 16-bit values: columns 0 and 2 of a quad, then columns 1 and 3.
 void widen_activations(const std::int8_t *x, std::int64_t quads, std::uint32_t *out) {
@@ -44,12 +41,7 @@ struct DotTile {
     for (int r = 0; r < Rows; ++r) widen_activations(x + r * stride, quads, words + r * kWordStride);
     for (std::int64_t column = 0; column < kPanelRows; column += kColumns) {
       Tile<IntVector, Rows, kVectors> tile;
-      each_row(tile, [&](int r, auto &row) {
-        each(row, [&](int i, __m256i &sum) {
-          const void *from = sums + r * kPanelRows + column + i * 8;
-          sum = accumulate ? _mm256_load_si256(static_cast<const __m256i *>(from)) : _mm256_setzero_si256();
-        });
-      });
+      load_sums(tile, sums, column, accumulate);
       const std::uint32_t *a = words;
       const std::uint8_t *b = block + column * kQuad;
       for (std::int64_t quad = 0; quad < quads; ++quad) {
@@ -72,12 +64,7 @@ struct DotTile {
         a += 2;
         b += kPanelRows * kQuad;
       }
-      each_row(tile, [&](int r, auto &row) {
-        each(row, [&](int i, __m256i &sum) {
-          void *to = sums + r * kPanelRows + column + i * 8;
-          _mm256_store_si256(static_cast<__m256i *>(to), sum);
-        });
-      });
+      store_sums(tile, sums, column);
     }
   }
 };
@@ -85,19 +72,6 @@ struct DotTile {
 void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, const std::uint8_t *block,
               std::int64_t quads, std::int32_t *sums, bool accumulate, const std::uint8_t *) {
   with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate);
-}
-
-template <int Rows>
-struct FloatTile {
-  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
-                  bool accumulate) {
-    float_tile_rows<Avx2Lanes, Rows, kVectors>(x, stride, panel, depth, sums, accumulate);
-  }
-};
-
-void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
-                float *sums, bool accumulate) {
-  with_rows<FloatTile, kFloatTileRows>(rows, x, stride, panel, depth, sums, accumulate);
 }
 
 constexpr std::int32_t kOffset = 128;
@@ -124,7 +98,7 @@ const GemmKernels kGemmAvx2 = {
     widen_codes_block,
     widen_rows_block,
     widen_columns_block,
-    float_tile,
+    float_tile<Avx2Lanes, kFloatTileRows, kVectors>,
     finish_float_rows<Avx2Lanes>,
 };
 

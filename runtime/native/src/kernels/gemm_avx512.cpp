@@ -54,19 +54,6 @@ void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, cons
   with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate, ahead);
 }
 
-template <int Rows>
-struct FloatTile {
-  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
-                  bool accumulate) {
-    float_tile_rows<Avx512Lanes, Rows, kVectors>(x, stride, panel, depth, sums, accumulate);
-  }
-};
-
-void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
-                float *sums, bool accumulate) {
-  with_rows<FloatTile, kTileRows>(rows, x, stride, panel, depth, sums, accumulate);
-}
-
 void unpack(const std::uint8_t *panel, const std::uint8_t *group_scales, std::int64_t first_quad, std::int64_t quads,
             std::int64_t group_quads, std::uint8_t *block) {
   const std::uint8_t *packed = panel + first_quad / 2 * (kPanelRows * kQuad);
@@ -215,7 +202,7 @@ const GemmKernels kGemmAvx512 = {
     widen_codes_block,
     widen_rows,
     widen_columns_block,
-    float_tile,
+    float_tile<Avx512Lanes, kTileRows, kVectors>,
     finish_float_rows<Avx512Lanes>,
 };
 

@@ -5,6 +5,7 @@
 #include "kernels/gemm_kernels.h"
 #include "kernels/gemm_registers.h"
 #include "kernels/gemm_rows.h"
+#include "kernels/gemm_sums_avx2.h"
 #include "kernels/vector_math_avx2.h"
 #include "kernels/x86_intrinsics.h"
 
@@ -16,10 +17,6 @@ constexpr int kFloatTileRows = 6;
 constexpr int kVectors = 2;  // registers of 8 outputs at a time: 12 accumulators of the 16 registers
 constexpr std::int64_t kColumns = kVectors * 8;
 
-struct IntVector {
-  using V = __m256i;
-};
-
 template <int Rows>
 struct DotTile {
   static void run(const std::int8_t *x, std::int64_t stride, const std::uint8_t *block, std::int64_t quads,
@@ -28,12 +25,7 @@ struct DotTile {
     std::int64_t step = ahead ? 64 : 0;
     for (std::int64_t column = 0; column < kPanelRows; column += kColumns) {
       Tile<IntVector, Rows, kVectors> tile;
-      each_row(tile, [&](int r, auto &row) {
-        each(row, [&](int i, __m256i &sum) {
-          const void *from = sums + r * kPanelRows + column + i * 8;
-          sum = accumulate ? _mm256_load_si256(static_cast<const __m256i *>(from)) : _mm256_setzero_si256();
-        });
-      });
+      load_sums(tile, sums, column, accumulate);
       const std::int8_t *a = x;
       const std::uint8_t *b = block + column * kQuad;
       for (std::int64_t quad = 0; quad < quads; ++quad) {
@@ -49,12 +41,7 @@ struct DotTile {
         b += kPanelRows * kQuad;
       }
       step = 0;
-      each_row(tile, [&](int r, auto &row) {
-        each(row, [&](int i, __m256i &sum) {
-          void *to = sums + r * kPanelRows + column + i * 8;
-          _mm256_store_si256(static_cast<__m256i *>(to), sum);
-        });
-      });
+      store_sums(tile, sums, column);
     }
   }
 };
@@ -62,19 +49,6 @@ struct DotTile {
 void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, const std::uint8_t *block,
               std::int64_t quads, std::int32_t *sums, bool accumulate, const std::uint8_t *ahead) {
   with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate, ahead);
-}
-
-template <int Rows>
-struct FloatTile {
-  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
-                  bool accumulate) {
-    float_tile_rows<Avx2Lanes, Rows, kVectors>(x, stride, panel, depth, sums, accumulate);
-  }
-};
-
-void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
-                float *sums, bool accumulate) {
-  with_rows<FloatTile, kFloatTileRows>(rows, x, stride, panel, depth, sums, accumulate);
 }
 
 constexpr std::int32_t kOffset = 128;
@@ -101,7 +75,7 @@ const GemmKernels kGemmAvxVnni = {
     widen_codes_block,
     widen_rows_block,
     widen_columns_block,
-    float_tile,
+    float_tile<Avx2Lanes, kFloatTileRows, kVectors>,
     finish_float_rows<Avx2Lanes>,
 };
 

@@ -80,19 +80,6 @@ void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, cons
   with_rows<DotTile, kTileRows>(rows, x, stride, block, quads, sums, accumulate);
 }
 
-template <int Rows>
-struct FloatTile {
-  static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
-                  bool accumulate) {
-    float_tile_rows<NeonLanes, Rows, kFloatVectors>(x, stride, panel, depth, sums, accumulate);
-  }
-};
-
-void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
-                float *sums, bool accumulate) {
-  with_rows<FloatTile, kFloatTileRows>(rows, x, stride, panel, depth, sums, accumulate);
-}
-
 constexpr std::int32_t kOffset = 0;
 constexpr std::uint8_t kFlip = 0x80;
 
@@ -118,7 +105,7 @@ const GemmKernels kGemmDotprod = {
     widen_codes_block,
     widen_rows_block,
     widen_columns_block,
-    float_tile,
+    float_tile<NeonLanes, kFloatTileRows, kFloatVectors>,
     finish_float_rows<NeonLanes>,
 };
 

@@ -137,6 +137,24 @@ EK_VECTOR_INLINE void float_tile_rows(const float *x, std::int64_t stride, const
   }
 }
 
+template <typename L, int Vectors>
+struct FloatTile {
+  template <int Rows>
+  struct Of {
+    static void run(const float *x, std::int64_t stride, const float *panel, std::int64_t depth, float *sums,
+                    bool accumulate) {
+      float_tile_rows<L, Rows, Vectors>(x, stride, panel, depth, sums, accumulate);
+    }
+  };
+};
+
+// GemmKernels::float_tile for up to `Most` rows.
+template <typename L, int Most, int Vectors>
+void float_tile(const float *x, std::int64_t stride, std::int64_t rows, const float *panel, std::int64_t depth,
+                float *sums, bool accumulate) {
+  with_rows<FloatTile<L, Vectors>::template Of, Most>(rows, x, stride, panel, depth, sums, accumulate);
+}
+
 }  // namespace
 }  // namespace edgekit
 

@@ -12,35 +12,22 @@ namespace {
 
 struct Candidate {
   const GemmKernels *kernels;
-  const char *features[6];  // all of these (cpu.h), null after the last
+  const char *instruction_set;  // see cpu.h
 };
 
 // Best first. The last needs nothing. Every processor with AVX-512 VNNI has AVX-512 DQ.
 constexpr Candidate kCandidates[] = {
 #if defined(__x86_64__) || defined(_M_X64)
-    {&kGemmAvx512, {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "fma"}},
-    {&kGemmAvxVnni, {"avx_vnni", "avx2", "fma", "f16c"}},
-    {&kGemmAvx2, {"avx2", "fma", "f16c"}},
+    {&kGemmAvx512, "avx512"},
+    {&kGemmAvxVnni, "avxvnni"},
+    {&kGemmAvx2, "avx2"},
 #elif defined(__aarch64__) || defined(_M_ARM64)
-    {&kGemmI8mm, {"i8mm", "dotprod"}},
-    {&kGemmDotprod, {"dotprod"}},
+    {&kGemmI8mm, "i8mm"},
+    {&kGemmDotprod, "dotprod"},
 #endif
-    {&kGemmScalar, {}},
+    {&kGemmScalar, "scalar"},
 };
 constexpr std::size_t kCount = sizeof kCandidates / sizeof kCandidates[0];
-
-bool usable(const Candidate &candidate) {
-  const std::uint64_t found = detect_cpu_features();
-  for (const char *wanted : candidate.features) {
-    if (!wanted) break;
-    bool present = false;
-    for (std::size_t i = 0; i < cpu_feature_count(); ++i) {
-      if (std::strcmp(cpu_feature_name(i), wanted) == 0) present = ((found >> i) & 1) != 0;
-    }
-    if (!present) return false;
-  }
-  return true;
-}
 
 struct Usable {
   const GemmKernels *kernels[kCount + 1] = {};
@@ -49,7 +36,7 @@ struct Usable {
   Usable() {
     std::size_t count = 0;
     for (const Candidate &candidate : kCandidates) {
-      if (!usable(candidate)) continue;
+      if (!can_use_instruction_set(candidate.instruction_set)) continue;
       kernels[count] = candidate.kernels;
       names[count++] = candidate.kernels->name;
     }

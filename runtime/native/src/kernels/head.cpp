@@ -10,13 +10,13 @@
 #include <limits>
 #include <utility>
 
+#include "cpu.h"
 #include "error.h"
 #include "flash_file.h"
 #include "kernels/gemm.h"
 #include "kernels/head_candidates.h"
 #include "kernels/head_kernels.h"
 #include "kernels/noise.h"
-#include "kernels/vector_set.h"
 
 namespace edgekit {
 namespace {
@@ -33,7 +33,7 @@ const HeadKernels *const kSets[] = {
 
 const HeadKernels *find(const char *name) {
   for (const HeadKernels *set : kSets) {
-    if (can_use_vector_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
+    if (can_use_instruction_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
   }
   fail(EK_INVALID_ARGUMENT, "this process cannot use the instruction set \"", name, "\"");
 }

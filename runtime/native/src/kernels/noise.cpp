@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "cpu.h"
 #include "error.h"
 #include "kernels/noise_kernels.h"
-#include "kernels/vector_set.h"
 
 namespace edgekit {
 namespace {
@@ -25,7 +25,7 @@ const NoiseKernels *const kSets[] = {
 
 const NoiseKernels *find(const char *name) {
   for (const NoiseKernels *set : kSets) {
-    if (can_use_vector_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
+    if (can_use_instruction_set(set->name) && (name == nullptr || std::strcmp(name, set->name) == 0)) return set;
   }
   fail(EK_INVALID_ARGUMENT, "this process cannot use the instruction set \"", name, "\"");
 }

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "cpu.h"
 #include "error.h"
 #include "kernels/attention.h"
 #include "kernels/float_ops.h"
-#include "kernels/vector_set.h"
 #include "unit.h"
 
 using edgekit::Activation;
@@ -29,7 +29,7 @@ const char *const kSets[] = {"avx512", "avx2", "neon", "scalar"};
 template <typename Body>
 void for_each_set(const Body &body) {
   for (const char *name : kSets) {
-    if (!edgekit::can_use_vector_set(name)) continue;
+    if (!edgekit::can_use_instruction_set(name)) continue;
     edgekit::float_use_instruction_set(name);
     body(std::string(name));
   }

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <vector>
 
+#include "cpu.h"
 #include "flash_file.h"
 #include "kernels/head.h"
 #include "kernels/noise.h"
-#include "kernels/vector_set.h"
 #include "thread_pool.h"
 #include "unit.h"
 
@@ -19,7 +19,7 @@ const char *const kSets[] = {"avx512", "avx2", "neon", "scalar"};
 template <typename Body>
 void for_sets(const Body &body) {
   for (const char *set : kSets) {
-    if (!edgekit::can_use_vector_set(set)) continue;
+    if (!edgekit::can_use_instruction_set(set)) continue;
     edgekit::noise_use_instruction_set(set);
     edgekit::head_use_instruction_set(set);
     body();
