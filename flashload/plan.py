@@ -3,7 +3,9 @@
 Units are used in a fixed cycle, so a cache that evicts by recency never hits, while every pinned byte saves
 one byte of reading per step, whichever unit it belongs to. Hence: pin as many bytes as fit; among equal
 bytes pin first what cannot hide its own read, and spread the rest evenly so that the reader always has
-computation to hide behind.
+computation to hide behind. Experts come before dense parts: an expert computes a few rows with its bytes, a
+layer or the vocabulary head the whole canvas. While the head computes, a disk whose buffers are full would
+stand still; streaming the head itself keeps it busy.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 
 DENSE_SMALL = "dense small"  # group of norms, routers, shared parts: little work per request
+EXPERT = "expert"  # group of experts
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,14 @@ def plan(
     *,
     ring_bytes_min: int = 0,
     ring_units: int = 2,
-    pin_first: Sequence[str] = (DENSE_SMALL,),
+    pin_first: Sequence[str] = (DENSE_SMALL, EXPERT),
 ) -> Plan:
     """Divide `units`, given in execution order, between pins and a ring within `budget_bytes`.
 
     If everything fits there is no ring. Otherwise the ring holds the `ring_units` largest streamed units and
     at least `ring_bytes_min`, and the rest of the budget is filled with pins: groups of `pin_first` in their
-    order, then the others from the smallest group to the largest (dense parts before experts); within a
-    group units of equal size are spread evenly over the cycle. More budget never pins fewer bytes.
+    order, then the others from the smallest group to the largest; within a group units
+    of equal size are spread evenly over the cycle. More budget never pins fewer bytes.
 
     Raises BudgetExceeded (with the smallest sufficient budget) and InvalidRequest for bad arguments.
     """
@@ -102,18 +105,24 @@ def plan(
         )
 
     # Pinning the largest units shrinks the ring, which pays where one kind is much larger than the next (a
-    # vocabulary head beside layers). Every such step in size is a candidate bound for streamed units; the one
-    # that pins the most bytes wins, the first on a tie. For one bound the pinned bytes grow with the budget
-    # (kinds are filled in a fixed order), and the bounds do not depend on it, hence they grow for the best.
+    # vocabulary head beside layers). Every bound for streamed units that shrinks it by a third is a
+    # candidate; the one that pins the most bytes wins, the first on a tie. For one bound the pinned bytes
+    # grow with the budget (kinds are filled in a fixed order), and the candidates do not depend on it, hence
+    # they grow for the best.
     kinds = _kinds(units, pin_first)
     best: tuple[int, set[str]] = (-1, set())
+    least_ring = 2 * total
     for bound in _bounds(largest_first):
         forced = [unit for unit in units if unit.nbytes > bound]
         forced_bytes = sum(unit.nbytes for unit in forced)
         if forced_bytes + bound > budget_bytes:
             break
         rest = [nbytes for nbytes in largest_first if nbytes <= bound]
-        free = budget_bytes - forced_bytes - _ring_bytes(rest, ring_bytes_min, ring_units)
+        ring = _ring_bytes(rest, ring_bytes_min, ring_units)
+        if 3 * ring > 2 * least_ring:
+            continue
+        least_ring = ring
+        free = budget_bytes - forced_bytes - ring
         if free < 0:
             continue
         pinned = {unit.name for unit in forced}

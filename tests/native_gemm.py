@@ -123,15 +123,19 @@ class Table:
     stored: tuple[Array, ...]
 
 
+def table_of(values: Array, scales: Floats) -> Table:
+    """8 bits."""
+    codes = aligned((values + 128).astype(np.uint8))
+    return Table(values, scales, CTable(*values.shape, 8, address(codes), address(scales)), (codes, scales))
+
+
 def random_table(rng: np.random.Generator, rows: int, columns: int, bits: int) -> Table:
     if bits == 16:
         raw = aligned(bfloat16(rng.standard_normal((rows, columns), np.float32)))
         view = CTable(rows, columns, 16, address(raw), None)
         return Table(widened(raw), np.ones(rows, np.float32), view, (raw,))
     q = rng.integers(-128, 128, (rows, columns))
-    codes = aligned((q + 128).astype(np.uint8))
-    scales = rng.uniform(0.001, 0.1, rows).astype(np.float32)
-    return Table(q, scales, CTable(rows, columns, 8, address(codes), address(scales)), (codes, scales))
+    return table_of(q, rng.uniform(0.001, 0.1, rows).astype(np.float32))
 
 
 def instruction_sets() -> list[str]:
@@ -150,11 +154,15 @@ class Gemm:
         self.handle = ctypes.c_void_p(handle)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function of the library: arrays by address, structures by reference, integers as int64."""
+        """Calls a function of the library: arrays by address (None: null), structures by reference,
+        integers as int64.
+        """
         passed: list[Any] = []
         for value in arguments:
             if isinstance(value, np.ndarray):
                 passed.append(ctypes.c_void_p(value.ctypes.data))
+            elif value is None:
+                passed.append(ctypes.c_void_p())
             elif isinstance(value, int):
                 passed.append(ctypes.c_int64(value))
             else:
@@ -249,17 +257,27 @@ def float_product(x: Floats, values: Array) -> Floats:
     return total
 
 
-def mixed(y: Floats, p: Floats, table: Table) -> Floats:
+def dither(count: int) -> Array:
+    """0..255 with the bits of the index reversed, over and over."""
+    reversed_bits = [int(f"{i:08b}"[::-1], 2) for i in range(256)]
+    return np.resize(np.array(reversed_bits, np.int64), count)
+
+
+def mixed(y: Floats, p: Floats, table: Table, fine_above: Floats) -> Floats:
     """y + p @ table as table_mix computes it."""
     if table.view.bits == 16:
         return float_product(p, table.values.T) + y
     for first in range(0, p.shape[1], MIX_ROWS):
-        weights = p[:, first : first + MIX_ROWS] * table.scales[None, first : first + MIX_ROWS]
+        part = p[:, first : first + MIX_ROWS]
+        weights = part * table.scales[None, first : first + MIX_ROWS]
         most = weights.max(axis=1)
         steps = np.rint(weights * (MOST_STEPS / most)[:, None]).astype(np.int64)
-        low = (steps + 128) % 256 - 128
+        fine = (part.max(axis=1) > fine_above)[:, None]
+        low = np.where(fine, (steps + 128) % 256 - 128, 0)
+        coarse = np.minimum((steps + dither(steps.shape[1])) // 256, 127)
+        high = np.where(fine, (steps - low) // 256, coarse)
         q = table.values[first : first + MIX_ROWS].astype(np.int64)
-        high_sum, low_sum = ((steps - low) // 256) @ q, low @ q
+        high_sum, low_sum = high @ q, low @ q
         sums = high_sum.astype(np.float32) * np.float32(256) + low_sum.astype(np.float32)
         y = y + sums * (most / MOST_STEPS)[:, None]
     return y

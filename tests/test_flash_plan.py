@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
-from edgekit.flashload.plan import DENSE_SMALL, Plan, Unit, plan
+from edgekit.flashload.plan import DENSE_SMALL, EXPERT, Plan, Unit, plan
 
-GROUPS = st.sampled_from([DENSE_SMALL, "layer", "expert", "head"])
+GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, "head"])
 
 
 @st.composite
@@ -93,29 +93,34 @@ def mixture() -> list[Unit]:
     for layer in range(6):
         units.append(Unit(f"{layer}.norms", 2, DENSE_SMALL))
         units.append(Unit(f"{layer}.dense", 30, "dense"))
-        units += [Unit(f"{layer}.experts.{group}", 50, "expert") for group in range(4)]
+        units += [Unit(f"{layer}.experts.{group}", 50, EXPERT) for group in range(4)]
     return [*units, Unit("head", 120, "head")]
 
 
-def test_small_units_are_pinned_first_then_dense_ones_then_experts() -> None:
+def test_small_units_are_pinned_first_then_experts_then_dense_ones() -> None:
     units = mixture()
     small = {unit.name for unit in units if unit.group == DENSE_SMALL}
-    dense = {unit.name for unit in units if unit.group == "dense"}
+    experts = {unit.name for unit in units if unit.group == EXPERT}
     assert plan(units, 170 + 12).pinned == small
-    tight = plan(units, 170 + 12 + 60)
-    assert tight.pinned >= small
-    # The head is the largest unit: pinning it also shrinks the ring to two experts.
-    roomy = plan(units, 12 + 120 + 180 + 100 + 300)
-    assert roomy.pinned >= small | dense | {"head"}
-    assert roomy.ring_bytes == 100
-    assert len(roomy.pinned) == 6 + 6 + 1 + 6
+    tight = plan(units[:-1], 100 + 12 + 105)
+    assert tight.pinned > small and tight.pinned - small <= experts
+    # The head is the largest unit: pinning it shrinks the ring to two experts.
+    roomy = plan(units, 12 + 120 + 100 + 300)
+    assert roomy.pinned >= small | {"head"} and roomy.ring_bytes == 100
+    assert len(roomy.pinned & experts) == 6
+    assert plan(units, 12 + 120 + 60 + 1200 + 30).pinned >= small | {"head"} | experts
+
+
+def test_a_ring_of_a_given_size_is_no_reason_to_pin_the_largest_units() -> None:
+    units = mixture()
+    assert "head" not in plan(units, 12 + 120 + 260 + 300, ring_bytes_min=260).pinned
 
 
 def test_pin_first_chooses_the_order() -> None:
     units = mixture()[:-1]  # without the head, whose size would outweigh the order
-    assert len(plan(units, 100 + 100).pinned) == 6 + 2
-    result = plan(units, 100 + 100, pin_first=("expert",))
-    assert [unit.group for unit in units if unit.name in result.pinned] == ["expert", "expert"]
+    assert len(plan(units, 100 + 100).pinned) == 6 + 1 + 1
+    result = plan(units, 100 + 100, pin_first=("dense",))
+    assert {unit.group for unit in units if unit.name in result.pinned} == {"dense", DENSE_SMALL}
 
 
 def test_units_of_unequal_size_are_spread_too() -> None:

@@ -25,6 +25,7 @@ from native_gemm import (
     random_matrix,
     random_table,
     rounded,
+    table_of,
 )
 from native_testing import library
 
@@ -220,23 +221,44 @@ def test_table_scores_float(
 
 @EXAMPLES
 @given(SEEDS, ROWS, st.one_of(st.integers(1, 100), st.integers(500, 2500)), OUTPUTS, THREADS,
-       st.sampled_from([8, 8, 16]))  # fmt: skip
-@example(5, 257, 9, 65, 2, 8)
-@example(6, 2, 1025, 3, 1, 8)
-def test_table_mix(seed: int, rows: int, table_rows: int, columns: int, threads: int, bits: int) -> None:
+       st.sampled_from([8, 8, 16]), st.sampled_from([0.0, 0.1, 1.0, None]))  # fmt: skip
+@example(5, 257, 9, 65, 2, 8, None)
+@example(6, 2, 1025, 3, 1, 8, None)
+@example(7, 257, 1025, 65, 2, 8, 0.1)
+def test_table_mix(
+    seed: int, rows: int, table_rows: int, columns: int, threads: int, bits: int, fine_share: float | None
+) -> None:
+    """A share of the rows takes two digits; None stands for all."""
     rng = np.random.default_rng(seed)
     table = random_table(rng, table_rows, columns, bits)
     p = np.exp(4 * activations(rng, rows, table_rows))
+    above = np.full(rows, -1, np.float32)
+    if fine_share is not None:
+        above = np.quantile(p, 1 - fine_share, axis=1).astype(np.float32)
+        above[rng.random(rows) > fine_share] = np.inf
     y = rng.standard_normal((rows, columns), np.float32)
     with gemm(threads) as g:
-        got = g.rows("ekt_table_mix", rows, columns, table.view, p, p.strides[0] // 4, rows, y=y)
-    assert same(contiguous(got), mixed(y, p, table))
-    # And as close to the product as promised: half a step for every row of the table.
+        given = None if fine_share is None else above
+        got = g.rows("ekt_table_mix", rows, columns, table.view, p, p.strides[0] // 4, rows, given, y=y)
+    assert same(contiguous(got), mixed(y, p, table, above))
+    # And as close to the product as promised, for every row of the table: half a step, or the whole digit.
     weights = p * table.scales.astype(np.float64)
     exact = weights @ table.values.astype(np.float64) + y
-    unit = weights.max(axis=1, keepdims=True) / 2**16 if bits == 8 else 0
+    one = weights.max(axis=1, keepdims=True) * np.where(above == -1, 1 / 65278, 1 / 127)[:, None]
+    unit = one if bits == 8 else 0
     slack = 1e-5 * (np.abs(weights) @ np.abs(table.values) + np.abs(y))
     assert np.all(np.abs(got - exact) <= unit * np.abs(table.values).sum(axis=0) + slack)
+
+
+def test_one_digit_keeps_the_sum_of_many_small_weights() -> None:
+    """Each of them alone would be rounded to nothing."""
+    p = np.full((3, 1024), 1e-3, np.float32)
+    p[:, 5] = 1
+    table = table_of(np.full((1024, 8), 100), np.ones(1024, np.float32))
+    with gemm(2) as g:
+        y = np.zeros((3, 8), np.float32)
+        got = g.rows("ekt_table_mix", 3, 8, table.view, p, 1024, 3, np.full(3, 1, np.float32), y=y)
+    np.testing.assert_allclose(got, 100 * p.sum(1, keepdims=True) * np.ones((1, 8)), rtol=0.01)
 
 
 def test_rows_of_zeros_mix_to_nothing() -> None:
@@ -244,7 +266,7 @@ def test_rows_of_zeros_mix_to_nothing() -> None:
     table = random_table(rng, 70, 66, 8)
     y = rng.standard_normal((2, 66), np.float32)
     with gemm(1) as g:
-        got = g.rows("ekt_table_mix", 2, 66, table.view, np.zeros((2, 70), np.float32), 70, 2, y=y)
+        got = g.rows("ekt_table_mix", 2, 66, table.view, np.zeros((2, 70), np.float32), 70, 2, None, y=y)
     assert same(contiguous(got), y)
 
 

@@ -68,8 +68,11 @@ def expected_z(head: Head, x: Floats) -> NDArray[np.float64]:
 
 def soft_tolerance(head: Head, largest: NDArray[Any]) -> NDArray[np.float64]:
     """How far soft embeddings may be off for rows whose largest probability is `largest`: with 8 bits each
-    weight has an error of its own of up to 2^-17 of the largest."""
-    digits = 2.0**-16 * np.sqrt(head.codes.shape[0]) * largest if head.scales is not None else 0.0 * largest
+    weight has an error of its own of up to 2^-17 of the largest; where no weight is above 1/512 of the sum,
+    errors add up to a deviation of sqrt(1 / 512 / 127) of a row."""
+    digits = 2.0**-16 * np.sqrt(head.codes.shape[0]) * largest + 0.004 * np.minimum(1, 4 / 512 / largest)
+    if head.scales is None:
+        digits = 0 * largest
     return np.asarray((digits + 5e-6) * np.abs(embedding(head)).max())
 
 

@@ -32,7 +32,7 @@ def _library() -> ctypes.CDLL:
         raise click.ClickException(f"{path}: missing; build with -DEDGEKIT_TESTING=ON")
     library = ctypes.CDLL(str(path))
     library.ekt_head_bench_open.restype = ctypes.c_void_p
-    for part in ("product", "scores", "mix", "noise", "pass"):
+    for part in ("product", "scores", "mix", "coarse_mix", "noise", "pass"):
         getattr(library, f"ekt_head_bench_{part}").restype = ctypes.c_double
     return library
 
@@ -51,7 +51,8 @@ def ways(library: ctypes.CDLL, bench: ctypes.c_void_p) -> dict[str, Callable[[],
     return {
         "product": part("product"),
         "scores": part("scores"),
-        "mix (soft embedding alone)": part("mix"),
+        "mix (soft embedding alone), both digits": part("mix"),
+        "mix, higher digit": part("coarse_mix"),
         "noise alone": part("noise"),
         "pass: statistics": whole(0, 0, 0.0, 0),
         "pass: statistics, softcap": whole(0, 0, 30.0, 0),

@@ -32,7 +32,8 @@ class AlignedMemory {
 };
 
 struct FlashOptions {
-  int threads = 4;                       // reads in flight
+  // Reads in flight: enough for finished ones to wait until a busy processor turns to them.
+  int threads = 16;
   std::uint64_t chunk_bytes = 4u << 20;  // per read; a multiple of kRunAlignment
   bool direct = true;                    // past the page cache where the system allows it
   bool io_uring = true;                  // where the system allows it

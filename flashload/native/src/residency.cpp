@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -12,7 +13,8 @@
 namespace edgekit {
 namespace {
 
-constexpr const char *kDenseSmall = "dense small";
+// The groups that are pinned before the others, in this order.
+constexpr const char *kFirst[] = {"dense small", "expert"};
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;
 
 using Sizes = std::vector<std::uint64_t>;
@@ -66,7 +68,7 @@ double bit_reversed(std::size_t index) {
 // In the order in which they are considered for pinning.
 std::vector<PinKind> kinds_of(const std::vector<Unit> &units) {
   struct Group {
-    bool first;
+    std::ptrdiff_t rank;
     std::uint64_t bytes = 0;
     std::vector<std::size_t> units;
   };
@@ -74,12 +76,14 @@ std::vector<PinKind> kinds_of(const std::vector<Unit> &units) {
   std::map<std::string, std::size_t> group_index;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const auto [found, is_new] = group_index.emplace(units[i].group, groups.size());
-    if (is_new) groups.push_back({units[i].group == kDenseSmall, 0, {}});
+    if (is_new) {
+      groups.push_back({std::find(std::begin(kFirst), std::end(kFirst), units[i].group) - std::begin(kFirst), 0, {}});
+    }
     groups[found->second].bytes += units[i].bytes;
     groups[found->second].units.push_back(i);
   }
   std::stable_sort(groups.begin(), groups.end(), [](const Group &a, const Group &b) {
-    return a.first != b.first ? a.first : a.bytes < b.bytes;
+    return a.rank != b.rank ? a.rank < b.rank : a.bytes < b.bytes;
   });
 
   std::vector<PinKind> kinds;
@@ -146,16 +150,20 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
     return plan;
   }
 
-  // Pinning the largest units shrinks the ring: every step in size is a candidate bound for streamed units. The
-  // largest bound pins nothing by force and fits, because the budget holds its ring; the first wins on a tie.
+  // Pinning the largest units shrinks the ring: every bound for streamed units that shrinks it by a third is a
+  // candidate. The largest bound pins nothing by force and fits, because the budget holds its ring; the first wins on
+  // a tie.
   const std::vector<PinKind> kinds = kinds_of(units);
   Pins best;
+  std::uint64_t least_ring = kMaxBytes;
   for (const std::uint64_t bound : bounds_of(largest_first)) {
     const auto rest_begin = std::find_if(largest_first.begin(), largest_first.end(),
                                          [bound](std::uint64_t bytes) { return bytes <= bound; });
     const std::uint64_t forced = std::accumulate(largest_first.begin(), rest_begin, std::uint64_t{0});
     if (forced > budget || bound > budget - forced) break;
     const std::uint64_t ring = ring_for(Sizes(rest_begin, largest_first.end()), ring_bytes_min, ring_units);
+    if (ring > least_ring / 3 * 2 + least_ring % 3 * 2 / 3) continue;  // ring > 2/3 of it, without overflow
+    least_ring = ring;
     if (ring > budget - forced) continue;
     Pins pins = fill(units, kinds, bound, forced, budget - forced - ring);
     if (best.pinned.empty() || pins.bytes > best.bytes) best = std::move(pins);

@@ -12,7 +12,7 @@ namespace edgekit {
 struct Unit {
   std::string name;
   std::uint64_t bytes = 0;
-  std::string group;  // "dense small" is pinned first
+  std::string group;  // "dense small" is pinned first, then "expert"
 };
 
 struct ResidencyPlan {

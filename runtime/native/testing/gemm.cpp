@@ -102,8 +102,9 @@ EK_API int ekt_table_scores_float(Gemm *gemm, const edgekit::Table *table, const
 }
 
 EK_API int ekt_table_mix(Gemm *gemm, const edgekit::Table *table, const float *p, std::int64_t p_stride,
-                         std::int64_t rows, float *y, std::int64_t y_stride) {
-  return guarded([&] { edgekit::table_mix(gemm->pool, *table, p, p_stride, rows, y, y_stride, gemm->scratch); });
+                         std::int64_t rows, const float *fine_above, float *y, std::int64_t y_stride) {
+  return guarded(
+      [&] { edgekit::table_mix(gemm->pool, *table, p, p_stride, rows, fine_above, y, y_stride, gemm->scratch); });
 }
 
 #if defined(__x86_64__)

@@ -68,13 +68,14 @@ class HeadBench {
     });
   }
 
-  double mix() {
+  double mix(bool fine) {
     edgekit::AlignedMemory soft(static_cast<std::size_t>(rows_ * hidden_) * sizeof(float));
+    const std::vector<float> above(static_cast<std::size_t>(rows_), fine ? -1.0f : 1.0f);
     for (std::int64_t i = 0; i < rows_ * kStride; ++i) z()[i] = static_cast<float>(i % 997) * 0.001f;
     return seconds([&] {
       for_blocks(kBlockRows, [&](std::int64_t, const edgekit::Table &block) {
-        edgekit::table_mix(pool_, block, z(), kStride, rows_, reinterpret_cast<float *>(soft.data()), hidden_,
-                           scratch_.data());
+        edgekit::table_mix(pool_, block, z(), kStride, rows_, above.data(), reinterpret_cast<float *>(soft.data()),
+                           hidden_, scratch_.data());
       });
     });
   }
@@ -155,7 +156,9 @@ EK_API void ekt_head_bench_close(void *bench) { delete static_cast<HeadBench *>(
 
 EK_API double ekt_head_bench_product(void *bench) { return static_cast<HeadBench *>(bench)->product(); }
 EK_API double ekt_head_bench_scores(void *bench) { return static_cast<HeadBench *>(bench)->scores(); }
-EK_API double ekt_head_bench_mix(void *bench) { return static_cast<HeadBench *>(bench)->mix(); }
+EK_API double ekt_head_bench_mix(void *bench) { return static_cast<HeadBench *>(bench)->mix(true); }
+
+EK_API double ekt_head_bench_coarse_mix(void *bench) { return static_cast<HeadBench *>(bench)->mix(false); }
 EK_API double ekt_head_bench_noise(void *bench) { return static_cast<HeadBench *>(bench)->noise(); }
 EK_API double ekt_head_bench_pass(void *bench, int64_t gumbel, int64_t soft, float softcap, int64_t top_k) {
   return static_cast<HeadBench *>(bench)->pass(gumbel != 0, soft != 0, softcap, top_k);

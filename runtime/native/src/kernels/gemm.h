@@ -55,9 +55,11 @@ void table_scores_float(ThreadPool &pool, const Table &table, const float *x, st
 
 // y [M, table.columns] += p [M, table.rows] @ table (soft embedding). With a table of 8 bits p times the row scales
 // is taken as two signed 8-bit digits with a step for every row of p and 1024 rows of the table (error of an entry
-// at most 1 / 65278 of the largest), else in floats.
+// at most 1 / 65278 of the largest), else in floats. Where none of the 1024 weights exceeds the row's `fine_above` [M],
+// one digit serves: it is rounded up or down (error of an entry below 1 / 127 of the largest) so that sums over
+// neighbours keep their value. Null: two digits everywhere.
 void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
-               float *y, std::int64_t y_stride, void *scratch);
+               const float *fine_above, float *y, std::int64_t y_stride, void *scratch);
 
 // Names of the instruction sets that this process may use, best first ("avx512vnni", "avxvnni", "avx2", "i8mm",
 // "dotprod", "scalar"); null after the last.

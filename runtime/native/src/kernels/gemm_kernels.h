@@ -78,8 +78,10 @@ struct GemmKernels {
   void (*quantize_row)(const float *x, std::int64_t columns, std::int64_t stride, std::int8_t *codes, float *scale,
                        std::int32_t *sum);
   // p * scales = step * (256 * high + low), digits in -128..127; bytes from `columns` to `stride` become zero.
-  void (*split_row)(const float *p, const float *scales, std::int64_t columns, std::int64_t stride, std::int8_t *high,
-                    std::int8_t *low, float *step, std::int32_t *high_sum, std::int32_t *low_sum);
+  // Returns whether a p exceeds `fine_above`; if none does, there is no low digit, and its array is left alone.
+  bool (*split_row)(const float *p, const float *scales, std::int64_t columns, std::int64_t stride, float fine_above,
+                    std::int8_t *high, std::int8_t *low, float *step, std::int32_t *high_sum,
+                    std::int32_t *low_sum);
 
   // Products in floats: the panel is [depth, 64].
   std::int64_t float_tile_rows;

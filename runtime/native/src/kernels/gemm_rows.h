@@ -131,14 +131,21 @@ EK_VECTOR_INLINE void clear(std::int8_t *p, std::int64_t count) {
 constexpr float kSmallest = 1e-33f;
 constexpr std::uint32_t kInfinity = 0x7f800000u;
 
-void quantize_one_row(const float *x, std::int64_t columns, std::int64_t stride, std::int8_t *codes, float *scale,
-                      std::int32_t *sum) {
-  // As integers: the order of magnitudes is the order of their bits, and what is not finite comes out largest.
+// The largest magnitude of the values x(0..count) as bits: magnitudes are ordered as their bits, and what is not finite
+// comes out largest.
+template <typename Value>
+EK_VECTOR_INLINE std::int32_t largest_bits(std::int64_t count, const Value &x) {
   std::int32_t largest = 0;
-  for (std::int64_t k = 0; k < columns; ++k) {
-    const std::int32_t magnitude = static_cast<std::int32_t>(float_bits(x[k]) & 0x7fffffffu);
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::int32_t magnitude = static_cast<std::int32_t>(float_bits(x(k)) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
   }
+  return largest;
+}
+
+void quantize_one_row(const float *x, std::int64_t columns, std::int64_t stride, std::int8_t *codes, float *scale,
+                      std::int32_t *sum) {
+  const std::int32_t largest = largest_bits(columns, [&](std::int64_t k) { return x[k]; });
   const float most = float_of_bits(static_cast<std::uint32_t>(largest));
   const bool finite = static_cast<std::uint32_t>(largest) < kInfinity;
   std::int32_t total = 0;
@@ -162,38 +169,69 @@ void quantize_one_row(const float *x, std::int64_t columns, std::int64_t stride,
 // The largest number of steps: digits 127 and 127.
 constexpr float kMostSteps = 127.0f * 256.0f + 127.0f;
 
-void split_one_row(const float *p, const float *scales, std::int64_t columns, std::int64_t stride, std::int8_t *high,
-                   std::int8_t *low, float *step, std::int32_t *high_sum, std::int32_t *low_sum) {
-  std::int32_t largest = 0;
-  for (std::int64_t k = 0; k < columns; ++k) {
-    const std::int32_t magnitude = static_cast<std::int32_t>(float_bits(p[k] * scales[k]) & 0x7fffffffu);
-    largest = magnitude > largest ? magnitude : largest;
+// What is added before the lower eight bits are dropped: 0..255 in an order in which every stretch is spread evenly
+// (the bits of the index reversed), so that a sum over a stretch is rounded to its value and not to zero.
+struct Dither {
+  std::uint8_t at[256];
+};
+
+constexpr Dither make_dither() {
+  Dither dither{};
+  for (int i = 0; i < 256; ++i) {
+    int reversed = 0;
+    for (int bit = 0; bit < 8; ++bit) reversed |= (i >> bit & 1) << (7 - bit);
+    dither.at[i] = static_cast<std::uint8_t>(reversed);
   }
+  return dither;
+}
+
+constexpr Dither kDither = make_dither();
+
+bool split_one_row(const float *p, const float *scales, std::int64_t columns, std::int64_t stride, float fine_above,
+                   std::int8_t *high, std::int8_t *low, float *step, std::int32_t *high_sum, std::int32_t *low_sum) {
+  const std::int32_t largest = largest_bits(columns, [&](std::int64_t k) { return p[k] * scales[k]; });
   const float most = float_of_bits(static_cast<std::uint32_t>(largest));
   const bool finite = static_cast<std::uint32_t>(largest) < kInfinity;
+  const std::int32_t weight = largest_bits(columns, [&](std::int64_t k) { return p[k]; });
+  const bool fine = !(float_of_bits(static_cast<std::uint32_t>(weight)) <= fine_above);
   std::int32_t high_total = 0, low_total = 0;
-  if (finite && most >= kSmallest) {
+  if (!finite || most < kSmallest) {
+    clear(high, columns);
+    if (fine) clear(low, columns);
+    *step = finite ? 0.0f : most;
+  } else {
     const float factor = kMostSteps / most;
-    for (std::int64_t k = 0; k < columns; ++k) {
-      // The low digit is what remains after rounding to a multiple of 256, so that it is within -128..127.
-      const std::uint32_t steps = rounded_bits(p[k] * scales[k] * factor) & 0xffffu;
-      const std::int32_t low_digit = static_cast<std::int8_t>(steps & 0xffu);
-      const std::int32_t high_digit = static_cast<std::int8_t>(((steps + 0x80u) >> 8) & 0xffu);
-      high[k] = static_cast<std::int8_t>(high_digit);
-      low[k] = static_cast<std::int8_t>(low_digit);
-      high_total += high_digit;
-      low_total += low_digit;
+    if (fine) {
+      for (std::int64_t k = 0; k < columns; ++k) {
+        // The low digit is what remains after rounding to a multiple of 256, so that it is within -128..127.
+        const std::uint32_t steps = rounded_bits(p[k] * scales[k] * factor) & 0xffffu;
+        const std::int32_t low_digit = static_cast<std::int8_t>(steps & 0xffu);
+        const std::int32_t high_digit = static_cast<std::int8_t>(((steps + 0x80u) >> 8) & 0xffu);
+        high[k] = static_cast<std::int8_t>(high_digit);
+        low[k] = static_cast<std::int8_t>(low_digit);
+        high_total += high_digit;
+        low_total += low_digit;
+      }
+    } else {
+      for (std::int64_t first = 0; first < columns; first += 256) {
+        const std::int64_t count = columns - first < 256 ? columns - first : 256;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::uint32_t bits = rounded_bits(p[first + i] * scales[first + i] * factor) & 0xffffu;
+          const std::int32_t steps = static_cast<std::int16_t>(bits);
+          const std::int32_t digit = (steps + kDither.at[i]) >> 8;
+          const std::int32_t high_digit = digit > 127 ? 127 : digit;
+          high[first + i] = static_cast<std::int8_t>(high_digit);
+          high_total += high_digit;
+        }
+      }
     }
     *step = most / kMostSteps;
-  } else {
-    clear(high, columns);
-    clear(low, columns);
-    *step = finite ? 0.0f : most;
   }
   clear(high + columns, stride - columns);
-  clear(low + columns, stride - columns);
+  if (fine) clear(low + columns, stride - columns);
   *high_sum = high_total;
   *low_sum = low_total;
+  return fine;
 }
 
 }  // namespace

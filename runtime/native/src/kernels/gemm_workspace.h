@@ -44,6 +44,7 @@ struct MixDigits {
   float steps[kChunkRows];
   std::int32_t high_sums[kChunkRows];
   std::int32_t low_sums[kChunkRows];
+  bool fine[kChunkRows];  // whether there are low digits; those of all such rows are moved together
 };
 
 // What a piece of a panel leaves for the one that ends last, see share_panels.

@@ -1,5 +1,7 @@
 // Products with the rows of a vocabulary table, which are stored row by row because single rows are read too:
 // panels are put together while a product runs.
+#include <cstring>
+
 #include "error.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_kernels.h"
@@ -18,33 +20,57 @@ PanelOutput panel_output(std::int64_t panel, std::int64_t outputs, float *y, std
   return out;
 }
 
+// Moves sums [count, 64] to the rows that are fine, as many, and makes those of the others zero.
+void spread_rows(const bool *fine, std::int64_t rows, std::int64_t count, Sums &sums) {
+  constexpr std::size_t kBytes = kPanelRows * sizeof(std::int32_t);
+  for (std::int64_t row = rows - 1; row >= 0; --row) {
+    std::int32_t *to = sums.integers + row * kPanelRows;
+    if (!fine[row]) {
+      std::memset(to, 0, kBytes);
+    } else if (--count < row) {
+      std::memcpy(to, sums.integers + count * kPanelRows, kBytes);
+    }
+  }
+}
+
 // y += p @ table for a chunk of rows and kMixColumns rows of an 8-bit table.
 void mix_codes(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
-               float *y, std::int64_t y_stride, void *scratch) {
+               const float *fine_above, float *y, std::int64_t y_stride, void *scratch) {
   const GemmKernels &kernels = gemm_kernels();
   MixDigits &digits = mix_digits(scratch);
   const std::int64_t filled = round_up(table.rows, 64);
   pool.run(rows, [&](std::int64_t row, int) {
-    kernels.split_row(p + row * p_stride, table.scales, table.rows, filled, digits.high + row * kMixStride,
-                      digits.low + row * kMixStride, digits.steps + row, digits.high_sums + row,
-                      digits.low_sums + row);
+    // Nothing is at most -1.
+    digits.fine[row] =
+        kernels.split_row(p + row * p_stride, table.scales, table.rows, filled, fine_above ? fine_above[row] : -1.0f,
+                          digits.high + row * kMixStride, digits.low + row * kMixStride, digits.steps + row,
+                          digits.high_sums + row, digits.low_sums + row);
   });
+  std::int64_t fine_rows = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (!digits.fine[row]) continue;
+    if (fine_rows < row) {
+      std::memcpy(digits.low + fine_rows * kMixStride, digits.low + row * kMixStride,
+                  static_cast<std::size_t>(filled));
+    }
+    ++fine_rows;
+  }
   pool.run(ceil_div(table.columns, kPanelRows), [&](std::int64_t task, int thread) {
     Workspace &work = workspace(pool, scratch, thread);
     PanelOutput out = panel_output(task, table.columns, y, y_stride);
     over_chunks(table.rows, kBlockColumns, [&](std::int64_t first, std::int64_t depth) {
       kernels.pack_columns(table.codes + first * table.columns + task * kPanelRows, table.columns, depth, out.columns,
                            work.block);
-      over_tiles(rows, kernels.tile_rows, [&](std::int64_t row, std::int64_t height) {
-        const std::int64_t quads = ceil_div(depth, kQuad);
-        const std::int64_t from = row * kMixStride + first;
-        const std::int64_t to = row * kPanelRows;
-        kernels.tile(digits.high + from, kMixStride, height, work.block, quads, work.sums.integers + to, first > 0,
-                     nullptr);
-        kernels.tile(digits.low + from, kMixStride, height, work.block, quads, work.second_sums.integers + to,
-                     first > 0, nullptr);
-      });
+      const auto multiply = [&](const std::int8_t *codes, std::int64_t count, Sums &sums) {
+        over_tiles(count, kernels.tile_rows, [&](std::int64_t row, std::int64_t height) {
+          kernels.tile(codes + row * kMixStride + first, kMixStride, height, work.block, ceil_div(depth, kQuad),
+                       sums.integers + row * kPanelRows, first > 0, nullptr);
+        });
+      };
+      multiply(digits.high, rows, work.sums);
+      multiply(digits.low, fine_rows, work.second_sums);
     });
+    spread_rows(digits.fine, rows, fine_rows, work.second_sums);
     out.x_scales = digits.steps;
     out.x_sums = digits.high_sums;
     kernels.finish_mix(work.sums.integers, work.second_sums.integers, rows, digits.low_sums, out);
@@ -139,7 +165,7 @@ void table_scores_float(ThreadPool &pool, const Table &table, const float *x, st
 }
 
 void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
-               float *y, std::int64_t y_stride, void *scratch) {
+               const float *fine_above, float *y, std::int64_t y_stride, void *scratch) {
   over_chunks(rows, kChunkRows, [&](std::int64_t first_row, std::int64_t count) {
     const float *some_p = p + first_row * p_stride;
     float *some_y = y + first_row * y_stride;
@@ -148,7 +174,8 @@ void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_
       return;
     }
     over_chunks(table.rows, kMixColumns, [&](std::int64_t first, std::int64_t depth) {
-      mix_codes(pool, table_rows(table, first, depth), some_p + first, p_stride, count, some_y, y_stride, scratch);
+      mix_codes(pool, table_rows(table, first, depth), some_p + first, p_stride, count,
+                fine_above ? fine_above + first_row : nullptr, some_y, y_stride, scratch);
     });
   });
 }

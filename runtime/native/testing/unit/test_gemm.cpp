@@ -145,10 +145,12 @@ class Case {
         sixteen_(random_, 16, shape.outputs, shape.columns, 0),
         table_(random_, 8, shape.outputs, shape.columns),
         wide_table_(random_, 16, shape.outputs, shape.columns),
-        p_(shape.rows * shape.outputs) {
+        p_(shape.rows * shape.outputs),
+        fine_above_(shape.rows) {
     for (std::int64_t i = 0; i < x_.size(); ++i) x_[i] = random_.signed_unit();
     for (std::int64_t i = 0; i < bias_.size(); ++i) bias_[i] = random_.signed_unit();
     for (std::int64_t i = 0; i < p_.size(); ++i) p_[i] = 1.0f + random_.signed_unit();
+    for (std::int64_t i = 0; i < fine_above_.size(); ++i) fine_above_[i] = 2.0f + random_.signed_unit();
     if (shape.group > 0) {
       four_ = std::make_unique<StoredMatrix>(random_, 4, shape.outputs, shape.columns, shape.group);
       other_four_ = std::make_unique<StoredMatrix>(random_, 4, shape.outputs, shape.columns, shape.group);
@@ -189,7 +191,8 @@ class Case {
       }));
       results.arrays.push_back(result(
           [&](float *y) {
-            table_mix(pool_, *table, p_.data(), shape_.outputs, shape_.rows, y, columns + kGap, scratch_.data());
+            table_mix(pool_, *table, p_.data(), shape_.outputs, shape_.rows, fine_above_.data(), y, columns + kGap,
+                      scratch_.data());
           },
           columns));
     }
@@ -239,6 +242,7 @@ class Case {
   StoredMatrix eight_, other_eight_, sixteen_;
   StoredTable table_, wide_table_;
   Array<float> p_;
+  Array<float> fine_above_;
   std::unique_ptr<StoredMatrix> four_, other_four_;
   QuantizedRows rounded_;
 };
