@@ -8,13 +8,14 @@ layout of its own: it supplies the placeholders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.fx import Node
 
 from edgekit.export import ops
 from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec, stored_form
@@ -30,12 +31,15 @@ EXAMPLE_T, EXAMPLE_P = 12, 7
 
 @dataclass(frozen=True)
 class Program:
-    """An exported graph: names of its inputs in order (weights under `w.`), and of its outputs."""
+    """An exported graph: names of its inputs in order (weights under `w.`), and of its outputs. `axes` names
+    the lengths among the sizes of its inputs, by input and axis.
+    """
 
     name: str
     exported: ExportedProgram
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    axes: Mapping[str, Mapping[int, str]]
 
 
 class _LayerCall(nn.Module):
@@ -138,7 +142,16 @@ def _export(
 
     shapes = {"inputs": shape_of(inputs, axes), "w": shape_of(w, weight_axes or {})}
     exported = torch.export.export(module.eval(), (inputs, w), dynamic_shapes=shapes)
-    return Program(name, exported, (*inputs, *(f"w.{n}" for n in w)), outputs)
+    named = axes | {f"w.{n}": sizes for n, sizes in (weight_axes or {}).items()}
+    return Program(name, exported, (*inputs, *(f"w.{n}" for n in w)), outputs, named)
+
+
+def call_arguments(node: Node) -> dict[str, Any]:
+    """The arguments of a call in an exported graph by name, defaults included."""
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    given = dict(zip((a.name for a in arguments), node.args, strict=False))
+    return defaults | given | node.kwargs
 
 
 def layer_program(

@@ -9,6 +9,10 @@ class EngineUnavailable(EdgekitError):
     """The engine's packages are missing, too old, or cannot compute correctly on this machine."""
 
 
+class EngineFailed(EdgekitError):
+    """The engine refused a program or its inputs."""
+
+
 class UnsupportedBundle(EdgekitError):
     """The bundle is whole, but not something that this engine or version runs."""
 

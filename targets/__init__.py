@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgekit.flashload.errors import EdgekitError
 
-TARGETS = ("host",)
+TARGETS = ("host", "mac")
 
 
 class UnknownTarget(EdgekitError):

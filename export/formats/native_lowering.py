@@ -39,7 +39,7 @@ from torch.fx import Node
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import native_fusion
 from edgekit.export.formats.native_fusion import Op, Shape, Value, Weight
-from edgekit.export.programs import Program
+from edgekit.export.programs import Program, call_arguments
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 Arguments = dict[str, Any]
@@ -79,7 +79,7 @@ class _Lowering:
         elif node.op == "call_function" and node.target in _IGNORED:
             return
         elif node.op == "call_function" and node.target in _NODES:
-            self.known[node] = _NODES[node.target](self, node, _arguments(node))
+            self.known[node] = _NODES[node.target](self, node, call_arguments(node))
         else:
             self.refuse(node, "has no form as an op")
 
@@ -143,14 +143,6 @@ class _Lowering:
         outputs = tuple(Value(self.shape(node, t)) for t in (made if several else [made]))
         self.ops.append(Op(name, inputs, weights, list(outputs), attributes, node.name))
         return outputs if several else outputs[0]
-
-
-def _arguments(node: Node) -> Arguments:
-    """The arguments of a call by name, defaults included."""
-    arguments = node.target._schema.arguments  # type: ignore[union-attr]
-    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
-    given = dict(zip((a.name for a in arguments), node.args, strict=False))
-    return defaults | given | node.kwargs
 
 
 def _rms_norm(low: _Lowering, node: Node, a: Arguments) -> Any:

@@ -10,7 +10,7 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.engines.base import Engine
 from edgekit.runtime.errors import UnsupportedBundle
 
-ENGINES = ("onnx",)
+ENGINES = ("onnx", "mlx")
 
 
 def create(folder: Path, manifest: Manifest, threads: int) -> Engine:
@@ -24,4 +24,8 @@ def create(folder: Path, manifest: Manifest, threads: int) -> Engine:
         from edgekit.runtime.engines.onnx import OnnxEngine
 
         return OnnxEngine(folder, manifest, threads)
+    if name == "mlx":
+        from edgekit.runtime.engines.mlx import MlxEngine
+
+        return MlxEngine(folder, manifest, threads)
     raise UnsupportedBundle(f"{folder}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.engines.base import Arrays, Experts
-from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.unpack import unpack_int4
@@ -21,10 +21,6 @@ from edgekit.runtime.unpack import unpack_int4
 LAYOUT = "onnx-1"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
-
-
-class EngineFailed(EdgekitError):
-    """ONNX Runtime refused a program or its inputs."""
 
 
 class OnnxEngine:
@@ -78,42 +74,16 @@ class OnnxEngine:
             out = self._run(program, entry, inputs, weights)
             return out["y"], out["k"], out["v"]
         first = self._run(program + ".before", entry["before"], inputs, weights)
-        mixed = self._mix(
-            program,
-            entry["expert"],
+        mixed = mix(
             first["experts.x"],
             first["experts.index"],
             first["experts.weight"],
             experts,
+            lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
         )
         last = self._run(program + ".after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
         out = {**first, **last}
         return out["y"], out["k"], out["v"]
-
-    def _mix(
-        self,
-        program: str,
-        entry: dict[str, Any],
-        x: Floats,
-        index: np.ndarray,
-        weight: Floats,
-        experts: Experts,
-    ) -> Floats:
-        """Each expert on its rows, in the order they arrive; added up per token in the order of expert
-        index.
-        """
-        parts = np.empty((*index.shape, x.shape[1]), np.float32)
-        for e, tensors in experts:
-            token, slot = np.nonzero(index == e)
-            if token.size:
-                y = self._run(program + ".expert", entry, {"x": x[token]}, tensors)["y"]
-                parts[token, slot] = y * weight[token, slot, None]
-        order = np.argsort(index, axis=1, kind="stable")[..., None]
-        parts = np.take_along_axis(parts, order, 1)
-        total = parts[:, 0].copy()
-        for j in range(1, parts.shape[1]):
-            total += parts[:, j]
-        return total
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}

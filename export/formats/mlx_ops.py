@@ -1,0 +1,211 @@
+"""`edgekit::` and aten operators in MLX, one function each: how a layer's graph is said in MLX's words.
+
+Programs are exported for any length, which rules out what MLX has no shape rule for: slices, splits, views
+as another type, and broadcasts to a given shape. Halves are therefore gathered by constant indices, and the
+gate and up halves of an expert are matrices of their own.
+
+All arithmetic is float32, whatever the type of the stored scales: residual streams pass what float16 holds,
+and MLX's processor kernels for x86 sum half precision in half precision (49 dB a layer of width 1024 against
+the same codes, where float16 scales alone leave 75).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import torch
+
+from edgekit.export.formats.mlx_layout import Form
+
+aten, edgekit = torch.ops.aten, torch.ops.edgekit
+Arguments = dict[str, Any]
+
+
+class Refused(Exception):
+    """A node that has no form in MLX; says why."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A stored matrix [N, K] while its program is traced; scales and biases only where `form` has groups."""
+
+    form: Form
+    weight: mx.array
+    scales: mx.array | None = None
+    biases: mx.array | None = None
+
+    def product(self, x: mx.array, transpose: bool = True) -> mx.array:
+        """x [..., K] times the transposed matrix; x [..., N] times the matrix if not `transpose`."""
+        if self.scales is None:
+            weight = self.weight.astype(mx.float32)
+            return mx.matmul(x, mx.swapaxes(weight, -1, -2) if transpose else weight)
+        form = self.form
+        return mx.quantized_matmul(
+            x, self.weight, self.scales, self.biases, transpose, form.group_size, form.bits
+        )
+
+
+def _columns(x: mx.array, start: int, stop: int) -> mx.array:
+    """x[..., start:stop]."""
+    index = np.arange(start, stop, dtype=np.uint32).reshape((1,) * (x.ndim - 1) + (-1,))
+    return mx.take_along_axis(x, mx.array(index), -1)
+
+
+def rms_norm(a: Arguments) -> mx.array:
+    return mx.fast.rms_norm(a["x"], a["weight"], a["eps"])
+
+
+def linear(a: Arguments) -> mx.array:
+    y: mx.array = a["weight"].product(a["x"])
+    return y if a["bias"] is None else y + a["bias"]
+
+
+def rope(a: Arguments) -> mx.array:
+    x, cos, sin = a["x"], a["cos"], a["sin"]
+    half, width = cos.shape[-1], x.shape[-1]
+    first, second = _columns(x, 0, half), _columns(x, half, 2 * half)
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    if 2 * half < width:
+        parts.append(_columns(x, 2 * half, width))
+    return mx.concatenate(parts, -1)
+
+
+def attention(a: Arguments) -> mx.array:
+    # mx.fast has it too, but traced without a GPU it is recorded as these operators, with a mask of the
+    # traced lengths.
+    q, mask = a["q"] * a["scale"], a["mask"]
+    keys, values = mx.concatenate([a["prefix_k"], a["k"]], 2), mx.concatenate([a["prefix_v"], a["v"]], 2)
+    repeat = q.shape[1] // keys.shape[1]
+    if repeat > 1:
+        q = mx.unflatten(q, 1, (keys.shape[1], repeat))
+        keys, values = mx.expand_dims(keys, 2), mx.expand_dims(values, 2)
+    scores = mx.matmul(q, mx.swapaxes(keys, -1, -2))
+    if mask is not None:
+        scores = scores + mask
+    out = mx.matmul(mx.softmax(scores, -1, precise=True), values)
+    return mx.flatten(out, 1, 2) if repeat > 1 else out
+
+
+def activated(gate: mx.array, up: mx.array, kind: str) -> mx.array:
+    """activation(gate) * up."""
+    if kind == "gelu_tanh":  # 0.5 (1 + tanh(u)) is sigmoid(2 u), which loses no digits where tanh nears -1
+        inner = (2 * (2 / np.pi) ** 0.5) * (gate + 0.044715 * gate * gate * gate)
+        return gate * mx.sigmoid(inner) * up
+    return gate * mx.sigmoid(gate) * up
+
+
+def gated_act(a: Arguments) -> mx.array:
+    return activated(a["gate"], a["up"], a["kind"])
+
+
+def expert(x: mx.array, gate: Matrix, up: Matrix, down: Matrix, kind: str) -> mx.array:
+    """One expert on its rows: down(act(gate x) * up x)."""
+    return down.product(activated(gate.product(x), up.product(x), kind))
+
+
+def vocab_logits(a: Arguments) -> mx.array:
+    logits, cap = a["table"].product(a["x"]), a["softcap"]
+    return mx.tanh(logits / cap) * cap if cap > 0 else logits
+
+
+def vocab_head(a: Arguments) -> list[mx.array]:
+    z = vocab_logits(a) / a["temperature"]
+    top = mx.max(z, -1, keepdims=True)
+    e = mx.exp(z - top)
+    out = [mx.squeeze(top, -1), mx.argmax(z, -1), mx.sum(e, -1), mx.sum(e * z, -1)]
+    if a["noise"] is not None:
+        score = z + a["noise"]
+        sample = mx.argmax(score, -1, keepdims=True)
+        out += [mx.max(score, -1), mx.squeeze(sample, -1)]
+        out += [mx.squeeze(mx.take_along_axis(z, sample, -1), -1)]
+    if a["soft"]:
+        out.append(a["table"].product(e, transpose=False))
+    return out
+
+
+def _last_axis(a: Arguments, dim: int) -> None:
+    if dim not in (-1, a["self"].ndim - 1):
+        raise Refused(f"works along axis {dim}; the last one alone has a form")
+
+
+def _binary(function: Callable[[Any, Any], mx.array]) -> Callable[[Arguments], mx.array]:
+    def handle(a: Arguments) -> mx.array:
+        if a.get("alpha", 1) != 1:
+            raise Refused("has a factor for its second argument")
+        return function(a["self"], a["other"])
+
+    return handle
+
+
+def _softmax(a: Arguments) -> mx.array:
+    _last_axis(a, a["dim"])
+    return mx.softmax(a["self"], -1, precise=True)
+
+
+def _topk(a: Arguments) -> tuple[mx.array, mx.array]:
+    _last_axis(a, a["dim"])
+    if not (a["largest"] and a["sorted"]):
+        raise Refused("does not sort the largest")
+    index = _columns(mx.argsort(-a["self"], -1), 0, a["k"])
+    return mx.take_along_axis(a["self"], index, -1), index
+
+
+def _sum(a: Arguments) -> mx.array:
+    if len(a["dim"] or ()) != 1:
+        raise Refused("sums over several axes")
+    return mx.sum(a["self"], a["dim"][0], keepdims=a["keepdim"])
+
+
+def _index(a: Arguments) -> mx.array:
+    if a["self"].ndim != 1 or len(a["indices"]) != 1:
+        raise Refused("indexes something else than a vector")
+    return mx.take(a["self"], a["indices"][0], 0)
+
+
+def _index_select(a: Arguments) -> mx.array:
+    if a["self"].ndim != 1:
+        raise Refused("selects from something else than a vector")
+    return mx.take(a["self"], a["index"], 0)
+
+
+def _transpose(a: Arguments) -> mx.array:
+    return mx.swapaxes(a["self"], a["dim0"], a["dim1"])
+
+
+def _to(a: Arguments) -> mx.array:
+    if a["dtype"] != torch.float32:
+        raise Refused(f"converts to {a['dtype']}; float32 alone has a form")
+    return a["self"]  # nothing else is computed with
+
+
+#: What a node becomes: arguments by name -> array or arrays. `edgekit::experts` is not
+#: among them: layers are cut there, see `mlx_graph`. Nodes that only give another shape are handled there.
+NODES: dict[Any, Callable[[Arguments], Any]] = {
+    edgekit.rms_norm.default: rms_norm,
+    edgekit.linear.default: linear,
+    edgekit.rope.default: rope,
+    edgekit.attention.default: attention,
+    edgekit.gated_act.default: gated_act,
+    edgekit.vocab_logits.default: vocab_logits,
+    edgekit.vocab_head.default: vocab_head,
+    aten.add.Tensor: _binary(mx.add),
+    aten.sub.Tensor: _binary(mx.subtract),
+    aten.mul.Tensor: _binary(mx.multiply),
+    aten.div.Tensor: _binary(mx.divide),
+    aten.softmax.int: _softmax,
+    aten.topk.default: _topk,
+    aten.sum.dim_IntList: _sum,
+    aten.index.Tensor: _index,
+    aten.index_select.default: _index_select,
+    aten.transpose.int: _transpose,
+    aten.to.dtype: _to,
+}
+#: Nodes that only give another shape, which is taken from what they make.
+RESHAPES = {
+    aten.view.default, aten.view_as.default, aten.reshape.default, aten.unflatten.int,
+    aten.flatten.using_ints, aten.unsqueeze.default,
+}  # fmt: skip

@@ -1,0 +1,204 @@
+"""MLX: on the GPU of a Mac, or on a processor. Weights are copied into arrays of MLX's for the call alone,
+and every program is evaluated before it returns: nothing refers to the ring afterwards.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgekit.flashload.manifest import Manifest
+from edgekit.runtime import mlx_version
+from edgekit.runtime.engines.base import Arrays, Experts
+from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.head import TilePart
+from edgekit.runtime.sampling.types import Floats
+
+LAYOUT = "mlx-1"
+_INSTALL = "pip install 'edgekit[mlx]'"
+#: Types of arguments in the manifest: what their arrays have. numpy holds bfloat16 as its bits.
+_ARRAYS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16),
+    "U32": np.dtype(np.uint32), "I64": np.dtype(np.int64),
+}  # fmt: skip
+#: Sessions of several threads share one stream, which takes the work of one at a time.
+_BUSY = threading.Lock()
+_streams: list[Any] = []
+
+
+class MlxEngine:
+    """Runs the programs of an `mlx` bundle on MLX's default device.
+
+    Raises:
+        EngineUnavailable: mlx is missing, or a version whose function files edgekit does not know.
+        UnsupportedBundle: the bundle's programs are not this engine's, or of another version of MLX.
+    """
+
+    name = "mlx"
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        """MLX decides about threads itself."""
+        try:
+            import mlx.core as mx
+
+            version = mlx_version.installed()
+        except ImportError as error:
+            raise EngineUnavailable(f"the mlx engine needs mlx: {_INSTALL}") from error
+        if not mlx_version.reads(version):
+            raise EngineUnavailable(
+                f"mlx {version} is not one that edgekit knows ({mlx_version.REQUIREMENT}); {_INSTALL}"
+            )
+        programs = manifest.programs
+        if programs.get("format") != "mlx" or programs.get("layout") != LAYOUT:
+            found = f"{programs.get('format')}/{programs.get('layout')}"
+            raise UnsupportedBundle(
+                f"{folder}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; export the bundle again"
+            )
+        _check_version(str(programs.get("mlx")), folder)
+        self._mx, self._folder, self._entries = mx, folder, programs["entries"]
+        self._device = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
+        self._functions: dict[str, Any] = {}
+        with _BUSY:
+            if not _streams:
+                # Imported functions run on the first stream that the process made for their device, and an
+                # ordinary stream runs in the thread alone that made it.
+                _streams.append(mx.new_thread_unsafe_stream(mx.default_device()))
+
+    def layer(
+        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
+    ) -> tuple[Floats, Floats, Floats]:
+        entry = self._entries[program]
+        if "before" not in entry:
+            out = self._run(program, entry, inputs, weights)
+            return out["y"], out["k"], out["v"]
+        first = self._run(f"{program}.before", entry["before"], inputs, weights)
+        mixed = mix(
+            first["experts.x"],
+            first["experts.index"],
+            first["experts.weight"],
+            experts,
+            lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
+        )
+        last = self._run(f"{program}.after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
+        out = {**first, **last}
+        return out["y"], out["k"], out["v"]
+
+    def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
+        inputs = {"embedded": embedded, "soft": soft}
+        return self._run("self_conditioning", self._entries["self_conditioning"], inputs, weights)["y"]
+
+    def final(self, x: Floats, weights: Arrays) -> Floats:
+        return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
+
+    def head_tile(
+        self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
+    ) -> TilePart:
+        name = "head" + ("_sample" if noise is not None else "") + ("_soft" if soft else "")
+        inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
+        if noise is not None:
+            inputs["noise"] = noise
+        out = self._run(name, self._entries[name], inputs, _table(table))
+        return TilePart(
+            out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
+            out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
+        )  # fmt: skip
+
+    def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
+        inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
+        return self._run("head_logits", self._entries["head_logits"], inputs, _table(table))["z"]
+
+    def scratch_bytes(self) -> int:
+        return int(self._mx.get_cache_memory())
+
+    def statistics(self) -> dict[str, Any]:
+        return {"engine": self.name, "device": self._device, "scratch_bytes": self.scratch_bytes()}
+
+    def _run(
+        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays
+    ) -> dict[str, np.ndarray]:
+        mx = self._mx
+        function = self._function(name, entry)
+        lengths: dict[str, int] = {}
+        arguments = [self._argument(name, wanted, inputs, weights, lengths) for wanted in entry["inputs"]]
+        try:
+            with _BUSY:
+                outputs = function(*arguments)
+                del arguments
+                mx.eval(outputs)
+        except (ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            if "There is no Stream" in reason:
+                reason += (
+                    "; mlx was in use before the session was opened: open it first, or use it in that thread"
+                )
+            raise EngineFailed(f"mlx failed in program {name}: {reason}") from error
+        results = {
+            o["name"]: np.array(array, _ARRAYS[o["dtype"]])
+            for o, array in zip(entry["outputs"], outputs, strict=True)
+        }
+        del outputs
+        # What MLX keeps of freed arrays would come on top of the budget.
+        mx.clear_cache()
+        return results
+
+    def _argument(
+        self, name: str, wanted: dict[str, Any], inputs: Arrays, weights: Arrays, lengths: dict[str, int]
+    ) -> Any:
+        """An array of MLX's own. Functions do not check sizes: a wrong one would read beyond the array."""
+        label, dtype = wanted["name"], wanted["dtype"]
+        source, key = (weights, label[2:]) if label.startswith("w.") else (inputs, label)
+        if key not in source:
+            raise EngineFailed(
+                f"program {name} takes {key}, which its run does not hold; export the bundle again"
+            )
+        array = source[key]
+        sizes = [
+            lengths.setdefault(n, have) if isinstance(n, str) else n
+            for n, have in zip(wanted["shape"], array.shape, strict=False)
+        ]
+        if array.dtype != _ARRAYS[dtype] or len(wanted["shape"]) != array.ndim or list(array.shape) != sizes:
+            raise EngineFailed(
+                f"program {name} takes {key} as {dtype} {wanted['shape']}, not as {array.dtype} "
+                f"{list(array.shape)}; export the bundle again"
+            )
+        made = self._mx.array(array)
+        return made.view(self._mx.bfloat16) if dtype == "BF16" else made
+
+    def _function(self, name: str, entry: dict[str, Any]) -> Any:
+        if name not in self._functions:
+            path = self._folder / entry[self._device]["file"]
+            _check_version(_written_by(path), path)
+            try:
+                self._functions[name] = self._mx.import_function(str(path))
+            except (ValueError, RuntimeError, MemoryError) as error:
+                reason = " ".join(str(error).split())
+                raise EngineFailed(f"{path}: mlx cannot load it: {reason}") from error
+        return self._functions[name]
+
+
+def _check_version(version: str, where: Path) -> None:
+    """Before MLX sees the files: it fails in ways that do not name the cause."""
+    if not mlx_version.reads(version):
+        raise UnsupportedBundle(
+            f"{where}: its functions were written by mlx {version}, whose files "
+            f"{mlx_version.REQUIREMENT} does not read; export the bundle again"
+        )
+
+
+def _written_by(path: Path) -> str:
+    """The version that a function's file begins with."""
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            return file.read(min(length, 64)).decode("utf-8", "replace")
+    except (OSError, struct.error) as error:
+        raise EngineFailed(f"{path}: cannot be read ({error}); copy or export the bundle again") from error
+
+
+def _table(table: Arrays) -> dict[str, np.ndarray]:
+    return {"table." + name: value for name, value in table.items()}

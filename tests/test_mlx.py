@@ -1,0 +1,660 @@
+"""The MLX bundle end to end: engine against reference, stored codes against the quantizer's, and what MLX
+itself reads in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bundles
+import numpy as np
+import pytest
+import torch
+from bundles import TILE_BYTES, make_bundle, quantized_reference
+from checkpoints import write_checkpoint
+from click.testing import CliRunner
+from reference_denoiser import ReferenceDenoiser
+from torch import nn
+from watched import run_watched
+
+from edgekit.export import formats
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.ops import unpack_codes
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.programs import Program
+from edgekit.export.quantize import Override, Scheme
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import BudgetExceeded, EdgekitError
+from edgekit.runtime import engines, mlx_version
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
+from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.text import Tokenizer
+from edgekit.tools.cli import main
+
+mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
+
+Case = tuple[Path, Any]
+#: Small models that MLX's groups divide. Fewer layers than the defaults, but one of each kind.
+SMALL: dict[str, dict[str, Any]] = {
+    "diffusion_gemma": {"intermediate_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2},
+    "llada": {"n_layers": 2, "n_kv_heads": 2},
+    "llada_moe": {"num_hidden_layers": 2},
+    "dream": {"num_hidden_layers": 2, "num_attention_heads": 8},
+}
+#: Every family and every preset, each twice.
+CASES = [
+    ("diffusion_gemma", "mixed4"), ("diffusion_gemma", "bf16"), ("llada", "int4"), ("llada", "int8"),
+    ("llada_moe", "mixed4"), ("llada_moe", "int8"), ("dream", "int4"), ("dream", "bf16"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda c: "-".join(c))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A bundle with float32 scales, and the reference model holding the same codes."""
+    family, preset = request.param
+    scheme = Scheme(preset, 32)
+    folder = tmp_path_factory.mktemp("mlx")
+    bundle = make_bundle(folder, family, scheme, program_format="mlx", precision="float32", **SMALL[family])
+    return bundle, quantized_reference(folder / "checkpoint", scheme, "mlx")
+
+
+class Layers:
+    """Runs the reference's layers on the inputs of the engine's, and keeps both outputs."""
+
+    def __init__(self, session: Session, model: Any) -> None:
+        self._model, self._layer = model, session._engine.layer
+        self.pairs: list[tuple[str, np.ndarray, np.ndarray]] = []
+        self._next: Iterator[int] = iter(())
+        session._engine.layer = self  # type: ignore[assignment,method-assign]
+
+    @torch.no_grad()
+    def __call__(self, program: str, inputs: Any, weights: Any, experts: Any) -> Any:
+        layers = self._model.architecture.layers
+        index = next(self._next, None)
+        if index is None:
+            self._next = iter(range(1, len(layers)))
+            index = 0
+        t = {name: torch.tensor(value) for name, value in inputs.items()}
+        arguments = (t[n] for n in ("x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"))
+        expected = layers[index].module(*arguments, self._model._unit(f"layers.{index}."))
+        got = self._layer(program, inputs, weights, experts)
+        for name, a, b in zip("ykv", got, expected, strict=True):
+            self.pairs.append((f"layer {index} {name}", a, b.numpy()))
+        return got
+
+
+def decibels(got: np.ndarray, expected: np.ndarray) -> float:
+    """Peak signal to noise ratio."""
+    error = np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))
+    return float(20 * np.log10(np.abs(expected).max() / error))
+
+
+def test_layers_and_scores_equal_the_reference(case: Case) -> None:
+    bundle, model = case
+    with Session(bundle) as session:
+        layers = Layers(session, model)
+        out, expected = bundles.passes(session, model)
+    assert out.logits is not None
+    passes = 4 if model.architecture.causal_prefix else 1
+    assert len(layers.pairs) == 3 * passes * len(model.architecture.layers)
+    for name, got, want in layers.pairs:
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max(), err_msg=name)
+    np.testing.assert_allclose(out.logits, expected.numpy(), rtol=1e-3, atol=1e-4)
+    assert np.array_equal(out.argmax, expected.argmax(-1).numpy())
+    p = torch.softmax(expected, -1)
+    np.testing.assert_allclose(out.argmax_prob, p.amax(-1).numpy(), rtol=1e-3)
+    np.testing.assert_allclose(out.log_z, torch.logsumexp(expected, -1).numpy(), rtol=1e-3)
+    entropy = torch.distributions.Categorical(p).entropy().numpy()
+    np.testing.assert_allclose(out.entropy, entropy, rtol=1e-3, atol=1e-4)
+    if out.soft is not None:
+        np.testing.assert_allclose(out.soft, (p @ model.embedding).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_gumbel_samples_are_the_argmax_with_noise(case: Case) -> None:
+    bundle, model = case
+    rng = np.random.default_rng(5)
+    arch = model.architecture
+    canvas, rows = rng.integers(0, arch.vocab_size, 11), np.array([9, 2, 2, 0])
+    noise = rng.gumbel(size=(4, arch.vocab_size)).astype(np.float32)
+    request = HeadRequest(
+        rows=rows, gumbel=lambda a, b: noise[:, a:b], gumbel_scale=0.5, logits=True, soft=arch.causal_prefix
+    )
+    with Session(bundle) as session:
+        out = session.denoise(canvas, request)
+    assert out.logits is not None and out.sample is not None and out.sample_prob is not None
+    np.testing.assert_array_equal(out.sample, (out.logits + np.float32(0.5) * noise).argmax(-1))
+    p = torch.softmax(torch.from_numpy(out.logits), -1).numpy()
+    np.testing.assert_allclose(out.sample_prob, p[np.arange(4), out.sample], rtol=1e-4)
+
+
+def generate(denoiser: Any, bundle: Bundle, prompt: np.ndarray, tokens: int, steps: int) -> list[int]:
+    """The tokens of a short generation."""
+    name, config = bundle.manifest.sampler["name"], bundle.manifest.sampler["config"]
+    options = generation_options(name, config, bundle.model.canvas_length, max_new_tokens=tokens, steps=steps)
+    events = SAMPLERS[name].generate(denoiser, prompt, options, PhiloxNoise(3))
+    return [int(i) for e in events if isinstance(e, Committed) for i in e.ids]
+
+
+def test_generation_equals_the_reference_token_for_token(case: Case) -> None:
+    path, model = case
+    arch, bundle = model.architecture, Bundle.open(path)
+    prompt = np.random.default_rng(1).integers(0, arch.vocab_size, 9)
+    with Session(path) as session:
+        ids = generate(session, bundle, prompt, 32, 4)
+    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 32, 4) and len(ids) > 0
+
+
+def test_streamed_equals_resident_bit_for_bit(case: Case) -> None:
+    bundle, model = case
+    with Session(bundle) as session, Session(bundle, SessionOptions(resident_bytes=0)) as streamed:
+        assert not session.plan.streamed and not streamed.plan.pinned
+        a, _ = bundles.passes(session, model)
+        b, _ = bundles.passes(streamed, model)
+        np.testing.assert_array_equal(a.logits, b.logits)
+        assert streamed.statistics()["bytes_read"] >= streamed.plan.streamed_bytes
+    assert mx.get_cache_memory() == 0, "memory that MLX keeps comes on top of the budget"
+
+
+# --- what is stored -----------------------------------------------------------------------------------------
+
+
+def own_codes(model: Any, name: str) -> tuple[int, torch.Tensor, torch.Tensor | None]:
+    """What the quantizer made of a matrix by the report's name: bits, codes or weight, scale per column."""
+    weights = model.weights()
+    unit, _, expert = name.partition(".experts.")
+    index, _, own = expert.partition(".")
+    stem = f"{unit}.experts.{own}" if expert else name
+
+    def part(suffix: str) -> torch.Tensor:
+        tensor: torch.Tensor = weights[f"{stem}.{suffix}"].detach()
+        return tensor[int(index)] if expert else tensor
+
+    if f"{stem}.weight" in weights:
+        return 16, part("weight"), None
+    if f"{stem}.group_scales" not in weights:
+        return 8, part("codes"), part("scales")[:, None]
+    columns = 2 * part("codes").shape[1] // part("group_scales").shape[1]
+    scales = part("scales")[:, None] * part("group_scales").float()
+    return 4, part("codes"), scales.repeat_interleave(columns, 1)
+
+
+def test_stored_codes_are_the_quantizers(case: Case) -> None:
+    """Read back from the files alone: every matrix of the model, each in the bits that were asked for."""
+    from edgekit.export.formats.mlx_audit import stored_matrices
+
+    bundle, model = case
+    found = {m.name: m for m in stored_matrices(bundle)}
+    units = model.architecture.weights()
+    matrices = [
+        s.name if u in ("embedding", "head") else f"{u}.{s.name}" for u, s in units if s.role != "float"
+    ]
+    assert sorted(found) == sorted(matrices)
+    for name, matrix in found.items():
+        bits, codes, scales = own_codes(model, name)
+        assert matrix.bits == bits, name
+        assert torch.equal(matrix.weight, codes), name
+        if scales is None:
+            assert matrix.scales is None
+            continue
+        assert matrix.scales is not None
+        group = matrix.weight.shape[1] * 8 // bits // matrix.scales.shape[1]
+        assert torch.equal(matrix.scales, scales.expand(-1, matrix.scales.shape[1] * group)[:, ::group]), name
+
+
+def test_mlx_dequantizes_what_the_reference_dequantizes(case: Case) -> None:
+    """By MLX's own reader and arithmetic, with the forms that config.json gives: nothing of edgekit's."""
+    bundle, model = case
+    tensors = mx.load(str(bundle / "model.safetensors"))
+    section = json.loads((bundle / "config.json").read_text())["quantization"]
+    seen = set()
+    for name in [n for n in tensors if n.endswith(".scales")]:
+        path = name.removesuffix(".scales")
+        form = section.get(path, section)
+        assert form and form["mode"] == "affine"
+        weight, scales, biases = (tensors[f"{path}.{s}"] for s in ("weight", "scales", "biases"))
+        got = np.array(mx.dequantize(weight, scales, biases, form["group_size"], form["bits"]))
+        seen.add(path)
+        if path.startswith(("embedding.", "head.")) or ".experts." in path:
+            continue  # tiles and halves: their codes and scales are compared in the test before
+        bits, codes, per_column = own_codes(model, path)
+        assert bits == form["bits"] and per_column is not None
+        expected = (unpack_codes(codes, bits).float() * per_column).numpy()
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
+    quantized = {n for n, t in tensors.items() if t.dtype == mx.uint32}
+    assert quantized == {f"{p}.weight" for p in seen}
+    floats = {n for n, t in tensors.items() if t.dtype == mx.bfloat16}
+    assert floats == {f"{p}.weight" for p, form in section.items() if form is False}
+
+
+def test_the_folder_is_one_that_mlx_users_know(case: Case) -> None:
+    bundle, _ = case
+    config = json.loads((bundle / "config.json").read_text())
+    source = json.loads((bundle.parent / "checkpoint" / "config.json").read_text())
+    assert source.items() <= config.items()
+    assert {"group_size", "bits", "mode"} <= set(config["quantization"])
+    stored = {n for n in load_header(bundle / "model.safetensors") if not n.startswith(("__pad__", "__meta"))}
+    index = json.loads((bundle / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == stored
+    assert set(index["weight_map"].values()) == {"model.safetensors"}
+    sizes = load_header(bundle / "model.safetensors")
+    assert index["metadata"]["total_size"] == sum(
+        b - a for a, b in (sizes[n]["data_offsets"] for n in stored)
+    )
+    assert Tokenizer(bundle).vocab_size == Tokenizer(bundle.parent / "checkpoint").vocab_size
+    assert not (bundle / "tokenizer").exists()
+    listed = set(manifests.load(bundle).files) | {"edgekit.json", "model.safetensors"}
+    assert listed == {p.relative_to(bundle).as_posix() for p in bundle.rglob("*") if p.is_file()}
+
+
+def load_header(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        table: dict[str, Any] = json.loads(file.read(length))
+    return table
+
+
+# --- other shapes and precisions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "group"), [("diffusion_gemma", 32), ("llada", 64)])
+def test_half_precision_scales_leave_60_decibels_a_layer(tmp_path: Path, family: str, group: int) -> None:
+    """The default precision against the same codes with float32 scales; wide layers, where sums are long."""
+    wide = {"d_model": 256, "mlp_hidden_size": 512, "n_layers": 2} if family == "llada" else SMALL[family]
+    scheme = Scheme("mixed4", group)
+    bundle = make_bundle(tmp_path, family, scheme, program_format="mlx", **wide)
+    assert manifests.load(bundle).programs["precision"] == "float16"
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "mlx")
+    with Session(bundle) as session:
+        layers = Layers(session, model)
+        out, expected = bundles.passes(session, model)
+    assert min(decibels(got, want) for _, got, want in layers.pairs) > 60
+    assert out.logits is not None and decibels(out.logits, expected.numpy()) > 55
+    tensors = mx.load(str(bundle / "model.safetensors"))
+    assert {t.dtype for n, t in tensors.items() if n.endswith((".scales", ".biases"))} == {mx.float16}
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+def test_the_shipped_models_generate_what_the_reference_generates(tmp_path: Path, name: str) -> None:
+    checkpoint = resolve(name)
+    scheme = Scheme("mixed4", 32)
+    export(checkpoint, tmp_path / "bundle", ExportOptions("mlx", scheme=scheme, precision="float32"))
+    bundle, model = Bundle.open(tmp_path / "bundle"), quantized_reference(checkpoint, scheme, "mlx")
+    prompt = np.array(Tokenizer(bundle.tokenizer_path).chat([{"role": "user", "content": "12 + 34 ="}]))
+    with Session(bundle.path) as session:
+        layers = Layers(session, model)
+        ids = generate(session, bundle, prompt, 16, 3)
+    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 16, 3) and len(ids) > 0
+    worst = max(float(np.abs(got - want).max()) for _, got, want in layers.pairs)
+    assert worst < 1e-3
+
+
+def test_unusual_shapes_are_stored_in_16_bits_and_said_so(tmp_path: Path) -> None:
+    """112 columns divide into no group of MLX's; float experts in one layer make a second program."""
+    write_checkpoint(
+        tmp_path / "dream", "dream", num_hidden_layers=1, num_attention_heads=7, num_key_value_heads=1,
+        hidden_size=112, vocab_size=391,
+    )  # fmt: skip
+    result = export(tmp_path / "dream", tmp_path / "a", ExportOptions("mlx", tile_bytes=TILE_BYTES))
+    assert any("layers.0.self_attn.q_proj: 112 columns do not divide" in n for n in result.notes)
+    assert {t.bits for t in result.report.tensors if t.shape[1] == 112} == {16}
+    with Session(tmp_path / "a") as session:
+        model = quantized_reference(tmp_path / "dream", Scheme(), "mlx")
+        out, expected = bundles.passes(session, model)
+    assert np.array_equal(out.argmax, expected.argmax(-1).numpy())
+
+    scheme = Scheme("mixed4", 32, (Override("layers.1.experts.*", 16), Override("layers.0.*.q_proj", 4)))
+    (tmp_path / "moe").mkdir()
+    bundle = make_bundle(
+        tmp_path / "moe", "llada_moe", scheme, program_format="mlx", precision="float32",
+        num_experts=5, num_experts_per_tok=3, num_hidden_layers=3,
+    )  # fmt: skip
+    assert [layer.program for layer in Bundle.open(bundle).model.layers] == ["moe", "moe_2", "moe_3"]
+    section = json.loads((bundle / "config.json").read_text())["quantization"]
+    assert section["layers.1.experts.4.gate_proj"] is False
+    assert section.get("layers.0.self_attn.q_proj", section)["bits"] == 4
+    with Session(bundle) as session:
+        model = quantized_reference(bundle.parent / "checkpoint", scheme, "mlx")
+        out, expected = bundles.passes(session, model)
+    np.testing.assert_allclose(out.logits, expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_one_file_serves_all_lengths(case: Case) -> None:
+    """The programs were traced with 12 positions and a prefix of 7."""
+    bundle, model = case
+    arch = model.architecture
+    rng = np.random.default_rng(2)
+    with Session(bundle) as session, torch.no_grad():
+        for length in (1, 2, 40):
+            ids = rng.integers(0, arch.vocab_size, length)
+            out = session.denoise(ids, HeadRequest(logits=True))
+            expected = model.denoise(torch.from_numpy(ids)[None])[0].numpy()
+            np.testing.assert_allclose(out.logits, expected, rtol=1e-3, atol=1e-4)
+
+
+# --- function files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One bundle to look at, which no test changes."""
+    folder = tmp_path_factory.mktemp("small")
+    return make_bundle(folder, "llada_moe", program_format="mlx", num_hidden_layers=1, num_experts=2)
+
+
+@pytest.fixture
+def copy(small: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(small, tmp_path / "copy"))
+
+
+def test_files_for_gpu_and_processor_differ_in_the_device_alone(small: Path) -> None:
+    """A GPU's file cannot run here; the processor's is made from it by changing nothing but device words."""
+    from edgekit.export.formats import mlxfn
+
+    for path in (small / "programs" / "cpu").iterdir():
+        cpu, gpu = path.read_bytes(), (small / "programs" / "gpu" / path.name).read_bytes()
+        parsed = mlxfn.parse(gpu, path.name)
+        assert parsed.shapeless and len(cpu) == len(gpu)
+        assert mlxfn.encode(parsed, "cpu") == cpu and mlxfn.encode(parsed, "gpu") == gpu
+        words = [i for i, (a, b) in enumerate(zip(cpu, gpu, strict=True)) if a != b]
+        assert len(words) == len(parsed.primitives) and {(cpu[i], gpu[i]) for i in words} == {(0, 1)}
+
+
+def test_an_export_repeats_byte_for_byte(small: Path, tmp_path: Path) -> None:
+    """MLX names arrays by their addresses, which differ from one export to the next."""
+    options = ExportOptions("mlx", tile_bytes=TILE_BYTES)
+    export(small.parent / "checkpoint", tmp_path / "again", options)
+    for path in small.rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "again" / path.relative_to(small)).read_bytes(), path
+
+
+def test_damaged_function_files_are_refused(small: Path) -> None:
+    from edgekit.export.formats import mlxfn
+
+    data = (small / "programs" / "cpu" / "moe.before.mlxfn").read_bytes()
+    for length in (0, 7, 20, len(data) // 2, len(data) - 1):
+        with pytest.raises(ExportError, match=r"^here: .*(ends early|cannot be|is not one)"):
+            mlxfn.parse(data[:length], "here")
+    with pytest.raises(ExportError, match="goes on behind its end"):
+        mlxfn.parse(data + b"\0", "here")
+    with pytest.raises(ExportError, match="primitive 'Softmix' is not one that edgekit can write"):
+        mlxfn.parse(data.replace(b"Softmax", b"Softmix", 1), "here")
+
+
+def test_an_unknown_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgekit.export.formats.mlx_graph import Graph
+
+    class Erf(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.erf(x) + 1
+
+    exported = torch.export.export(Erf(), (torch.zeros(1, 3),))
+    program = Program("strange", exported, ("x",), ("y",), {})
+    with pytest.raises(
+        ExportError, match=r"program strange: node erf \(aten.erf.default\) has no form in MLX"
+    ):
+        Graph(program, {}, "float32").whole().call(mx.zeros((1, 3)))
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"scheme": Scheme("mixed4", 16)},
+            "format mlx stores 4-bit weights in groups of 32, 64 or 128, not 16",
+        ),
+        ({"scheme": Scheme("mixed4", 256)}, "in groups of 32, 64 or 128, not 256; set --group-size"),
+        ({"precision": "bfloat16"}, "format mlx has no precision 'bfloat16'; it has: float16, float32"),
+        ({"format": "onnx", "precision": "float16"}, "format onnx has no precision to choose; leave it out"),
+        (
+            {"scheme": Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 8),))},
+            "layers.0.experts.1.gate_up: has 8 bits and the layer's first expert 4",
+        ),
+    ],
+)
+def test_what_the_format_cannot_do_is_one_line(
+    small: Path, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    if options.get("scheme", Scheme()).group_size == 256:  # of the usual fallbacks none may hide it
+        write_checkpoint(tmp_path / "wide", "llada", d_model=256, mlp_hidden_size=512, n_layers=1)
+    checkpoint = tmp_path / "wide" if (tmp_path / "wide").exists() else small.parent / "checkpoint"
+    with pytest.raises((ExportError, QuantizationError)) as refused:
+        export(checkpoint, tmp_path / "out", ExportOptions(**{"format": "mlx", **options}))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_scales_beyond_half_precision_are_refused() -> None:
+    from edgekit.export.quantize import quantize_matrix
+
+    quantized = quantize_matrix(torch.full((2, 32), 1e6), 8, 0)
+    with pytest.raises(
+        ExportError, match="big: its scales do not fit float16; export with --precision float32"
+    ):
+        formats.load("mlx").arrays("big", "attention", quantized)
+    stored = formats.load("mlx", "float32").arrays("big", "attention", quantized)
+    assert np.isfinite(stored["big.scales"]).all()
+
+
+def test_a_missing_package_names_the_extra(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m.startswith(("mlx", "edgekit.export.formats.mlx"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(EngineUnavailable, match=r"the mlx engine needs mlx: pip install 'edgekit\[mlx\]'"):
+        Session(small)
+    with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[export,mlx\]'"):
+        formats.load("mlx")
+
+
+def test_a_folder_with_weights_of_its_own_is_left_alone(small: Path, tmp_path: Path) -> None:
+    """A checkpoint's weights have the name of a bundle's: --overwrite must not take them for one."""
+    folder = Path(shutil.copytree(small.parent / "checkpoint", tmp_path / "mine"))
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    for options in (ExportOptions("mlx", overwrite=True), ExportOptions("mlx", resume=True)):
+        with pytest.raises(
+            ExportError, match="holds files that are not a bundle; give an empty or new folder"
+        ):
+            export(small.parent / "checkpoint", folder, options)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_a_bundle_of_another_format_is_replaced(copy: Path, small: Path) -> None:
+    export(small.parent / "checkpoint", copy, ExportOptions("native", tile_bytes=TILE_BYTES, overwrite=True))
+    assert not (copy / "model.safetensors").exists() and (copy / "weights.safetensors").exists()
+    assert Bundle.open(copy).tokenizer_path == copy / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("0.32.1", True), ("0.32.4", True), ("0.32.10.dev20260901", True), ("0.32.0", False),
+        ("0.30.6", False), ("0.33.0", False), ("1.32.1", False), ("", False), ("None", False),
+        ("0.32", False),
+    ],
+)  # fmt: skip
+def test_versions_that_read_each_others_functions(version: str, known: bool) -> None:
+    assert mlx_version.reads(version) == known
+
+
+def test_another_version_of_mlx_is_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlx_version, "installed", lambda: "0.31.2")
+    with pytest.raises(
+        EngineUnavailable, match=r"mlx 0.31.2 is not one that edgekit knows \(mlx>=0.32.1,<0.33\)"
+    ):
+        Session(small)
+    with pytest.raises(
+        ExportError, match=r"mlx 0.31.2 writes functions that edgekit does not know; pip install"
+    ):
+        formats.load("mlx")
+
+
+def changed(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Edit the section `programs` of a bundle's manifest."""
+    path = bundle / "edgekit.json"
+    manifest = json.loads(path.read_text())
+    change(manifest["programs"])
+    path.write_text(json.dumps(manifest))
+
+
+def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path) -> None:
+    changed(copy, lambda programs: programs.update(mlx="0.31.2"))
+    with pytest.raises(
+        UnsupportedBundle, match=r"written by mlx 0.31.2, whose files .* export the bundle again"
+    ):
+        Session(copy)
+    changed(copy, lambda programs: programs.update(mlx="0.32.4"))
+    path = copy / "programs" / "cpu" / "moe.before.mlxfn"
+    path.write_bytes(struct.pack("<Q", 6) + b"0.31.2" + path.read_bytes()[14:])
+    with (
+        Session(copy) as session,
+        pytest.raises(UnsupportedBundle, match=r"moe.before.mlxfn: .* by mlx 0.31.2"),
+    ):
+        session.denoise(np.arange(4), HeadRequest())
+    path.write_bytes(b"")
+    with Session(copy) as session, pytest.raises(EngineFailed, match=r"moe.before.mlxfn: cannot be read"):
+        session.denoise(np.arange(4), HeadRequest())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda p: p.update(layout="mlx-0"), UnsupportedBundle, "are mlx/mlx-0; the mlx engine runs mlx/mlx"),
+        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "no engine here runs format 'mlxx'"),
+        (
+            lambda p: p["entries"]["final"]["inputs"][1].update(shape=[65]), EngineFailed,
+            "program final takes norm.weight as F32 [65], not as float32 [64]; export the bundle again",
+        ),
+        (
+            lambda p: p["entries"]["head"]["inputs"][2].update(shape=["t", 16]), EngineFailed,
+            "program head takes table.weight as U32 ['t', 16]",
+        ),
+        (
+            lambda p: p["entries"]["final"]["inputs"][1].update(name="w.other"), EngineFailed,
+            "program final takes other, which its run does not hold",
+        ),
+    ],
+)  # fmt: skip
+def test_bundles_that_do_not_fit_are_refused(
+    copy: Path, change: Callable[[dict[str, Any]], Any], error: type[EdgekitError], said: str
+) -> None:
+    """Sizes above all: a function that MLX has exported does not check them."""
+    changed(copy, change)
+    with pytest.raises(error) as refused, Session(copy) as session:
+        session.denoise(np.arange(4), HeadRequest())
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_every_engine_is_known_by_its_format(small: Path) -> None:
+    engine = engines.create(small, manifests.load(small), 1)
+    assert engine.name == "mlx" and engine.name in engines.ENGINES
+
+
+def test_the_command_line_exports_for_a_mac_and_runs(small: Path, tmp_path: Path) -> None:
+    """What a Mac gets by default, checked by verify, planned by inspect and run on the processor."""
+    checkpoint, out = small.parent / "checkpoint", tmp_path / "out"
+
+    def edgekit(*words: Any) -> Any:
+        result = CliRunner().invoke(main, [str(w) for w in words])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    written = edgekit("export", checkpoint, "--target", "mac", "-o", out, "--json")
+    assert written["bundle"] == str(out)
+    found = edgekit("inspect", out, "--memory", "1GB", "--json")
+    assert found["programs"]["format"] == "mlx" and found["quantization"]["group_size"] == 64
+    assert found["plan"]["unpacked_bytes"] > 0
+    report = edgekit("verify", out, "--json")
+    assert report["ok"] and report["surplus"] == []
+    answer = edgekit("run", out, "-p", "a", "--max-new-tokens", 4, "--steps", 1, "--engine", "mlx", "--json")
+    assert answer["token_ids"]
+    result = CliRunner().invoke(main, ["export", str(checkpoint), "--target", "mac", "--format", "onnx"])
+    assert result.exit_code == 2 and "target mac does not run format 'onnx'; it runs: mlx" in result.stderr
+
+
+# --- memory and threads -------------------------------------------------------------------------------------
+
+DENOISE = """
+import json, sys
+import numpy as np
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session, SessionOptions
+memory = int(sys.argv[2]) or None
+with Session(sys.argv[1], SessionOptions(memory_bytes=memory, positions=0, canvas=4)) as session:
+    for _ in range(2):
+        out = session.denoise(np.arange(4), HeadRequest())
+    stats = session.statistics()
+print(json.dumps({"ids": out.argmax.tolist(), "entropy": out.entropy.tolist(), "engine": stats}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_the_budget_holds_and_the_answer_is_the_same(tmp_path: Path) -> None:
+    """Passes over 77 MB of 8-bit weights, most of which stream, watched from outside."""
+    bundle = make_bundle(
+        tmp_path, "llada", Scheme("int8"), program_format="mlx", dtype="bfloat16",
+        d_model=1024, n_heads=8, mlp_hidden_size=2816, n_layers=6, vocab_size=1024,
+    )  # fmt: skip
+    resident, resident_peak = run_watched(DENOISE, bundle, 0)
+    assert resident["engine"]["streamed_bytes_per_step"] == 0
+    with pytest.raises(BudgetExceeded) as refused:
+        Session(bundle, SessionOptions(memory_bytes=1, positions=0, canvas=4))
+    # This test's own process is larger than a fresh one; what the budget must hold besides is the same.
+    with Session(bundle, SessionOptions(positions=0, canvas=4)) as session:
+        needs = session.needs
+    budget = refused.value.needed_bytes - needs.process + resident["engine"]["process_bytes"] + (8 << 20)
+    assert budget < resident_peak, "the budget must be one that the resident run does not keep"
+    streamed, peak = run_watched(DENOISE, bundle, budget)
+    assert streamed["engine"]["streamed_bytes_per_step"] > 40_000_000
+    assert (streamed["ids"], streamed["entropy"]) == (resident["ids"], resident["entropy"])
+    assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"
+
+
+THREADS = """
+import json, sys, threading
+import numpy as np
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session
+
+out, ids = [], np.arange(5)
+def work(session):
+    out.append(session.denoise(ids, HeadRequest()).entropy.tolist())
+with Session(sys.argv[1]) as a:
+    work(a)
+    with Session(sys.argv[1]) as b:
+        threads = [threading.Thread(target=work, args=(s,)) for s in (a, b)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+print(json.dumps({"out": out}))
+"""
+
+
+def test_sessions_run_in_any_thread(small: Path) -> None:
+    """MLX's streams belong to the thread that makes them."""
+    found, _ = run_watched(THREADS, small, 0)
+    assert len(found["out"]) == 3 and found["out"][0] == found["out"][1] == found["out"][2]
+
+
+def test_a_stream_of_another_thread_is_explained(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens when MLX was first used in a thread other than the session's."""
+    mx.eval(mx.zeros(1) + 1)
+    with Session(small) as session:
+
+        def refuse(*arrays: Any) -> Any:
+            raise RuntimeError("There is no Stream(cpu, 0) in current thread.")
+
+        monkeypatch.setattr(session._engine, "_function", lambda name, entry: refuse)
+        with pytest.raises(EngineFailed, match="mlx was in use before the session was opened"):
+            session.denoise(np.arange(4), HeadRequest())
