@@ -62,7 +62,7 @@ class Sampler:
         options: type[Any] = getattr(importlib.import_module(self.module), self.options_name)
         return options
 
-    def options(self, config: Mapping[str, Any], **overrides: Any) -> Any:
+    def options(self, config: Mapping[str, Any], /, **overrides: Any) -> Any:
         """Options of a generation config. Raises InvalidOption."""
         return self.options_type().from_generation_config(config, **overrides)
 

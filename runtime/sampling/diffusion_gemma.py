@@ -78,7 +78,7 @@ class DiffusionGemmaOptions:
         opt.check_bool("continue_prefix", self.continue_prefix)
 
     @classmethod
-    def from_generation_config(cls, config: Mapping[str, Any], **overrides: Any) -> DiffusionGemmaOptions:
+    def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> DiffusionGemmaOptions:
         """Options of a checkpoint's generation_config.json; keys of other samplers end up in `ignored_keys`.
 
         A null stands for the default, as in transformers. Raises InvalidOption.
@@ -90,6 +90,13 @@ class DiffusionGemmaOptions:
                 raise InvalidOption(f"sampler_config is {sampler!r}; only {_SAMPLER_CLASS} is supported")
             flat["entropy_bound"] = sampler.get("entropy_bound")
         return cls(**opt.from_config(cls, flat, overrides, {"eos_token_id": "eos_token_ids"}))
+
+    def lengths(self, prompt_length: int) -> opt.Lengths:
+        """What a prompt of this length needs, an earlier prefix counted with it. Raises InvalidPrompt."""
+        canvases = _canvas_count(self, prompt_length)
+        # The last canvas is never encoded.
+        prefix = prompt_length + (canvases - 1) * self.canvas_length
+        return opt.Lengths(canvases * self.canvas_length, prefix, self.canvas_length)
 
 
 def generate(

@@ -86,10 +86,14 @@ class DreamOptions:
             raise InvalidOption("stop_at_eos needs eos_token_ids; set the end tokens of this model")
 
     @classmethod
-    def from_generation_config(cls, config: Mapping[str, Any], **overrides: Any) -> DreamOptions:
+    def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> DreamOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+
+    def lengths(self, prompt_length: int) -> opt.Lengths:
+        """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
+        return opt.Lengths(self.max_new_tokens, 0, prompt_length + self.max_new_tokens)
 
 
 def generate(

@@ -121,10 +121,14 @@ class LladaOptions:
         return self.eos_token_ids + self.eot_token_ids
 
     @classmethod
-    def from_generation_config(cls, config: Mapping[str, Any], **overrides: Any) -> LladaOptions:
+    def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> LladaOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+
+    def lengths(self, prompt_length: int) -> opt.Lengths:
+        """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
+        return opt.Lengths(self.gen_length, 0, prompt_length + self.gen_length)
 
 
 def generate(

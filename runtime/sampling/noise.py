@@ -10,7 +10,8 @@ PhiloxNoise, exactly:
   b = 0, 1, ... is the permutation of the 256-bit counter b + 1 (numpy's convention: the counter is increased
   before use) and gives the 64-bit words 4b .. 4b+3. Half h = 0, 1, ... is the low (h even) or high (h odd)
   32 bits of word h // 2.
-* uniform(n)[i] = ((word i >> 11) + 0.5) * 2^-53, float64, never 0 or 1.
+* uniform(n)[i] = min(((word i >> 11) + 0.5) * 2^-53, 1 - 2^-53) in float64, never 0 or 1: from 1/2 on the sum
+  rounds to even, which would give 1 for the last word.
 * integers(high, n)[i] = (half i * high) >> 32 in 64-bit arithmetic, for 1 <= high <= 2^32.
 * gumbel(positions, V) at (position, token) uses half i = token * positions + position. With m = half i >> 8
   it is -log(-log u) for u = (m + 0.5) * 2^-24, evaluated in float32 by the steps below. Each step is one IEEE
@@ -95,8 +96,7 @@ class PhiloxNoise:
         return ((halves * np.uint64(high)) >> np.uint64(32)).astype(np.int64)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        words = philox_halves(self.seed, self._next_draw(), 0, 2 * count).view("<u8")
-        return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        return uniform_of_words(philox_halves(self.seed, self._next_draw(), 0, 2 * count).view("<u8"))
 
     def gumbel(self, positions: int, vocab_size: int) -> PhiloxGumbel:
         return PhiloxGumbel(self.seed, self._next_draw(), positions, vocab_size)
@@ -130,6 +130,11 @@ def philox_halves(seed: int, draw: int, first: int, count: int) -> NDArray[np.ui
     generator = np.random.Philox(key=np.array([seed, draw], dtype=np.uint64), counter=block)
     words = generator.random_raw((skip + count + 1) // 2)
     return words.astype("<u8", copy=False).view("<u4")[skip : skip + count]
+
+
+def uniform_of_words(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers of the open interval (0, 1) of 64-bit random numbers, float64."""
+    return np.minimum(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, 1 - 2.0**-53)
 
 
 def gumbel_of_halves(halves: NDArray[np.uint32]) -> Floats:

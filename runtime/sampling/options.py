@@ -6,9 +6,21 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from edgekit.runtime.sampling.errors import InvalidOption
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Positions of a generation, at most: how many it adds to its prompt, the longest prefix that it encodes,
+    and the longest canvas that it denoises.
+    """
+
+    new_tokens: int
+    prefix: int
+    canvas: int
 
 
 def from_config(

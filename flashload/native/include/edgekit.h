@@ -136,6 +136,10 @@ typedef struct ek_session_info {
   /* What the memory budget holds besides weights, in bytes: what the process held when the session was opened,
    * encoded prefix, arrays between layers, arrays within layers, vocabulary head, and a margin. */
   uint64_t process_bytes, prefix_bytes, activation_bytes, scratch_bytes, head_bytes, allowance_bytes;
+  int64_t canvas_length; /* of the model; 0: it takes canvases of any length */
+  int64_t max_positions; /* that the model was made for, prompt and answer together; 0: unknown */
+  int32_t causal_prefix; /* not 0: committed text is encoded causally and kept; 0: all of it stands on the canvas */
+  int32_t reserved;
 } ek_session_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -217,6 +221,83 @@ typedef struct ek_session_statistics {
 
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *statistics) EK_NOEXCEPT;
+
+/* ---- Generation ----------------------------------------------------------------------------------------------- */
+
+/* How a generation came to its end. */
+#define EK_FINISH_NONE ((int32_t)0)    /* it has not, or ended by an error */
+#define EK_FINISH_EOS ((int32_t)1)     /* an end token was committed */
+#define EK_FINISH_LENGTH ((int32_t)2)  /* as many tokens as were asked for */
+#define EK_FINISH_STOPPED ((int32_t)3) /* the callback asked to stop */
+
+typedef struct ek_generation_statistics {
+  uint32_t struct_size;
+  int32_t finish_reason;    /* EK_FINISH_... */
+  int64_t denoising_steps;  /* steps whose pass ran */
+  int64_t forwards;         /* denoising passes: one a step, two with classifier-free guidance */
+  int64_t projections;      /* further passes of the vocabulary head on the same hidden states */
+  int64_t prefills;         /* causal passes that encoded text */
+  int64_t committed_tokens; /* final ones, padding not counted */
+  int64_t canvases;         /* canvases or blocks begun */
+} ek_generation_statistics;
+
+#define EK_EVENT_DRAFT ((int32_t)0)     /* after a denoising step; nothing in it is final */
+#define EK_EVENT_COMMITTED ((int32_t)1) /* final tokens; the answer is those of all such events */
+#define EK_EVENT_DONE ((int32_t)2)      /* the last event of a generation that was neither stopped nor failed */
+
+/* Made by the library; it and what it points at live during the callback. */
+typedef struct ek_event {
+  uint32_t struct_size;
+  int32_t kind;            /* EK_EVENT_...; ignore others than these: later versions may add some */
+  int64_t canvas_index;    /* of the canvas or block; done: 0 */
+  int64_t step;            /* draft: counts from 1 within its canvas or block; else 0 */
+  int64_t start;           /* place of ids[0] in the answer; done: 0 */
+  const int64_t *ids;      /* [count] draft: the best guess, the mask token where a masked family leaves it open;
+                              committed: final tokens; done: null */
+  int64_t count;
+  const uint8_t *accepted; /* [count] draft: 1 where this step accepted or committed a token; else null */
+  const ek_generation_statistics *statistics; /* counters so far; final when done */
+} ek_event;
+
+/* Called on the thread that called ek_generate, between passes: until it returns nothing is computed. It must not
+ * call functions of the session that generates, nor leave by an exception or a long jump. Returns 0 to go on, anything
+ * else to stop; not looked at when done. */
+typedef int32_t (*ek_event_callback)(const ek_event *event, void *user_data);
+
+typedef struct ek_generate_options {
+  uint32_t struct_size;
+  uint32_t reserved;      /* 0 */
+  uint64_t seed;          /* equal seeds give equal events, on every machine and with any number of threads */
+  int64_t max_new_tokens; /* rounded up to whole canvases or blocks; 0: what the checkpoint says */
+  int64_t steps;          /* denoising steps, per canvas where canvases are encoded; 0: what the checkpoint says */
+  const char *options;    /* a JSON object of sampler options by name, such as {"temperature": 0.7}; null: none */
+} ek_generate_options;
+
+/* The defaults, which a null pointer stands for. */
+#define EK_GENERATE_OPTIONS_INIT {sizeof(ek_generate_options), 0, 0, 0, 0, NULL}
+
+/* A whole generation: `prompt` are `count` token ids of the bundle's tokenizer, chat template included where the
+ * model wants one. Sampler options are those of runtime/sampling; `max_new_tokens` and `steps` win over `options`,
+ * these over the bundle's own. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
+ * to its struct_size, also when the run ends by a stop or an error.
+ *
+ * A session opened with a memory budget must have been opened for the lengths of this call. For n new tokens that is
+ *  - where ek_session_info has causal_prefix: `canvas` at least canvas_length, and `positions` at least count + n
+ *    with n rounded up to whole canvases, less one canvas, which is never encoded;
+ *  - otherwise: `canvas` at least count + n with n rounded up to whole blocks (block_length of the sampler options);
+ *    `positions` does not matter.
+ * What is longer fails with EK_BUDGET_EXCEEDED before the first pass. Without a budget, memory grows as needed.
+ *
+ * The prefix that the session holds is forgotten first, unless the option continue_prefix, of models with a causal
+ * prefix, has the prompt follow it. Afterwards it holds the text that the last canvas was denoised behind. The session
+ * is idle after the call, whatever its result.
+ *
+ * EK_INVALID_ARGUMENT for options, a prompt or lengths that do not fit the model; EK_STOPPED when the callback asked
+ * for it; EK_NOT_FINITE; EK_BUDGET_EXCEEDED; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when the bundle does not say
+ * which loop it needs; those of reading, and EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
+                             const ek_generate_options *options, ek_event_callback callback, void *user_data,
+                             ek_generation_statistics *statistics) EK_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -15,17 +15,6 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-std::int64_t canvas_count(const DiffusionGemmaOptions &options, std::int64_t prompt_length) {
-  std::int64_t new_tokens = options.max_new_tokens;
-  if (options.max_length && new_tokens == DiffusionGemmaOptions::default_max_new_tokens) {
-    new_tokens = *options.max_length - prompt_length;
-    if (new_tokens <= 0)
-      fail(EK_INVALID_ARGUMENT, "the prompt has ", prompt_length, " tokens and max_length is ", *options.max_length,
-           "; raise max_length or set max_new_tokens");
-  }
-  return new_tokens / options.canvas_length + (new_tokens % options.canvas_length != 0 ? 1 : 0);
-}
-
 // The stopping rule over the steps of one canvas.
 class Stability {
  public:
@@ -112,7 +101,7 @@ void generate(Denoiser &denoiser, const Ids &prompt, const DiffusionGemmaOptions
   if (options.pad_token_id) check_within_vocabulary("pad_token_id", *options.pad_token_id, denoiser.vocabulary());
   if (!options.continue_prefix) denoiser.reset();
   std::int64_t length = denoiser.prefix_length() + static_cast<std::int64_t>(prompt.size());
-  const std::int64_t canvases = canvas_count(options, length);
+  const std::int64_t canvases = options.canvases(length);
 
   Loop loop(denoiser, options, seed, reporter);
   Ids uncached = prompt;

@@ -25,12 +25,13 @@ void Reporter::draft(std::int64_t canvas_index, std::int64_t step, std::int64_t 
 }
 
 void Reporter::committed(std::int64_t canvas_index, const std::int64_t *ids, std::int64_t count) {
-  generation_.answer.insert(generation_.answer.end(), ids, ids + count);
   Event event;
   event.kind = EventKind::committed;
   event.canvas_index = canvas_index;
+  event.start = static_cast<std::int64_t>(generation_.answer.size());
   event.ids = ids;
   event.count = count;
+  generation_.answer.insert(generation_.answer.end(), ids, ids + count);
   deliver(event);
 }
 

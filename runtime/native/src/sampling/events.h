@@ -28,7 +28,7 @@ struct Event {
   EventKind kind = EventKind::done;
   std::int64_t canvas_index = 0;
   std::int64_t step = 0;                  // draft: counts from 1 within each canvas or block
-  std::int64_t start = 0;                 // draft: position in the answer of ids[0]
+  std::int64_t start = 0;                 // place of ids[0] in the answer
   const std::int64_t *ids = nullptr;      // draft: the best guess; committed: final tokens
   std::int64_t count = 0;                 // of ids
   const std::uint8_t *accepted = nullptr; // draft [count]: 1 where this step accepted or committed

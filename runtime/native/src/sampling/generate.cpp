@@ -7,15 +7,15 @@
 
 namespace edgekit {
 
-SamplerOptions sampler_options(const std::string &name, const Json &config, const Json &overrides) {
-  if (name == "diffusion_gemma") return DiffusionGemmaOptions::from_json(config, overrides);
-  if (name == "llada") return LladaOptions::from_json(config, overrides);
-  if (name == "dream") return DreamOptions::from_json(config, overrides);
+SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &overrides) {
+  if (name == "diffusion_gemma") return DiffusionGemmaOptions::from_members(config, overrides);
+  if (name == "llada") return LladaOptions::from_members(config, overrides);
+  if (name == "dream") return DreamOptions::from_members(config, overrides);
   fail(EK_UNSUPPORTED_BUNDLE, "no sampler for model family '", name, "'; supported: diffusion_gemma, llada, dream");
 }
 
-SamplerOptions sampler_options(const Json &section, const Json &overrides) {
-  return sampler_options(section.at("name").string(), section.at("config"), overrides);
+Lengths lengths(const SamplerOptions &options, std::int64_t prompt) {
+  return std::visit([&](const auto &chosen) { return chosen.lengths(prompt); }, options);
 }
 
 void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const SamplerOptions &options,

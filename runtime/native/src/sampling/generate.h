@@ -17,12 +17,12 @@ namespace edgekit {
 // The alternative decides which loop runs.
 using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions>;
 
-// Options of the sampler `name` ("diffusion_gemma", "llada", "dream"): the members of `config`, then of `overrides`.
+// Options of the sampler `name` ("diffusion_gemma", "llada", "dream"): those of `config`, then of `overrides`.
 // Throws Error: EK_UNSUPPORTED_BUNDLE for another name, EK_INVALID_ARGUMENT for a bad option.
-SamplerOptions sampler_options(const std::string &name, const Json &config, const Json &overrides);
+SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &overrides);
 
-// The same for the manifest's section {"name": ..., "config": {...}}.
-SamplerOptions sampler_options(const Json &section, const Json &overrides);
+// Of whichever alternative it is.
+Lengths lengths(const SamplerOptions &options, std::int64_t prompt);
 
 // Runs the loop. Events go to `callback`, which may be empty; equal seeds give equal events, those of the Python loops.
 // Throws Error: EK_INVALID_ARGUMENT (options, prompt) before the first pass, EK_NOT_FINITE, EK_STOPPED when the

@@ -10,8 +10,14 @@
 namespace edgekit {
 namespace {
 
-[[noreturn]] void bad_integer(const char *name, const std::string &found, std::int64_t minimum) {
-  fail(EK_INVALID_ARGUMENT, name, " is ", found, "; use an integer, at least ", minimum);
+[[noreturn]] void bad_integer(const char *name, const std::string &found, const IntegerBounds &bounds) {
+  const std::string minimum = std::to_string(bounds.minimum);
+  fail(EK_INVALID_ARGUMENT, name, " is ", found, "; use an integer, ",
+       bounds.maximum ? minimum + ".." + std::to_string(*bounds.maximum) : "at least " + minimum);
+}
+
+bool is_within(std::int64_t value, const IntegerBounds &bounds) {
+  return value >= bounds.minimum && (!bounds.maximum || value <= *bounds.maximum);
 }
 
 [[noreturn]] void bad_number(const char *name, const std::string &found, const Bounds &bounds) {
@@ -40,7 +46,7 @@ bool is_one_of(const std::string &value, const std::vector<std::string> &choices
 class Checker : public OptionVisitor {
  public:
   void integer(const char *name, std::int64_t &value, std::int64_t minimum) override {
-    if (value < minimum) bad_integer(name, std::to_string(value), minimum);
+    check_integer(name, value, {minimum, std::nullopt});
   }
   void integer(const char *name, std::optional<std::int64_t> &value, std::int64_t minimum) override {
     if (value) integer(name, *value, minimum);
@@ -87,13 +93,13 @@ class Reader : public OptionVisitor {
   std::map<std::string, const Json *> found;
 
   void integer(const char *name, std::int64_t &value, std::int64_t minimum) override {
-    if (const Json *json = find(name)) value = read_integer(name, *json, minimum);
+    if (const Json *json = find(name)) value = read_integer(name, *json, {minimum, std::nullopt});
   }
   void integer(const char *name, std::optional<std::int64_t> &value, std::int64_t minimum) override {
     const Json *json = find(name);
     if (json == nullptr) return;
     value.reset();
-    if (!json->is_null()) value = read_integer(name, *json, minimum);
+    if (!json->is_null()) value = read_integer(name, *json, {minimum, std::nullopt});
   }
   void number(const char *name, double &value, const Bounds &bounds) override {
     if (const Json *json = find(name)) value = read_number(name, *json, bounds);
@@ -123,10 +129,10 @@ class Reader : public OptionVisitor {
     if (json == nullptr) return;
     value.clear();
     if (json->kind() != Json::Kind::array) {
-      value.push_back(read_integer(name, *json, 0));
+      value.push_back(read_integer(name, *json, {0, std::nullopt}));
       return;
     }
-    for (const Json &token : json->array()) value.push_back(read_integer(name, token, 0));
+    for (const Json &token : json->array()) value.push_back(read_integer(name, token, {0, std::nullopt}));
   }
   bool is_set(const char *name, const std::optional<double> &value) override {
     const Json *json = find(name);
@@ -141,10 +147,6 @@ class Reader : public OptionVisitor {
   const Json *find(const char *name) const {
     const auto at = found.find(name);
     return at == found.end() ? nullptr : at->second;
-  }
-  static std::int64_t read_integer(const char *name, const Json &json, std::int64_t minimum) {
-    if (json.kind() != Json::Kind::integer || json.integer() < minimum) bad_integer(name, python_repr(json), minimum);
-    return json.integer();
   }
   static double read_number(const char *name, const Json &json, const Bounds &bounds) {
     if ((json.kind() != Json::Kind::integer && json.kind() != Json::Kind::number) || !is_within(json.number(), bounds))
@@ -164,6 +166,16 @@ void check_override(const std::string &key, const std::set<std::string> &names,
 }
 
 }  // namespace
+
+void check_integer(const char *name, std::int64_t value, const IntegerBounds &bounds) {
+  if (!is_within(value, bounds)) bad_integer(name, std::to_string(value), bounds);
+}
+
+std::int64_t read_integer(const char *name, const Json &json, const IntegerBounds &bounds) {
+  if (json.kind() != Json::Kind::integer || !is_within(json.integer(), bounds))
+    bad_integer(name, python_repr(json), bounds);
+  return json.integer();
+}
 
 OptionMembers members_of(const Json &object) {
   OptionMembers members;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "json.h"
+#include "sampling/options.h"
 
 namespace edgekit {
 
@@ -21,6 +22,15 @@ struct Bounds {
   bool exclusive = false;  // above the minimum, not at it
   std::optional<double> maximum;
 };
+
+struct IntegerBounds {
+  std::int64_t minimum = 0;
+  std::optional<std::int64_t> maximum;
+};
+
+// Throw Error (EK_INVALID_ARGUMENT) when the value is not an integer within the bounds.
+void check_integer(const char *name, std::int64_t value, const IntegerBounds &bounds);
+std::int64_t read_integer(const char *name, const Json &json, const IntegerBounds &bounds);
 
 // Members throw Error (EK_INVALID_ARGUMENT) when the value is not allowed.
 class OptionVisitor {
@@ -43,9 +53,6 @@ class OptionVisitor {
 
 // Lists the options of one struct.
 using OptionList = std::function<void(OptionVisitor &)>;
-
-// Members of a generation config or of the caller's overrides; the values belong to others.
-using OptionMembers = std::vector<std::pair<std::string, const Json *>>;
 
 // The members of an object. Throws Error (EK_MALFORMED_FILE).
 OptionMembers members_of(const Json &object);

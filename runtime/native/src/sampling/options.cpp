@@ -58,11 +58,29 @@ void DiffusionGemmaOptions::list(OptionVisitor &visitor) {
 
 void DiffusionGemmaOptions::check() const { check_copy(*this); }
 
-DiffusionGemmaOptions DiffusionGemmaOptions::from_json(const Json &config, const Json &overrides) {
+std::int64_t DiffusionGemmaOptions::canvases(std::int64_t prompt) const {
+  std::int64_t wanted = max_new_tokens;
+  if (max_length && wanted == default_max_new_tokens) {
+    wanted = *max_length - prompt;
+    if (wanted <= 0)
+      fail(EK_INVALID_ARGUMENT, "the prompt has ", prompt, " tokens and max_length is ", *max_length,
+           "; raise max_length or set max_new_tokens");
+  }
+  return wanted / canvas_length + (wanted % canvas_length != 0 ? 1 : 0);
+}
+
+Lengths DiffusionGemmaOptions::lengths(std::int64_t prompt) const {
+  const std::int64_t count = canvases(prompt);
+  // The last canvas is never encoded.
+  return {count * canvas_length, prompt + (count - 1) * canvas_length, canvas_length};
+}
+
+DiffusionGemmaOptions DiffusionGemmaOptions::from_members(const OptionMembers &config,
+                                                          const OptionMembers &overrides) {
   static const char *const kSamplerClass = "EntropyBoundSamplerConfig";
   OptionMembers flat;
   const Json *sampler = nullptr;
-  for (const auto &member : members_of(config)) {
+  for (const auto &member : config) {
     if (member.first == "sampler_config")
       sampler = member.second;
     else
@@ -79,7 +97,7 @@ DiffusionGemmaOptions DiffusionGemmaOptions::from_json(const Json &config, const
                flat.end());
     if (const Json *bound = sampler->find("entropy_bound")) flat.emplace_back("entropy_bound", bound);
   }
-  return read<DiffusionGemmaOptions>({{"eos_token_id", "eos_token_ids"}}, nullptr, flat, members_of(overrides));
+  return read<DiffusionGemmaOptions>({{"eos_token_id", "eos_token_ids"}}, nullptr, flat, overrides);
 }
 
 std::vector<std::int64_t> LladaOptions::end_ids() const {
@@ -123,12 +141,14 @@ void LladaOptions::list(OptionVisitor &visitor) {
 
 void LladaOptions::check() const { check_copy(*this); }
 
-LladaOptions LladaOptions::from_json(const Json &config, const Json &overrides) {
+Lengths LladaOptions::lengths(std::int64_t prompt) const { return {gen_length, 0, prompt + gen_length}; }
+
+LladaOptions LladaOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
   return read<LladaOptions>({{"max_new_tokens", "gen_length"},
                              {"mask_id", "mask_token_id"},
                              {"eos_token_id", "eos_token_ids"},
                              {"eot_token_id", "eot_token_ids"}},
-                            "mask_token_id", members_of(config), members_of(overrides));
+                            "mask_token_id", config, overrides);
 }
 
 void DreamOptions::list(OptionVisitor &visitor) {
@@ -149,11 +169,13 @@ void DreamOptions::list(OptionVisitor &visitor) {
 
 void DreamOptions::check() const { check_copy(*this); }
 
-DreamOptions DreamOptions::from_json(const Json &config, const Json &overrides) {
+Lengths DreamOptions::lengths(std::int64_t prompt) const { return {max_new_tokens, 0, prompt + max_new_tokens}; }
+
+DreamOptions DreamOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
   return read<DreamOptions>({{"mask_id", "mask_token_id"},
                              {"eos_token_id", "eos_token_ids"},
                              {"gen_length", "max_new_tokens"}},
-                            "mask_token_id", members_of(config), members_of(overrides));
+                            "mask_token_id", config, overrides);
 }
 
 }  // namespace edgekit

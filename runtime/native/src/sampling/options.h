@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "json.h"
@@ -13,9 +14,20 @@ namespace edgekit {
 
 class OptionVisitor;
 
-// from_json takes the members of a generation config and of the caller's overrides, which win; key names are those of
-// Python's from_generation_config, and so are the errors (EK_INVALID_ARGUMENT). check() throws the same for what a
-// caller has put into the fields. ignored_keys: what the config says to other samplers, sorted.
+// Members of a generation config or of the caller's overrides; the values belong to others.
+using OptionMembers = std::vector<std::pair<std::string, const Json *>>;
+
+// Positions of a generation, at most: how many it adds to its prompt, the longest prefix that it encodes, and the
+// longest canvas that it denoises.
+struct Lengths {
+  std::int64_t new_tokens = 0, prefix = 0, canvas = 0;
+};
+
+// from_members takes a generation config and the caller's overrides, which win; key names are those of Python's
+// from_generation_config, and so are the errors (EK_INVALID_ARGUMENT). check() throws the same for what a caller has
+// put into the fields. lengths() is for a prompt of that length, an earlier prefix counted with it; it throws Error
+// (EK_INVALID_ARGUMENT) where the options leave such a prompt no room. ignored_keys: what the config says to other
+// samplers, sorted.
 
 struct DiffusionGemmaOptions {
   static constexpr std::int64_t default_max_new_tokens = 256;
@@ -34,8 +46,11 @@ struct DiffusionGemmaOptions {
   bool continue_prefix = false;
   std::vector<std::string> ignored_keys;
 
-  static DiffusionGemmaOptions from_json(const Json &config, const Json &overrides);
+  std::int64_t canvases(std::int64_t prompt) const;  // at most; throws as lengths()
+
+  static DiffusionGemmaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
+  Lengths lengths(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 
@@ -60,8 +75,9 @@ struct LladaOptions {
   std::int64_t blocks() const { return gen_length / block_length; }
   std::vector<std::int64_t> end_ids() const;  // eos, then eot
 
-  static LladaOptions from_json(const Json &config, const Json &overrides);
+  static LladaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
+  Lengths lengths(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 
@@ -80,8 +96,9 @@ struct DreamOptions {
   std::int64_t logits_budget_bytes = 64 << 20;
   std::vector<std::string> ignored_keys;
 
-  static DreamOptions from_json(const Json &config, const Json &overrides);
+  static DreamOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
+  Lengths lengths(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 
