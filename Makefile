@@ -13,6 +13,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Developers build with warnings as errors, and the library through which the tests see inside the core.
 NATIVE_OPTIONS := --config-settings=cmake.define.EDGEKIT_WERROR=ON \
 	--config-settings=cmake.define.EDGEKIT_TESTING=ON
+COMMA := ,
+GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
 
 # Two stamps: the dependencies take minutes and rarely change, the native library takes seconds.
@@ -21,7 +24,7 @@ INSTALLED := $(VENV)/.edgekit-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-arm test-sanitizers lint links wheel clean
+.PHONY: help venv demo test test-arm test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -36,16 +39,46 @@ test: lint  ## ruff, mypy and all tests
 
 # Needs the cross compiler and the emulator (Debian: g++-aarch64-linux-gnu qemu-user).
 test-arm:  ## the native core's own tests for AArch64, under emulation
-	cmake -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
+	cmake $(GENERATOR) -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
 		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-	cmake --build build/arm --parallel --target edgekit_native_tests
+	cmake --build build/arm --parallel $(JOBS) --target edgekit_native_tests
 	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/flashload/native/edgekit_native_tests
 
-test-sanitizers:  ## the same on this machine with address, undefined behaviour and thread sanitizers
-	for kind in address,undefined thread; do \
-		cmake -S . -B build/$$kind -DEDGEKIT_TESTING=ON -DCMAKE_CXX_FLAGS="-g -O1 -fsanitize=$$kind" && \
-		cmake --build build/$$kind --parallel --target edgekit_native_tests && \
-		UBSAN_OPTIONS=halt_on_error=1 build/$$kind/flashload/native/edgekit_native_tests || exit 1; done
+test-sanitizers: test-address test-thread test-python-address  ## native tests with address, undefined behaviour and thread sanitizers
+
+# The build type Debug adds no optimization of its own to -O1: with -O3 the compiler needs several times as long.
+SANITIZED = cmake $(GENERATOR) -S . -B build/$(1) -DEDGEKIT_TESTING=ON -DEDGEKIT_FUZZ=$(3) -DEDGEKIT_WERROR=ON \
+	-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -fno-omit-frame-pointer -fsanitize=$(2) \
+	-fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS"
+
+test-address:
+	$(call SANITIZED,address,address$(COMMA)undefined,OFF)
+	cmake --build build/address --parallel $(JOBS) --target edgekit_native_tests
+	build/address/flashload/native/edgekit_native_tests
+
+test-thread:
+	$(call SANITIZED,thread,thread,OFF)
+	cmake --build build/thread --parallel $(JOBS) --target edgekit_native_tests
+	build/thread/flashload/native/edgekit_native_tests
+
+# For GCC: an interpreter without sanitizers has to load their libraries first. Its own memory is never all freed.
+test-python-address: venv test-address
+	cmake --build build/address --parallel $(JOBS) --target edgekit_core edgekit_testing
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		EDGEKIT_CORE_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_core.so \
+		EDGEKIT_TESTING_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_testing.so \
+		$(BIN)/pytest tests/test_native*.py
+
+FUZZ_SECONDS ?= 600
+FUZZERS := build/fuzz/flashload/native/edgekit_fuzz
+
+test-fuzz: venv  ## what reads files on edited input, FUZZ_SECONDS (600) long, then a whole session as long
+	$(call SANITIZED,fuzz,address$(COMMA)undefined,ON)
+	cmake --build build/fuzz --parallel $(JOBS) --target edgekit_fuzz_parsers edgekit_fuzz_bundle
+	$(FUZZERS)_parsers $(FUZZ_SECONDS)
+	$(BIN)/edgekit export tiny-gemma --format native --overwrite -o build/fuzz/bundle
+	EDGEKIT_FUZZ_BUNDLE=build/fuzz/bundle $(FUZZERS)_bundle $(FUZZ_SECONDS)
 
 lint: venv links  ## ruff and mypy
 	$(BIN)/ruff check

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgekit.export import formats
 from edgekit.export.models.base import Architecture
 from edgekit.export.quantize import Choice, QuantizationReport, Scheme
 from edgekit.export.units import RunPlan
@@ -18,7 +19,7 @@ from edgekit.flashload.files import sha256_file, write_atomic
 from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 
-WEIGHTS_FILE = "weights.safetensors"
+WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
 REPORT_FILE = "quantization.json"
 
 
@@ -36,14 +37,15 @@ class Contents:
     report: QuantizationReport
     weights: FileDigest
     config: dict[str, Any]
-    generation_config: dict[str, Any]
+    sampler_config: dict[str, Any]
 
 
 def write_programs(folder: Path, contents: Contents, progress: Callable[[str], None]) -> dict[str, Any]:
     """Compile the programs; returns the manifest's section about them."""
     module = contents.format
     entries = module.write_programs(folder, contents.architecture, contents.choices, progress)
-    return {"format": module.NAME, "layout": module.LAYOUT, "entries": entries}
+    facts = formats.optional(module, "facts")()
+    return {"format": module.NAME, "layout": module.LAYOUT, **facts, "entries": entries}
 
 
 def write_manifest(
@@ -64,14 +66,16 @@ def write_manifest(
         layers=_layer_section(architecture, contents.format.layer_kinds(architecture, contents.choices)),
         sampler={
             "name": architecture.sampler,
-            "config": {**architecture.defaults, **contents.generation_config},
+            "config": contents.sampler_config,
         },
         quantization=report.as_dict()
         | {
             "group_size": contents.scheme.group_size,
             "overrides": [asdict(o) for o in contents.scheme.overrides],
         },
-        weights=WeightsEntry(WEIGHTS_FILE, contents.weights.size, contents.weights.sha256),
+        weights=WeightsEntry(
+            formats.optional(contents.format, "WEIGHTS_FILE"), contents.weights.size, contents.weights.sha256
+        ),
         files={name: _entry(folder / name) for name in (REPORT_FILE, *files, *_program_files(programs))},
         provenance=provenance | {"versions": _versions()},
     )
@@ -103,10 +107,20 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "causal_prefix": architecture.causal_prefix,
         "self_conditioning": architecture.self_conditioning is not None,
         "canvas_length": architecture.canvas_length,
+        "max_positions": _max_positions(contents.config),
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         "tables": tables,
         "config": contents.config,
     }
+
+
+def _max_positions(config: dict[str, Any]) -> int | None:
+    """The longest sequence that the model was made for, by whichever name its family has for it."""
+    text = config.get("text_config") or config
+    for name in ("max_position_embeddings", "max_sequence_length"):
+        if type(text.get(name)) is int and text[name] > 0:
+            return int(text[name])
+    return None
 
 
 def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[str, Any]]:
@@ -143,7 +157,7 @@ def _entry(path: Path) -> FileEntry:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("edgekit", "torch", "onnx", "onnxscript"):
+    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

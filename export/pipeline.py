@@ -22,7 +22,6 @@ import torch
 from edgekit.export import formats
 from edgekit.export.bundle_files import (
     REPORT_FILE,
-    WEIGHTS_FILE,
     Contents,
     write_manifest,
     write_programs,
@@ -41,12 +40,11 @@ from edgekit.export.quantize import (
     joined_report,
     quantize_matrix,
 )
+from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.writer import FlashWriter
-
-REPORT_JOURNAL = WEIGHTS_FILE + ".report"
 
 
 class Progress(Protocol):
@@ -72,6 +70,7 @@ class ExportOptions:
     source: str = ""  # what the manifest calls the checkpoint; the name of its folder if empty
     resume: bool = False
     overwrite: bool = False
+    precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
 
 
 @dataclass(frozen=True)
@@ -94,20 +93,21 @@ def export(
             stays for `resume`, and does not look like a bundle.
     """
     progress = progress or _Silent()
-    writer_module = formats.load(options.format)
+    writer_module = formats.load(options.format, options.precision)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     choices = choose(architecture, options.scheme)
+    choices = formats.optional(writer_module, "storable")(architecture, options.scheme, choices)
     runs = plan_runs(architecture, choices, writer_module, options.tile_bytes)
-    _claim(output, options)
+    weights = output / formats.optional(writer_module, "WEIGHTS_FILE")
+    _claim(output, options, weights)
 
-    weights = output / WEIGHTS_FILE
     tag = _fingerprint(checkpoint, options, architecture)
     if options.resume and (finished := _finished(output, tag)) is not None:
         return finished
     with FlashWriter(weights, [r.spec for r in runs], resume=options.resume, tag=tag) as writer:
-        reports = _ReportJournal(output / REPORT_JOURNAL, keep=options.resume)
+        reports = _ReportJournal(_report_journal(weights), keep=options.resume)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             if not writer.done(run.spec.name):
@@ -117,13 +117,15 @@ def export(
         digest = writer.finish()
         report = reports.result(options.scheme, runs)
 
+    folder = output / formats.optional(writer_module, "TOKENIZER_FOLDER")
+    files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
+    sampler = sampler_config(architecture, checkpoint.generation_config, folder)
     contents = Contents(
-        writer_module, architecture, options.scheme, choices, runs, report, digest,
-        checkpoint.config, checkpoint.generation_config,
-    )  # fmt: skip
+        writer_module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
+    )
     progress.stage("compiling programs", 0)
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
-    tokenizer = copy_tokenizer(checkpoint.path, output / "tokenizer")
+    files += formats.optional(writer_module, "write_files")(output, checkpoint.config, choices, runs)
     notes = [*architecture.notes, *report.notes()]
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB)"
@@ -134,8 +136,8 @@ def export(
         "notes": notes,
         "tag": tag,
     }
-    write_manifest(output, contents, programs, [f"tokenizer/{n}" for n in tokenizer], provenance)
-    (output / REPORT_JOURNAL).unlink(missing_ok=True)
+    write_manifest(output, contents, programs, files, provenance)
+    _report_journal(weights).unlink(missing_ok=True)
     return ExportResult(output, report, tuple(notes), digest.size)
 
 
@@ -164,15 +166,21 @@ def _embedding_dtype(checkpoint: Checkpoint) -> str:
     return named if named in ("float32", "float16", "bfloat16") else "float32"
 
 
-def _claim(output: Path, options: ExportOptions) -> None:
+def _report_journal(weights: Path) -> Path:
+    """Where reports on finished runs wait for the export to finish."""
+    return weights.with_name(weights.name + ".report")
+
+
+def _claim(output: Path, options: ExportOptions, weights: Path) -> None:
     """Make the output folder ours, or say why it is not."""
-    leftovers = [output / (WEIGHTS_FILE + ".journal"), output / (WEIGHTS_FILE + ".partial")]
+    leftovers = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
+    leftovers.append(_report_journal(weights))
     if output.exists() and not output.is_dir():
         raise ExportError(f"{output}: is a file; give a folder")
     if output.exists() and any(output.iterdir()):
+        # Weights alone are no sign of an export: a checkpoint may have a file of that name.
         whole = (output / manifests.MANIFEST_NAME).exists()
-        begun = whole or (output / WEIGHTS_FILE).exists() or any(p.exists() for p in leftovers)
-        if not begun:
+        if not (whole or any(p.exists() for p in leftovers)):
             raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
         if not (options.resume or options.overwrite):
             state = (
@@ -183,12 +191,8 @@ def _claim(output: Path, options: ExportOptions) -> None:
             raise ExportError(f"{output}: {state}")
         if options.overwrite and not options.resume:
             # The manifest goes first: from here on the folder is not a bundle until the new one is complete.
-            for path in (
-                output / manifests.MANIFEST_NAME,
-                output / WEIGHTS_FILE,
-                output / REPORT_JOURNAL,
-                *leftovers,
-            ):
+            earlier = output / manifests.load(output).weights.file if whole else weights
+            for path in (output / manifests.MANIFEST_NAME, earlier, weights, *leftovers):
                 path.unlink(missing_ok=True)
     output.mkdir(parents=True, exist_ok=True)
 
@@ -198,7 +202,8 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
     weights = sorted({checkpoint.file(n) for n in architecture.stored_shapes()})
     sizes = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in weights]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
-    text = json.dumps([options.format, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
+    form = options.format if options.precision is None else [options.format, options.precision]
+    text = json.dumps([form, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -107,9 +107,10 @@ def library_path() -> Path:
     if isinstance(resource, Path) and resource.is_file():
         return resource
     raise NativeMissing(
+        # pip keeps the wheel that it built without a compiler and would install that one again.
         f"edgekit was installed without its native library {library_name()}; install a C++17 compiler and "
-        f"reinstall edgekit (pip install -v shows why a build fails), or set {LIBRARY_VARIABLE} to a library "
-        f"that you built"
+        f"reinstall edgekit (pip install -v --force-reinstall --no-cache-dir shows why a build fails), or "
+        f"set {LIBRARY_VARIABLE} to a library that you built"
     )
 
 

@@ -53,6 +53,7 @@ class Model:
     causal_prefix: bool
     self_conditioning: bool
     canvas_length: int | None
+    max_positions: int | None  # None: unknown
     ropes: dict[str, list[float]]
     embedding: Table
     head: Table | None  # None: tied to the embedding
@@ -94,7 +95,8 @@ class Bundle:
 
     @property
     def tokenizer_path(self) -> Path:
-        return self.path / "tokenizer"
+        """The folder of the tokenizer's files: one of their own, or the bundle itself."""
+        return self.path if "tokenizer.json" in self.manifest.files else self.path / "tokenizer"
 
     def open_weights(self) -> FlashFile:
         """The flash file, its header checked against what the layers name.
@@ -134,6 +136,7 @@ def _model(model: dict[str, Any], layers: list[Any]) -> Model:
         causal_prefix=model["causal_prefix"],
         self_conditioning=model["self_conditioning"],
         canvas_length=model["canvas_length"],
+        max_positions=model.get("max_positions"),
         ropes=model["ropes"],
         embedding=tables["embedding"],
         head=tables.get("head"),

@@ -18,16 +18,13 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
+from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling.options import Lengths
 from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
     from edgekit.runtime.native_session import NativeSession
-
-#: Tokens asked for when neither the caller nor the checkpoint says how many.
-DEFAULT_NEW_TOKENS = 128
-#: Block length of semi-autoregressive decoding where the checkpoint names none.
-DEFAULT_BLOCK = 32
 
 
 @dataclass(frozen=True)
@@ -90,48 +87,14 @@ class Generator:
 
     def options(self, settings: Settings) -> Any:
         """The sampler's options: the checkpoint's, then the caller's. Raises InvalidOption."""
-        config = dict(self.bundle.manifest.sampler["config"])
-        chosen = dict(settings.options)
-        if self.sampler.family == "diffusion_gemma":
-            config["canvas_length"] = self.bundle.model.canvas_length
-            chosen |= _given(max_new_tokens=settings.max_new_tokens, max_denoising_steps=settings.steps)
-            return self.sampler.options(config, **chosen)
-        length = (
-            settings.max_new_tokens
-            or config.get("max_new_tokens")
-            or config.get("gen_length")
-            or DEFAULT_NEW_TOKENS
+        return generation_options(
+            self.sampler.family,
+            self.bundle.manifest.sampler["config"],
+            self.bundle.model.canvas_length,
+            max_new_tokens=settings.max_new_tokens,
+            steps=settings.steps,
+            options=settings.options,
         )
-        config.pop("max_new_tokens", None)
-        config.pop("gen_length", None)
-        if config.get("mask_token_id") is None and self.tokenizer.mask_id is not None:
-            config["mask_token_id"] = self.tokenizer.mask_id
-        if self.sampler.family == "llada":
-            block = min(
-                int(chosen.pop("block_length", None) or config.pop("block_length", None) or DEFAULT_BLOCK),
-                length,
-            )
-            length = -(-length // block) * block
-            steps = settings.steps or config.pop("steps", None) or length
-            # Whole steps per block: rounded up, never fewer than asked for.
-            blocks = length // block
-            chosen |= {"gen_length": length, "block_length": block, "steps": -(-steps // blocks) * blocks}
-        else:
-            chosen |= {
-                "max_new_tokens": length,
-                "steps": settings.steps or config.pop("steps", None) or length,
-            }
-            if "alg" not in config:
-                chosen.setdefault("alg", "entropy")
-        config = {k: v for k, v in config.items() if k not in chosen}
-        # Masked models fill what follows the answer with end tokens: showing it helps nobody.
-        if config.get("eos_token_id") is not None or chosen.get("eos_token_ids"):
-            chosen.setdefault("stop_at_eos", True)
-        if self.sampler.family == "llada" and "eot_token_id" not in config:
-            end_of_turn = self.tokenizer.token_id("<|eot_id|>")
-            if end_of_turn is not None:
-                chosen.setdefault("eot_token_ids", (end_of_turn,))
-        return self.sampler.options(config, **chosen)
 
     def generate(self, prompt: Prompt | str, settings: Settings | None = None) -> Iterator[Event]:
         """Denoising events; the last is Done with statistics. Equal seeds give equal events.
@@ -143,9 +106,9 @@ class Generator:
         settings = settings or Settings()
         ids = self.encode(Prompt(prompt) if isinstance(prompt, str) else prompt)
         options = self.options(settings)
-        wanted = getattr(options, "gen_length", None) or options.max_new_tokens
-        self._check_positions(len(ids), wanted)
-        session = self._open(len(ids), wanted)
+        lengths = options.lengths(len(ids))
+        self._check_positions(len(ids), lengths)
+        session = self._open(lengths)
         started = time.perf_counter()
         before = session.statistics()
         try:
@@ -158,30 +121,22 @@ class Generator:
         finally:
             session.idle()
 
-    def _check_positions(self, prompt: int, wanted: int) -> None:
-        config = self.bundle.manifest.model["config"]
-        text = config.get("text_config") or config
-        limit = text.get("max_position_embeddings") or text.get("max_sequence_length")
-        if limit and prompt + wanted > limit:
+    def _check_positions(self, prompt: int, lengths: Lengths) -> None:
+        limit = self.bundle.model.max_positions
+        if limit and prompt + lengths.new_tokens > limit:
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {wanted} new ones pass the model's {limit} positions; "
-                "shorten the prompt or --max-new-tokens"
+                f"{prompt} prompt tokens and {lengths.new_tokens} new ones pass the model's {limit} "
+                "positions; shorten the prompt or ask for fewer tokens"
             )
 
-    def _open(self, prompt: int, wanted: int) -> Session | NativeSession:
-        model = self.bundle.model
-        canvas = model.canvas_length or 256
-        if model.causal_prefix:
-            needed = SessionOptions(
-                positions=prompt + -(-wanted // canvas) * canvas,
-                canvas=canvas,
-                threads=self._threads,
-                **self._memory,
-            )
-        else:
-            needed = SessionOptions(
-                positions=0, canvas=prompt + wanted, threads=self._threads, **self._memory
-            )
+    def _open(self, lengths: Lengths) -> Session | NativeSession:
+        # A prefix is encoded in pieces of the model's own canvas.
+        needed = SessionOptions(
+            positions=lengths.prefix,
+            canvas=max(lengths.canvas, self.bundle.model.canvas_length or 0),
+            threads=self._threads,
+            **self._memory,
+        )
         if self._session is not None:
             have = self._session.options
             if have.positions >= needed.positions and have.canvas >= needed.canvas:
@@ -216,10 +171,6 @@ class Generator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if v is not None}
 
 
 #: Counters that grow over a session's life; a generation reports its own part.

@@ -46,7 +46,7 @@ def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs
         process=resident_bytes(),
         prefix=2 * prefix_bytes,  # a buffer that grows is copied while the old one lives
         activations=_activations(model, file, canvas, seen),
-        scratch=_scratch(model, file),
+        scratch=_scratch(model, file, copies=bundle.manifest.programs.get("format") == "mlx"),
     )
 
 
@@ -77,13 +77,16 @@ def _activations(model: Model, file: FlashFile, canvas: int, seen: int) -> int:
     return max(layer, head)
 
 
-def _scratch(model: Model, file: FlashFile) -> int:
-    """Unpacked or widened weights of the largest layer and expert."""
+def _scratch(model: Model, file: FlashFile, copies: bool) -> int:
+    """Unpacked or widened weights of the largest layer and expert, and the weights themselves where the
+    engine copies them.
+    """
 
     def of(run: Run) -> int:
         unpacked = sum(2 * s.shape[0] * s.shape[1] for s in run.tensors if s.name.endswith(".packed"))
         widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
-        return unpacked + widened
+        widened += sum(2 * s.nbytes for s in run.tensors if s.dtype == "F16")
+        return unpacked + widened + (run.length if copies else 0)
 
     dense = max(of(file.run(x.run)) for x in model.layers)
     expert = max((of(file.run(x.experts[0])) for x in model.layers if x.experts), default=0)

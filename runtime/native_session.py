@@ -66,7 +66,8 @@ class _Info(_Struct):
         ("struct_size", c_uint32), ("threads", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
         ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
         ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
-        ("allowance_bytes", c_uint64),
+        ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
+        ("causal_prefix", c_int32), ("reserved", c_int32),
     )  # fmt: skip
 
 
@@ -224,7 +225,7 @@ class NativeSession:
         )
 
     def idle(self) -> None:
-        """Tell that no pass follows soon: stops reading ahead."""
+        """Tell that no pass follows soon: stops reading ahead, and may keep other experts in memory."""
         self._call(self._library.ek_session_idle)
 
     def statistics(self) -> dict[str, Any]:

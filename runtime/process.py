@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 
 def resident_bytes() -> int:
@@ -34,7 +35,56 @@ def peak_bytes() -> int:
 
 
 def usable_cores() -> int:
-    """Processor cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Processor cores that this process may keep busy: those that it may run on, or fewer where a Linux
+    control group grants less time. At least 1.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    granted = group_cores()
+    return allowed if granted is None else min(allowed, granted)
+
+
+def group_cores(root: Path = Path("/")) -> int | None:
+    """Cores for which the control groups of this process grant time, rounded up; None for no limit.
+
+    `root` stands in front of /proc and /sys, for tests.
+    """
+    quotas: list[int | None] = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        # "hierarchy:controllers:path"; the unified hierarchy lists no controllers.
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            continue
+        _, controllers, path = parts
+        mounts = root / "sys/fs/cgroup"
+        # A container sees its own group as the hierarchy's root, under a path that may be the host's: hence
+        # the groups around it, which bound it in any case.
+        names = [part for part in path.split("/") if part]
+        groups = [Path(*names[:depth]) for depth in range(len(names) + 1)]
+        if "cpu" in controllers.split(","):
+            # Hierarchies of old are mounted under the names of their controllers, all of them or the one.
+            for name in {"cpu", controllers}:
+                for group in groups:
+                    folder = mounts / name / group
+                    quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+                    quotas.append(_cores(quota, period))
+        elif not controllers:
+            for group in groups:
+                quota, _, period = _text(mounts / group / "cpu.max").partition(" ")
+                quotas.append(_cores(quota, period))
+    return min((cores for cores in quotas if cores is not None), default=None)
+
+
+def _cores(quota: str, period: str) -> int | None:
+    """Cores that microseconds per period amount to: half a core still runs one thread."""
+    try:
+        microseconds, per = int(quota), int(period)
+    except ValueError:  # "max", or no such file
+        return None
+    return -(-microseconds // per) if microseconds > 0 and per > 0 else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""

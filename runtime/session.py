@@ -22,7 +22,7 @@ from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.prefix import PrefixKV
 from edgekit.runtime.process import peak_bytes, usable_cores
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-from edgekit.runtime.weights import WeightStore, table_floats
+from edgekit.runtime.weights import WeightStore
 
 if TYPE_CHECKING:
     from edgekit.runtime.native_session import NativeSession
@@ -178,10 +178,7 @@ class Session:
         for run, start, stop in table.spans():
             here = np.nonzero((ids >= start) & (ids < stop))[0]
             if here.size:
-                names = ("weight",) if table.bits == 16 else ("codes", "scales")
-                out[0, here] = table_floats(
-                    table.bits, {n: self._weights.rows(run, n, ids[here] - start) for n in names}
-                )
+                out[0, here] = self._weights.table_rows(run, ids[here] - start)
         return out * np.float32(self.model.embedding_scale)
 
     def _layers(self, x: Floats, phase: str) -> Floats:
@@ -239,7 +236,7 @@ def open_session(
 ) -> Session | NativeSession:
     """The session for a bundle's format: the native core's, or the shared one over an engine.
 
-    `engine` insists on one by name ("native", "onnx"). Raises UnsupportedBundle when the bundle is for
+    `engine` insists on one by name ("native", "onnx", "mlx"). Raises UnsupportedBundle when the bundle is for
     another, and what the sessions raise.
     """
     written = str(Bundle.open(path).manifest.programs.get("format"))

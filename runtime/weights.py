@@ -91,6 +91,11 @@ class WeightStore:
             return self._pinned[run][tensor][rows]
         return self._file.read_rows(f"{run}.{tensor}", rows)
 
+    def table_rows(self, run: str, rows: Ids) -> Floats:
+        """Rows of a vocabulary table's tile in float32."""
+        held = [t.name.removeprefix(run + ".") for t in self._file.run(run).tensors]
+        return table_floats({n: self.rows(run, n, rows) for n in held if n != "biases"})
+
     def statistics(self) -> dict[str, Any]:
         """Bytes read while streaming, seconds of reading and of waiting for it, and how the file is read."""
         stats = None if self._ring is None else self._ring.stats
@@ -126,8 +131,15 @@ def _short(run: str, views: dict[str, np.ndarray]) -> Arrays:
     return {name.removeprefix(run + "."): value for name, value in views.items()}
 
 
-def table_floats(bits: int, tensors: dict[str, np.ndarray]) -> Floats:
-    """Rows of a vocabulary table in float32, from their stored form."""
-    if bits == 16:
-        return (tensors["weight"].astype(np.uint32) << 16).view(np.float32)
-    return (tensors["codes"].astype(np.float32) - 128) * tensors["scales"][:, None]
+def table_floats(tensors: Mapping[str, np.ndarray]) -> Floats:
+    """Rows of a vocabulary table in float32, from their stored form: bfloat16, 8-bit codes with a scale each,
+    or four of them to a word with scales in groups (MLX's, whose biases follow from the scales).
+    """
+    if "codes" in tensors:
+        return (tensors["codes"].astype(np.float32) - 128) * tensors["scales"][:, None]
+    weight = tensors["weight"]
+    if weight.dtype == np.uint16:
+        return (weight.astype(np.uint32) << 16).view(np.float32)
+    scales = tensors["scales"].astype(np.float32)
+    groups = weight.view(np.uint8).reshape(*scales.shape, -1).astype(np.float32) - 128
+    return (groups * scales[..., None]).reshape(len(weight), -1)

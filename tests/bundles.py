@@ -7,16 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from checkpoints import write_checkpoint
 from torch import Tensor
 
-from edgekit.export import ops
+from edgekit.export import formats, ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme, choose, quantize_weights
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
+from edgekit.runtime.sampling import HeadOutput, HeadRequest
+from edgekit.runtime.session import Session
 
 #: Small tiles, so that the vocabulary head is joined from several.
 TILE_BYTES = 8192
@@ -28,21 +32,50 @@ def make_bundle(
     scheme: Scheme | None = None,
     seed: int = 0,
     program_format: str = "onnx",
+    precision: str | None = None,
     **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, seed, **overrides)
-    options = ExportOptions(program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES)
+    options = ExportOptions(
+        program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES, precision=precision
+    )
     export(folder / "checkpoint", folder / "bundle", options)
     return folder / "bundle"
 
 
-def quantized_reference(checkpoint: Path, scheme: Scheme) -> ReferenceModel:
-    """The reference model holding the codes that the scheme gives a checkpoint."""
+def quantized_reference(checkpoint: Path, scheme: Scheme, program_format: str = "onnx") -> ReferenceModel:
+    """The reference model holding the codes that the scheme gives a checkpoint, as far as the format can
+    store them.
+    """
     source = Checkpoint.open(checkpoint)
     arch = architecture(source.config)
-    weights = quantize_weights(arch, load_float_weights(arch, source), choose(arch, scheme))
-    return ReferenceModel(arch, weights).eval()
+    storable = formats.optional(formats.load(program_format), "storable")
+    choices = storable(arch, scheme, choose(arch, scheme))
+    return ReferenceModel(arch, quantize_weights(arch, load_float_weights(arch, source), choices)).eval()
+
+
+def passes(session: Session, model: ReferenceModel, seed: int = 0) -> tuple[HeadOutput, Tensor]:
+    """A canvas after a prefix of two chunks where the family has one: engine output, and the reference's
+    logits.
+    """
+    rng = np.random.default_rng(seed)
+    arch = model.architecture
+    prompt, canvas = rng.integers(0, arch.vocab_size, 21), rng.integers(0, arch.vocab_size, 16)
+    request = HeadRequest(temperature=0.7, logits=True, soft=arch.causal_prefix, top_k=7)
+    kv = soft = first = None
+    session.reset()
+    with torch.no_grad():
+        if arch.causal_prefix:
+            session.prefill(prompt[:13])
+            session.prefill(prompt[13:])
+            kv = model.encode(torch.from_numpy(prompt)[None])
+            first = session.denoise(canvas, HeadRequest(soft=True)).soft
+            assert first is not None
+            soft = torch.from_numpy(first)[None]
+        out = session.denoise(canvas, request, first)
+        expected = model.denoise(torch.from_numpy(canvas)[None], kv, soft)[0] / 0.7
+    return out, expected
 
 
 def round_rows(x: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ class Statistics(NamedTuple):
 class RingStatistics(NamedTuple):
     bytes_read: int
     runs_read: int
+    bytes_skipped: int
     fallbacks: int
     read_seconds: float
     wait_seconds: float
@@ -157,13 +158,18 @@ class NativeRing:
 
     @property
     def statistics(self) -> RingStatistics:
-        counts, seconds = (ctypes.c_uint64 * 3)(), (ctypes.c_double * 2)()
+        counts, seconds = (ctypes.c_uint64 * 4)(), (ctypes.c_double * 2)()
         library().ekt_ring_statistics(self._handle, counts, seconds)
         return RingStatistics(*counts, *seconds)
 
     def schedule(self, runs: Sequence[str]) -> None:
-        names = (ctypes.c_char_p * len(runs))(*[run.encode() for run in runs])
-        call("ekt_ring_schedule", self._handle, self._file.handle, names, ctypes.c_uint64(len(runs)))
+        self._call_with("ekt_ring_schedule", runs)
+
+    def next(self, count: int) -> list[str]:
+        return text("ekt_ring_next", self._handle, ctypes.c_uint64(count)).split()
+
+    def skip(self, runs: Sequence[str]) -> None:
+        self._call_with("ekt_ring_skip", runs)
 
     def take(self, run: str) -> int:
         data = ctypes.c_void_p()
@@ -173,6 +179,10 @@ class NativeRing:
 
     def ready(self, run: str) -> bool:
         return bool(library().ekt_ring_ready(self._handle, self._file.handle, run.encode()))
+
+    def _call_with(self, name: str, runs: Sequence[str]) -> None:
+        names = (ctypes.c_char_p * len(runs))(*[run.encode() for run in runs])
+        call(name, self._handle, self._file.handle, names, ctypes.c_uint64(len(runs)))
 
     def release(self, data: int) -> None:
         call("ekt_ring_release", self._handle, ctypes.c_void_p(data))

@@ -24,6 +24,7 @@ from edgekit.runtime.sampling import (
     PhiloxNoise,
     SamplingError,
 )
+from edgekit.runtime.sampling.generation_options import generation_options
 
 OK, INVALID_ARGUMENT, READ_FAILED, UNSUPPORTED_BUNDLE, NOT_FINITE, STOPPED = 0, 1, 5, 11, 13, 14
 REASONS = ("eos", "length", "cancelled")
@@ -275,7 +276,46 @@ def python_options(family: str, config: Mapping[str, Any], overrides: Mapping[st
         options = SAMPLERS[family].options(config, **overrides)
     except SamplingError as error:
         return INVALID_ARGUMENT, str(error)
-    return OK, {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(options).items()}
+    return OK, as_json(options)
+
+
+def as_json(options: Any) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(options).items()}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller of a whole generation wants; None is what the checkpoint says."""
+
+    max_new_tokens: int | None = None
+    steps: int | None = None
+    options: Mapping[str, Any] | None = None
+
+
+def native_generation_options(
+    family: str, config: Mapping[str, Any], canvas_length: int | None, wishes: Wishes, prompt: int
+) -> tuple[int, Any]:
+    """The status, and the options and lengths as a dictionary or the error's text."""
+    core = library()
+    core.ekt_sampling_text.restype = c_char_p
+    given = {k: v for k, v in asdict(wishes).items() if v is not None}
+    status = core.ekt_generation_options(
+        family.encode(), json.dumps(config).encode(), c_int64(canvas_length or 0),
+        json.dumps(given).encode(), c_int64(prompt),
+    )  # fmt: skip
+    text = core.ekt_sampling_text().decode()
+    return status, text if status else json.loads(text)
+
+
+def python_generation_options(
+    family: str, config: Mapping[str, Any], canvas_length: int | None, wishes: Wishes, prompt: int
+) -> tuple[int, Any]:
+    try:
+        options = generation_options(family, config, canvas_length, **vars(wishes))
+        lengths = options.lengths(prompt)
+    except SamplingError as error:
+        return INVALID_ARGUMENT, str(error)
+    return OK, as_json(options) | {"lengths": [lengths.new_tokens, lengths.prefix, lengths.canvas]}
 
 
 def answer_text(function: str, *arguments: str) -> str:

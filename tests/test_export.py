@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from bundles import TILE_BYTES
-from checkpoints import write_checkpoint
+from checkpoints import SPECIAL_TOKENS, write_checkpoint
 
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.pipeline import ExportOptions, export
@@ -88,6 +88,45 @@ def test_a_bundle_opens_and_lists_its_layers(tmp_path: Path) -> None:
         assert set(bundle.model.layers[0].experts) <= set(file.runs)
     assert any("vision tower" in n for n in result.notes)
     assert any("16 columns do not divide" in n for n in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("family", "named", "limit"),
+    [
+        ("llada", {"mask_token_id": "<|mdm_mask|>", "eot_token_id": "<|eot_id|>"}, 512),
+        ("llada_moe", {"mask_token_id": "<|mask|>", "eot_token_id": None}, 512),
+        ("dream", {"mask_token_id": "<|mask|>", "eot_token_id": None}, 512),
+        ("diffusion_gemma", {"mask_token_id": None, "eot_token_id": None}, 1024),
+    ],
+)
+def test_a_manifest_has_what_a_generation_needs(
+    tmp_path: Path, family: str, named: dict[str, str | None], limit: int
+) -> None:
+    """Token ids that only the tokenizer names, and how long a text may be."""
+    write_checkpoint(tmp_path / "checkpoint", family)
+    for name in ("config.json", "generation_config.json"):
+        path = tmp_path / "checkpoint" / name
+        config = json.loads(path.read_text())
+        if family in ("llada_moe", "dream"):  # their tokenizers have a mask token
+            config.pop("mask_token_id", None)
+        path.write_text(json.dumps(config))
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    bundle = Bundle.open(tmp_path / "out")
+    found, special = bundle.manifest.sampler["config"], SPECIAL_TOKENS[family]
+    ids = {name: None if token is None else special.index(token) for name, token in named.items()}
+    assert {name: found.get(name) for name in named} == ids
+    assert bundle.model.max_positions == limit
+
+
+def test_ids_of_the_checkpoint_win_over_those_of_the_tokenizer(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe")
+    given = {"mask_id": 77, "eot_token_id": [78, 79]}
+    (tmp_path / "checkpoint" / "generation_config.json").write_text(json.dumps(given))
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    config = Bundle.open(tmp_path / "out").manifest.sampler["config"]
+    assert given.items() <= config.items()
 
 
 SCRIPT = """

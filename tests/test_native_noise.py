@@ -96,3 +96,13 @@ def test_integers_and_uniform_are_those_of_a_draw(seed: int, high: int, count: i
     assert np.array_equal(integers, noise.integers(high, count))
     uniform = stream("ekt_philox_uniform", np.float64, seed, 1, count)
     assert np.array_equal(uniform, noise.uniform(count))
+
+
+def test_uniform_numbers_are_those_of_the_words(rng: np.random.Generator) -> None:
+    of_word = library().ekt_uniform_of_word
+    of_word.restype = ctypes.c_double
+    words = np.concatenate([rng.integers(0, 2**64, 200, np.uint64), ~np.arange(4096, dtype=np.uint64)])
+    words = np.append(words, np.array([0, 2047, 2048, 2**63 - 1, 2**63], np.uint64))
+    assert [of_word(ctypes.c_uint64(int(word))) for word in words] == reference.uniform_of_words(
+        words
+    ).tolist()

@@ -101,13 +101,26 @@ ACTIONS = st.one_of(
     st.tuples(st.just("take"), st.none()),
     st.tuples(st.just("take"), st.none()),
     st.tuples(st.just("release"), st.integers(0, 10)),
+    st.tuples(st.just("skip"), st.lists(RUNS, max_size=3)),
     st.tuples(st.just("cancel"), st.none()),
 )
 
 
+def without(scheduled: list[str], skipped: list[str]) -> list[str] | None:
+    """The schedule after each of `skipped` in turn left where it comes next; None where one does not come."""
+    left, rest = [], list(scheduled)
+    for run in skipped:
+        if run not in rest:
+            return None
+        place = rest.index(run)
+        left += rest[:place]
+        rest = rest[place + 1 :]
+    return left + rest
+
+
 @settings(max_examples=40)
 @given(actions=st.lists(ACTIONS, max_size=50), size=st.integers(5, 14))
-def test_any_order_of_schedules_takes_releases_and_cancels(
+def test_any_order_of_schedules_takes_skips_releases_and_cancels(
     module_file: NativeFile, actions: list[tuple[str, object]], size: int
 ) -> None:
     """Against a model: what is scheduled comes in order and whole until it is dropped, nothing else comes."""
@@ -126,6 +139,15 @@ def test_any_order_of_schedules_takes_releases_and_cancels(
                 assert isinstance(argument, int)
                 if taken:
                     ring.release(taken.pop(argument % len(taken))[1])
+            elif action == "skip":
+                assert isinstance(argument, list)
+                left = without(scheduled, argument)
+                if left is None:
+                    with refused(native.INTERNAL, "was skipped but is not scheduled"):
+                        ring.skip(argument)
+                else:
+                    ring.skip(argument)
+                    scheduled = left
             elif not scheduled:
                 with refused(native.INTERNAL, "nothing is scheduled"):
                     ring.take("r0")
@@ -138,6 +160,7 @@ def test_any_order_of_schedules_takes_releases_and_cancels(
                 else:
                     del scheduled[0]
             ring.check_integrity()
+            assert ring.next(3) == scheduled[:3]
             assert all(whole(run, data) for run, data in taken)
         while taken:
             ring.release(taken.pop()[1])

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_sampler import INVALID_ARGUMENT, OK, answer_text, native_options, python_options
+from native_sampler import (
+    INVALID_ARGUMENT,
+    OK,
+    Wishes,
+    answer_text,
+    native_generation_options,
+    native_options,
+    python_generation_options,
+    python_options,
+)
 
 from edgekit.runtime.sampling import SAMPLERS
+from edgekit.runtime.sampling.generation_options import MOST
 
 NAMES = {
     family: [name for name in SAMPLERS[family].options_type().__dataclass_fields__ if name != "ignored_keys"]
@@ -84,6 +94,39 @@ def test_these_options_are_read_and_refused_like_in_python(
     family: str, config: dict[str, Any], overrides: dict[str, Any]
 ) -> None:
     assert native_options(family, config, overrides) == python_options(family, config, overrides)
+
+
+LENGTHS = st.one_of(st.none(), st.integers(1, 700), st.sampled_from([-1, 0, MOST, MOST + 1, 2**63 - 1]))
+WISHES = st.builds(Wishes, LENGTHS, LENGTHS)
+
+
+@given(option_cases(), st.sampled_from([None, 8, 256]), WISHES, st.integers(0, 1000))
+@settings(max_examples=600)
+def test_options_of_a_generation_are_those_of_python(
+    case: tuple[str, dict[str, Any], dict[str, Any]], canvas_length: int | None, wishes: Wishes, prompt: int
+) -> None:
+    family, config, overrides = case
+    wishes = Wishes(wishes.max_new_tokens, wishes.steps, overrides)
+    found = native_generation_options(family, config, canvas_length, wishes, prompt)
+    assert found == python_generation_options(family, config, canvas_length, wishes, prompt)
+
+
+@given(st.sampled_from(["llada", "dream"]), WISHES, st.data())
+@settings(max_examples=200)
+def test_lengths_of_a_generation_are_those_of_python(
+    family: str, wishes: Wishes, data: st.DataObject
+) -> None:
+    """The same with values that are mostly good, so that the rounding is reached."""
+    names = st.sampled_from(["gen_length", "max_new_tokens", "block_length", "steps"])
+    sizes = st.one_of(st.none(), st.integers(1, 700))
+    ends = st.sampled_from([{}, {"eos_token_id": 5}, {"eos_token_ids": []}, {"eos_token_ids": [5, 6]}])
+    config = data.draw(st.dictionaries(names, sizes)) | data.draw(ends) | {"mask_token_id": 3}
+    known = st.sampled_from(
+        [name for name in ("gen_length", *NAMES[family]) if name.endswith(("length", "steps"))]
+    )
+    wishes = Wishes(wishes.max_new_tokens, wishes.steps, data.draw(st.dictionaries(known, sizes)))
+    found = native_generation_options(family, config, None, wishes, 7)
+    assert found == python_generation_options(family, config, None, wishes, 7)
 
 
 def test_a_configuration_that_is_no_object_is_refused() -> None:

@@ -187,6 +187,10 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], type[EdgekitError], st
         lambda m: replace(m, [64, 1], "programs", "entries", "full", "weights", "self_attn.q_proj"),
         errors.MalformedFile, "self_attn.q_proj",
     ),
+    "a name that breaks the line": (
+        lambda m: replace(m, ["no\nsuch\ud800"], "programs", "entries", "full", "ops", 0, "w"),
+        errors.MalformedFile, "no\\x0asuch\\ud800",
+    ),
     "unknown run": (lambda m: replace(m, "layers.9", "layers", 0, "run"), errors.MalformedFile, "layers.9"),
     "a run twice": (lambda m: replace(m, "layers.0", "layers", 1, "run"), errors.MalformedFile, "twice"),
     "fewer experts": (lambda m: remove(m, "layers", 0, "experts", 0), errors.MalformedFile, "experts"),

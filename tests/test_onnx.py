@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import bundles
 import numpy as np
 import pytest
 import torch
@@ -45,29 +46,9 @@ def case(
     return bundle, quantized_reference(bundle.parent / "checkpoint", scheme), scheme
 
 
-def passes(session: Session, model: Any, seed: int = 0) -> tuple[Any, torch.Tensor]:
-    """A canvas after a prefix of two chunks where the family has one: engine output, and the reference's
-    logits.
-    """
-    rng = np.random.default_rng(seed)
-    arch = model.architecture
-    prompt, canvas = rng.integers(0, arch.vocab_size, 21), rng.integers(0, arch.vocab_size, 16)
-    request = HeadRequest(temperature=0.7, logits=True, soft=arch.causal_prefix, top_k=7)
-    kv = soft = None
-    session.reset()
-    with torch.no_grad(), int8_activations():
-        if arch.causal_prefix:
-            session.prefill(prompt[:13])
-            session.prefill(prompt[13:])
-            kv = model.encode(torch.from_numpy(prompt)[None])
-            first = session.denoise(canvas, HeadRequest(soft=True)).soft
-            assert first is not None
-            soft = torch.from_numpy(first)[None]
-        else:
-            first = None
-        out = session.denoise(canvas, request, first)
-        expected = model.denoise(torch.from_numpy(canvas)[None], kv, soft)[0] / 0.7
-    return out, expected
+def passes(session: Session, model: Any) -> tuple[Any, torch.Tensor]:
+    with int8_activations():
+        return bundles.passes(session, model)
 
 
 def test_engine_equals_the_reference_with_rounded_activations(case: tuple[Path, Any, Scheme]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -205,6 +206,100 @@ def test_a_bundle_runs_without_any_extra(installation: Installation, native_bund
     output = installation.edgekit("run", native_bundle, "-p", "copy: abc", "--seed", "1", "--json")
     result = json.loads(output.splitlines()[-1])
     assert isinstance(result["text"], str) and result["text"]
+
+
+# --- without a C++ compiler ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """An installation where no compiler was found, with what this environment has of other packages."""
+
+    wheel: Path
+    site: Path
+    empty: Path
+
+    def edgekit(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        code = (
+            "import sys\n"
+            # An editable install's finder goes before every path entry, hence it is removed.
+            "sys.meta_path = [f for f in sys.meta_path if 'ScikitBuild' not in str(type(f))]\n"
+            "from edgekit.tools import cli\n"
+            f"assert cli.__file__.startswith({str(self.site)!r}), cli.__file__\n"
+            "cli.main()\n"
+        )
+        command = [sys.executable, "-c", code, *(str(word) for word in words)]
+        environment = {**os.environ, "PYTHONPATH": str(self.site)}
+        environment.pop("EDGEKIT_CORE_LIB", None)
+        return subprocess.run(
+            command, cwd=self.empty, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def refused(self, *words: str | Path) -> str:
+        """The one line of an error."""
+        result = self.edgekit(*words)
+        assert result.returncode == 2 and result.stdout == "", result
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("edgekit: error: ")
+        return line
+
+
+@pytest.fixture(scope="module")
+def uncompiled(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Uncompiled:
+    """The sdist built with CMake and Ninja on the path, and nothing else."""
+    folder = tmp_path_factory.mktemp("uncompiled")
+    tools, empty = folder / "tools", folder / "empty"
+    tools.mkdir()
+    empty.mkdir()
+    path = os.pathsep.join([str(Path(sys.executable).parent), ORIGINAL_ENVIRONMENT.get("PATH", "")])
+    for name in ("cmake", "ninja"):
+        found = shutil.which(name, path=path)
+        if found:  # else they are Python packages, which the build finds by itself
+            (tools / name).symlink_to(found)
+    environment = {**ORIGINAL_ENVIRONMENT, "PATH": str(tools)}
+    for variable in ("CC", "CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE"):
+        environment.pop(variable, None)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", "--quiet", "--no-index", "--no-build-isolation", "--no-deps", "-w", folder,
+        distributions.sdist, cwd=empty, environment=environment)  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--target", folder / "site", wheel,
+        cwd=empty, environment=environment)  # fmt: skip
+    return Uncompiled(wheel, folder / "site", empty)
+
+
+def test_without_a_compiler_the_wheel_has_everything_but_the_library(
+    distributions: Distributions, uncompiled: Uncompiled
+) -> None:
+    with zipfile.ZipFile(uncompiled.wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    compiled = {name for name in distributions.wheel_names() if ".dist-info/" not in name}
+    assert len(compiled - names) == 1 and all(name.endswith(LIBRARIES) for name in compiled - names)
+    assert names <= compiled
+    assert uncompiled.wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_without_a_compiler_exports_are_for_onnx_and_say_so(uncompiled: Uncompiled) -> None:
+    exported = uncompiled.edgekit("export", "tiny-llada", "--target", "host", "-o", "bundle")
+    assert exported.returncode == 0, exported.stderr
+    (said,) = (line for line in exported.stderr.splitlines() if "native" in line)
+    assert said.startswith("note: exporting for onnx instead of native: ") and "C++17 compiler" in said
+    bundle = uncompiled.empty / "bundle"
+    assert json.loads((bundle / "edgekit.json").read_text())["programs"]["format"] == "onnx"
+    answered = uncompiled.edgekit("run", bundle, "-p", "copy: abc", "--max-new-tokens", "16", "--json")
+    assert answered.returncode == 0 and answered.stderr == ""
+    assert json.loads(answered.stdout)["statistics"]["engine"]["engine"] == "onnx"
+    assert "was exported for the onnx engine, not native" in uncompiled.refused(
+        "run", bundle, "-p", "Hello", "--engine", "native"
+    )
+
+
+def test_without_a_compiler_a_native_bundle_says_what_to_do(
+    uncompiled: Uncompiled, native_bundle: Path
+) -> None:
+    for words in ([], ["--engine", "native"]):
+        line = uncompiled.refused("run", native_bundle, "-p", "Hello", *words)
+        assert "without its native library" in line and "install a C++17 compiler and reinstall" in line
 
 
 def test_the_readme_shows_every_top_level_folder() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgekit.runtime.sampling import InvalidOption, PhiloxNoise
-from edgekit.runtime.sampling.noise import gumbel_of_halves, philox_halves
+from edgekit.runtime.sampling.noise import gumbel_of_halves, philox_halves, uniform_of_words
 
 WORD = 2**64 - 1
 SEEDS = st.integers(0, WORD)
@@ -72,6 +73,17 @@ def test_integers_and_uniform_follow_the_specification(seed: int, high: int) -> 
     assert noise.integers(high, 9).tolist() == [half(seed, 0, i) * high >> 32 for i in range(9)]
     words = [philox_block(i // 4 + 1, seed, 1)[i % 4] for i in range(5)]
     assert noise.uniform(5).tolist() == [((word >> 11) + 0.5) / 2**53 for word in words]
+
+
+def test_uniform_numbers_are_inside_their_interval() -> None:
+    """The ends of the words, and both sides of the number from which on the sum is rounded."""
+    steps = [0, 1, 2, 2**52 - 2, 2**52 - 1, 2**52, 2**52 + 1, 2**53 - 3, 2**53 - 2, 2**53 - 1]
+    words = np.array([step << 11 | low for step in steps for low in (0, 2047)], np.uint64)
+    found = uniform_of_words(words)
+    assert found.min() == 2.0**-54 and found.max() == 1 - 2.0**-53 < 1
+    exact = [(Fraction(step) + Fraction(1, 2)) / 2**53 for step in steps for _ in range(2)]
+    assert all(abs(Fraction(float(f)) - e) <= Fraction(1, 2**54) for f, e in zip(found, exact, strict=True))
+    assert np.all(np.diff(found) >= 0)
 
 
 @given(SEEDS, st.integers(1, 9), st.integers(0, 30), st.integers(0, 30))

@@ -27,6 +27,7 @@ from edgekit.export.formats.native_layout import PAD_GROUP_SCALE, PANEL_ROWS, QU
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, choose, joined_report
+from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import TensorSpec
@@ -82,6 +83,15 @@ class RandomWeights:
                 last = start + count == spec.shape[0]
                 yield spec.name, part if len(spec.shape) == 2 else _padded(part, kind, rows, columns, last)
 
+    def uneven(
+        self, tensors: Iterator[tuple[str, np.ndarray]], rows: int, skew: float
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """The tensors of a matrix, its `rows` made of lengths 1, 2^-skew, 3^-skew, ... in random order."""
+        for name, array in tensors:
+            if name.endswith(".scales"):
+                array[:rows] *= self._rng.permutation(np.arange(1, rows + 1, dtype=np.float32) ** -skew)
+            yield name, array
+
     def _cut(self, pool: Stored, count: int) -> Stored:
         start = int(self._rng.integers(len(pool) - count + 1))
         return pool[start : start + count]
@@ -126,18 +136,24 @@ def write(
     scheme: Scheme,
     *,
     seed: int = 0,
+    skew: float = 0.0,
     overwrite: bool = False,
     tile_bytes: int = TABLE_TILE_BYTES,
     generation_config: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write the bundle that an export of a checkpoint with this config.json gives, tokenizer left out;
-    returns the bytes of its weights.
+    returns the bytes of its weights. Its routers choose all experts about equally often; the larger `skew`,
+    the more often they choose the same few.
 
     Raises:
         EdgekitError: the configuration is not supported, the folder holds a bundle already, or the disk
             refuses.
     """
+    if skew and PRESETS[scheme.preset]["router"] == 16:
+        raise EdgekitError(
+            f"{scheme.preset}: a skew is given to the scales of routers, and this preset has none"
+        )
     architecture = architecture_of(config, "bfloat16")
     module = formats.load("native")
     choices = choose(architecture, scheme)
@@ -150,19 +166,18 @@ def write(
     source, rows = RandomWeights(seed), list[TensorReport]()
     if progress:
         progress.stage("writing random weights", sum(t.nbytes for r in runs for t in r.spec.tensors))
-    tag = f"random {seed} {scheme} {json.dumps(config, sort_keys=True)}"
+    tag = f"random {seed} {skew} {scheme} {json.dumps(config, sort_keys=True)}"
     with FlashWriter(out / WEIGHTS_FILE, [r.spec for r in runs], overwrite=overwrite, tag=tag) as writer:
         for run in runs:
-            writer.write_run(run.spec.name, _tensors(run, source, choices, rows))
+            writer.write_run(run.spec.name, _tensors(run, source, choices, rows, skew))
             if progress:
                 progress.advance(sum(t.nbytes for t in run.spec.tensors), run.spec.name)
         if progress:
             progress.stage("checksum of the weights", 0)
         digest = writer.finish()
     report = joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))
-    contents = Contents(
-        module, architecture, scheme, choices, runs, report, digest, config, generation_config or {}
-    )
+    sampler = sampler_config(architecture, generation_config or {})
+    contents = Contents(module, architecture, scheme, choices, runs, report, digest, config, sampler)
     if progress:
         progress.stage("compiling programs", 0)
     programs = write_programs(out, contents, lambda name: progress.advance(0, name) if progress else None)
@@ -173,7 +188,11 @@ def write(
 
 
 def _tensors(
-    run: RunPlan, source: RandomWeights, choices: Mapping[str, Choice], rows: list[TensorReport]
+    run: RunPlan,
+    source: RandomWeights,
+    choices: Mapping[str, Choice],
+    rows: list[TensorReport],
+    skew: float,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The stored tensors of a run in order; a report on each matrix is appended to `rows`."""
     for piece in run.pieces:
@@ -183,7 +202,10 @@ def _tensors(
             continue
         shape, choice = (piece.stop - piece.start, piece.spec.shape[1]), choices[piece.matrix]
         specs = native_layout.specs(piece.name, replace(piece.spec, shape=shape), choice)
-        yield from source.matrix(shape, choice, specs)
+        tensors = source.matrix(shape, choice, specs)
+        if skew and piece.spec.role == "router":
+            tensors = source.uneven(tensors, shape[0], skew)
+        yield from tensors
         stored = sum(t.nbytes for t in specs)
         # Random codes are no approximation of anything: there is no error.
         form = (choice.bits, choice.group_size, stored, 0.0, choice.note)
@@ -197,9 +219,17 @@ def _tensors(
 @click.option("--group-size", default=32, show_default=True)
 @click.option("--layers", type=click.IntRange(1), help="Fewer layers than the model has.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--skew", type=click.FloatRange(0), default=0.0, help="How unevenly experts are chosen.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in OUT.")
 def main(
-    model: str, out: Path, quant: str, group_size: int, layers: int | None, seed: int, overwrite: bool
+    model: str,
+    out: Path,
+    quant: str,
+    group_size: int,
+    layers: int | None,
+    seed: int,
+    skew: float,
+    overwrite: bool,
 ) -> None:
     """Write a bundle of random weights in the shape of MODEL to OUT."""
     started = time.monotonic()
@@ -207,7 +237,7 @@ def main(
         with Steps("planning") as steps:
             config = model_configs.config(model, layers)
             scheme = Scheme(quant, group_size)
-            nbytes = write(out, config, scheme, seed=seed, overwrite=overwrite, progress=steps)
+            nbytes = write(out, config, scheme, seed=seed, skew=skew, overwrite=overwrite, progress=steps)
     except EdgekitError as error:
         raise click.ClickException(str(error)) from error
     seconds = time.monotonic() - started

@@ -1,6 +1,7 @@
 """Times denoising steps of a bundle: seconds per step, split into computing, waiting for reads, and the rest.
 
     python -m edgekit.tools.bench.steps BUNDLE [--memory 1GB] [--steps 10] [--positions 256] [--threads 2]
+        [--idle-every 16]
 
 A step is one pass of `positions` tokens over all layers and the vocabulary head, with what the family's
 sampler asks for: argmax and its probability, and for self-conditioned models a Gumbel sample and the soft
@@ -25,8 +26,14 @@ from edgekit.tools.options import Bytes
 from edgekit.tools.text import size
 
 
-def measure(bundle: str, options: SessionOptions, positions: int, steps: int) -> dict[str, Any]:
-    """Per-step seconds, waits and bytes of `steps` steps after one that is not counted."""
+def measure(
+    bundle: str, options: SessionOptions, positions: int, steps: int, idle_every: int = 0
+) -> dict[str, Any]:
+    """Per-step seconds, waits and bytes of `steps` steps after one that is not counted.
+
+    After `idle_every` steps the session is told that none follows soon, as after a generation: it may
+    rearrange then what it keeps in memory. Other tokens come next.
+    """
     conditioned = Bundle.open(bundle).model.self_conditioning
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
@@ -35,7 +42,10 @@ def measure(bundle: str, options: SessionOptions, positions: int, steps: int) ->
         opened = time.perf_counter() - started
         ids = noise.integers(session.vocab_size, positions)
         soft = None
-        for _ in range(steps + 1):
+        for step in range(steps + 1):
+            if idle_every and step and step % idle_every == 0:
+                session.idle()
+                ids, soft = noise.integers(session.vocab_size, positions), None
             gumbel = noise.gumbel(positions, session.vocab_size) if conditioned else None
             request = HeadRequest(temperature=0.8 if conditioned else 1.0, gumbel=gumbel, soft=conditioned)
             before, began = session.statistics(), time.perf_counter()
@@ -73,6 +83,7 @@ def measure(bundle: str, options: SessionOptions, positions: int, steps: int) ->
 @click.option("--steps", default=10, show_default=True)
 @click.option("--positions", default=256, show_default=True)
 @click.option("--threads", default=0, help="0: every usable core.")
+@click.option("--idle-every", default=0, help="Steps of a generation, after which it is idle.")
 @click.option("--json", "as_json", is_flag=True)
 def main(
     bundle: str,
@@ -81,11 +92,12 @@ def main(
     steps: int,
     positions: int,
     threads: int,
+    idle_every: int,
     as_json: bool,
 ) -> None:
     """Time denoising steps of BUNDLE."""
     options = SessionOptions(memory, resident, positions=0, canvas=positions, threads=threads)
-    result = measure(bundle, options, positions, steps)
+    result = measure(bundle, options, positions, steps, idle_every)
     if as_json:
         click.echo(json.dumps(result))
         return

@@ -27,8 +27,11 @@ _MOST_NOTES = 6
 
 @click.command("export", short_help="Quantize a checkpoint and write a bundle.")
 @click.argument("model")
-@click.option("--target", default="host", show_default=True, help="Device family to export for (host).")
-@click.option("--format", "format_", help="Format of the programs: native or onnx. Default: the target's.")
+@click.option("--target", default="host", show_default=True, help="Device family to export for (host, mac).")
+@click.option(
+    "--format", "format_", help="Format of the programs: native, onnx or mlx. Default: the target's."
+)
+@click.option("--precision", help="float16 or float32 scales (mlx). Default: the format's (float16).")
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
     "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
@@ -52,6 +55,7 @@ def command(
     model: str,
     target: str,
     format_: str | None,
+    precision: str | None,
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
@@ -93,8 +97,9 @@ def command(
             with Steps("opening the checkpoint", quiet=as_json) as steps:
                 steps.note(f"exporting {model} to {folder} ({program_format}, {preset})")
                 options = ExportOptions(
-                    program_format, target, scheme, source=name, resume=resume, overwrite=overwrite
-                )
+                    program_format, target, scheme, source=name, resume=resume, overwrite=overwrite,
+                    precision=precision,
+                )  # fmt: skip
                 result = export(path, folder, options, steps)
     except KeyboardInterrupt:
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None

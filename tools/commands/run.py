@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="At most this many bytes of weights stay in memory; 0 streams all.",
 )
-@click.option("--engine", help="Insist on an engine: native or onnx. Default: the bundle's own.")
+@click.option("--engine", help="Insist on an engine: native, onnx or mlx. Default: the bundle's own.")
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
 @click.option(
     "--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own."

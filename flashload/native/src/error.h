@@ -8,13 +8,15 @@
 #include <utility>
 
 #include "edgekit.h"
+#include "printable.h"
 
 namespace edgekit {
 
-// One line of English for the user: what was found, where, and what to do.
+// One line of English for the user: what was found, where, and what to do. Names from files and paths may stand in it
+// as they are.
 class Error : public std::runtime_error {
  public:
-  Error(ek_status status, const std::string &message) : std::runtime_error(message), status_(status) {}
+  Error(ek_status status, const std::string &message) : std::runtime_error(one_line(message)), status_(status) {}
   ek_status status() const noexcept { return status_; }
 
  private:

@@ -28,6 +28,16 @@ void append_hex(std::string &out, std::uint32_t value, int digits) {
   for (int i = digits - 1; i >= 0; --i) out += "0123456789abcdef"[value >> (4 * i) & 0xF];
 }
 
+void append_escape(std::string &out, std::uint32_t value) {
+  out += value <= 0xFF ? "\\x" : value <= 0xFFFF ? "\\u" : "\\U";
+  append_hex(out, value, value <= 0xFF ? 2 : value <= 0xFFFF ? 4 : 8);
+}
+
+// Whether the text begins with a surrogate encoded as UTF-8 would encode a character.
+bool begins_with_surrogate(std::string_view text) {
+  return text.size() >= 3 && text[0] == '\xED' && (text[1] & 0xE0) == 0xA0 && (text[2] & 0xC0) == 0x80;
+}
+
 }  // namespace
 
 bool is_printable(std::uint32_t code_point) noexcept {
@@ -44,6 +54,26 @@ bool is_printable(std::string_view text) noexcept {
   return true;
 }
 
+std::string one_line(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t start = at;
+    std::uint32_t value = next_code_point(text, at);
+    const std::size_t good = utf8_prefix(text.substr(start, at - start));
+    const bool breaks = value < 0x20 || (value >= 0x7F && value < 0xA0) || value == 0x2028 || value == 0x2029;
+    if (good == at - start && !breaks) {
+      out.append(text.substr(start, good));
+      continue;
+    }
+    if (good == 0 && !begins_with_surrogate(text.substr(start))) {
+      value = static_cast<unsigned char>(text[start]);
+      at = start + 1;
+    }
+    append_escape(out, value);
+  }
+  return out;
+}
+
 std::string in_quotes(std::string_view text, std::size_t limit) {
   std::string out = "'";
   std::size_t count = 0;
@@ -57,12 +87,8 @@ std::string in_quotes(std::string_view text, std::size_t limit) {
     if (value == '\'' || value == '\\') out += '\\';
     if (is_printable(value)) {
       out.append(text.substr(start, at - start));
-    } else if (value <= 0xFF) {
-      out += "\\x";
-      append_hex(out, value, 2);
     } else {
-      out += value <= 0xFFFF ? "\\u" : "\\U";
-      append_hex(out, value, value <= 0xFFFF ? 4 : 8);
+      append_escape(out, value);
     }
   }
   return out + "'";

@@ -16,6 +16,10 @@ bool is_printable(std::uint32_t code_point) noexcept;
 // Of a string as Json holds it: UTF-8 in which lone surrogates are encoded too.
 bool is_printable(std::string_view text) noexcept;
 
+// UTF-8 without line breaks: `text` with escapes for control characters, line separators, surrogates, and bytes that
+// are not UTF-8.
+std::string one_line(std::string_view text);
+
 // 'text' in quotes, with escapes for what cannot be printed, cut to `limit` characters.
 std::string in_quotes(std::string_view text, std::size_t limit = 80);
 

@@ -21,19 +21,20 @@ enum class State {
   loaded,
   failed,  // memory given up, the error waits for take()
   taken,
-  gone,  // released or cancelled
+  gone,  // released, skipped or cancelled
 };
 
 struct Entry {
   explicit Entry(const Run *scheduled) : run(scheduled) {}
 
-  // A cancelled read may still be writing: its memory is not free before its threads are done.
+  // A skipped or cancelled read may still be writing: its memory is not free before its threads are done.
   bool holds_memory() const noexcept { return in_flight || state == State::loaded || state == State::taken; }
 
   const Run *const run;
   State state = State::queued;
   std::uint64_t start = 0;
   bool in_flight = false;
+  bool skipped = false;
   std::shared_ptr<PendingRead> pending;
   std::optional<Error> error;
 };
@@ -90,6 +91,8 @@ struct Ring::Implementation {
     if (error == nullptr) {
       statistics.bytes_read += entry->run->length;
       ++statistics.runs_read;
+    } else if (entry->skipped) {
+      statistics.bytes_skipped += entry->run->length;
     }
     if (entry->state == State::reading) {
       entry->state = error == nullptr ? State::loaded : State::failed;
@@ -122,6 +125,12 @@ struct Ring::Implementation {
   }
 
   // --- consumer (the lock is held) ---
+
+  // The read of a run that is no longer wanted ends as soon as it can.
+  static void drop(Entry &entry) {
+    entry.state = State::gone;
+    if (entry.pending) entry.pending->cancel();
+  }
 
   bool only_taken_left() const {
     return std::all_of(live.begin(), live.end(), [](const EntryPointer &entry) {
@@ -233,6 +242,41 @@ bool Ring::ready(const Run &run) const {
   return ring.order.front()->state == State::loaded || ring.order.front()->state == State::failed;
 }
 
+std::vector<const Run *> Ring::next(std::size_t count) const {
+  const Implementation &ring = *implementation_;
+  std::vector<const Run *> runs;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  for (std::size_t i = 0; i < std::min(count, ring.order.size()); ++i) runs.push_back(ring.order[i]->run);
+  return runs;
+}
+
+void Ring::skip(const std::vector<const Run *> &runs) {
+  Implementation &ring = *implementation_;
+  std::lock_guard<std::mutex> lock(ring.mutex);
+  std::vector<EntryPointer> skipped;
+  for (auto entry = ring.order.begin(); entry != ring.order.end() && skipped.size() < runs.size(); ++entry) {
+    if ((*entry)->run->name == runs[skipped.size()]->name) skipped.push_back(*entry);
+  }
+  if (skipped.size() < runs.size()) {
+    fail(EK_INTERNAL, "run ", runs[skipped.size()]->name, " was skipped but is not scheduled after those before it");
+  }
+  // They are near the front of either queue: few others move.
+  const auto remove = [](std::deque<EntryPointer> &from, const EntryPointer &entry) {
+    from.erase(std::find(from.begin(), from.end(), entry));
+  };
+  for (const EntryPointer &entry : skipped) {
+    remove(ring.order, entry);
+    if (entry->state == State::queued) {
+      remove(ring.queue, entry);
+      ring.statistics.bytes_skipped += entry->run->length;
+    }
+    entry->skipped = entry->in_flight;
+    Implementation::drop(*entry);
+  }
+  ring.trim();
+  ring.pump();
+}
+
 void Ring::release(const std::uint8_t *data) {
   Implementation &ring = *implementation_;
   std::lock_guard<std::mutex> lock(ring.mutex);
@@ -254,15 +298,10 @@ void Ring::cancel() {
   std::deque<EntryPointer> dropped;
   dropped.swap(ring.order);
   ring.queue.clear();
-  for (const EntryPointer &entry : dropped) {
-    entry->state = State::gone;
-    if (entry->pending) entry->pending->cancel();
-  }
+  for (const EntryPointer &entry : dropped) Implementation::drop(*entry);
   ring.trim();
   ring.changed.notify_all();
-  ring.changed.wait(lock, [&] {
-    return std::none_of(dropped.begin(), dropped.end(), [](const EntryPointer &entry) { return entry->in_flight; });
-  });
+  ring.changed.wait(lock, [&] { return ring.reading == 0; });
 }
 
 std::string Ring::inconsistency() const {

@@ -14,6 +14,7 @@ namespace edgekit {
 struct RingStatistics {
   std::uint64_t bytes_read = 0;
   std::uint64_t runs_read = 0;
+  std::uint64_t bytes_skipped = 0;  // of runs that were skipped before they were whole
   double read_seconds = 0;  // at least one read was under way
   double wait_seconds = 0;  // take() waited
   std::uint64_t fallbacks = 0;  // reads of the file, since the ring was made, that left the fast path
@@ -42,10 +43,18 @@ class Ring {
   // Whether the next scheduled run is `run` and take() would not wait for it: it is in memory, or its read failed.
   bool ready(const Run &run) const;
 
+  // The next `count` scheduled runs, or as many as there are.
+  std::vector<const Run *> next(std::size_t count) const;
+
+  // Takes the next occurrence of each of these runs, given in the order of the schedule, out of it: they will not be
+  // taken, and what has not begun to be read will not be. Throws Error (EK_INTERNAL), with nothing changed, when they
+  // are not scheduled in that order.
+  void skip(const std::vector<const Run *> &runs);
+
   // Gives the memory of a taken run back; in any order. Throws Error (EK_INTERNAL) when it is not taken.
   void release(const std::uint8_t *data);
 
-  // Drops what is scheduled and not taken; returns when nothing is written any more.
+  // Drops what is scheduled and not taken; returns when nothing is written any more, not even for runs skipped before.
   void cancel();
 
   // For tests: what contradicts itself in the bookkeeping, or nothing.

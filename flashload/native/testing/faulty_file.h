@@ -81,6 +81,19 @@ inline edgekit::FlashFile::Wrap faulty(OnRead on_read, Refusals refusals = {}) {
   };
 }
 
+// The same from what crosses a C interface. `on_read`: see OnRead; null: an honest disk. `refuse`: 1 O_DIRECT, 2 the
+// probing direct read, 4 io_uring. `uring_enters`: after so many, io_uring_enter fails; -1: never.
+using OnReadPointer = std::int64_t (*)(std::uint64_t offset, std::uint64_t size);
+
+inline edgekit::FlashFile::Wrap faulty(OnReadPointer on_read, std::uint32_t refuse, std::int32_t uring_enters) {
+  Refusals refusals;
+  refusals.direct_open = (refuse & 1) != 0;
+  refusals.direct_read = (refuse & 2) != 0;
+  refusals.uring = (refuse & 4) != 0;
+  refusals.uring_enters = uring_enters;
+  return faulty(on_read != nullptr ? OnRead(on_read) : OnRead(), refusals);
+}
+
 }  // namespace edgekit_testing
 
 #endif  // EDGEKIT_TESTING_FAULTY_FILE_H

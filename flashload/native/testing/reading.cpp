@@ -37,16 +37,21 @@ ek_status guarded(Function function) {
 FlashFile &file_of(void *file) { return *static_cast<FlashFile *>(file); }
 Ring &ring_of(void *ring) { return *static_cast<Ring *>(ring); }
 
+std::vector<const Run *> runs_of(void *file, const char *const *names, uint64_t count) {
+  std::vector<const Run *> runs;
+  for (uint64_t i = 0; i < count; ++i) runs.push_back(&file_of(file).layout().run(names[i]));
+  return runs;
+}
+
 }  // namespace
 
 extern "C" {
 
 EK_API const char *ekt_reading_error(void) { return text.c_str(); }
 
-// `on_read`: see OnRead; null: an honest disk. `refuse`: 1 O_DIRECT, 2 the probing direct read, 4 io_uring.
-// `uring_enters`: after so many, io_uring_enter fails; -1: never.
+// `on_read`, `refuse`, `uring_enters`: see faulty().
 EK_API ek_status ekt_flash_open(const char *path, int32_t threads, uint64_t chunk_bytes, int32_t direct,
-                                int32_t io_uring, int64_t (*on_read)(uint64_t offset, uint64_t size), uint32_t refuse,
+                                int32_t io_uring, edgekit_testing::OnReadPointer on_read, uint32_t refuse,
                                 int32_t uring_enters, void **out) {
   return guarded([&] {
     FlashOptions options;
@@ -54,14 +59,7 @@ EK_API ek_status ekt_flash_open(const char *path, int32_t threads, uint64_t chun
     options.chunk_bytes = chunk_bytes;
     options.direct = direct != 0;
     options.io_uring = io_uring != 0;
-    edgekit_testing::Refusals refusals;
-    refusals.direct_open = (refuse & 1) != 0;
-    refusals.direct_read = (refuse & 2) != 0;
-    refusals.uring = (refuse & 4) != 0;
-    refusals.uring_enters = uring_enters;
-    edgekit_testing::OnRead hook;
-    if (on_read != nullptr) hook = on_read;
-    *out = new FlashFile(path, options, edgekit_testing::faulty(hook, refusals));
+    *out = new FlashFile(path, options, edgekit_testing::faulty(on_read, refuse, uring_enters));
   });
 }
 
@@ -97,11 +95,7 @@ EK_API void ekt_ring_close(void *ring) { delete static_cast<Ring *>(ring); }
 EK_API uint64_t ekt_ring_capacity(void *ring) { return ring_of(ring).capacity(); }
 
 EK_API ek_status ekt_ring_schedule(void *ring, void *file, const char *const *names, uint64_t count) {
-  return guarded([&] {
-    std::vector<const Run *> runs;
-    for (uint64_t i = 0; i < count; ++i) runs.push_back(&file_of(file).layout().run(names[i]));
-    ring_of(ring).schedule(runs);
-  });
+  return guarded([&] { ring_of(ring).schedule(runs_of(file, names, count)); });
 }
 
 EK_API ek_status ekt_ring_take(void *ring, void *file, const char *run, const uint8_t **out) {
@@ -110,6 +104,17 @@ EK_API ek_status ekt_ring_take(void *ring, void *file, const char *run, const ui
 
 EK_API int32_t ekt_ring_ready(void *ring, void *file, const char *run) {
   return ring_of(ring).ready(file_of(file).layout().run(run));
+}
+
+// Names of the next scheduled runs, one a line.
+EK_API const char *ekt_ring_next(void *ring, uint64_t count) {
+  text.clear();
+  for (const Run *run : ring_of(ring).next(count)) text += run->name + "\n";
+  return text.c_str();
+}
+
+EK_API ek_status ekt_ring_skip(void *ring, void *file, const char *const *names, uint64_t count) {
+  return guarded([&] { ring_of(ring).skip(runs_of(file, names, count)); });
 }
 
 EK_API ek_status ekt_ring_release(void *ring, const uint8_t *data) {
@@ -123,12 +128,13 @@ EK_API const char *ekt_ring_inconsistency(void *ring) {
   return text.c_str();
 }
 
-// counts: bytes_read, runs_read, fallbacks; seconds: read, wait
+// counts: bytes_read, runs_read, bytes_skipped, fallbacks; seconds: read, wait
 EK_API void ekt_ring_statistics(void *ring, uint64_t *counts, double *seconds) {
   const edgekit::RingStatistics now = ring_of(ring).statistics();
   counts[0] = now.bytes_read;
   counts[1] = now.runs_read;
-  counts[2] = now.fallbacks;
+  counts[2] = now.bytes_skipped;
+  counts[3] = now.fallbacks;
   seconds[0] = now.read_seconds;
   seconds[1] = now.wait_seconds;
 }

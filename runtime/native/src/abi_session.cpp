@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi_guard.h"
+#include "session/model.h"
 
 namespace edgekit {
 namespace {
@@ -18,11 +19,6 @@ struct LastError {
 LastError &last_error() {
   thread_local LastError error;
   return error;
-}
-
-ek_session &required(ek_session *session) {
-  if (session == nullptr) fail(EK_INVALID_ARGUMENT, "the session is null");
-  return *session;
 }
 
 SessionOptions options_of(const ek_session_options *given) {
@@ -131,6 +127,9 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     made.scratch_bytes = needs.scratch;
     made.head_bytes = needs.head;
     made.allowance_bytes = needs.allowance;
+    made.canvas_length = own.model().canvas_length;
+    made.max_positions = own.model().max_positions;
+    made.causal_prefix = own.model().causal_prefix;
     write_struct(info, made, "ek_session_info");
   });
 }

@@ -5,13 +5,26 @@
 #include <string>
 
 #include "edgekit.h"
+#include "error.h"
 #include "session/session.h"
 
 struct ek_session {
-  ek_session(const std::string &bundle, const edgekit::SessionOptions &options) : session(bundle, options) {}
+  ek_session(const std::string &bundle, const edgekit::SessionOptions &options,
+             const edgekit::FlashFile::Wrap &wrap = nullptr)
+      : session(bundle, options, wrap) {}
 
   edgekit::Session session;
   std::string io_mode;  // the text that the last statistics point at
 };
+
+namespace edgekit {
+
+// The session that a caller gave. Throws Error (EK_INVALID_ARGUMENT).
+inline ek_session &required(ek_session *session) {
+  if (session == nullptr) fail(EK_INVALID_ARGUMENT, "the session is null");
+  return *session;
+}
+
+}  // namespace edgekit
 
 #endif  // EDGEKIT_ABI_SESSION_H

@@ -112,7 +112,7 @@ void run_call(TestCall &call) {
   outputs.y = call.y;
   if (call.k != nullptr) outputs.k = kv_array(call.k, call.kv_heads, call.positions, call.head_dim);
   if (call.v != nullptr) outputs.v = kv_array(call.v, call.kv_heads, call.positions, call.head_dim);
-  const ForEachExpert each = [&](const auto &use) {
+  const ForEachExpert each = [&](const auto &, const auto &use) {
     std::vector<LoadedExpert> batch;
     for (std::int64_t i = 0; i < call.experts; ++i) {
       const std::int64_t e = call.reversed != 0 ? call.experts - 1 - i : i;
@@ -156,3 +156,5 @@ extern "C" EK_API int32_t ekt_program(edgekit::TestCall *call, char *message) {
 }
 
 extern "C" EK_API int32_t ekt_usable_cores() { return edgekit::usable_cores(); }
+
+extern "C" EK_API int32_t ekt_group_cores(const char *root) { return edgekit::group_cores(root); }

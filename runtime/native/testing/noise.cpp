@@ -25,6 +25,8 @@ EK_API void ekt_philox_integers(uint64_t seed, uint64_t draw, uint64_t high, int
   edgekit::philox_integers(seed, draw, high, count, out);
 }
 
+EK_API double ekt_uniform_of_word(uint64_t word) { return edgekit::uniform_of_word(word); }
+
 EK_API void ekt_philox_uniform(uint64_t seed, uint64_t draw, int64_t count, double *out) {
   edgekit::philox_uniform(seed, draw, count, out);
 }

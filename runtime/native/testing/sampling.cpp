@@ -13,6 +13,8 @@
 #include "error.h"
 #include "json.h"
 #include "sampling/generate.h"
+#include "sampling/generation_options.h"
+#include "sampling/option_visitor.h"
 #include "sampling/portable.h"
 #include "sampling/python_text.h"
 #include "sampling/schedule.h"
@@ -241,6 +243,11 @@ void write(const DreamOptions &o) {
   w.put("ignored_keys", o.ignored_keys);
 }
 
+void write(const SamplerOptions &options) {
+  std::visit([](const auto &chosen) { write(chosen); }, options);
+  text += "}";
+}
+
 }  // namespace
 
 extern "C" {
@@ -251,7 +258,25 @@ EK_API const char *ekt_sampling_text() { return text.c_str(); }
 EK_API ek_status ekt_sampling_options(const char *name, const char *config, const char *overrides) {
   return guarded([&] {
     const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
-    std::visit([](const auto &options) { write(options); }, sampler_options(name, own, given));
+    write(sampler_options(name, members_of(own), members_of(given)));
+  });
+}
+
+// The options of one generation and, behind them, its lengths for a prompt of that length. `wishes` has the members
+// "max_new_tokens", "steps" and "options", each of which may be missing.
+EK_API ek_status ekt_generation_options(const char *name, const char *config, std::int64_t canvas_length,
+                                        const char *wishes, std::int64_t prompt) {
+  return guarded([&] {
+    const Json own = Json::parse(config, "config"), wished = Json::parse(wishes, "wishes");
+    GenerationWishes wanted;
+    if (const Json *value = wished.find("max_new_tokens")) wanted.max_new_tokens = value->integer();
+    if (const Json *value = wished.find("steps")) wanted.steps = value->integer();
+    if (const Json *value = wished.find("options")) wanted.options = members_of(*value);
+    const SamplerOptions options = generation_options(name, members_of(own), canvas_length, wanted);
+    const Lengths found = lengths(options, prompt);
+    write(options);
+    text.pop_back();
+    Writer().put("lengths", std::vector<std::int64_t>{found.new_tokens, found.prefix, found.canvas});
     text += "}";
   });
 }
@@ -262,8 +287,9 @@ EK_API ek_status ekt_sampling_generate(const ekt_denoiser *denoiser, const char 
                                        int (*on_event)(const ekt_event *), ekt_generation *result) {
   generation = Generation();
   const ek_status status = guarded([&] {
+    const Json own = Json::parse(section, "section"), given = Json::parse(overrides, "overrides");
     const SamplerOptions options =
-        sampler_options(Json::parse(section, "section"), Json::parse(overrides, "overrides"));
+        sampler_options(own.at("name").string(), members_of(own.at("config")), members_of(given));
     EventCallback callback;
     if (on_event != nullptr) {
       callback = [&](const Event &event) {

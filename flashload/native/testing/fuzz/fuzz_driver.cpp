@@ -1,9 +1,10 @@
-// Runs a fuzz target without libFuzzer, which GCC does not have: edits of a seed corpus for a number of seconds.
+// Runs a fuzz target without libFuzzer, which GCC does not have: edits of seeds, and of those edits that reach code
+// which none reached before, for a number of seconds.
 //
 //   edgekit_fuzz_parsers [seconds [seed [file...]]]
 //
-// The files join the built-in corpus. What is being tried is written to fuzz_input.bin before a crash ends the program,
-// and `edgekit_fuzz_parsers 0 0 fuzz_input.bin` tries it again.
+// The files join the target's own seeds. What is being tried is written to fuzz_input.bin before a crash ends the
+// program, and `edgekit_fuzz_parsers 0 0 fuzz_input.bin` tries it again.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -15,13 +16,52 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size);
 // Address and undefined behaviour sanitizers call what is set here before they end the program.
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 
 namespace {
+
+// --- coverage ---
+
+// How often the test's own thread went from one block of instrumented code to another, by a hash of both, since the
+// last look. GCC's -fsanitize-coverage=trace-pc calls what counts it; without, nothing is ever new.
+constexpr std::size_t kEdges = 1 << 16;
+std::uint8_t passed[kEdges], known[kEdges];
+std::size_t touched[kEdges], touched_count = 0;  // where `passed` is not 0
+thread_local bool counts = false;
+thread_local std::uintptr_t last_block = 0;
+
+// A bit for 1, 2, 3, 4-7, 8-15, 16-31, 32-127 and more times.
+std::uint8_t how_often(std::uint8_t count) {
+  if (count <= 3) return static_cast<std::uint8_t>(count == 0 ? 0 : 1 << (count - 1));
+  if (count < 16) return count < 8 ? 8 : 16;
+  if (count < 128) return count < 32 ? 32 : 64;
+  return 128;
+}
+
+// Whether the last input did something that none before it did.
+bool found_new() {
+  bool found = false;
+  for (std::size_t i = 0; i < touched_count; ++i) {
+    const std::size_t edge = touched[i];
+    const std::uint8_t often = how_often(passed[edge]);
+    found = found || (known[edge] & often) == 0;
+    known[edge] |= often;
+    passed[edge] = 0;
+  }
+  touched_count = 0;
+  return found;
+}
+
+constexpr std::size_t kMostKept = 20000;  // inputs
+
+// --- crashes ---
 
 std::string current;
 
@@ -36,36 +76,6 @@ void on_signal(int signal) {
   std::raise(signal);
 }
 
-const char *const kHeader =
-    R"({"__metadata__": {"edgekit.format": "1", "edgekit.plan": "", "edgekit.runs": )"
-    R"("[[\"r\",16384,16384,\"00000000000000ff\"],[\"layer.0\",32768,16384,\"0123456789abcdef\"]]"}, )"
-    R"("r.a": {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]}, )"
-    R"("__pad__.0": {"dtype": "U8", "shape": [32], "data_offsets": [32, 64]}, )"
-    R"("b": {"dtype": "BF16", "shape": [8160], "data_offsets": [64, 16384]}, )"
-    R"("layer.0.q": {"dtype": "U8", "shape": [2, 64, 128], "data_offsets": [16384, 32768]}})";
-
-const char *const kManifest =
-    R"({"schema_version": 1, "model": {"family": "llada"}, "programs": {}, "layers": [{"run": "layer.0"}], )"
-    R"("sampler": {"steps": 64}, "quantization": {"bits": 4.0}, )"
-    R"("weights": {"file": "weights.safetensors", "size": 5, "sha256": )"
-    R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}, "files": {"a/b.json": {"size": 2, )"
-    R"("sha256": "00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}}, "provenance": {}})";
-
-std::vector<std::string> built_in_corpus() {
-  std::vector<std::string> corpus = {
-      std::string(1, '\0') + R"({"a": [1, -2.5e-3, true, false, null, "x\u00e9\ud83d\ude00\n\\"], "b": {"": {}}})",
-      std::string(1, '\0') + "[[[[[[[[9223372036854775807, -9223372036854775808, 1e308]]]]]]]]",
-      std::string(1, '\1') + kHeader,
-      std::string(1, '\3') + kManifest,
-  };
-  std::string file = kHeader;
-  file.resize(16384 - 8, ' ');
-  std::string length(8, '\0');
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(file.size() >> (8 * i));
-  corpus.push_back(std::string(1, '\2') + length + file + std::string(32768, 'x'));
-  return corpus;
-}
-
 const char *const kPieces[] = {
     "\"", "\\", "{", "}", "[", "]", ",", ":", "-", "0", "9", ".", "e5", "E-400", "\\u", "\\ud83d", "\\udc00", "\n", " ",
     "\xff", "\xc3", "\xc3\xa9", "\xed\xa0\x80", "\xf4\x90\x80\x80", "null", "true", "NaN", "Infinity", "[[[[[[[[",
@@ -73,6 +83,25 @@ const char *const kPieces[] = {
     "__pad__.1", "__metadata__", "edgekit.runs", "edgekit.format", "data_offsets", "dtype", "shape", "\"U8\"",
     "\"F64\"", "layer.0", "r.", "..", "/", "edgekit.json", "schema_version", "weights", "sha256", "size", "files",
 };
+
+const char *const kNumbers[] = {
+    "0", "1", "2", "3", "7", "8", "16", "17", "63", "64", "65", "-1", "-2", "255", "65536", "2147483647", "4294967295",
+    "4294967296", "1048576", "1073741824", "9223372036854775807", "-9223372036854775808", "0.5", "1e38", "1e308",
+    "-0.0",
+};
+
+bool in_word(char letter) {
+  return (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
+         letter == '-' || letter == '+' || letter == '.' || letter == '_' || letter == '"';
+}
+
+// Where the word, number or string around `at` begins and ends: empty between them.
+std::pair<std::size_t, std::size_t> word_at(const std::string &text, std::size_t at) {
+  std::size_t begin = at, end = at;
+  while (begin > 0 && in_word(text[begin - 1])) --begin;
+  while (end < text.size() && in_word(text[end])) ++end;
+  return {begin, end};
+}
 
 class Editor {
  public:
@@ -82,7 +111,7 @@ class Editor {
 
   void edit(std::string &text, const std::string &other) {
     const std::size_t at = below(text.size() + 1), length = below(std::min<std::size_t>(text.size() - at, 24) + 1);
-    switch (below(7)) {
+    switch (below(10)) {
       case 0:
         text.insert(at, kPieces[below(std::size(kPieces))]);
         break;
@@ -103,7 +132,16 @@ class Editor {
         text.replace(at, length, other.substr(from, below(64)));
         break;
       }
-      default:  // a digit: numbers decide most of what a header means
+      case 6:
+      case 7:
+      case 8: {  // a word, number or string becomes another one: what is JSON stays JSON
+        const auto [begin, end] = word_at(text, at);
+        const auto [from, to] = word_at(other, below(other.size() + 1));
+        const std::string number = kNumbers[below(std::size(kNumbers))];
+        if (end > begin) text.replace(begin, end - begin, below(2) == 0 ? number : other.substr(from, to - from));
+        break;
+      }
+      default:  // a digit: numbers decide most of what a file means
         for (std::size_t i = at; i < text.size(); ++i) {
           if (text[i] < '0' || text[i] > '9') continue;
           text[i] = static_cast<char>('0' + below(10));
@@ -120,15 +158,27 @@ void try_input(const std::string &text) {
   current = text;
   // A copy without a byte to spare, so that reading past the end is seen.
   const std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  last_block = 0;
+  counts = true;
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  counts = false;
 }
 
 }  // namespace
 
+extern "C" void __sanitizer_cov_trace_pc() {
+  if (!counts) return;
+  const std::uintptr_t block = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
+  const std::size_t edge = (block ^ last_block >> 1) % kEdges;
+  if (passed[edge] == 0) touched[touched_count++] = edge;
+  if (passed[edge] < 255) ++passed[edge];
+  last_block = block;
+}
+
 int main(int count, char **arguments) {
   const double seconds = count > 1 ? std::atof(arguments[1]) : 10;
   Editor editor(count > 2 ? std::strtoull(arguments[2], nullptr, 10) : std::random_device{}());
-  std::vector<std::string> corpus = built_in_corpus();
+  std::vector<std::string> corpus = edgekit_testing::fuzz_seeds();
   for (int i = 3; i < count; ++i) {
     std::ifstream file(arguments[i], std::ios::binary);
     if (!file) {
@@ -141,7 +191,10 @@ int main(int count, char **arguments) {
   for (const int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGILL}) std::signal(signal, on_signal);
   std::set_terminate([] { std::abort(); });  // an exception that is no Error
 
-  for (const std::string &text : corpus) try_input(text);
+  for (const std::string &text : corpus) {
+    try_input(text);
+    found_new();
+  }
   const auto start = std::chrono::steady_clock::now();
   const std::size_t first = corpus.size();
   std::uint64_t tried = corpus.size();
@@ -152,15 +205,11 @@ int main(int count, char **arguments) {
     }
     try_input(text);
     ++tried;
-    // Edits of edits, a bounded number of them.
-    if (editor.below(500) == 0 && text.size() < 100'000) {
-      if (corpus.size() < first + 200) {
-        corpus.push_back(text);
-      } else {
-        corpus[first + editor.below(200)] = text;
-      }
-    }
+    // What does something new is edited further.
+    if (found_new() && text.size() < 100'000 && corpus.size() < first + kMostKept) corpus.push_back(text);
   }
-  std::printf("%llu inputs, no failure\n", static_cast<unsigned long long>(tried));
+  const auto edges = std::count_if(std::begin(known), std::end(known), [](std::uint8_t bits) { return bits != 0; });
+  std::printf("%llu inputs, no failure; %zu of them did something new, %lld edges of the code were passed\n",
+              static_cast<unsigned long long>(tried), corpus.size() - first, static_cast<long long>(edges));
   return 0;
 }

@@ -2,36 +2,26 @@
 // bytes are, a parser returns what its callers rely on or throws Error with one printable line.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "error.h"
 #include "flash_layout.h"
+#include "fuzz_target.h"
 #include "json.h"
 #include "manifest_reader.h"
 
 namespace {
 
-using edgekit::Error;
 using edgekit::Json;
-
-#define EK_REQUIRE(condition)                                                    \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                              \
-    }                                                                            \
-  } while (false)
 
 template <typename Function>
 void guarded(Function function) {
   try {
     function();
-  } catch (const Error &error) {
-    const std::string message = error.what();
-    for (const char letter : message) EK_REQUIRE(static_cast<unsigned char>(letter) >= 0x20);
+  } catch (const edgekit::Error &error) {
+    edgekit_testing::require_one_line(error.what());
     EK_REQUIRE(error.status() == EK_MALFORMED_FILE || error.status() == EK_TRUNCATED_FILE ||
                error.status() == EK_UNSUPPORTED_VERSION);
   }
@@ -90,6 +80,21 @@ void parse_manifest(std::string_view text) {
   });
 }
 
+const char *const kHeader =
+    R"({"__metadata__": {"edgekit.format": "1", "edgekit.plan": "", "edgekit.runs": )"
+    R"("[[\"r\",16384,16384,\"00000000000000ff\"],[\"layer.0\",32768,16384,\"0123456789abcdef\"]]"}, )"
+    R"("r.a": {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]}, )"
+    R"("__pad__.0": {"dtype": "U8", "shape": [32], "data_offsets": [32, 64]}, )"
+    R"("b": {"dtype": "BF16", "shape": [8160], "data_offsets": [64, 16384]}, )"
+    R"("layer.0.q": {"dtype": "U8", "shape": [2, 64, 128], "data_offsets": [16384, 32768]}})";
+
+const char *const kManifest =
+    R"({"schema_version": 1, "model": {"family": "llada"}, "programs": {}, "layers": [{"run": "layer.0"}], )"
+    R"("sampler": {"steps": 64}, "quantization": {"bits": 4.0}, )"
+    R"("weights": {"file": "weights.safetensors", "size": 5, "sha256": )"
+    R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}, "files": {"a/b.json": {"size": 2, )"
+    R"("sha256": "00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}}, "provenance": {}})";
+
 }  // namespace
 
 // The first byte chooses: 0 JSON, 1 a header's text, 2 a whole file, 3 a manifest.
@@ -118,4 +123,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
       parse_manifest(text);
   }
   return 0;
+}
+
+std::vector<std::string> edgekit_testing::fuzz_seeds() {
+  std::vector<std::string> seeds = {
+      std::string(1, '\0') + R"({"a": [1, -2.5e-3, true, false, null, "x\u00e9\ud83d\ude00\n\\"], "b": {"": {}}})",
+      std::string(1, '\0') + "[[[[[[[[9223372036854775807, -9223372036854775808, 1e308]]]]]]]]",
+      std::string(1, '\1') + kHeader,
+      std::string(1, '\3') + kManifest,
+  };
+  std::string file = kHeader;
+  file.resize(16384 - 8, ' ');
+  std::string length(8, '\0');
+  for (int i = 0; i < 8; ++i) length[static_cast<std::size_t>(i)] = static_cast<char>(file.size() >> (8 * i));
+  seeds.push_back(std::string(1, '\2') + length + file + std::string(32768, 'x'));
+  return seeds;
 }

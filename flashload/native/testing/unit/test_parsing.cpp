@@ -150,6 +150,18 @@ EK_TEST(quoted_text) {
   for (const char *cut : {"\xF0", "\xF0\x9F", "\xE2\x80", "\xC3"}) edgekit::in_quotes(cut);
 }
 
+EK_TEST(messages_are_one_line_of_utf8) {
+  const std::string kept = "a 'b' C:\\d \xC3\xA9\xC2\xA0\xE2\x80\x8D\xF0\x9F\x92\xBB";
+  EK_CHECK(edgekit::one_line(kept) == kept && edgekit::one_line("").empty());
+  EK_CHECK(edgekit::one_line("a\n\x1B[2J\t\x7F\xC2\x85") == "a\\x0a\\x1b[2J\\x09\\x7f\\x85");
+  EK_CHECK(edgekit::one_line("\xE2\x80\xA8\xED\xA0\x80z") == "\\u2028\\ud800z");
+  // Bytes that are no UTF-8, at the end and in the middle: cut, too long, too large, alone.
+  EK_CHECK(edgekit::one_line("\xED  ") == "\\xed  ");
+  EK_CHECK(edgekit::one_line("\xF0\x9F") == "\\xf0\\x9f" && edgekit::one_line("\xED\xA0") == "\\xed\\xa0");
+  EK_CHECK(edgekit::one_line("\xC0\xAF" "a\xC3(\xF5\x80\x80\x80") == "\\xc0\\xafa\\xc3(\\xf5\\x80\\x80\\x80");
+  EK_CHECK(std::string(edgekit::Error(EK_INTERNAL, "x\ny").what()) == "x\\x0ay");
+}
+
 EK_TEST(xxh3_reads_no_byte_too_many) {
   for (const char *name : {"portable", "neon", "avx2", "avx512"}) {
     const edgekit::Xxh3Loop loop = edgekit::xxh3_find_loop(name);

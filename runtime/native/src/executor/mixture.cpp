@@ -245,8 +245,10 @@ void mixture(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, con
   Work work{shape, x, quantized, Memory(shape, rows, pool.size(), memory)};
   work.memory.benches[0].gemm_scratch = gemm_scratch;
   sort_rows(shape, rows, index, weight, work.memory);
+  std::vector<std::int64_t> rows_of_experts;
+  for (std::int64_t e = 0; e < shape.experts; ++e) rows_of_experts.push_back(work.memory.rows_of(e));
   std::int64_t done = 0;
-  each([&](const std::vector<LoadedExpert> &batch) {
+  each(rows_of_experts, [&](const std::vector<LoadedExpert> &batch) {
     run_batch(pool, work, batch);
     for (const LoadedExpert &expert : batch) done += work.memory.rows_of(expert.index);
   });

@@ -24,8 +24,10 @@ struct LoadedExpert {
 };
 
 // Hands the experts of a layer to an `experts` op, each once, in any order and in batches as they come: those of a
-// batch are computed side by side. Their weights are valid during the call of `use`.
-using ForEachExpert = std::function<void(const std::function<void(const std::vector<LoadedExpert> &)> &use)>;
+// batch are computed side by side. Their weights are valid during the call of `use`. `rows` holds how many rows each
+// expert of the layer has; those that have none may be left out.
+using ForEachExpert = std::function<void(const std::vector<std::int64_t> &rows,
+                                         const std::function<void(const std::vector<LoadedExpert> &)> &use)>;
 
 // What a program is given for one call. Every input is contiguous float32 but `phase`.
 struct ProgramInputs {

@@ -133,6 +133,11 @@ void philox_integers(std::uint64_t seed, std::uint64_t draw, std::uint64_t high,
              });
 }
 
+double uniform_of_word(std::uint64_t word) {
+  // The sum rounds to even from 1/2 on, and to 2^53 for the last word.
+  return std::min((static_cast<double>(word >> 11) + 0.5) * 0x1p-53, 1 - 0x1p-53);
+}
+
 void philox_uniform(std::uint64_t seed, std::uint64_t draw, std::int64_t count, double *out) {
   constexpr std::int64_t kAtOnce = 64;
   const PhiloxKey key = make_key(seed, draw);
@@ -141,7 +146,7 @@ void philox_uniform(std::uint64_t seed, std::uint64_t draw, std::int64_t count, 
     const std::int64_t here = std::min(count - i, kAtOnce * kWordsPerBlock);
     const std::int64_t blocks = (here + kWordsPerBlock - 1) / kWordsPerBlock;
     kernels().philox(key, static_cast<std::uint64_t>(i / kWordsPerBlock), blocks, words);
-    for (std::int64_t j = 0; j < here; ++j) out[i + j] = (static_cast<double>(words[j] >> 11) + 0.5) * 0x1p-53;
+    for (std::int64_t j = 0; j < here; ++j) out[i + j] = uniform_of_word(words[j]);
   }
 }
 

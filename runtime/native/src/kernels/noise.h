@@ -18,6 +18,9 @@ void gumbel_noise(std::uint64_t seed, std::uint64_t draw, std::uint64_t first, s
 // count integers uniform over 0..high-1, 1 <= high <= 2^32.
 void philox_integers(std::uint64_t seed, std::uint64_t draw, std::uint64_t high, std::int64_t count, std::int64_t *out);
 
+// The number of the open interval (0, 1) that a word of the stream stands for.
+double uniform_of_word(std::uint64_t word);
+
 // count numbers uniform over the open interval (0, 1).
 void philox_uniform(std::uint64_t seed, std::uint64_t draw, std::int64_t count, double *out);
 

@@ -30,7 +30,7 @@ bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
 
 }  // namespace
 
-Bundle::Bundle(const std::string &folder) : path_(folder), where_(folder) {
+Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder), where_(folder) {
   check_folder(folder);
   const BundleManifest manifest = load_manifest(folder);
   const Json &programs = manifest.root.at("programs");
@@ -43,7 +43,8 @@ Bundle::Bundle(const std::string &folder) : path_(folder), where_(folder) {
          ", which the native engine runs; export the bundle again for this engine");
   }
   model_ = parse_model(manifest.root, folder);
-  file_ = std::make_unique<FlashFile>(manifest.weights_path, FlashOptions{});
+  sampler_ = manifest.root.at("sampler");
+  file_ = std::make_unique<FlashFile>(manifest.weights_path, FlashOptions{}, wrap);
   if (file_->layout().size != manifest.weights_size) {
     fail(EK_MALFORMED_FILE, file_->path(), ": has ", file_->layout().size, " bytes, the manifest says ",
          manifest.weights_size, "; export the bundle again");

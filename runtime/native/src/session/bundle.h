@@ -38,12 +38,13 @@ class Bundle {
  public:
   // Reads headers alone. Throws Error: those of load_manifest and FlashFile, EK_MALFORMED_FILE where manifest and
   // flash file do not fit, EK_UNSUPPORTED_BUNDLE for another format.
-  explicit Bundle(const std::string &folder);
+  explicit Bundle(const std::string &folder, const FlashFile::Wrap &wrap = nullptr);
   Bundle(const Bundle &) = delete;
   Bundle &operator=(const Bundle &) = delete;
 
   const std::string &path() const noexcept { return path_; }
   const Model &model() const noexcept { return model_; }
+  const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
   const std::vector<BundleLayer> &layers() const noexcept { return layers_; }
   const std::vector<BundleTile> &embedding() const noexcept { return embedding_; }
@@ -63,6 +64,7 @@ class Bundle {
 
   std::string path_, where_;
   Model model_;
+  Json sampler_;  // the manifest's section, which only a whole generation reads
   std::unique_ptr<FlashFile> file_;
   std::map<std::string, Program> programs_;
   std::map<std::string, ProgramShapes> shapes_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "error.h"
 
@@ -89,6 +90,10 @@ Model parse_model(const Json &root, const std::string &where) {
   out.causal_prefix = model.at("causal_prefix").boolean();
   out.self_conditioning = model.at("self_conditioning").boolean();
   if (!model.at("canvas_length").is_null()) out.canvas_length = reader.whole(model, "canvas_length", kMaxPositions);
+  const Json *positions = model.find("max_positions");
+  if (positions != nullptr && !positions->is_null()) {
+    out.max_positions = reader.whole(model, "max_positions", std::numeric_limits<std::int64_t>::max());
+  }
   for (const auto &[name, frequencies] : model.at("ropes").object()) {
     Rope rope;
     rope.name = name;

@@ -41,6 +41,7 @@ struct Model {
   float embedding_scale = 1.0f;
   bool causal_prefix = false, self_conditioning = false;
   std::int64_t canvas_length = 0;  // 0: any
+  std::int64_t max_positions = 0;  // 0: unknown
   std::vector<Rope> ropes;
   TableInfo embedding;
   bool tied = true;  // the head is the embedding

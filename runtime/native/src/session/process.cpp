@@ -1,9 +1,11 @@
 #include "session/process.h"
 
 #include <algorithm>
+#include <climits>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -31,49 +33,60 @@ int allowed_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Cores that a quota in microseconds per period amounts to, rounded up: half a core still runs one thread.
+#endif
+
+// Cores that microseconds per period amount to, rounded up: half a core still runs one thread. 0 for no limit.
 int quota_cores(long long quota, long long period) {
   if (quota <= 0 || period <= 0) return 0;
-  return static_cast<int>(std::max<long long>(1, (quota + period - 1) / period));
+  return static_cast<int>(std::min<long long>(quota / period + (quota % period != 0), INT_MAX));
 }
 
 int quota_of(const std::string &folder, bool unified) {
   long long quota = 0, period = 0;
   if (unified) {
-    std::ifstream file(folder + "/cpu.max");  // "max 100000" fails to parse: no quota
+    std::ifstream file(folder + "/cpu.max");  // "max 100000" fails to parse: no limit
     return file >> quota >> period ? quota_cores(quota, period) : 0;
   }
   std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
   return quota_file >> quota && period_file >> period ? quota_cores(quota, period) : 0;
 }
 
-// The least quota of the process's control group and the groups around it; 0 for none.
-int group_cores() {
-  std::ifstream groups("/proc/self/cgroup");
+// The least quota of the group at `path` of a hierarchy and of the groups around it; 0 for none. A container sees its
+// own group as the hierarchy's root, under a path that may be the host's.
+int least_quota(const std::string &hierarchy, std::string path, bool unified) {
+  int least = 0;
+  for (;;) {
+    if (path == "/") path.clear();
+    const int cores = quota_of(hierarchy + path, unified);
+    if (cores > 0 && (least == 0 || cores < least)) least = cores;
+    const std::size_t slash = path.find_last_of('/');
+    if (slash == std::string::npos) return least;
+    path.erase(slash);
+  }
+}
+
+}  // namespace
+
+int group_cores(const std::string &root) {
+  std::ifstream groups(root + "/proc/self/cgroup");
   int least = 0;
   for (std::string line; std::getline(groups, line);) {
     // "hierarchy:controllers:path"; the unified hierarchy lists no controllers.
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool unified = controllers == ",,";
-    if (!unified && controllers.find(",cpu,") == std::string::npos) continue;
-    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-    std::string path = line.substr(second + 1);
-    for (;;) {
-      if (path == "/") path.clear();
-      const int cores = quota_of(root + path, unified);
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    const bool unified = controllers.empty();
+    if (!unified && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    // Hierarchies of old are mounted under the names of their controllers, all of them or the one.
+    std::vector<std::string> mounts{""};
+    if (!unified) mounts = {"/cpu", "/" + controllers};
+    for (const std::string &mount : mounts) {
+      const int cores = least_quota(root + "/sys/fs/cgroup" + mount, path, unified);
       if (cores > 0 && (least == 0 || cores < least)) least = cores;
-      if (path.empty()) break;
-      path.erase(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
     }
   }
   return least;
 }
-
-#endif
-
-}  // namespace
 
 std::uint64_t process_resident_bytes() {
 #if defined(__linux__)
@@ -95,9 +108,9 @@ std::uint64_t process_resident_bytes() {
 
 int usable_cores() {
 #if defined(__linux__)
-  int cores = std::max(1, allowed_cores());
-  if (const int quota = group_cores(); quota > 0) cores = std::min(cores, quota);
-  return cores;
+  const int cores = std::max(1, allowed_cores());
+  const int granted = group_cores();
+  return granted > 0 ? std::min(cores, granted) : cores;
 #else
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 #endif

@@ -3,6 +3,7 @@
 #define EDGEKIT_SESSION_PROCESS_H
 
 #include <cstdint>
+#include <string>
 
 namespace edgekit {
 
@@ -12,6 +13,10 @@ std::uint64_t process_resident_bytes();
 // Processor cores that this process may keep busy: those that it may run on, or fewer where a Linux control group
 // grants less time. At least 1.
 int usable_cores();
+
+// Cores for which the control groups of this process grant time, rounded up; 0 for no limit. `root` stands in front of
+// /proc and /sys, for tests.
+int group_cores(const std::string &root = "");
 
 }  // namespace edgekit
 

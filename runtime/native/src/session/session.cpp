@@ -4,15 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <deque>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <utility>
 
 #include "error.h"
 #include "session/bundle.h"
+#include "session/experts.h"
 #include "session/inputs.h"
 #include "session/memory.h"
 #include "session/prefix.h"
@@ -41,23 +38,18 @@ SessionOptions checked(const SessionOptions &options) {
   return options;
 }
 
-std::string read_text(const std::string &folder) {
-  std::ifstream file(std::filesystem::u8path(folder) / "edgekit.json", std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 }  // namespace
 
 struct Session::Implementation {
-  Implementation(const std::string &folder, const SessionOptions &given)
+  Implementation(const std::string &folder, const SessionOptions &given, const FlashFile::Wrap &wrap)
       : options(checked(given)),
-        bundle(folder),
-        text(read_text(folder)),
+        bundle(folder, wrap),
         threads(options.threads != 0 ? options.threads : usable_cores()),
         needs(memory_needs(bundle, options, threads)),
         plan(plan_weights(bundle, needs, options)),
         pool(threads),
-        weights(bundle.file(), plan, {runs_of(Pass::denoise), runs_of(Pass::prefill), runs_of(Pass::head)}),
+        weights(bundle.file(), plan, [this](Pass pass) { return runs_of(pass); }),
+        experts(bundle, weights, plan),
         prefix(kv_geometry(bundle.model()), bundle.model().causal_prefix ? options.positions : 0,
                prefill_chunk(bundle.model())),
         inputs(bundle.model()),
@@ -71,9 +63,9 @@ struct Session::Implementation {
     std::vector<const Run *> out;
     if (pass == Pass::denoise && model().self_conditioning) out.push_back(bundle.self_conditioning().run);
     if (pass != Pass::head) {
-      for (const BundleLayer &layer : bundle.layers()) {
-        out.push_back(layer.dense.run);
-        for (const BundleUnit &expert : layer.experts) out.push_back(expert.run);
+      for (std::size_t i = 0; i < bundle.layers().size(); ++i) {
+        out.push_back(bundle.layers()[i].dense.run);
+        experts.append_runs(i, out);
       }
     }
     if (pass == Pass::denoise) out.push_back(bundle.final().run);
@@ -102,13 +94,13 @@ struct Session::Implementation {
   }
 
   // A budget holds for the lengths that the session was opened for; without one, buffers grow.
-  void check_lengths(std::int64_t count, std::int64_t committed) const {
+  void check_lengths(Pass kind, std::int64_t count, std::int64_t committed) const {
     if (count > kMaxPositions || committed > kMaxPositions) {
       fail(EK_INVALID_ARGUMENT, "a pass over ", count, " positions after ", committed, "; the limit is ",
            kMaxPositions);
     }
-    const bool fits = count <= longest_pass(model(), options) &&
-                      (!model().causal_prefix || committed <= options.positions);
+    const std::int64_t longest = kind == Pass::prefill ? longest_pass(model(), options) : options.canvas;
+    const bool fits = count <= longest && (!model().causal_prefix || committed <= options.positions);
     if (options.memory_bytes == 0 || fits) return;
     SessionOptions longer = options;
     longer.canvas = std::max(options.canvas, count);
@@ -142,37 +134,6 @@ struct Session::Implementation {
     program.run(pool, given, bound, experts, outputs, scratch.data());
   }
 
-  // Resident experts first: they compute while the others are read. Of those, all that have arrived by then, but no
-  // more than leave the ring room for what comes next.
-  void each_expert(const BundleLayer &layer, const std::function<void(const std::vector<LoadedExpert> &)> &use) {
-    std::vector<LoadedExpert> batch;
-    std::vector<std::size_t> streamed;
-    for (std::size_t e = 0; e < layer.experts.size(); ++e) {
-      const BundleUnit &expert = layer.experts[e];
-      const std::uint8_t *data = weights.pinned(*expert.run);
-      if (data == nullptr) {
-        streamed.push_back(e);
-      } else {
-        batch.push_back({static_cast<std::int64_t>(e), BoundWeights(expert.layout, data)});
-      }
-    }
-    if (!batch.empty()) use(batch);
-    for (std::size_t next = 0; next < streamed.size();) {
-      batch.clear();
-      std::deque<WeightStore::Use> taken;
-      std::uint64_t bytes = 0;
-      do {
-        const std::size_t e = streamed[next++];
-        const BundleUnit &expert = layer.experts[e];
-        taken.emplace_back(weights, *expert.run);
-        batch.push_back({static_cast<std::int64_t>(e), BoundWeights(expert.layout, taken.back().data())});
-        bytes += expert.run->length;
-      } while (next < streamed.size() && bytes < plan.ring_bytes / 4 &&
-               weights.ready(*layer.experts[streamed[next]].run));
-      use(batch);
-    }
-  }
-
   void run_layers(float *x, std::int64_t count, bool encode) {
     inputs.set_positions(prefix.length(), count);
     for (std::size_t i = 0; i < bundle.layers().size(); ++i) {
@@ -197,8 +158,8 @@ struct Session::Implementation {
       given.mask = encode ? inputs.causal_mask(kept.first, layer.info->window) : nullptr;
       given.phase = encode ? 1 : 0;
       const WeightStore::Use loaded(weights, *layer.dense.run);
-      const ForEachExpert experts = [&](const auto &use) { each_expert(layer, use); };
-      run_program(*layer.program, given, BoundWeights(layer.dense.layout, loaded.data()), experts, outputs);
+      const ForEachExpert each = [&](const auto &rows, const auto &use) { experts.each(i, rows, use); };
+      run_program(*layer.program, given, BoundWeights(layer.dense.layout, loaded.data()), each, outputs);
       if (encode) prefix.append(i, count);
     }
   }
@@ -282,12 +243,12 @@ struct Session::Implementation {
 
   const SessionOptions options;
   const Bundle bundle;
-  const std::string text;
   const int threads;
   const MemoryNeeds needs;
   const ResidencyPlan plan;
   ThreadPool pool;
   WeightStore weights;
+  Experts experts;
   PrefixCache prefix;
   PassInputs inputs;
   EmbeddingRows embedding;
@@ -297,19 +258,30 @@ struct Session::Implementation {
   double pass_seconds = 0;
 };
 
-Session::Session(const std::string &bundle, const SessionOptions &options)
-    : implementation_(std::make_unique<Implementation>(bundle, options)) {}
+Session::Session(const std::string &bundle, const SessionOptions &options, const FlashFile::Wrap &wrap)
+    : implementation_(std::make_unique<Implementation>(bundle, options, wrap)) {}
 
 Session::~Session() = default;
 
 std::int64_t Session::vocabulary() const { return implementation_->model().vocabulary; }
 std::int64_t Session::prefix_length() const { return implementation_->prefix.length(); }
 std::int64_t Session::hidden_size() const { return implementation_->model().hidden; }
-void Session::reset() { implementation_->prefix.clear(); }
-const std::string &Session::manifest() const { return implementation_->text; }
+void Session::reset() {
+  implementation_->prefix.clear();
+  implementation_->experts.exchange();
+}
+const Model &Session::model() const { return implementation_->model(); }
+const Json &Session::sampler() const { return implementation_->bundle.sampler(); }
 const MemoryNeeds &Session::needs() const { return implementation_->needs; }
 int Session::threads() const { return implementation_->threads; }
-void Session::idle() { implementation_->weights.idle(); }
+void Session::idle() {
+  implementation_->weights.idle();
+  implementation_->experts.exchange();
+}
+
+void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
+  implementation_->check_lengths(Pass::denoise, count, committed);
+}
 
 void Session::prefill(const std::int64_t *ids, std::int64_t count) {
   Implementation &own = *implementation_;
@@ -318,7 +290,7 @@ void Session::prefill(const std::int64_t *ids, std::int64_t count) {
   }
   own.check_ids(ids, count);
   const std::int64_t chunk = prefill_chunk(own.model());
-  own.check_lengths(std::min(chunk, count), own.prefix.length() + count);
+  own.check_lengths(Pass::prefill, std::min(chunk, count), own.prefix.length() + count);
   for (std::int64_t start = 0; start < count; start += chunk) {
     const std::int64_t here = std::min(chunk, count - start);
     const bool more = start + chunk < count;
@@ -337,7 +309,7 @@ HeadResult Session::denoise(const std::int64_t *ids, std::int64_t count, const H
   if (count < 1) fail(EK_INVALID_ARGUMENT, "a canvas of ", count, " positions; it needs at least one");
   own.check_ids(ids, count);
   own.check_request(request, count);
-  own.check_lengths(count, own.prefix.length());
+  own.check_lengths(Pass::denoise, count, own.prefix.length());
   HeadResult result;
   own.pass(Pass::denoise, Pass::denoise, [&] {
     float *x = own.hidden_states.floats(count * own.model().hidden);
@@ -368,11 +340,17 @@ SessionStatistics Session::statistics() const {
   out.ring_bytes = own.plan.ring_bytes;
   out.streamed_bytes_per_step = own.plan.streamed_bytes;
   out.bytes_read = ring.bytes_read;
+  out.bytes_skipped = ring.bytes_skipped;
+  out.bytes_exchanged = own.weights.bytes_exchanged();
   out.scratch_bytes = own.scratch.size();
   out.io_seconds = ring.read_seconds;
   out.io_wait_seconds = ring.wait_seconds;
   out.pass_seconds = own.pass_seconds;
   return out;
+}
+
+ExpertUse Session::expert_use(std::size_t layer, std::size_t expert) const {
+  return implementation_->experts.use(layer, expert);
 }
 
 }  // namespace edgekit

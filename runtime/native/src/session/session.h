@@ -7,10 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "flash_file.h"
 #include "kernels/head.h"
 #include "sampling/denoiser.h"
 
 namespace edgekit {
+
+class Json;
+struct ExpertUse;
+struct Model;
 
 struct SessionOptions {
   std::uint64_t memory_bytes = 0;  // bounds the whole process; 0: everything resident
@@ -23,6 +28,8 @@ struct SessionOptions {
 struct SessionStatistics {
   std::string io_mode;
   std::uint64_t pinned_bytes = 0, ring_bytes = 0, streamed_bytes_per_step = 0, bytes_read = 0, scratch_bytes = 0;
+  std::uint64_t bytes_skipped = 0;    // of streamed experts that had no rows
+  std::uint64_t bytes_exchanged = 0;  // of streamed experts that were read to stay; among bytes_read
   double io_seconds = 0, io_wait_seconds = 0, pass_seconds = 0;
 };
 
@@ -36,8 +43,8 @@ struct MemoryNeeds {
 // Not for use by several threads at once.
 class Session : public Denoiser {
  public:
-  // `bundle` is the folder. Throws Error.
-  Session(const std::string &bundle, const SessionOptions &options);
+  // `bundle` is the folder; `wrap` is for tests, see FlashFile. Throws Error.
+  Session(const std::string &bundle, const SessionOptions &options, const FlashFile::Wrap &wrap = nullptr);
   ~Session() override;
 
   std::int64_t vocabulary() const override;
@@ -51,9 +58,15 @@ class Session : public Denoiser {
 
   void idle();
   SessionStatistics statistics() const;
+  ExpertUse expert_use(std::size_t layer, std::size_t expert) const;
   const MemoryNeeds &needs() const;
   int threads() const;
-  const std::string &manifest() const;  // the text of edgekit.json
+  const Model &model() const;
+  const Json &sampler() const;  // the manifest's section
+
+  // Throws Error for a denoising pass of `count` positions behind `committed` ones: EK_BUDGET_EXCEEDED when the budget
+  // was not planned for it, EK_INVALID_ARGUMENT when no session takes so many.
+  void check_lengths(std::int64_t count, std::int64_t committed) const;
 
  private:
   struct Implementation;

@@ -1,7 +1,9 @@
 #include "session/weight_store.h"
 
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
+#include <utility>
 
 namespace edgekit {
 namespace {
@@ -49,18 +51,10 @@ class Reads {
 
 }  // namespace
 
-WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan,
-                         const std::vector<const Run *> (&passes)[kPasses])
-    : file_(file), pinned_(file.layout().runs.size(), nullptr) {
+WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of)
+    : file_(file), runs_of_(std::move(runs_of)), pinned_(file.layout().runs.size(), nullptr) {
   load_pinned(plan);
-  bool streams = false;
-  for (std::size_t pass = 0; pass < kPasses; ++pass) {
-    for (const Run *run : passes[pass]) {
-      if (pinned(*run) == nullptr) streamed_[pass].push_back(run);
-    }
-    streams = streams || !streamed_[pass].empty();
-  }
-  if (streams) ring_.emplace(file, static_cast<std::size_t>(plan.ring_bytes));
+  if (plan.ring_bytes != 0) ring_.emplace(file, static_cast<std::size_t>(plan.ring_bytes));
 }
 
 void WeightStore::load_pinned(const ResidencyPlan &plan) {
@@ -95,15 +89,59 @@ void WeightStore::begin(Pass pass, Pass then) {
     expected_.reset();
   } else {
     idle();
-    ring_->schedule(streamed_[static_cast<std::size_t>(pass)]);
+    schedule(pass);
   }
-  ring_->schedule(streamed_[static_cast<std::size_t>(then)]);
+  schedule(then);
   expected_ = then;
+}
+
+void WeightStore::schedule(Pass pass) {
+  std::vector<const Run *> streamed;
+  for (const Run *run : runs_of_(pass)) {
+    if (pinned(*run) == nullptr) streamed.push_back(run);
+  }
+  ring_->schedule(streamed);
 }
 
 void WeightStore::idle() {
   if (ring_) ring_->cancel();
   expected_.reset();
+}
+
+std::vector<const Run *> WeightStore::next(std::size_t count) const {
+  return ring_ ? ring_->next(count) : std::vector<const Run *>();
+}
+
+void WeightStore::skip(const std::vector<const Run *> &runs) {
+  if (!runs.empty()) ring_->skip(runs);
+}
+
+void WeightStore::exchange(const std::vector<Exchange> &wanted) {
+  if (wanted.empty()) return;
+  idle();
+  std::vector<const Run *> coming;
+  for (const Exchange &exchange : wanted) coming.push_back(exchange.in);
+  const double waited = ring_->statistics().wait_seconds;
+  ring_->schedule(coming);
+  for (const Exchange &exchange : wanted) {
+    try {
+      const Use loaded(*this, *exchange.in);
+      std::uint8_t *&out = pinned_[place(*exchange.out)];
+      std::memcpy(out, loaded.data(), static_cast<std::size_t>(exchange.in->length));
+      pinned_[place(*exchange.in)] = std::exchange(out, nullptr);
+      bytes_exchanged_ += exchange.in->length;
+    } catch (const Error &) {
+      // The run has left the schedule; those behind it are still to be taken.
+    }
+  }
+  exchange_wait_seconds_ += ring_->statistics().wait_seconds - waited;
+}
+
+RingStatistics WeightStore::ring_statistics() const {
+  if (!ring_) return {};
+  RingStatistics found = ring_->statistics();
+  found.wait_seconds -= exchange_wait_seconds_;
+  return found;
 }
 
 WeightStore::Use::Use(WeightStore &store, const Run &run)

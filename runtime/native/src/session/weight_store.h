@@ -3,6 +3,7 @@
 #define EDGEKIT_SESSION_WEIGHT_STORE_H
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,20 +15,36 @@
 namespace edgekit {
 
 enum class Pass { denoise, prefill, head };
-constexpr std::size_t kPasses = 3;
+
+// A streamed run and the pinned one of the same length whose memory it is to have.
+struct Exchange {
+  const Run *in = nullptr, *out = nullptr;
+};
 
 // A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read ahead while
 // others compute, and reading goes on into the pass that is expected next.
 class WeightStore {
  public:
-  // `passes[p]`: the runs that pass p uses, in order. Reads the pinned runs. Throws Error.
-  WeightStore(FlashFile &file, const ResidencyPlan &plan, const std::vector<const Run *> (&passes)[kPasses]);
+  // `runs_of` gives the runs that a pass uses, in the order in which it will use the streamed ones; it is asked when
+  // their reading is scheduled. Reads the pinned runs. Throws Error.
+  using RunsOf = std::function<std::vector<const Run *>(Pass)>;
+  WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of);
 
   // Starts a pass; `then` is the one that most likely follows.
   void begin(Pass pass, Pass then);
 
   // Stops reading ahead: nothing is expected to follow.
   void idle();
+
+  // The streamed runs that come next in the pass under way.
+  std::vector<const Run *> next(std::size_t count) const;
+
+  // Some of these, in order, that the pass will not use after all: they are not read if that has not begun.
+  void skip(const std::vector<const Run *> &runs);
+
+  // Puts streamed runs in the place of pinned ones, between passes; what is read ahead is dropped. A run that cannot be
+  // read goes on being streamed, so that its use shows the error, and the one that it was to replace stays.
+  void exchange(const std::vector<Exchange> &wanted);
 
   // Memory of a pinned run, null for a streamed one.
   const std::uint8_t *pinned(const Run &run) const { return pinned_[place(run)]; }
@@ -50,18 +67,23 @@ class WeightStore {
     bool taken_;
   };
 
-  RingStatistics ring_statistics() const { return ring_ ? ring_->statistics() : RingStatistics{}; }
+  // Waiting is that of passes.
+  RingStatistics ring_statistics() const;
+  std::uint64_t bytes_exchanged() const noexcept { return bytes_exchanged_; }
 
  private:
   std::size_t place(const Run &run) const { return static_cast<std::size_t>(&run - file_.layout().runs.data()); }
   void load_pinned(const ResidencyPlan &plan);
+  void schedule(Pass pass);
 
   FlashFile &file_;
-  AlignedMemory memory_;                      // all pinned runs, one behind the other
-  std::vector<const std::uint8_t *> pinned_;  // per run of the file
-  std::vector<const Run *> streamed_[kPasses];
+  const RunsOf runs_of_;
+  AlignedMemory memory_;                // all pinned runs, one behind the other
+  std::vector<std::uint8_t *> pinned_;  // per run of the file
   std::optional<Ring> ring_;
   std::optional<Pass> expected_;  // scheduled already, after the pass under way
+  std::uint64_t bytes_exchanged_ = 0;
+  double exchange_wait_seconds_ = 0;
 };
 
 }  // namespace edgekit

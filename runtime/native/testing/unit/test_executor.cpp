@@ -157,7 +157,7 @@ Outputs run_layer(const Program &program, const Weights &dense, const std::vecto
     outputs.v = kv(out.v.data(), positions);
   }
   const WeightLayout expert_layout(experts[0].run, program.expert_weights());
-  const ForEachExpert each = [&](const auto &use) {
+  const ForEachExpert each = [&](const auto &, const auto &use) {
     std::vector<LoadedExpert> batch;
     for (std::size_t i = experts.size(); i-- > 0;) {
       batch.push_back({static_cast<std::int64_t>(i), BoundWeights(expert_layout, experts[i].memory.data())});

@@ -8,6 +8,8 @@
 #include "json.h"
 #include "kernels/noise.h"
 #include "sampling/generate.h"
+#include "sampling/generation_options.h"
+#include "sampling/option_visitor.h"
 #include "unit.h"
 
 using namespace edgekit;
@@ -118,8 +120,8 @@ class HashDenoiser : public Denoiser {
 constexpr std::int64_t kVocabulary = 50;
 
 SamplerOptions options_of(const std::string &name, const std::string &overrides) {
-  return sampler_options(name, Json::parse(R"({"mask_id": 49, "eos_token_id": [48]})", "config"),
-                         Json::parse(overrides, "overrides"));
+  return sampler_options(name, members_of(Json::parse(R"({"mask_id": 49, "eos_token_id": [48]})", "config")),
+                         members_of(Json::parse(overrides, "overrides")));
 }
 
 struct Seen {
@@ -242,6 +244,40 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
   dream.mask_token_id = 49;
   dream.alg = "none";
   EK_CHECK(status_of(dream, {1}, false) == EK_INVALID_ARGUMENT);
+}
+
+EK_TEST(sampling_settles_the_options_of_a_generation) {
+  const auto lengths_of = [](const std::string &name, const std::string &config, std::int64_t tokens,
+                             const std::string &overrides) {
+    const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
+    GenerationWishes wishes;
+    if (tokens != 0) wishes.max_new_tokens = tokens;
+    wishes.options = members_of(given);
+    const std::int64_t canvas = name == "diffusion_gemma" ? 16 : 0;
+    const Lengths found = lengths(generation_options(name, members_of(own), canvas, wishes), 10);
+    return Ids{found.new_tokens, found.prefix, found.canvas};
+  };
+  const std::string masked = R"({"mask_id": 49, "eos_token_id": 48, "max_new_tokens": 64, "block_length": 16})";
+  EK_CHECK((lengths_of("llada", masked, 0, "{}") == Ids{64, 0, 74}));
+  EK_CHECK((lengths_of("llada", masked, 65, "{}") == Ids{80, 0, 90}));
+  EK_CHECK((lengths_of("llada", masked, 0, R"({"gen_length": 5, "stop_at_eos": null})") == Ids{5, 0, 15}));
+  EK_CHECK((lengths_of("dream", masked, 65, R"({"gen_length": 7})") == Ids{65, 0, 75}));
+  EK_CHECK((lengths_of("diffusion_gemma", "{}", 40, "{}") == Ids{48, 42, 16}));
+  EK_CHECK((lengths_of("diffusion_gemma", "{}", kMostTokens, R"({"canvas_length": 3})")[0] == kMostTokens + 2));
+  const auto refused = [&](const std::string &name, std::int64_t tokens, const std::string &overrides) {
+    try {
+      lengths_of(name, masked, tokens, overrides);
+    } catch (const Error &error) {
+      return error.status() == EK_INVALID_ARGUMENT;
+    }
+    return false;
+  };
+  for (const char *name : {"llada", "dream", "diffusion_gemma"}) {
+    EK_CHECK(refused(name, -1, "{}"));
+    EK_CHECK(refused(name, std::numeric_limits<std::int64_t>::max(), "{}"));
+    EK_CHECK(refused(name, 0, R"({"max_new_tokens": [9223372036854775807]})"));
+    EK_CHECK(refused(name, 4, R"({"no_such_option": 1})"));
+  }
 }
 
 EK_TEST(sampling_refuses_a_denoiser_that_returns_too_little) {
