@@ -155,15 +155,15 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
   // a tie.
   const std::vector<PinKind> kinds = kinds_of(units);
   Pins best;
-  std::uint64_t least_ring = kMaxBytes;
+  std::uint64_t most_ring = UINT64_MAX;
   for (const std::uint64_t bound : bounds_of(largest_first)) {
     const auto rest_begin = std::find_if(largest_first.begin(), largest_first.end(),
                                          [bound](std::uint64_t bytes) { return bytes <= bound; });
     const std::uint64_t forced = std::accumulate(largest_first.begin(), rest_begin, std::uint64_t{0});
     if (forced > budget || bound > budget - forced) break;
     const std::uint64_t ring = ring_for(Sizes(rest_begin, largest_first.end()), ring_bytes_min, ring_units);
-    if (ring > least_ring / 3 * 2 + least_ring % 3 * 2 / 3) continue;  // ring > 2/3 of it, without overflow
-    least_ring = ring;
+    if (ring > most_ring) continue;
+    most_ring = ring / 3 * 2 + ring % 3 * 2 / 3;  // two thirds, without overflow
     if (ring > budget - forced) continue;
     Pins pins = fill(units, kinds, bound, forced, budget - forced - ring);
     if (best.pinned.empty() || pins.bytes > best.bytes) best = std::move(pins);
