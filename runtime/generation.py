@@ -176,6 +176,8 @@ class Generator:
 #: Counters that grow over a session's life; a generation reports its own part.
 _COUNTERS = (
     "bytes_read",
+    "bytes_skipped",
+    "bytes_exchanged",
     "io_seconds",
     "io_wait_seconds",
     "pass_seconds",

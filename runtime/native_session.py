@@ -92,7 +92,7 @@ class _Statistics(_Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
         ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
         ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
-        ("pass_seconds", c_double),
+        ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
     )  # fmt: skip
 
 

@@ -145,18 +145,22 @@ typedef struct ek_session_info {
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_info(ek_session *session, ek_session_info *info) EK_NOEXCEPT;
 
-/* Forgets the encoded prefix. */
+/* Forgets the encoded prefix. Like ek_session_idle it may read: where passes have used streamed experts more
+ * often than some that stay in memory, they may change places. An expert that cannot be read for that stays where it
+ * is; results and the memory in use stay the same anyway. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
 
-/* Tells that no pass follows soon: stops reading ahead. */
+/* Tells that no pass follows soon: stops reading ahead, and may change which experts stay in memory, as
+ * ek_session_reset does. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
 
-/* Encodes `count` token ids causally behind the prefix, and keeps their keys and values. Only for models that
- * encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE
- * and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
+/* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. Only for models
+ * that encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT,
+ * EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
 
-/* What to compute from the scores z = logits / temperature of the positions on the canvas. */
+/* What to compute from the scores z = logits / temperature of the positions on the canvas. A memory budget holds for
+ * as many rows as the `canvas` that the session was opened for has positions, and for top_k up to 256. */
 typedef struct ek_head_request {
   uint32_t struct_size;
   float temperature;   /* above 0 */
@@ -211,12 +215,14 @@ typedef struct ek_session_statistics {
   const char *io_mode;              /* how the weights are read; the session owns it, until the next such call */
   uint64_t pinned_bytes;            /* weights that stay in memory */
   uint64_t ring_bytes;              /* memory for reading ahead */
-  uint64_t streamed_bytes_per_step; /* weights that every step reads */
-  uint64_t bytes_read;              /* streamed so far */
+  uint64_t streamed_bytes_per_step; /* weights that a step reads at most: experts without rows are skipped */
+  uint64_t bytes_read;              /* streamed so far, exchanges included */
   uint64_t scratch_bytes;           /* memory for arrays within layers */
   double io_seconds;                /* at least one read was under way */
   double io_wait_seconds;           /* computation waited for one */
   double pass_seconds;              /* in prefill, denoise and project */
+  uint64_t bytes_skipped;           /* of streamed experts that passes had no rows for and that were not read */
+  uint64_t bytes_exchanged;         /* of streamed experts that took the place of others in memory */
 } ek_session_statistics;
 
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */

@@ -179,6 +179,8 @@ ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *
     made.io_seconds = found.io_seconds;
     made.io_wait_seconds = found.io_wait_seconds;
     made.pass_seconds = found.pass_seconds;
+    made.bytes_skipped = found.bytes_skipped;
+    made.bytes_exchanged = found.bytes_exchanged;
     write_struct(statistics, made, "ek_session_statistics");
   });
 }
