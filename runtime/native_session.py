@@ -22,6 +22,7 @@ from edgekit.flashload.plan import Plan
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.memory import Needs, residency
+from edgekit.runtime.prefix import EncodedIds
 from edgekit.runtime.process import peak_bytes
 from edgekit.runtime.sampling.errors import NonFiniteLogits
 from edgekit.runtime.sampling.noise import PhiloxGumbel
@@ -163,6 +164,7 @@ class NativeSession:
             self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)),
         )
         self._handle = handle.value
+        self.encoded = EncodedIds()
         self._positions = 0  # of the last denoise
         info = self._info()
         self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
@@ -190,11 +192,15 @@ class NativeSession:
     def reset(self) -> None:
         """Forget the prefix."""
         self._call(self._library.ek_session_reset)
+        self.encoded.calls.clear()
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         ids = np.ascontiguousarray(ids, np.int64)
-        self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
+        try:
+            self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
+        finally:
+            self.encoded.prefilled(ids, self.prefix_length)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
