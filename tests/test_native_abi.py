@@ -1,10 +1,11 @@
-"""The C ABI against its header: layouts of structs, and callers built with another one."""
+"""The C ABI against its header: layouts of structs, callers built with another header, arguments."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 from native_bundles import native_bundle
-from native_generation import Event, Options, Statistics
+from native_generation import ON_EVENT, Event, Options, Statistics
+from native_generation import function as generation_function
+from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
 from edgekit.export.quantize import Scheme
+from edgekit.flashload import errors
 from edgekit.runtime import native_session
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
 from edgekit.runtime.session import SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
@@ -105,3 +109,89 @@ def test_structs_are_filled_as_far_as_their_callers_know_them(session: NativeSes
         assert fill(session._handle, ctypes.byref(whole)) == 1
         message: bytes = session._library.ek_last_error()
         assert f"struct_size is {given}; set it to sizeof the struct" in message.decode()
+
+
+LARGEST = 2**63 - 1
+
+
+def refused(session: NativeSession, status: int, words: str, code: int = INVALID_ARGUMENT) -> None:
+    message: bytes = session._library.ek_last_error()
+    assert status == code and words in message.decode(), message
+
+
+@pytest.mark.parametrize("count", [-1, -LARGEST - 1, LARGEST, 2**22 + 1])
+def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
+    session: NativeSession, count: int
+) -> None:
+    library, handle, one = session._library, session._handle, np.zeros(1, np.int64)
+    before = session.prefix_length
+    refused(
+        session, library.ek_session_prefill(handle, one.ctypes.data, count), f"{count} token ids to encode"
+    )
+    refused(
+        session,
+        library.ek_session_denoise(handle, one.ctypes.data, count, None, None, None),
+        f"a canvas of {count} positions",
+    )
+    request = native_session._Request(temperature=1.0, rows=one.ctypes.data, row_count=count)
+    asked = (handle, one.ctypes.data, 1, None, ctypes.byref(request), None)
+    refused(session, library.ek_session_denoise(*asked), f"row_count is {count}; it must be 0..")
+    assert session.prefix_length == before
+
+
+def test_nothing_may_be_encoded(session: NativeSession) -> None:
+    before = session.prefix_length
+    assert session._library.ek_session_prefill(session._handle, None, 0) == 0
+    assert session.prefix_length == before
+    refused(session, session._library.ek_session_prefill(session._handle, None, 1), "no token ids are given")
+
+
+def test_reserved_members_are_zero(session: NativeSession) -> None:
+    ids = np.zeros(2, np.int64)
+    request, output = native_session._Request(temperature=1.0), native_session._Output()
+    call = (session._handle, ids.ctypes.data, 2, None, ctypes.byref(request), ctypes.byref(output))
+    assert session._library.ek_session_denoise(*call) == 0
+    for struct, name in ((request, "ek_head_request"), (output, "ek_head_output")):
+        struct.reserved = 3
+        words = f"{name}.reserved is 3; set it to 0"
+        refused(session, session._library.ek_session_denoise(*call), words)
+        project = (session._handle, ctypes.byref(request), ctypes.byref(output))
+        refused(session, session._library.ek_session_project(*project), words)
+        struct.reserved = 0
+
+
+@pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
+def test_noise_has_a_scale(session: NativeSession, scale: float) -> None:
+    gumbel = PhiloxNoise(0).gumbel(8, session.vocab_size)
+    with pytest.raises(errors.InvalidRequest, match="gumbel_scale .* is not a number at least 0"):
+        session.denoise(np.arange(8), HeadRequest(gumbel=gumbel, gumbel_scale=scale))
+    none = session.denoise(np.arange(8), HeadRequest(gumbel=gumbel, gumbel_scale=0.0))
+    np.testing.assert_array_equal(none.sample, none.argmax)
+
+
+def test_no_function_takes_a_null_session(session: NativeSession) -> None:
+    library = session._library
+    for name, arguments in native_session._SIGNATURES.items():
+        if name != "ek_session_open":
+            values = [0 if kind is ctypes.c_int64 else None for kind in arguments]
+            refused(session, getattr(library, name)(*values), "the session is null")
+    generate = generation_function(session)
+    refused(session, generate(None, None, 0, None, ON_EVENT(0), None, None), "the session is null")
+
+
+def test_a_message_is_that_of_the_last_failure_on_its_thread(session: NativeSession) -> None:
+    """What other calls return, on this thread or another one, leaves it as it is."""
+    library, found = session._library, []
+
+    def elsewhere() -> None:
+        found.append(library.ek_last_error())
+        library.ek_session_reset(None)
+        found.append(library.ek_last_error())
+
+    refused(session, library.ek_session_prefill(session._handle, None, 1), "no token ids are given")
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found[0] == b"" and b"session is null" in found[1]
+    assert library.ek_session_get_info(session._handle, ctypes.byref(native_session._Info())) == 0
+    refused(session, INVALID_ARGUMENT, "no token ids are given")

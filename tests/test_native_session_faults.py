@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 from flash_files import ALIGN
 from native_bundles import native_bundle
+from native_generation import ON_EVENT, Statistics, function
 from native_reading import EVERYTHING, OnRead, span
+from native_sampler import INVALID_ARGUMENT
 from native_testing import library
 
 from edgekit.export.quantize import Scheme
@@ -193,6 +195,43 @@ def test_a_failed_read_ahead_is_told_by_the_pass_that_needs_it(gemma: Model, ref
         with pytest.raises(errors.ReadFailed):
             opened.denoise(CANVAS, HeadRequest())
         np.testing.assert_array_equal(logits(opened), gemma.expected)
+
+
+def test_a_denoise_that_failed_leaves_nothing_to_project(gemma: Model) -> None:
+    """Not even hidden states that were whole before the head failed: more rows than a caller may expect."""
+    disk = Disk()
+    with session(gemma, disk) as opened:
+        opened.prefill(PROMPT)
+        for run in ("layers.0", "embedding.1"):
+            np.testing.assert_array_equal(logits(opened), gemma.expected)
+            opened.idle()
+            disk.answer_at(span(gemma.weights, run)[0], -errno.EIO)
+            with pytest.raises(errors.ReadFailed):
+                opened.denoise(np.arange(3 * CANVAS.size), HeadRequest())
+            disk.on_read = None
+            with pytest.raises(errors.InvalidRequest, match="project needs a denoise before it that did not"):
+                opened.project(HeadRequest(logits=True))
+
+
+def test_the_session_is_idle_after_a_generation_that_was_refused(gemma: Model) -> None:
+    """What was read ahead is dropped and has to be read again."""
+    first = span(gemma.weights, "self_conditioning")[0]
+    ids, arrived, disk = np.arange(3), threading.Event(), Disk()
+    wrong = [Statistics(), Statistics()]
+    wrong[0].struct_size = 3
+    with session(gemma, disk) as opened:
+        for statistics, prompt in zip(wrong, (ids.ctypes.data, None), strict=True):
+            arrived.clear()
+            disk.on_read = lambda offset, nbytes: arrived.set() if offset == first else None
+            opened.prefill(PROMPT)
+            assert arrived.wait(60)
+            rest = None, ON_EVENT(0), None, ctypes.byref(statistics)
+            assert function(opened)(opened._handle, prompt, 3, *rest) == INVALID_ARGUMENT
+            disk.answer_at(first, -errno.EIO)
+            with pytest.raises(errors.ReadFailed):
+                opened.denoise(CANVAS, HeadRequest())
+            disk.on_read = None
+            usable(opened, gemma)
 
 
 def test_a_row_of_the_table_that_cannot_be_read_ends_the_pass(gemma: Model) -> None:
