@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.packages import exported_for
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
@@ -24,6 +25,7 @@ from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
+    from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.native_session import NativeSession
 
 
@@ -65,8 +67,10 @@ class Generator:
         resident_bytes: int | None = None,
         threads: int = 0,
         engine: str | None = None,
+        executor: Executor | None = None,
     ) -> None:
         """`engine` insists on one by name; otherwise it is the one that the bundle was exported for.
+        `executor` runs a bundle's packages in place of the format's own, for checks.
 
         Raises EdgekitError when the bundle or its tokenizer cannot be read.
         """
@@ -75,7 +79,7 @@ class Generator:
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
         self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}
         self._threads = threads
-        self._engine = engine
+        self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -128,6 +132,14 @@ class Generator:
                 f"{prompt} prompt tokens and {lengths.new_tokens} new ones pass the model's {limit} "
                 "positions; shorten the prompt or ask for fewer tokens"
             )
+        if self.bundle.packages is None:
+            return
+        offered = self.bundle.packages.lengths()
+        if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
+            raise PromptTooLong(
+                f"{prompt} prompt tokens and {lengths.new_tokens} new ones take passes of {lengths.canvas} "
+                f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
+            )
 
     def _open(self, lengths: Lengths) -> Session | NativeSession:
         # A prefix is encoded in pieces of the model's own canvas.
@@ -143,7 +155,7 @@ class Generator:
                 return self._session
             self._session.close()
             self._session = None
-        self._session = open_session(self.bundle.path, needed, self._engine)
+        self._session = open_session(self.bundle.path, needed, self._engine, self._executor)
         return self._session
 
     @property
