@@ -4,7 +4,6 @@ for.
 
 from __future__ import annotations
 
-from edgekit.runtime import packages
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
@@ -41,9 +40,7 @@ def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> Pac
         EngineUnavailable: the format's runtime is missing, or there is none for this system.
     """
     if executor is None:
-        name = bundle.manifest.programs["format"]
-        assert name in packages.FORMATS
-        if name == "coreml":
+        if bundle.manifest.programs.get("format") == "coreml":
             from edgekit.runtime.engines.coreml import CoremlExecutor
 
             executor = CoremlExecutor()

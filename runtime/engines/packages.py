@@ -178,8 +178,9 @@ class PackageEngine:
             if f.t >= length and all(p >= k for p, k in zip(f.prefixes, kept, strict=False))
         ]
         if not fitting:
+            behind = f" after a prefix of {max(kept)}" if kept else ""
             raise PromptTooLong(
-                f"{self._folder}: {length} positions after a prefix of {max(kept, default=0)} are more than "
+                f"{self._folder}: {length} positions{behind} are more than "
                 f"package {entry.name} was exported for; {exported_for(self._packages.lengths())}"
             )
         return min(fitting, key=lambda f: (f.t, f.p))
