@@ -14,7 +14,6 @@ and in the packages of the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,15 +133,13 @@ def block_scales(name: str, scales: np.ndarray, precision: str) -> np.ndarray:
     return stored
 
 
-def head_arrays(rows: Mapping[str, np.ndarray], precision: str, where: str) -> dict[str, np.ndarray]:
-    """Rows of a tied table as the head's packages store them, from those that the flash file stores; by
-    suffix (`codes`, `scales`, `weight`).
+def head_array(suffix: str, rows: np.ndarray, precision: str) -> np.ndarray:
+    """Rows of a tied table as the head's packages store them, from those that the flash file stores: its
+    `codes`, `scales` or `weight`.
     """
-    if "weight" in rows:
-        wide = (rows["weight"].astype(np.uint32) << 16).view(np.float32)
-        return {"weight": numbers(where, wide, precision)}
-    codes = rows["codes"] ^ np.uint8(FLIP[8])
-    return {
-        "codes": codes.view(np.int8),
-        "scales": block_scales(where, rows["scales"][:, None], precision),
-    }
+    if suffix == "weight":
+        wide = (rows.astype(np.uint32) << 16).view(np.float32)
+        return numbers("head", wide, precision)
+    if suffix == "scales":
+        return block_scales("head", rows[:, None], precision)
+    return (rows ^ np.uint8(FLIP[8])).view(np.int8)

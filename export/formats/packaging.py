@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from edgekit.export.errors import ExportError
@@ -262,6 +263,34 @@ def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> li
             known[key] = layer.kind if same == 0 else f"{layer.kind}_{same + 1}"
         names.append(known[key])
     return names
+
+
+def content_key(package: Package, kinds: Sequence[str]) -> tuple[Any, ...]:
+    """Packages of equal keys differ in nothing but weights; `kinds` are those of all layers."""
+    return (package.kind, tuple(kinds[i] for i in package.layers), package.rows)
+
+
+def manifest_entry(
+    package: Package, suffix: str, folder: Path, functions: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What the manifest says of a whole package in the bundle `folder`."""
+    path = f"{PACKAGE_FOLDER}/{package.name}{suffix}"
+    files = sorted(p.relative_to(folder).as_posix() for p in (folder / path).rglob("*") if p.is_file())
+    entry: dict[str, Any] = {
+        "path": path,
+        "bytes": sum((folder / name).stat().st_size for name in files),
+        "files": files,
+        "parts": [f"layers.{i}" for i in package.layers] or [package.name],
+        "functions": dict(functions),
+    }
+    return entry | ({"start": package.start, "rows": package.rows} if package.kind == "head" else {})
+
+
+def layer_places(packages: Sequence[Package]) -> list[dict[str, Any]]:
+    """For every layer its package and the slot in it, as the manifest has them."""
+    return [
+        {"package": package.name, "slot": slot} for package in packages for slot in range(len(package.layers))
+    ]
 
 
 @dataclass(frozen=True)

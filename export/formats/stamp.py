@@ -21,7 +21,7 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -162,16 +162,22 @@ class Stamped:
                 raise ExportError(f"{self.path / region.file}: ends within tensor {name}; export again")
         return data
 
-    def sync(self) -> None:
-        """Make all that was written durable. Raises OSError."""
-        for name in self.template.files:
+    def sync(self, tensors: Iterable[str] | None = None) -> None:
+        """Make what was written to some tensors, or all of the package, durable. Raises OSError."""
+        if tensors is not None:
+            files = {self._region(name).file for name in tensors}
+        else:
+            files = set(self.template.files)
+        for name in sorted(files):
             fd = os.open(self.path / name, os.O_RDWR)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        for folder in {(self.path / name).parent for name in self.template.files} | {self.path}:
-            fsync_directory(folder)
+        if tensors is None:
+            inside = {folder for name in files for folder in PurePosixPath(name).parents}
+            for folder in sorted(inside):
+                fsync_directory(self.path / folder)
 
     def _region(self, name: str) -> Region:
         if name not in self.template.regions:
