@@ -2,7 +2,7 @@
 
 Section `programs` of the manifest:
 
-    {"format": "coreml", "layout": 1, "precision": "float16", "minimum_os": {"macos": "15"},
+    {"format": "coreml", "layout": "coreml-1", "precision": "float16", "minimum_os": {"macos": "15"},
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 #: Formats whose weights lie in packages.
 FORMATS = ("coreml", "coreai")
-LAYOUT = 1
+#: What `layout` says in bundles of each format that this edgekit reads.
+LAYOUTS = {name: f"{name}-1" for name in FORMATS}
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
 STATISTICS = ("max", "argmax", "sum_exp", "sum_z_exp")
@@ -146,9 +147,10 @@ def parse(
         UnsupportedVersion: a layout that this edgekit does not read.
         MalformedFile: something is missing, inconsistent, or not what an engine can feed.
     """
-    if programs.get("layout") != LAYOUT:
+    layout = LAYOUTS[str(programs["format"])]
+    if programs.get("layout") != layout:
         raise UnsupportedVersion(
-            f"{where}: packages of layout {str(programs.get('layout'))[:40]}, this edgekit reads {LAYOUT}; "
+            f"{where}: packages of layout {str(programs.get('layout'))[:40]}, this edgekit reads {layout}; "
             "update edgekit or export the bundle again"
         )
     try:
