@@ -120,7 +120,9 @@ def check_layers(bundle: Path, model: ReferenceModel, seed: int, compute: str, l
                 what = f"{package} {name} {role}"
                 if least is None:
                     top = np.abs(expected[role]).max()
-                    np.testing.assert_allclose(array, expected[role], rtol=1e-3, atol=1e-4 * top, err_msg=what)
+                    np.testing.assert_allclose(
+                        array, expected[role], rtol=1e-3, atol=1e-4 * top, err_msg=what
+                    )
                 else:
                     sure = settled[0] if settled and role == "y" else slice(None)
                     assert not settled or settled[0].mean() > 0.7

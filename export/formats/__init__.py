@@ -9,6 +9,7 @@ of scales or arithmetic, and what `OPTIONAL` lists.
 from __future__ import annotations
 
 import importlib
+import logging
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
     """
     if name not in FORMATS:
         raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
     try:
         module = importlib.import_module(f"edgekit.export.formats.{name}")
     except ImportError as error:
@@ -60,6 +63,8 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
         raise ExportError(
             f"format {name} needs the package {package}: pip install 'edgekit[{extra}]'"
         ) from error
+    finally:
+        logging.disable(quiet)
     if packaging is not None and name not in PACKAGED:
         raise ExportError(
             f"format {name} has no packages, hence no lengths, chunks or minimum OS to choose; leave them out"

@@ -49,9 +49,10 @@ class PackageSource(Protocol):
     package when all its tensors are in.
     """
 
-    packages: Sequence[Package]
-    suffix: str
-
+    @property
+    def packages(self) -> Sequence[Package]: ...
+    @property
+    def suffix(self) -> str: ...
     def template(self, package: Package) -> Template: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
     def seal(self, path: Path) -> None: ...
@@ -212,9 +213,7 @@ class PackageStore:
             elif run.unit == package.kind or _layer(run.unit) in package.layers:
                 yield package, (0, 0)
 
-    def _places(
-        self, run: RunPlan, tensor: str, array: np.ndarray
-    ) -> Iterator[tuple[Place, np.ndarray]]:
+    def _places(self, run: RunPlan, tensor: str, array: np.ndarray) -> Iterator[tuple[Place, np.ndarray]]:
         """Where the bytes of a tensor belong; contiguous."""
         own = tensor.removeprefix(run.unit + ".")
         for package, (start, stop) in self._reached(run):
