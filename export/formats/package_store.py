@@ -3,7 +3,7 @@ go on.
 
     <output>/packages/NAME<suffix>.partial   a package that lacks tensors; without `.partial` when it is whole
     <output>/packages.journal                JSON lines: {"plan"} first; {"package", "template"} before the
-                                             first run of a package; {"run", "places", "xxh3"} per finished run
+                                             first run of a package; {"run", "places", "xxh3"} per run
 
 A run enters the journal only after its bytes were synced. Rows of the embedding table go to the flash file;
 where the head is tied to it, they go to the head's packages as well.

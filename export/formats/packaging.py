@@ -188,8 +188,8 @@ def cut(
                 f"use --layers-per-chunk {fitting[-1]}" if fitting else "use fewer bits (--quant, --override)"
             )
             raise ExportError(
-                f"package {name} would have {nbytes / 1e9:.2f} GB, over the limit of {limit_bytes / 1e9:.2f} GB; "
-                + advice
+                f"package {name} would have {nbytes / 1e9:.2f} GB, over the limit of "
+                f"{limit_bytes / 1e9:.2f} GB; {advice}"
             )
         packages.append(Package(name, "layers", layers))
     packages.append(Package("final", "final"))

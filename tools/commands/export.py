@@ -49,7 +49,8 @@ _MOST_NOTES = 6
 )
 @click.option("--min-os", help="Oldest iOS that the bundle is for: 18 or 26 (coreml). Default: 18.")
 @click.option(
-    "--lengths", metavar="N,N...",
+    "--lengths",
+    metavar="N,N...",
     help="Positions to make functions for (coreml): of the pass, or of the prefix for DiffusionGemma.",
 )
 @click.option(
