@@ -40,7 +40,7 @@ CASES = [
 
 
 def layer_values(rng: np.random.Generator, model: ReferenceModel, function: dict[str, Any]) -> dict[str, Any]:
-    """Random inputs of a function of layers: tables of some positions, masks that hide a third of the keys."""
+    """Random inputs of a function of layers: tables of some positions, masks that hide a third of keys."""
     values: dict[str, Any] = {}
     for feature in function["inputs"]:
         role, shape = feature["role"], feature["shape"]
@@ -264,7 +264,7 @@ def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> No
 
 
 def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
-    """A pass of 5 positions after a prefix of 20 in functions of 16 and 48, with rubbish in what is beyond."""
+    """A pass of 5 positions after a prefix of 20 in a function of 16 and 48, rubbish in what is beyond."""
     scheme, family = Scheme("mixed4", 32), "diffusion_gemma"
     bundle = make_bundle(tmp_path, family, scheme, "float32", Packaging((48,)), **SMALL[family])
     programs, rng = Programs(bundle), np.random.default_rng(1)

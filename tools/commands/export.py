@@ -108,9 +108,8 @@ def command(
                 from edgekit.export.pipeline import ExportOptions, export
                 from edgekit.export.quantize import Scheme, parse_override
 
-                cut = (
-                    None if lengths is None else parse_lengths(lengths), max_positions, layers_per_chunk, min_os,
-                )  # fmt: skip
+                given = None if lengths is None else parse_lengths(lengths)
+                cut = (given, max_positions, layers_per_chunk, min_os)
                 packaging = None if all(option is None for option in cut) else Packaging(*cut)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
@@ -127,7 +126,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_dict(result)))
     else:
-        _show(result, time.monotonic() - started)
+        _show(result, target, time.monotonic() - started)
 
 
 def _usable_format(target: targets.Target) -> str:
@@ -156,7 +155,7 @@ def _as_dict(result: ExportResult) -> dict[str, Any]:
     }
 
 
-def _show(result: ExportResult, seconds: float) -> None:
+def _show(result: ExportResult, target: str, seconds: float) -> None:
     lines = grouped(result.notes)
     for line in lines[:_MOST_NOTES]:
         note(f"note: {line}")
@@ -165,7 +164,10 @@ def _show(result: ExportResult, seconds: float) -> None:
     show_quantization(result.report.as_dict())
     note(f"done in {seconds:.1f} s")
     click.echo(f"\n{result.path}  {size(result.weights_bytes)} of weights")
-    click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
+    if target == "ios":
+        click.echo(f"next: {command_line('verify', result.path)}, then copy it into an app")
+    else:
+        click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:
