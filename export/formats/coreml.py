@@ -153,9 +153,7 @@ class CoremlBundle:
         ios = self.packaging.minimum_os or next(iter(VERSIONS))
         return {"minimum_os": {"ios": ios, "macos": VERSIONS[ios]}, "precision": self.precision}
 
-    def open_store(
-        self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str
-    ) -> PackageStore:
+    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
         """Where the runs go."""
         tied = self.programs.architecture.head is None
         return PackageStore(weights, runs, self, tied=tied, resume=resume, tag=tag)
@@ -190,8 +188,6 @@ class CoremlBundle:
         for package in self.packages:
             progress(package.name)
             content = self.content(package)
-            described = {
-                name: plan.as_dict(content.signatures[name]) for name, plan in content.plans.items()
-            }
+            described = {name: plan.as_dict(content.signatures[name]) for name, plan in content.plans.items()}
             entries[package.name] = manifest_entry(package, self.suffix, folder, described)
         return entries

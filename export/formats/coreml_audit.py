@@ -93,7 +93,9 @@ def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
             prefix = next((p for p in own if row["name"].startswith(p)), None)
             if prefix is not None:
                 inner = row["name"].removeprefix(prefix)
-                yield _matrix(row, *_find(found, own[prefix] + inner.replace(".", "_"), bundle / entry["path"]))
+                yield _matrix(
+                    row, *_find(found, own[prefix] + inner.replace(".", "_"), bundle / entry["path"])
+                )
 
 
 def _find(found: Mapping[str, Weight], name: str, path: Path) -> tuple[Weight, int | None, str]:
@@ -130,11 +132,11 @@ def _stored(name: str, bits: int, data: np.ndarray, scales: np.ndarray | None) -
     if scales is None:
         return StoredMatrix(name, bits, torch.from_numpy(data.astype(np.float32)), None)
     if bits == 4:
-        packed = data.view(np.uint8) & 15
-        codes = (packed[:, ::2] | (packed[:, 1::2] << 4)) ^ np.uint8(FLIP[4])
+        nibbles = data.view(np.uint8) & 15
+        codes = nibbles[:, ::2] | (nibbles[:, 1::2] << 4)
     else:
-        codes = data.view(np.uint8) ^ np.uint8(FLIP[8])
-    return StoredMatrix(name, bits, torch.from_numpy(codes), torch.from_numpy(scales))
+        codes = data.view(np.uint8)
+    return StoredMatrix(name, bits, torch.from_numpy(codes ^ np.uint8(FLIP[bits])), torch.from_numpy(scales))
 
 
 def _head(bundle: Path, manifest: Manifest, row: Mapping[str, Any]) -> StoredMatrix:

@@ -70,8 +70,9 @@ class PackageGraph:
 
     def __init__(self) -> None:
         self.functions: dict[str, Signature] = {}
-        self._program = MilProgram()
-        self._stored: dict[str, Stack] = {}
+        self.program = MilProgram()
+        #: The constants of all functions in the order of the weight file.
+        self.stored: dict[str, Stack] = {}
         self._known: dict[str, Var] = {}
 
     def add(
@@ -94,7 +95,7 @@ class PackageGraph:
                 value.name = feature.name
                 outputs.append(feature)
             function.set_outputs(list(results.values()))
-        self._program.add_function(name, function)
+        self.program.add_function(name, function)
         self.functions[name] = Signature(tuple(inputs), tuple(outputs))
 
     def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Var:
@@ -103,12 +104,14 @@ class PackageGraph:
         """
         if stored.name not in self._known:
             tensors = tuple(parts or [stored.name] if tensor else ())
-            self._stored.setdefault(stored.name, Stack(stored, tensors))
-            kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
-            # No memory behind it, whatever the shape: its values are never looked at.
-            nothing = np.broadcast_to(np.zeros((), kind), stored.shape)
-            self._known[stored.name] = mb.const(val=nothing, name=_identifier(stored.name))
+            self.stored.setdefault(stored.name, Stack(stored, tensors))
+            self._known[stored.name] = mb.const(val=self.values(stored), name=_identifier(stored.name))
         return self._known[stored.name]
+
+    def values(self, stored: Constant) -> np.ndarray:
+        """What a constant holds in the program: nothing that takes memory, since nobody looks at it."""
+        kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
+        return np.broadcast_to(np.zeros((), kind), stored.shape)
 
     def weight(self, stored: Sequence[Constant], parts: Sequence[Sequence[str]] = ()) -> Var:
         """The value of a stored weight or stack: a float constant, or the product of codes and scales."""
@@ -144,7 +147,7 @@ class PackageGraph:
         for node in nodes:
             if node.op == "call_function":
                 known[node] = self._computed(program.name, node, known)
-        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))  # type: ignore[arg-type]
+        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))
         return {name: known[node] for name, node in results.items()}
 
     def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
@@ -172,18 +175,16 @@ class PackageGraph:
 
     def finish(self) -> Template:
         """The files of the package and the regions of its tensors."""
-        records = lay_out((s.constant.dtype, s.constant.count) for s in self._stored.values())
-        places = {
-            _identifier(name): record.offset for name, record in zip(self._stored, records, strict=True)
-        }
-        self._program.default_function_name = next(iter(self.functions))
-        exported = _Exporter(self._program, places).export()
+        records = lay_out((s.constant.dtype, s.constant.count) for s in self.stored.values())
+        places = {_identifier(name): record.offset for name, record in zip(self.stored, records, strict=True)}
+        self.program.default_function_name = next(iter(self.functions))
+        exported = _Exporter(self.program, places).export()
         model = proto.Model_pb2.Model(
-            specificationVersion=int(TARGET), description=_description(self._program)
+            specificationVersion=int(TARGET), description=_description(self.program)
         )
         model.mlProgram.CopyFrom(exported)
         regions = {}
-        for stack, record in zip(self._stored.values(), records, strict=True):
+        for stack, record in zip(self.stored.values(), records, strict=True):
             for i, part in enumerate(stack.parts):
                 size = record.nbytes // len(stack.parts)
                 regions[part] = Region(WEIGHT_FILE, record.data_offset + i * size, size)
@@ -266,4 +267,3 @@ def _manifest() -> bytes:
     }
     content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": items, "rootModelIdentifier": model}
     return json.dumps(content, indent=4).encode()
-

@@ -31,9 +31,7 @@ class Content:
     signatures: Mapping[str, Signature]
 
 
-def build(
-    programs: StaticPrograms, package: Package, lengths: Sequence[Lengths], precision: str
-) -> Content:
+def build(programs: StaticPrograms, package: Package, lengths: Sequence[Lengths], precision: str) -> Content:
     """Build a package.
 
     Raises:
@@ -93,9 +91,7 @@ def _weights(
         return weights
 
     if package.kind == "layers":
-        return [
-            layer(slot, index, architecture.layers[index]) for slot, index in enumerate(package.layers)
-        ]
+        return [layer(slot, index, architecture.layers[index]) for slot, index in enumerate(package.layers)]
     if package.kind == "final":
         return [{s.name: single("", s, "") for s in architecture.final}]
     if package.kind == "self_conditioning":
