@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from package_bundles import random_packages
+from reference_packages import random_packages
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
 from edgekit.runtime.bundle import Bundle

@@ -14,7 +14,7 @@ import bundles
 import numpy as np
 import pytest
 import torch
-from package_bundles import ReferenceExecutor, packaged, random_packages, stored_bytes
+from reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
 from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.pipeline import ExportOptions, export
