@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +36,7 @@ class CoreaiExecutor:
                 "the coreai engine needs coreai-core, which there is for macOS and Linux: "
                 f"pip install 'edgekit[coreai]' ({error})"
             ) from error
-        self._asset, self._array, self._loop = AIModelAsset, NDArray, _Loop()
+        self._asset, self._array, self._loop = AIModelAsset, NDArray, _loop()
 
     def open(self, path: Path, functions: Sequence[str]) -> _Model:
         """Raises EngineFailed."""
@@ -47,14 +49,30 @@ class CoreaiExecutor:
 
 
 class _Loop:
-    """An event loop in a thread, which ends with the process."""
+    """An event loop in a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="edgekit-coreai", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="edgekit-coreai", daemon=True)
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@functools.cache
+def _loop() -> _Loop:
+    """The loop of this process. It is stopped in good time: the interpreter ends the threads that are left by
+    unwinding them, which the runtime's own frames abort the process for.
+    """
+    loop = _Loop()
+    atexit.register(loop.stop)
+    return loop
 
 
 class _Model:
