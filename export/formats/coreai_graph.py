@@ -104,7 +104,7 @@ class CoreaiGraph(PackageGraph):
             # Zeros, which the system need not back with memory, but for a number: equal resources would
             # become one.
             content = np.zeros(stored.nbytes, np.uint8)
-            number = len(self._resources).to_bytes(8, "little")[: stored.nbytes]
+            number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
             content[: len(number)] = np.frombuffer(number, np.uint8)
             self._resources[stored.name] = DenseResourceElementsAttr.get_from_buffer(
                 content, stored.name, kind, alignment=ALIGNMENT
@@ -121,13 +121,13 @@ class CoreaiGraph(PackageGraph):
     def finish(self) -> Template:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "package.aimodel"
-            with self._context, Location.unknown(), self._module:
-                pass  # leaving it runs the rewriting passes
+            # The rewriting passes of `with self._module` stay out: they fold products of weights, join equal
+            # ones, and these have no values yet. Specialization on the device has passes of its own.
             with self._context, Location.unknown():
                 AIProgram(self._module).save_asset(folder)
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             metadata.pop("creationDate", None)  # equal packages are to have equal bytes
-            (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
+            (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8")
             (folder / HASH_FILE).unlink()  # it is for `seal` to write
             return Template.of_folder(folder, _regions(self._stored.values(), folder / PROGRAM_FILE))
 

@@ -262,15 +262,6 @@ def _binary(function: Callable[[Value, Value], Value]) -> Callable[[Arguments], 
     return handle
 
 
-def _mul(a: Arguments) -> Value:
-    x, factor = a["self"], a["other"]
-    if isinstance(factor, Value) or factor == 0:
-        return _binary(coreai.broadcasting_mul)(a)
-    # After a product with a weight, the rewriting passes would multiply the weight itself, which has not got
-    # its values yet.
-    return coreai.broadcasting_divide(x, like(x, 1 / factor))
-
-
 def _last_axis(a: Arguments) -> int:
     rank: int = a["self"].type.rank
     if a["dim"] % rank != rank - 1:
@@ -329,7 +320,7 @@ NODES: Nodes = {
     edgekit.vocab_head.default: vocab_head,
     aten.add.Tensor: _binary(coreai.broadcasting_add),
     aten.sub.Tensor: _binary(coreai.broadcasting_sub),
-    aten.mul.Tensor: _mul,
+    aten.mul.Tensor: _binary(coreai.broadcasting_mul),
     aten.div.Tensor: _binary(coreai.broadcasting_divide),
     aten.softmax.int: _softmax,
     aten.topk.default: _topk,
