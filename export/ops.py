@@ -130,8 +130,8 @@ def attention(
     """Attention of q [B, heads, T, D] over [prefix KV ; canvas].
 
     k, v [B, kv_heads, T, D] and prefix_k, prefix_v [B, kv_heads, P, D] (none: P = 0); query head h reads KV
-    head h // (heads / kv_heads). `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none means that
-    every query sees every key.
+    head h // (heads / kv_heads). `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none
+    means that every query sees every key.
     """
     keys = k if prefix_k is None else torch.cat((prefix_k, k), 2)
     values = v if prefix_v is None else torch.cat((prefix_v, v), 2)

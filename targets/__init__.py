@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgekit.flashload.errors import EdgekitError
 
-TARGETS = ("host", "mac")
+TARGETS = ("host", "mac", "ios")
 
 
 class UnknownTarget(EdgekitError):

@@ -9,6 +9,7 @@ of scales or arithmetic, and what `OPTIONAL` lists.
 from __future__ import annotations
 
 import importlib
+import logging
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,9 @@ PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
 #: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,
-#: runs) besides, returning their names; what it stores for float vectors. Without the following ones, the
-#: format itself is right for every model, runs go to the flash file, and the manifest knows nothing more of
-#: layers: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
+#: runs) besides, returning their names; what it stores for float vectors. Without the rest, the format itself
+#: is right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
+#: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
 OPTIONAL: dict[str, Any] = {
     "WEIGHTS_FILE": "weights.safetensors",
     "TOKENIZER_FOLDER": "tokenizer",
@@ -51,6 +52,8 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
     """
     if name not in FORMATS:
         raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
     try:
         module = importlib.import_module(f"edgekit.export.formats.{name}")
     except ImportError as error:
@@ -60,6 +63,8 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
         raise ExportError(
             f"format {name} needs the package {package}: pip install 'edgekit[{extra}]'"
         ) from error
+    finally:
+        logging.disable(quiet)
     if packaging is not None and name not in PACKAGED:
         raise ExportError(
             f"format {name} has no packages, hence no lengths, chunks or minimum OS to choose; leave them out"

@@ -129,7 +129,7 @@ class CoreaiGraph(PackageGraph):
             metadata.pop("creationDate", None)  # equal packages are to have equal bytes
             (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8")
             (folder / HASH_FILE).unlink()  # it is for `seal` to write
-            return Template.of_folder(folder, _regions(self._stored.values(), folder / PROGRAM_FILE))
+            return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
 
 
 def _regions(stored: Iterable[Stack], program: Path) -> dict[str, Region]:

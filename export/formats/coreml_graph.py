@@ -58,7 +58,7 @@ class CoremlGraph(PackageGraph):
 
     def __init__(self) -> None:
         super().__init__()
-        self._program = MilProgram()
+        self.program = MilProgram()
 
     def add(
         self,
@@ -77,14 +77,16 @@ class CoremlGraph(PackageGraph):
                 value.name = feature.name
                 outputs.append(feature)
             function.set_outputs(list(results.values()))
-        self._program.add_function(name, function)
+        self.program.add_function(name, function)
         self.functions[name] = Signature(tuple(inputs), tuple(outputs))
 
-    def _constant(self, stored: Constant) -> Var:
+    def values(self, stored: Constant) -> np.ndarray:
+        """What a constant holds in the program: nothing that takes memory, since nobody looks at it."""
         kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
-        # No memory behind it, whatever the shape: its values are never looked at.
-        nothing = np.broadcast_to(np.zeros((), kind), stored.shape)
-        return mb.const(val=nothing, name=_identifier(stored.name))
+        return np.broadcast_to(np.zeros((), kind), stored.shape)
+
+    def _constant(self, stored: Constant) -> Var:
+        return mb.const(val=self.values(stored), name=_identifier(stored.name))
 
     def _scaled(self, name: str, codes: Var, scales: Var) -> Var:
         return mb.constexpr_blockwise_shift_scale(data=codes, scale=scales, name=_identifier(name))
@@ -101,18 +103,16 @@ class CoremlGraph(PackageGraph):
         return self.constant(Constant(f"zeros.{kind}.{count}", BY_NAME[kind], (count,)), tensor=False)
 
     def finish(self) -> Template:
-        records = lay_out((s.constant.dtype, s.constant.count) for s in self._stored.values())
-        places = {
-            _identifier(name): record.offset for name, record in zip(self._stored, records, strict=True)
-        }
-        self._program.default_function_name = next(iter(self.functions))
-        exported = _Exporter(self._program, places).export()
+        records = lay_out((s.constant.dtype, s.constant.count) for s in self.stored.values())
+        places = {_identifier(name): record.offset for name, record in zip(self.stored, records, strict=True)}
+        self.program.default_function_name = next(iter(self.functions))
+        exported = _Exporter(self.program, places).export()
         model = proto.Model_pb2.Model(
-            specificationVersion=int(TARGET), description=_description(self._program)
+            specificationVersion=int(TARGET), description=_description(self.program)
         )
         model.mlProgram.CopyFrom(exported)
         regions = {}
-        for stack, record in zip(self._stored.values(), records, strict=True):
+        for stack, record in zip(self.stored.values(), records, strict=True):
             regions |= stack.regions(WEIGHT_FILE, record.data_offset)
         fixed = ((0, pack_header(len(records))), *((r.offset, r.pack()) for r in records))
         last = records[-1]

@@ -71,7 +71,8 @@ class PackageGraph(ABC):
 
     def __init__(self) -> None:
         self.functions: dict[str, Signature] = {}
-        self._stored: dict[str, Stack] = {}
+        #: The constants of all functions, in the order of their first use.
+        self.stored: dict[str, Stack] = {}
         self._known: dict[str, Any] = {}  # of the function that is being built
 
     @abstractmethod
@@ -106,7 +107,7 @@ class PackageGraph(ABC):
         """
         if stored.name not in self._known:
             tensors = tuple(parts or [stored.name] if tensor else ())
-            self._stored.setdefault(stored.name, Stack(stored, tensors))
+            self.stored.setdefault(stored.name, Stack(stored, tensors))
             self._known[stored.name] = self._constant(stored)
         return self._known[stored.name]
 

@@ -3,7 +3,7 @@ go on.
 
     <output>/packages/NAME<suffix>.partial   a package that lacks tensors; without `.partial` when it is whole
     <output>/packages.journal                JSON lines: {"plan"} first; {"package", "template"} before the
-                                             first run of a package; {"run", "places", "xxh3"} per finished run
+                                             first run of a package; {"run", "places", "xxh3"} per run
 
 A run enters the journal only after its bytes were synced. Rows of the embedding table go to the flash file;
 where the head is tied to it, they go to the head's packages as well.
@@ -49,9 +49,10 @@ class PackageSource(Protocol):
     package when all its tensors are in.
     """
 
-    packages: Sequence[Package]
-    suffix: str
-
+    @property
+    def packages(self) -> Sequence[Package]: ...
+    @property
+    def suffix(self) -> str: ...
     def template(self, package: Package) -> Template: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
     def seal(self, path: Path) -> None: ...
@@ -212,9 +213,7 @@ class PackageStore:
             elif run.unit == package.kind or _layer(run.unit) in package.layers:
                 yield package, (0, 0)
 
-    def _places(
-        self, run: RunPlan, tensor: str, array: np.ndarray
-    ) -> Iterator[tuple[Place, np.ndarray]]:
+    def _places(self, run: RunPlan, tensor: str, array: np.ndarray) -> Iterator[tuple[Place, np.ndarray]]:
         """Where the bytes of a tensor belong; contiguous."""
         own = tensor.removeprefix(run.unit + ".")
         for package, (start, stop) in self._reached(run):

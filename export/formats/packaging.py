@@ -57,6 +57,18 @@ class Packaging:
     minimum_os: str | None = None
 
 
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Parse numbers of positions, e.g. `128,256`.
+
+    Raises:
+        ExportError: not of that form.
+    """
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise ExportError(f"lengths {text!r} are not numbers with commas (example: 128,256)") from None
+
+
 @dataclass(frozen=True)
 class Package:
     """A package of a bundle. `layers` are those of a chunk; `start` and `rows` those of the table."""
@@ -133,7 +145,7 @@ def choose_lengths(
         raise ExportError(f"{most} positions are not possible; the model was made for 1 to {longest}")
     if architecture.causal_prefix:
         t = architecture.canvas_length
-        assert t is not None
+        assert t is not None  # every family with a prefix has one
         far = most or min(longest or PREFIX_CANVASES * t, PREFIX_CANVASES * t)
         return tuple(Lengths(t, p) for p in sorted({0, *(given or _doubling(t, far))}))
     far = most or min(longest or LAST_LENGTH, LAST_LENGTH)
@@ -172,10 +184,12 @@ def cut(
         name = f"layers.{first}" + (f"-{layers[-1]}" if len(layers) > 1 else "")
         nbytes = sum(sizes[i] for i in layers)
         if nbytes > limit_bytes:
-            advice = f"use --layers-per-chunk {fitting[-1]}" if fitting else "use fewer bits (--quant, --override)"
+            advice = (
+                f"use --layers-per-chunk {fitting[-1]}" if fitting else "use fewer bits (--quant, --override)"
+            )
             raise ExportError(
-                f"package {name} would have {nbytes / 1e9:.2f} GB, over the limit of {limit_bytes / 1e9:.2f} GB; "
-                + advice
+                f"package {name} would have {nbytes / 1e9:.2f} GB, over the limit of "
+                f"{limit_bytes / 1e9:.2f} GB; {advice}"
             )
         packages.append(Package(name, "layers", layers))
     packages.append(Package("final", "final"))
@@ -207,9 +221,7 @@ def functions(
                 features = [Feature("x", number, (t, hidden)), Feature("temperature", number, (1,))]
                 if sample:
                     features.append(Feature("noise", number, (t, package.rows)))
-                plans.append(
-                    FunctionPlan(f"{variant}_{name}", "head", own, tuple(features), variant=variant)
-                )
+                plans.append(FunctionPlan(f"{variant}_{name}", "head", own, tuple(features), variant=variant))
     return plans
 
 
@@ -313,9 +325,7 @@ class StaticPrograms:
         key = ("layers", kind, own)
         if key not in self._made:
             choices = layer_choices(layer, index, self.choices)
-            self._made[key] = layer_program(
-                kind, self.architecture, layer, choices, self.placeholders, own
-            )
+            self._made[key] = layer_program(kind, self.architecture, layer, choices, self.placeholders, own)
         return self._made[key]
 
     def final(self, lengths: Lengths) -> Program:
