@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from coreai.authoring import AIProgram, Context
-from coreai.authoring.graph_builder import GraphOp
+
+# isort: split
+# Of the same package, which cannot be imported in any other order.
 from coreai._compiler.ir import Operation, RankedTensorType
+from coreai.authoring.graph_builder import GraphOp
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from coreai.authoring import AIProgram, Context, Module
 
-# The package fails to import in any other order.
-from coreai.authoring import AIProgram, Context, Module  # isort: skip
-from coreai.authoring.graph_builder import GraphOp  # isort: skip
-from coreai._compiler.dialects import coreai  # isort: skip
+# isort: split
+# Of the same package, which cannot be imported in any other order.
+from coreai._compiler.dialects import coreai
 from coreai._compiler.ir import (
     DenseElementsAttr,
     DenseResourceElementsAttr,
@@ -34,6 +34,7 @@ from coreai._compiler.ir import (
     Type,
     Value,
 )
+from coreai.authoring.graph_builder import GraphOp
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode
@@ -98,16 +99,20 @@ class CoreaiGraph(PackageGraph):
                 graph.set_outputs_spec_from_dict(OrderedDict((f.name, v) for f, v in named))
         self.functions[name] = Signature(tuple(inputs), outputs)
 
+    def content(self, stored: Constant) -> np.ndarray:
+        """What a constant holds in the program: zeros, which the system need not back with memory, but for a
+        number. Equal resources would become one.
+        """
+        content = np.zeros(stored.nbytes, np.uint8)
+        number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
+        content[: len(number)] = np.frombuffer(number, np.uint8)
+        return content
+
     def _constant(self, stored: Constant) -> Value:
         if stored.name not in self._resources:
             kind = RankedTensorType.get(stored.shape, _elements()[stored.dtype.name])
-            # Zeros, which the system need not back with memory, but for a number: equal resources would
-            # become one.
-            content = np.zeros(stored.nbytes, np.uint8)
-            number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
-            content[: len(number)] = np.frombuffer(number, np.uint8)
             self._resources[stored.name] = DenseResourceElementsAttr.get_from_buffer(
-                content, stored.name, kind, alignment=ALIGNMENT
+                self.content(stored), stored.name, kind, alignment=ALIGNMENT
             )
         return coreai.ConstantOp(value=self._resources[stored.name]).result
 
@@ -127,7 +132,9 @@ class CoreaiGraph(PackageGraph):
                 AIProgram(self._module).save_asset(folder)
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             metadata.pop("creationDate", None)  # equal packages are to have equal bytes
-            (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8")
+            (folder / METADATA_FILE).write_text(
+                json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8"
+            )
             (folder / HASH_FILE).unlink()  # it is for `seal` to write
             return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
 

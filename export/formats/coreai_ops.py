@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from coreai.authoring.graph_builder import GraphOp
 
-# The package fails to import in any other order.
-from coreai.authoring.graph_builder import GraphOp  # isort: skip
-from coreai._compiler.dialects import coreai  # isort: skip
+# isort: split
+# Of the same package, which cannot be imported in any other order.
+from coreai._compiler.dialects import coreai
 from coreai._compiler.ir import (
     ArrayAttr,
     Attribute,

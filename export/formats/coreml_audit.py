@@ -103,5 +103,3 @@ def _matrices(path: Path) -> dict[str, _Matrix]:
         else:
             found[name.removeprefix("w_")] = _Matrix(weight, None)
     return found
-
-
