@@ -45,8 +45,9 @@ from edgekit.export.formats.packaging import Feature, Signature
 from edgekit.export.formats.stamp import Region, Template
 
 PROGRAM_FILE, HASH_FILE, METADATA_FILE = "main.mlirb", "main.hash", "metadata.json"
-#: Where resources begin in the file: at multiples of this many bytes, so that they can be mapped.
-ALIGNMENT = 64
+#: Resources begin at multiples of it, in the file and in memory. Readers refuse files that lie in memory less
+#: well aligned than their resources, and small ones lie where malloc puts them.
+ALIGNMENT = 16
 
 
 def _elements() -> dict[str, Type]:
