@@ -45,7 +45,8 @@ def write_programs(folder: Path, contents: Contents, progress: Callable[[str], N
     module = contents.format
     entries = module.write_programs(folder, contents.architecture, contents.choices, progress)
     facts = formats.optional(module, "facts")()
-    return {"format": module.NAME, "layout": module.LAYOUT, **facts, "entries": entries}
+    section = formats.optional(module, "SECTION")
+    return {"format": module.NAME, "layout": module.LAYOUT, **facts, section: entries}
 
 
 def write_manifest(
@@ -63,7 +64,7 @@ def write_manifest(
     manifest = Manifest(
         model=_model_section(contents),
         programs=programs,
-        layers=_layer_section(architecture, contents.format.layer_kinds(architecture, contents.choices)),
+        layers=_layer_section(contents),
         sampler={
             "name": architecture.sampler,
             "config": contents.sampler_config,
@@ -95,7 +96,8 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         }
 
     tables = {"embedding": table("embedding")}
-    if architecture.head is not None:
+    # Packages of a head have rows of their own, which their entries say.
+    if architecture.head is not None and formats.optional(contents.format, "open_store") is None:
         tables["head"] = table("head")
     return {
         "family": architecture.family,
@@ -107,14 +109,14 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "causal_prefix": architecture.causal_prefix,
         "self_conditioning": architecture.self_conditioning is not None,
         "canvas_length": architecture.canvas_length,
-        "max_positions": _max_positions(contents.config),
+        "max_positions": max_positions(contents.config),
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         "tables": tables,
         "config": contents.config,
     }
 
 
-def _max_positions(config: dict[str, Any]) -> int | None:
+def max_positions(config: dict[str, Any]) -> int | None:
     """The longest sequence that the model was made for, by whichever name its family has for it."""
     text = config.get("text_config") or config
     for name in ("max_position_embeddings", "max_sequence_length"):
@@ -123,7 +125,11 @@ def _max_positions(config: dict[str, Any]) -> int | None:
     return None
 
 
-def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[str, Any]]:
+def _layer_section(contents: Contents) -> list[dict[str, Any]]:
+    architecture, module = contents.architecture, contents.format
+    kinds = module.layer_kinds(architecture, contents.choices)
+    facts = formats.optional(module, "layer_facts")
+    own = facts() if facts is not None else [{}] * len(kinds)
     return [
         {
             "program": kind,
@@ -134,6 +140,7 @@ def _layer_section(architecture: Architecture, kinds: list[str]) -> list[dict[st
             "rope": layer.rope,
             "window": layer.window,
         }
+        | own[i]
         for i, (kind, layer) in enumerate(zip(kinds, architecture.layers, strict=True))
     ]
 
@@ -142,6 +149,8 @@ def _program_files(entries: Any) -> list[str]:
     """The files that entries name, nested ones included; a format whose programs are all in the manifest
     names none.
     """
+    if isinstance(entries, dict) and "files" in entries:
+        return list(entries["files"])
     if isinstance(entries, dict):
         return (
             [entries["file"]]
@@ -151,13 +160,18 @@ def _program_files(entries: Any) -> list[str]:
     return []
 
 
+def package_bytes(programs: dict[str, Any]) -> int:
+    """Bytes of the packages that the manifest's section on programs lists."""
+    return sum(package["bytes"] for package in programs.get("packages", {}).values())
+
+
 def _entry(path: Path) -> FileEntry:
     return FileEntry(path.stat().st_size, sha256_file(path))
 
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx"):
+    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx", "coremltools", "coreai-core"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

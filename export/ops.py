@@ -119,15 +119,22 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @_operator(lambda q, k, v, prefix_k, prefix_v, mask, scale: torch.empty_like(q))
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, mask: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prefix_k: Tensor | None,
+    prefix_v: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
 ) -> Tensor:
     """Attention of q [B, heads, T, D] over [prefix KV ; canvas].
 
-    k, v [B, kv_heads, T, D] and prefix_k, prefix_v [B, kv_heads, P, D]; query head h reads KV head h //
-    (heads / kv_heads). `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none means that
-    every query sees every key.
+    k, v [B, kv_heads, T, D] and prefix_k, prefix_v [B, kv_heads, P, D] (none: P = 0); query head h reads KV
+    head h // (heads / kv_heads). `mask` is additive, float, broadcastable to [B, heads, T, P + T]; none
+    means that every query sees every key.
     """
-    keys, values = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
+    keys = k if prefix_k is None else torch.cat((prefix_k, k), 2)
+    values = v if prefix_v is None else torch.cat((prefix_v, v), 2)
     repeat = q.shape[1] // keys.shape[1]
     if repeat > 1:
         keys, values = keys.repeat_interleave(repeat, 1), values.repeat_interleave(repeat, 1)

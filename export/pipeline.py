@@ -11,9 +11,11 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,12 +25,16 @@ from edgekit.export import formats
 from edgekit.export.bundle_files import (
     REPORT_FILE,
     Contents,
+    max_positions,
+    package_bytes,
     write_manifest,
     write_programs,
 )
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
+from edgekit.export.formats.packaging import PACKAGE_FOLDER, Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
 from edgekit.export.quantize import (
@@ -44,7 +50,7 @@ from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.writer import FlashWriter
+from edgekit.flashload.writer import FileDigest, FlashWriter
 
 
 class Progress(Protocol):
@@ -52,6 +58,18 @@ class Progress(Protocol):
 
     def stage(self, name: str, total: int) -> None: ...
     def advance(self, done: int, what: str) -> None: ...
+
+
+class Store(Protocol):
+    """Where the runs of an export go: `FlashWriter`, or what a format with packages has."""
+
+    def done(self, run_name: str) -> bool: ...
+    def write_run(self, name: str, tensors: Iterator[tuple[str, np.ndarray]]) -> None: ...
+    def finish(self) -> FileDigest: ...
+    def __enter__(self) -> Store: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class _Silent:
@@ -71,6 +89,7 @@ class ExportOptions:
     resume: bool = False
     overwrite: bool = False
     precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
+    packaging: Packaging | None = None  # for formats whose weights are in packages
 
 
 @dataclass(frozen=True)
@@ -93,12 +112,14 @@ def export(
             stays for `resume`, and does not look like a bundle.
     """
     progress = progress or _Silent()
-    writer_module = formats.load(options.format, options.precision)
+    writer_module = formats.load(options.format, options.precision, options.packaging)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     choices = choose(architecture, options.scheme)
     choices = formats.optional(writer_module, "storable")(architecture, options.scheme, choices)
+    if (fitted := formats.optional(writer_module, "fitted")) is not None:
+        writer_module = fitted(architecture, choices, max_positions(checkpoint.config))
     runs = plan_runs(architecture, choices, writer_module, options.tile_bytes)
     weights = output / formats.optional(writer_module, "WEIGHTS_FILE")
     _claim(output, options, weights)
@@ -106,7 +127,7 @@ def export(
     tag = _fingerprint(checkpoint, options, architecture)
     if options.resume and (finished := _finished(output, tag)) is not None:
         return finished
-    with FlashWriter(weights, [r.spec for r in runs], resume=options.resume, tag=tag) as writer:
+    with _open_store(writer_module, weights, runs, options.resume, tag) as writer:
         reports = _ReportJournal(_report_journal(weights), keep=options.resume)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
@@ -137,8 +158,18 @@ def export(
         "tag": tag,
     }
     write_manifest(output, contents, programs, files, provenance)
-    _report_journal(weights).unlink(missing_ok=True)
-    return ExportResult(output, report, tuple(notes), digest.size)
+    for journal in (_report_journal(weights), output / PACKAGE_JOURNAL):
+        journal.unlink(missing_ok=True)
+    return ExportResult(output, report, tuple(notes), digest.size + package_bytes(programs))
+
+
+def _open_store(module: Any, weights: Path, runs: list[RunPlan], resume: bool, tag: str) -> Store:
+    """Where the runs go: the flash file, or what the format has for them."""
+    opening = formats.optional(module, "open_store")
+    if opening is None:
+        return FlashWriter(weights, [r.spec for r in runs], resume=resume, tag=tag)
+    store: Store = opening(weights, runs, resume=resume, tag=tag)
+    return store
 
 
 def _finished(output: Path, tag: str) -> ExportResult | None:
@@ -152,7 +183,8 @@ def _finished(output: Path, tag: str) -> ExportResult | None:
     tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
-    return ExportResult(output, report, tuple(manifest.provenance["notes"]), manifest.weights.size)
+    size = manifest.weights.size + package_bytes(manifest.programs)
+    return ExportResult(output, report, tuple(manifest.provenance["notes"]), size)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -174,7 +206,7 @@ def _report_journal(weights: Path) -> Path:
 def _claim(output: Path, options: ExportOptions, weights: Path) -> None:
     """Make the output folder ours, or say why it is not."""
     leftovers = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
-    leftovers.append(_report_journal(weights))
+    leftovers += [_report_journal(weights), output / PACKAGE_JOURNAL]
     if output.exists() and not output.is_dir():
         raise ExportError(f"{output}: is a file; give a folder")
     if output.exists() and any(output.iterdir()):
@@ -194,6 +226,7 @@ def _claim(output: Path, options: ExportOptions, weights: Path) -> None:
             earlier = output / manifests.load(output).weights.file if whole else weights
             for path in (output / manifests.MANIFEST_NAME, earlier, weights, *leftovers):
                 path.unlink(missing_ok=True)
+            shutil.rmtree(output / PACKAGE_FOLDER, ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
 
 
@@ -202,7 +235,9 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
     weights = sorted({checkpoint.file(n) for n in architecture.stored_shapes()})
     sizes = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in weights]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
-    form = options.format if options.precision is None else [options.format, options.precision]
+    form: Any = options.format if options.precision is None else [options.format, options.precision]
+    if options.packaging is not None:
+        form = [*form, asdict(options.packaging)]
     text = json.dumps([form, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -217,7 +252,7 @@ def _tensors(
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
-            yield piece.name, value
+            yield piece.name, formats.optional(module, "floats")(piece.name, value)
             continue
         choice = choices[piece.matrix]
         try:

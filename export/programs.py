@@ -2,8 +2,9 @@
 inputs.
 
 The exported graph, with its `edgekit::` nodes, is what every format translates. Lengths are dynamic: T
-positions of the canvas (or of a prefill chunk), P positions of prefix KV. A format may store weights in a
-layout of its own: it supplies the placeholders.
+positions of the canvas (or of a prefill chunk), P positions of prefix KV. Formats whose functions have
+static shapes give `Lengths` instead. A format may store weights in a layout of its own: it supplies the
+placeholders.
 """
 
 from __future__ import annotations
@@ -26,7 +27,27 @@ Placeholders = Callable[[WeightSpec, Choice], dict[str, Tensor]]
 
 #: Example lengths. Tracing specialises on 0 and 1 and on equal sizes, so they are larger and distinct;
 #: nothing depends on them.
-EXAMPLE_T, EXAMPLE_P = 12, 7
+EXAMPLE_T, EXAMPLE_P, EXAMPLE_ROWS = 12, 7, 20
+
+#: Windowed prefixes of static programs are whole multiples of it: accelerators want rows of such lengths.
+PREFIX_MULTIPLE = 32
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Fixed sizes of a program: `t` positions of the pass, `p` of the prefix, 0 for none.
+
+    Shorter passes and prefixes are padded, hence every static layer has a mask.
+    """
+
+    t: int
+    p: int
+
+    def prefix(self, window: int | None) -> int:
+        """Positions of prefix of a layer: those that its window reaches, rounded up, where it has one."""
+        if window is None:
+            return self.p
+        return min(self.p, -(-(window - 1) // PREFIX_MULTIPLE) * PREFIX_MULTIPLE)
 
 
 @dataclass(frozen=True)
@@ -47,17 +68,17 @@ class _LayerCall(nn.Module):
 
     def __init__(self, layer: LayerSpec) -> None:
         super().__init__()
-        self.module, self.mask, self.phase = layer.module, layer.uses_mask, layer.uses_phase
+        self.module = layer.module
 
     def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         x, k, v = self.module(
             inputs["x"],
-            inputs["prefix_k"],
-            inputs["prefix_v"],
+            inputs.get("prefix_k"),
+            inputs.get("prefix_v"),
             inputs["cos"],
             inputs["sin"],
-            inputs["mask"] if self.mask else None,
-            inputs["phase"] if self.phase else None,
+            inputs.get("mask"),
+            inputs.get("phase"),
             w,
         )
         return x, k, v
@@ -131,8 +152,11 @@ def _export(
     w: dict[str, Tensor],
     outputs: tuple[str, ...],
     weight_axes: dict[str, dict[int, str]] | None = None,
+    static: bool = False,
 ) -> Program:
     dims: dict[str, Any] = {}
+    if static:
+        axes, weight_axes = {}, {}
 
     def shape_of(tensors: dict[str, Tensor], dynamic: dict[str, dict[int, str]]) -> dict[str, dict[int, Any]]:
         return {
@@ -160,25 +184,27 @@ def layer_program(
     layer: LayerSpec,
     choices: dict[str, Choice],
     placeholders: Placeholders,
+    lengths: Lengths | None = None,
 ) -> Program:
     """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes
     them.
 
     Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; mask [T, P + T] additive and
     phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H]; k, v [1, KV, T, D] of these
-    positions, which the runtime keeps or drops.
+    positions, which the runtime keeps or drops. With `lengths`, sizes are fixed, there is always a mask, and
+    no prefix where it has no positions.
     """
-    t, p = EXAMPLE_T, EXAMPLE_P
+    t, p = (EXAMPLE_T, EXAMPLE_P) if lengths is None else (lengths.t, lengths.prefix(layer.window))
     inputs = {"x": torch.zeros(1, t, architecture.hidden_size)}
     axes: dict[str, dict[int, str]] = {"x": {1: "t"}}
-    for prefix in ("prefix_k", "prefix_v"):
+    for prefix in ("prefix_k", "prefix_v") if p else ():
         inputs[prefix] = torch.zeros(1, layer.kv_heads, p, layer.head_dim)
         axes[prefix] = {2: "p"}
     rotary = len(architecture.ropes[layer.rope].inverse_frequency)
     for table in ("cos", "sin"):
         inputs[table] = torch.zeros(t, rotary)
         axes[table] = {0: "t"}
-    if layer.uses_mask:
+    if layer.uses_mask or lengths is not None:
         inputs["mask"] = torch.zeros(t, p + t)
         axes["mask"] = {0: "t", 1: "s"}
     if layer.uses_phase:
@@ -193,7 +219,8 @@ def layer_program(
     for spec in layer.experts[0] if layer.experts else ():
         for tensor, value in placeholders(spec, choices["experts." + spec.name]).items():
             w[f"experts.{tensor}"] = value.new_empty(len(layer.experts), *value.shape)
-    return _export(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"))
+    static = lengths is not None
+    return _export(name, _LayerCall(layer), inputs, axes, w, ("y", "k", "v"), static=static)
 
 
 def expert_program(
@@ -214,7 +241,10 @@ def expert_program(
 
 
 def self_conditioning_program(
-    architecture: Architecture, choices: dict[str, Choice], placeholders: Placeholders
+    architecture: Architecture,
+    choices: dict[str, Choice],
+    placeholders: Placeholders,
+    lengths: Lengths | None = None,
 ) -> Program:
     """embedded, soft [1, T, H] (both times the embedding scale) -> y [1, T, H]."""
     assert architecture.self_conditioning is not None
@@ -225,7 +255,7 @@ def self_conditioning_program(
             if spec.role != "float"
             else {spec.name: torch.empty(spec.shape)}
         )
-    example = torch.zeros(1, EXAMPLE_T, architecture.hidden_size)
+    example = torch.zeros(1, _positions(lengths), architecture.hidden_size)
     return _export(
         "self_conditioning",
         _SelfConditioningCall(architecture.self_conditioning),
@@ -233,32 +263,42 @@ def self_conditioning_program(
         {"embedded": {1: "t"}, "soft": {1: "t"}},
         w,
         ("y",),
+        static=lengths is not None,
     )
 
 
-def final_program(architecture: Architecture) -> Program:
+def _positions(lengths: Lengths | None) -> int:
+    return EXAMPLE_T if lengths is None else lengths.t
+
+
+def final_program(architecture: Architecture, lengths: Lengths | None = None) -> Program:
     """The last norm: x [1, T, H] -> y [1, T, H]."""
     return _export(
         "final",
         _FinalCall(architecture.norm_eps),
-        {"x": torch.zeros(1, EXAMPLE_T, architecture.hidden_size)},
+        {"x": torch.zeros(1, _positions(lengths), architecture.hidden_size)},
         {"x": {1: "t"}},
         {spec.name: torch.empty(spec.shape) for spec in architecture.final},
         ("y",),
+        static=lengths is not None,
     )
 
 
 def head_programs(
-    architecture: Architecture, choice: Choice, placeholders: Placeholders
+    architecture: Architecture,
+    choice: Choice,
+    placeholders: Placeholders,
+    lengths: Lengths | None = None,
+    rows: int = EXAMPLE_ROWS,
 ) -> Iterator[Program]:
     """The vocabulary head over a tile of the table, in the variants of `HEADS` (soft ones only with
     self-conditioning).
 
     Inputs: x [T, H]; temperature [1]; noise [T, V'] for the sampling ones; table [V', H]. Outputs: see
-    `edgekit::vocab_head`.
+    `edgekit::vocab_head`. With `lengths`, sizes are fixed, those of the tile at `rows`.
     """
     spec = architecture.head or architecture.embedding
-    rows, t = 20, EXAMPLE_T
+    t = _positions(lengths)
     tile = WeightSpec("table", (rows, spec.shape[1]), spec.role, ())
     for name, (sample, soft, logits) in HEADS.items():
         if soft and architecture.self_conditioning is None:
@@ -282,4 +322,5 @@ def head_programs(
             w,
             outputs,
             {n: {0: "v"} for n in w},
+            static=lengths is not None,
         )

@@ -10,11 +10,15 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import MalformedFile, OpenFailed
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
+from edgekit.runtime import packages
+from edgekit.runtime.packages import Packages
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the manifest."""
+    """One layer of the manifest. Where weights lie in packages, `run` is the layer's package, and `slot` its
+    place in it: consecutive layers of one package are one call.
+    """
 
     program: str
     run: str
@@ -23,12 +27,13 @@ class Layer:
     head_dim: int
     rope: str
     window: int | None
+    slot: int = 0
 
 
 @dataclass(frozen=True)
 class Table:
-    """A vocabulary table in tiles: tile i is `runs[i]` and holds the tokens from `starts[i]` to the next
-    start (or `rows`).
+    """A vocabulary table in tiles: tile i is run (or package) `runs[i]` and holds the tokens from `starts[i]`
+    to the next start (or `rows`).
     """
 
     runs: tuple[str, ...]
@@ -56,8 +61,19 @@ class Model:
     max_positions: int | None  # None: unknown
     ropes: dict[str, list[float]]
     embedding: Table
-    head: Table | None  # None: tied to the embedding
+    head: Table | None  # None: the embedding's runs serve as the head
+    tied_head: bool
     layers: tuple[Layer, ...]
+
+    @property
+    def chunks(self) -> list[tuple[int, ...]]:
+        """Layers by number, those of one run (a package may hold several) together."""
+        found: list[list[int]] = []
+        for i, layer in enumerate(self.layers):
+            if layer.slot == 0:
+                found.append([])
+            found[-1].append(i)
+        return [tuple(chunk) for chunk in found]
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class Bundle:
     path: Path
     manifest: Manifest
     model: Model
+    packages: Packages | None = None  # None: all weights are in the flash file
 
     @classmethod
     def open(cls, path: str | Path) -> Bundle:
@@ -80,14 +97,22 @@ class Bundle:
                 "which --resume continues"
             )
         manifest = manifests.load(path)
+        held = None
         try:
-            model = _model(manifest.model, manifest.layers)
+            if manifest.programs.get("format") in packages.FORMATS:
+                layers = tuple(_packaged_layer(layer) for layer in manifest.layers)
+                held = _packages(manifest, layers, str(path / manifests.MANIFEST_NAME))
+            else:
+                layers = tuple(
+                    Layer(**{**layer, "experts": tuple(layer["experts"])}) for layer in manifest.layers
+                )
+            model = _model(manifest.model, layers, held)
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedFile(
                 f"{path / manifests.MANIFEST_NAME}: the model section is incomplete ({error}); "
                 "export the bundle again"
             ) from error
-        return cls(path, manifest, model)
+        return cls(path, manifest, model, held)
 
     @property
     def weights_path(self) -> Path:
@@ -105,9 +130,10 @@ class Bundle:
             MalformedFile: a run that the manifest names is not in the file, or the size differs.
         """
         file = FlashFile(self.weights_path)
-        named = {r for layer in self.model.layers for r in (layer.run, *layer.experts)}
-        for table in (self.model.embedding, self.model.head):
-            named |= set(table.runs) if table else set()
+        named = set(self.model.embedding.runs)
+        if self.packages is None:
+            named |= {r for layer in self.model.layers for r in (layer.run, *layer.experts)}
+            named |= set(self.model.head.runs) if self.model.head else set()
         missing = sorted(named - set(file.runs))
         if missing:
             file.close()
@@ -118,15 +144,42 @@ class Bundle:
         return file
 
 
-def _model(model: dict[str, Any], layers: list[Any]) -> Model:
+def _packaged_layer(layer: dict[str, Any]) -> Layer:
+    name, slot, window = layer["package"], layer["slot"], layer["window"]
+    sizes = [slot, layer["kv_heads"], layer["head_dim"], *([] if window is None else [window])]
+    if not isinstance(name, str) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"layer {layer}"[:200])
+    return Layer(name, name, (), layer["kv_heads"], layer["head_dim"], str(layer["rope"]), window, slot)
+
+
+def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Packages:
+    model = manifest.model
+    sizes = packages.Sizes(
+        model["hidden_size"],
+        model["vocab_size"],
+        {name: len(frequencies) for name, frequencies in model["ropes"].items()},
+        model["self_conditioning"],
+    )
+    return packages.parse(manifest.programs, layers, sizes, manifest.files, where)
+
+
+def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | None) -> Model:
     tables = {
         name: Table(tuple(t["runs"]), tuple(t["starts"]), t["rows"], t["bits"])
         for name, t in model["tables"].items()
+        if held is None or name == "embedding"
     }
     for name, table in tables.items():
         spans = table.spans()
         if not spans or table.starts[0] != 0 or any(start >= stop for _, start, stop in spans):
             raise ValueError(f"the tiles of table {name} do not follow each other")
+    tied = "head" not in model["tables"]
+    if held is not None:
+        bits = model["tables"].get("head", model["tables"]["embedding"])["bits"]
+        tiles = held.head
+        tables["head"] = Table(
+            tuple(t.name for t in tiles), tuple(t.start for t in tiles), model["vocab_size"], bits
+        )
     return Model(
         family=model["family"],
         hidden_size=model["hidden_size"],
@@ -140,5 +193,6 @@ def _model(model: dict[str, Any], layers: list[Any]) -> Model:
         ropes=model["ropes"],
         embedding=tables["embedding"],
         head=tables.get("head"),
-        layers=tuple(Layer(**{**layer, "experts": tuple(layer["experts"])}) for layer in layers),
+        tied_head=tied,
+        layers=layers,
     )

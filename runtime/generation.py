@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.packages import exported_for
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
@@ -25,6 +26,7 @@ from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
+    from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.native_session import NativeSession
 
 
@@ -68,8 +70,10 @@ class Generator:
         resident_bytes: int | None = None,
         threads: int = 0,
         engine: str | None = None,
+        executor: Executor | None = None,
     ) -> None:
         """`engine` insists on one by name; otherwise it is the one that the bundle was exported for.
+        `executor` runs a bundle's packages in place of the format's own, for checks.
 
         Raises EdgekitError when the bundle or its tokenizer cannot be read.
         """
@@ -78,7 +82,7 @@ class Generator:
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
         self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}
         self._threads = threads
-        self._engine = engine
+        self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
         self._to_encode: list[Ids] = []  # what the next session has to encode if a prompt is to follow it
 
@@ -134,6 +138,14 @@ class Generator:
                 f"{prompt} prompt tokens and {lengths.new_tokens} new ones pass the model's {limit} "
                 "positions; shorten the prompt or ask for fewer tokens"
             )
+        if self.bundle.packages is None:
+            return
+        offered = self.bundle.packages.lengths()
+        if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
+            raise PromptTooLong(
+                f"{prompt} prompt tokens and {lengths.new_tokens} new ones take passes of {lengths.canvas} "
+                f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
+            )
 
     def _encoded(self) -> list[Ids]:
         return self._to_encode if self._session is None else self._session.encoded.calls
@@ -157,7 +169,7 @@ class Generator:
             self._session = None
         # Kept until it is encoded: where that fails, another prompt may still follow.
         self._to_encode = earlier
-        session = open_session(self.bundle.path, needed, self._engine)
+        session = open_session(self.bundle.path, needed, self._engine, self._executor)
         try:
             for ids in earlier:
                 session.prefill(ids)

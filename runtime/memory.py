@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from edgekit.flashload.errors import BudgetExceeded
@@ -9,6 +10,7 @@ from edgekit.flashload.format import Run
 from edgekit.flashload.plan import DENSE_SMALL, Plan, Unit, plan
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.packages import Packages
 from edgekit.runtime.prefix import PrefixKV
 from edgekit.runtime.process import resident_bytes
 
@@ -38,16 +40,40 @@ class Needs:
 
 def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs:
     """For prefixes of up to `positions` positions and passes over up to `canvas` positions."""
-    model = bundle.model
+    model, packages = bundle.model, bundle.packages
+    if packages is not None:
+        # No function takes longer ones.
+        positions = min(positions, max(p for _, p in packages.lengths()))
     prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
     prefix_bytes = prefix.bytes_at(positions) if model.causal_prefix else 0
     seen = canvas + (positions if model.causal_prefix else 0)
     return Needs(
         process=resident_bytes(),
         prefix=2 * prefix_bytes,  # a buffer that grows is copied while the old one lives
-        activations=_activations(model, file, canvas, seen),
-        scratch=_scratch(model, file, copies=bundle.manifest.programs.get("format") == "mlx"),
+        activations=_activations(model, file, canvas, seen)
+        if packages is None
+        else _package_activations(model, packages, canvas, seen),
+        # What a system makes of a package besides its bytes is its own.
+        scratch=0
+        if packages is not None
+        else _scratch(model, file, copies=bundle.manifest.programs.get("format") == "mlx"),
     )
+
+
+def _package_activations(model: Model, packages: Packages, canvas: int, seen: int) -> int:
+    """What goes in and out of the largest function in float32, as it is, padded and converted, and what lies
+    between: scores of attention and outputs of matrices, of which packages do not tell the sizes.
+    """
+    most = 0
+    for package in packages.entries.values():
+        for function in package.functions:
+            ports = (*function.inputs.values(), *function.outputs.values())
+            most = max(most, sum(3 * 4 * math.prod(port.shape) for port in ports))
+    rows = max([canvas, *(t for t, _ in packages.lengths())])
+    heads = max(max(layer.kv_heads, model.hidden_size // layer.head_dim) for layer in model.layers)
+    tile = max(package.rows for package in packages.head)
+    layer = 3 * heads * rows * seen * 4 + 2 * rows * 16 * model.hidden_size * 4
+    return most + max(layer, 3 * rows * tile * 4)
 
 
 def _activations(model: Model, file: FlashFile, canvas: int, seen: int) -> int:
@@ -94,17 +120,18 @@ def _scratch(model: Model, file: FlashFile, copies: bool) -> int:
     return max(dense + expert, table)
 
 
-def units(model: Model, file: FlashFile) -> tuple[list[Unit], list[Unit]]:
-    """What every step uses, in execution order, and what is only looked up row by row (an untied
-    embedding).
+def units(model: Model, file: FlashFile, packages: Packages | None = None) -> tuple[list[Unit], list[Unit]]:
+    """What every step uses, in execution order, and what is only looked up row by row (an embedding that is
+    not the head as well).
     """
 
     def unit(name: str, group: str) -> Unit:
-        size = file.run(name).length
+        held = packages.entries.get(name) if packages is not None else None
+        size = file.run(name).length if held is None else held.nbytes
         return Unit(name, size, DENSE_SMALL if size <= SMALL_RUN_BYTES and group != "expert" else group)
 
     step = [unit("self_conditioning", "self-conditioning")] if model.self_conditioning else []
-    for layer in model.layers:
+    for layer in (model.layers[chunk[0]] for chunk in model.chunks):
         step.append(unit(layer.run, "layer"))
         step += [unit(e, "expert") for e in layer.experts]
     step.append(unit("final", "final"))
@@ -122,7 +149,7 @@ def residency(
     Raises:
         BudgetExceeded: the budget cannot hold the process, two runs and the rest; says how much would.
     """
-    step, looked_up = units(bundle.model, file)
+    step, looked_up = units(bundle.model, file, bundle.packages)
     everything = sum(u.nbytes for u in (*step, *looked_up))
     budget = everything if memory_bytes is None else memory_bytes - needs.total
     ring = min(RING_MOST, max(0, min(budget, everything)) // RING_SHARE)

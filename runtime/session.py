@@ -16,9 +16,12 @@ import numpy as np
 
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle, Layer
+from edgekit.runtime.engines.base import Engine, Executor
+from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.head import HeadState
 from edgekit.runtime.memory import needs, residency
+from edgekit.runtime.package_store import PackageStore
 from edgekit.runtime.prefix import EncodedIds, PrefixKV
 from edgekit.runtime.process import peak_bytes, usable_cores
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
@@ -59,24 +62,33 @@ class Session:
         EdgekitError: the bundle is damaged, its engine is not available, or the budget is too small.
     """
 
-    def __init__(self, path: str | Path, options: SessionOptions | None = None) -> None:
+    def __init__(
+        self, path: str | Path, options: SessionOptions | None = None, executor: Executor | None = None
+    ) -> None:
+        """`executor` runs a bundle's packages in place of the format's own, for checks."""
         self.options = options or SessionOptions()
         self.bundle = Bundle.open(path)
         model = self.model = self.bundle.model
-        self._engine = engines.create(
-            self.bundle.path, self.bundle.manifest, self.options.threads or usable_cores()
-        )
+        packaged: PackageEngine | None = None
+        if self.bundle.packages is not None:
+            packaged = engines.create_for_packages(self.bundle, executor)
+        self._engine: Engine = packaged or engines.create(self.bundle, self.options.threads or usable_cores())
         self._file = self.bundle.open_weights()
         try:
             self.needs = needs(self.bundle, self._file, self.options.positions, self.options.canvas)
             self.plan = residency(
                 self.bundle, self._file, self.needs, self.options.memory_bytes, self.options.resident_bytes
             )
-            layers = [r for layer in model.layers for r in (layer.run, *layer.experts)]
+            firsts = [model.layers[chunk[0]] for chunk in model.chunks]
+            layers = [r for layer in firsts for r in (layer.run, *layer.experts)]
             head = list((model.head or model.embedding).runs)
             before = ["self_conditioning"] if model.self_conditioning else []
             passes = {DENOISE: [*before, *layers, "final", *head], PREFILL: layers, HEAD: head}
-            self._weights = WeightStore(self._file, self.plan, passes)
+            self._weights: WeightStore | PackageStore
+            if packaged is None:
+                self._weights = WeightStore(self._file, self.plan, passes)
+            else:
+                self._weights = PackageStore(self._file, self.plan, passes, packaged.open)
         except BaseException:
             self._file.close()
             raise
@@ -193,23 +205,32 @@ class Session:
         for name, frequency in self._ropes.items():
             angle = positions.astype(np.float32)[:, None] * frequency
             tables[name] = (np.cos(angle), np.sin(angle))
-        for i, layer in enumerate(self.model.layers):
-            keys, values, first = self._prefix.view(i)
-            cos, sin = tables[layer.rope]
-            inputs = {
-                "x": x,
-                "prefix_k": keys,
-                "prefix_v": values,
-                "cos": cos,
-                "sin": sin,
-                "mask": _mask(positions, first, layer.window, phase),
-                "phase": _PHASES[phase],
-            }
-            with self._weights.use(layer.run) as weights:
-                x, k, v = self._engine.layer(layer.program, inputs, weights, self._experts(layer))
+        for chunk in self.model.chunks:
+            first = self.model.layers[chunk[0]]
+            inputs = [self._layer_inputs(i, positions, tables, phase) for i in chunk]
+            inputs[0]["x"] = x
+            with self._weights.use(first.run) as weights:
+                x, kept = self._engine.layers(first.program, inputs, weights, self._experts(first))
             if phase == PREFILL:
-                self._prefix.append(i, k, v)
+                for i, (k, v) in zip(chunk, kept, strict=True):
+                    self._prefix.append(i, k, v)
         return x
+
+    def _layer_inputs(
+        self, i: int, positions: Ids, tables: dict[str, tuple[Floats, Floats]], phase: str
+    ) -> dict[str, np.ndarray]:
+        """The inputs of layer i but x."""
+        layer = self.model.layers[i]
+        keys, values, first = self._prefix.view(i)
+        cos, sin = tables[layer.rope]
+        return {
+            "prefix_k": keys,
+            "prefix_v": values,
+            "cos": cos,
+            "sin": sin,
+            "mask": _mask(positions, first, layer.window, phase),
+            "phase": _PHASES[phase],
+        }
 
     def _experts(self, layer: Layer) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Resident experts first: they compute while the others are read."""
@@ -237,12 +258,15 @@ class Session:
 
 
 def open_session(
-    path: str | Path, options: SessionOptions | None = None, engine: str | None = None
+    path: str | Path,
+    options: SessionOptions | None = None,
+    engine: str | None = None,
+    executor: Executor | None = None,
 ) -> Session | NativeSession:
     """The session for a bundle's format: the native core's, or the shared one over an engine.
 
-    `engine` insists on one by name ("native", "onnx", "mlx"). Raises UnsupportedBundle when the bundle is for
-    another, and what the sessions raise.
+    `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"); `executor` is as in
+    `Session`. Raises UnsupportedBundle when the bundle is for another, and what the sessions raise.
     """
     written = str(Bundle.open(path).manifest.programs.get("format"))
     if engine is not None and engine != written:
@@ -253,7 +277,7 @@ def open_session(
         from edgekit.runtime.native_session import NativeSession
 
         return NativeSession(path, options)
-    return Session(path, options)
+    return Session(path, options, executor)
 
 
 def _mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:

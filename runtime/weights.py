@@ -5,10 +5,10 @@ table.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,43 @@ from edgekit.runtime.sampling.types import Floats, Ids
 Arrays = dict[str, np.ndarray]
 
 
-class WeightStore:
+class Queue(Protocol):
+    """What loads the units of a schedule ahead of their use."""
+
+    def schedule(self, runs: Iterable[str]) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Passes:
+    """A store that loads units for a cycle of passes: its queue is kept one pass ahead."""
+
+    def __init__(self, passes: Mapping[str, Sequence[str]], queue: Queue | None) -> None:
+        """`passes`: for each kind of pass, the units that are loaded for it, in order."""
+        self._passes, self._queue = passes, queue
+        self._expected: deque[str] = deque()
+
+    def begin(self, kind: str, then: str | None) -> None:
+        """Start a pass; `then` is the kind of pass that most likely follows, for reading ahead."""
+        if self._queue is None:
+            return
+        if not self._expected or self._expected[0] != kind:
+            self.idle()
+            self._queue.schedule(self._passes[kind])
+        else:
+            self._expected.popleft()
+        if then is not None and not self._expected:
+            self._queue.schedule(self._passes[then])
+            self._expected.append(then)
+
+    def idle(self) -> None:
+        """Stop reading ahead: nothing is expected to follow."""
+        if self._queue is not None:
+            self._queue.cancel()
+        self._expected.clear()
+
+
+class WeightStore(Passes):
     """Hands out the tensors of runs, by short name (without the run's own).
 
     A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read
@@ -33,9 +69,9 @@ class WeightStore:
         pinned runs.
         """
         self._file, self.plan = file, plan
-        self._passes = {kind: [r for r in runs if r not in plan.pinned] for kind, runs in passes.items()}
+        streamed = {kind: [r for r in runs if r not in plan.pinned] for kind, runs in passes.items()}
         self._ring = Ring(file, plan.ring_bytes) if plan.ring_bytes else None
-        self._expected: deque[str] = deque()
+        super().__init__(streamed, self._ring)
         self._buffers: list[AlignedBuffer] = []
         self._pinned: dict[str, Arrays] = {}
         try:
@@ -47,25 +83,6 @@ class WeightStore:
         except BaseException:
             self.close()
             raise
-
-    def begin(self, kind: str, then: str | None) -> None:
-        """Start a pass; `then` is the kind of pass that most likely follows, for reading ahead."""
-        if self._ring is None:
-            return
-        if not self._expected or self._expected[0] != kind:
-            self.idle()
-            self._ring.schedule(self._passes[kind])
-        else:
-            self._expected.popleft()
-        if then is not None and not self._expected:
-            self._ring.schedule(self._passes[then])
-            self._expected.append(then)
-
-    def idle(self) -> None:
-        """Stop reading ahead: nothing is expected to follow."""
-        if self._ring is not None:
-            self._ring.cancel()
-        self._expected.clear()
 
     def is_pinned(self, run: str) -> bool:
         return run in self._pinned

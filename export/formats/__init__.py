@@ -9,34 +9,51 @@ of scales or arithmetic, and what `OPTIONAL` lists.
 from __future__ import annotations
 
 import importlib
+import logging
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.export.errors import ExportError
 
-FORMATS = ("onnx", "native", "mlx")
+if TYPE_CHECKING:
+    from edgekit.export.formats.packaging import Packaging
+
+FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings a format's packages, where it is not `export`.
-_EXTRAS = {"mlx": "export,mlx"}
+_EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml", "coreai": "export,coreai"}
+#: Formats whose weights are in packages: their `variant` takes a `Packaging` besides.
+PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
-#: files; further facts on its programs; the choices of (architecture, scheme, choices) that it can store;
-#: files that it writes for (folder, config, choices, runs) besides, returning their names.
+#: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
+#: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,
+#: runs) besides, returning their names; what it stores for float vectors. Without the rest, the format itself
+#: is right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
+#: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
 OPTIONAL: dict[str, Any] = {
     "WEIGHTS_FILE": "weights.safetensors",
     "TOKENIZER_FOLDER": "tokenizer",
+    "SECTION": "entries",
     "facts": dict,
     "storable": lambda architecture, scheme, choices: choices,
     "write_files": lambda folder, config, choices, runs: [],
+    "floats": lambda name, values: values,
+    "fitted": None,
+    "open_store": None,
+    "layer_facts": None,
 }
 
 
-def load(name: str, precision: str | None = None) -> ModuleType:
+def load(name: str, precision: str | None = None, packaging: Packaging | None = None) -> ModuleType:
     """The module of a format, or its variant for a precision ("float16", "float32"); None is its own.
+    `packaging` is for formats whose weights are in packages.
 
     Raises:
         ExportError: unknown format or precision, or its packages are not installed.
     """
     if name not in FORMATS:
         raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
     try:
         module = importlib.import_module(f"edgekit.export.formats.{name}")
     except ImportError as error:
@@ -46,8 +63,14 @@ def load(name: str, precision: str | None = None) -> ModuleType:
         raise ExportError(
             f"format {name} needs the package {package}: pip install 'edgekit[{extra}]'"
         ) from error
+    finally:
+        logging.disable(quiet)
+    if packaging is not None and name not in PACKAGED:
+        raise ExportError(
+            f"format {name} has no packages, hence no lengths, chunks or minimum OS to choose; leave them out"
+        )
     if hasattr(module, "variant"):
-        variant: ModuleType = module.variant(precision)
+        variant: ModuleType = module.variant(*(precision, packaging)[: 2 if name in PACKAGED else 1])
         return variant
     if precision is not None:
         raise ExportError(f"format {name} has no precision to choose; leave it out")

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from edgekit.export.bundle_files import REPORT_FILE
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import mlx_layout
+from edgekit.export.formats.audit import StoredMatrix
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.reader import FlashFile
-
-
-@dataclass(frozen=True)
-class StoredMatrix:
-    """A matrix [N, K] under the quantizer's name: codes as in `edgekit.export.ops` and the scale of every
-    group [N, K / G] in float32; or, with 16 bits, the weight itself and no scales.
-    """
-
-    name: str
-    bits: int
-    weight: Tensor
-    scales: Tensor | None
 
 
 def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:

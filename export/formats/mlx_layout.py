@@ -27,7 +27,7 @@ from torch import Tensor
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import row_major
 from edgekit.export.models.base import Architecture, WeightSpec
-from edgekit.export.quantize import Choice, Quantized, Scheme, matrix_name
+from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike, matrix_name
 from edgekit.flashload.format import TensorSpec
 
 #: Group sizes that MLX has kernels for, the largest first: fewer scales to read.
@@ -81,14 +81,7 @@ def storable(architecture: Architecture, scheme: Scheme, choices: Mapping[str, C
                 f"{spec.shape[1]} columns do not divide into groups of 32, which MLX needs: stored in 16 bits"
             )
             out[name] = Choice(16, 0, why)
-        first, separator, own = unit.partition(".experts.")
-        if separator and own != "0":
-            other = out[f"{first}.experts.0.{spec.name}"]
-            if (out[name].bits, out[name].group_size) != (other.bits, other.group_size):
-                raise QuantizationError(
-                    f"{name}: has {out[name].bits} bits and the layer's first expert {other.bits}; "
-                    "in format mlx the experts of a layer must be alike; widen the override's pattern"
-                )
+    check_experts_alike(architecture, out, "mlx")
     return out
 
 

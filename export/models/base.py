@@ -79,14 +79,14 @@ def rope_default(theta: float, dims: int) -> Rope:
 
 class LayerModule(Protocol):
     """forward(x [B, T, H], prefix_k, prefix_v [B, KV, P, D], cos, sin, mask, phase, w) -> (x, k, v); see
-    `LayerSpec.inputs`.
+    `LayerSpec.inputs`. Without prefix_k and prefix_v there is no prefix.
     """
 
     def __call__(
         self,
         x: Tensor,
-        prefix_k: Tensor,
-        prefix_v: Tensor,
+        prefix_k: Tensor | None,
+        prefix_v: Tensor | None,
         cos: Tensor,
         sin: Tensor,
         mask: Tensor | None,

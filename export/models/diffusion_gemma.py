@@ -54,8 +54,8 @@ class GemmaLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        prefix_k: Tensor,
-        prefix_v: Tensor,
+        prefix_k: Tensor | None,
+        prefix_v: Tensor | None,
         cos: Tensor,
         sin: Tensor,
         mask: Tensor | None,

@@ -1,7 +1,7 @@
 """Quantization: presets decide each matrix's bits, codes are made once and serve every format."""
 
 from edgekit.export.quantize.codes import Quantized, quantize_matrix
-from edgekit.export.quantize.model import choose, matrix_name, quantize_weights
+from edgekit.export.quantize.model import check_experts_alike, choose, matrix_name, quantize_weights
 from edgekit.export.quantize.presets import DEFAULT_PRESET, PRESETS, Choice, Override, Scheme, parse_override
 from edgekit.export.quantize.report import QuantizationReport, TensorReport, joined_report
 
@@ -14,6 +14,7 @@ __all__ = [
     "Quantized",
     "Scheme",
     "TensorReport",
+    "check_experts_alike",
     "choose",
     "joined_report",
     "matrix_name",

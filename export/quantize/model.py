@@ -42,6 +42,24 @@ def choose(architecture: Architecture, scheme: Scheme) -> dict[str, Choice]:
     return choices
 
 
+def check_experts_alike(architecture: Architecture, choices: Mapping[str, Choice], form: str) -> None:
+    """For formats that store the experts of a layer as one.
+
+    Raises:
+        QuantizationError: those of a layer differ in bits or groups.
+    """
+    for unit, spec in architecture.weights():
+        layer, separator, _ = unit.partition(".experts.")
+        if not separator:
+            continue
+        own, first = choices[matrix_name(unit, spec)], choices[f"{layer}.experts.0.{spec.name}"]
+        if (own.bits, own.group_size) != (first.bits, first.group_size):
+            raise QuantizationError(
+                f"{unit}.{spec.name}: has {own.bits} bits and the layer's first expert {first.bits}; "
+                f"in format {form} the experts of a layer must be alike; widen the override's pattern"
+            )
+
+
 def matrix_name(unit: str, spec: WeightSpec) -> str:
     """The name that presets, overrides and reports use."""
     return spec.name if unit in ("embedding", "head") else f"{unit}.{spec.name}"

@@ -4,28 +4,48 @@ for.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from edgekit.flashload.manifest import Manifest
-from edgekit.runtime.engines.base import Engine
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.base import Engine, Executor
+from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import UnsupportedBundle
 
-ENGINES = ("onnx", "mlx")
+ENGINES = ("onnx", "mlx", "coreml", "coreai")
 
 
-def create(folder: Path, manifest: Manifest, threads: int) -> Engine:
-    """The engine for the bundle's format.
+def create(bundle: Bundle, threads: int) -> Engine:
+    """The engine for a bundle whose weights lie in the flash file.
 
     Raises:
         UnsupportedBundle: a format without an engine here. EngineUnavailable: its packages are missing.
     """
-    name = manifest.programs.get("format")
+    name = bundle.manifest.programs.get("format")
     if name == "onnx":
         from edgekit.runtime.engines.onnx import OnnxEngine
 
-        return OnnxEngine(folder, manifest, threads)
+        return OnnxEngine(bundle.path, bundle.manifest, threads)
     if name == "mlx":
         from edgekit.runtime.engines.mlx import MlxEngine
 
-        return MlxEngine(folder, manifest, threads)
-    raise UnsupportedBundle(f"{folder}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}")
+        return MlxEngine(bundle.path, bundle.manifest, threads)
+    raise UnsupportedBundle(
+        f"{bundle.path}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}"
+    )
+
+
+def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> PackageEngine:
+    """The engine for a bundle whose weights lie in packages, over the executor of its format, or over
+    `executor`: a check may bring its own.
+
+    Raises:
+        EngineUnavailable: the format's runtime is missing, or there is none for this system.
+    """
+    if executor is None:
+        if bundle.manifest.programs.get("format") == "coreml":
+            from edgekit.runtime.engines.coreml import CoremlExecutor
+
+            executor = CoremlExecutor()
+        else:
+            from edgekit.runtime.engines.coreai import CoreaiExecutor
+
+            executor = CoreaiExecutor()
+    return PackageEngine(bundle, executor)

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import mlx_version
-from edgekit.runtime.engines.base import Arrays, Experts
+from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.head import TilePart
@@ -31,7 +31,7 @@ _BUSY = threading.Lock()
 _streams: list[Any] = []
 
 
-class MlxEngine:
+class MlxEngine(OneLayerEngine):
     """Runs the programs of an `mlx` bundle on MLX's default device.
 
     Raises:

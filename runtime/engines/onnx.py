@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload.manifest import Manifest
-from edgekit.runtime.engines.base import Arrays, Experts
+from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.head import TilePart
@@ -23,7 +23,7 @@ LAYOUT = "onnx-1"
 MINIMUM_VERSION = (1, 30)
 
 
-class OnnxEngine:
+class OnnxEngine(OneLayerEngine):
     """Runs the programs of an `onnx` bundle.
 
     Raises:

@@ -12,7 +12,7 @@ A program refers to a tensor by the offset of its record. The reserved bytes may
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,9 @@ _TYPES: Mapping[int, DType] = {
 }  # fmt: skip
 
 
+_CODES = {dtype.name: code for code, dtype in _TYPES.items()}
+
+
 @dataclass(frozen=True)
 class BlobRecord:
     """One tensor: `nbytes` bytes at `data_offset` hold `count` elements. `offset` is the record's own."""
@@ -47,6 +50,27 @@ class BlobRecord:
     data_offset: int
     nbytes: int
     count: int
+
+    def pack(self) -> bytes:
+        """The bytes at `offset`."""
+        unused_bits = 8 * self.nbytes - self.count * self.dtype.bits
+        return _RECORD.pack(_SENTINEL, _CODES[self.dtype.name], self.nbytes, self.data_offset, unused_bits)
+
+
+def pack_header(records: int) -> bytes:
+    """The first bytes of a weight file of that many records."""
+    return _HEADER.pack(records, _VERSION)
+
+
+def lay_out(tensors: Iterable[tuple[DType, int]]) -> list[BlobRecord]:
+    """Records for tensors, given as type and number of elements, in the order of a new file."""
+    records, end = [], _HEADER.size
+    for dtype, count in tensors:
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+        nbytes = -(-count * dtype.bits // 8)
+        records.append(BlobRecord(offset, dtype, offset + _RECORD.size, nbytes, count))
+        end = offset + _RECORD.size + nbytes
+    return records
 
 
 class BlobFile:

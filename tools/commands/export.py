@@ -27,11 +27,11 @@ _MOST_NOTES = 6
 
 @click.command("export", short_help="Quantize a checkpoint and write a bundle.")
 @click.argument("model")
-@click.option("--target", default="host", show_default=True, help="Device family to export for (host, mac).")
+@click.option("--target", default="host", show_default=True, help="Device family: host, mac or ios.")
 @click.option(
-    "--format", "format_", help="Format of the programs: native, onnx or mlx. Default: the target's."
+    "--format", "format_", help="Format: native, onnx, mlx, coreml or coreai. Default: the target's."
 )
-@click.option("--precision", help="float16 or float32 scales (mlx). Default: the format's (float16).")
+@click.option("--precision", help="float16 or float32 (mlx, coreml, coreai). Default: float16.")
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
     "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
@@ -47,6 +47,16 @@ _MOST_NOTES = 6
     metavar="DIR",
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
 )
+@click.option("--min-os", help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: 18.")
+@click.option(
+    "--lengths",
+    metavar="N,N...",
+    help="Positions to make functions for (coreml, coreai); DiffusionGemma: positions of the prefix.",
+)
+@click.option(
+    "--max-positions", type=int, help="Longest pass, or prefix, to make functions for (coreml, coreai)."
+)
+@click.option("--layers-per-chunk", type=int, help="Layers of a package (coreml, coreai). Default: up to 8.")
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
 @json_option
@@ -59,6 +69,10 @@ def command(
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
+    min_os: str | None,
+    lengths: str | None,
+    max_positions: int | None,
+    layers_per_chunk: int | None,
     output: Path | None,
     resume: bool,
     overwrite: bool,
@@ -70,7 +84,7 @@ def command(
     edgekit: tiny-gemma, tiny-llada. Memory holds a few tensors at a time, whatever the size of the model.
     """
     chosen = targets.get(target)
-    program_format = chosen.format(format_)
+    program_format = chosen.format(format_, min_os)
     if format_ is None and program_format == "native":
         program_format = _usable_format(chosen)
     if resume and overwrite:
@@ -88,9 +102,13 @@ def command(
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.checkpoint.hub import resolve
+                from edgekit.export.formats.packaging import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, export
                 from edgekit.export.quantize import Scheme, parse_override
 
+                given = None if lengths is None else parse_lengths(lengths)
+                cut = (given, max_positions, layers_per_chunk, min_os)
+                packaging = None if all(option is None for option in cut) else Packaging(*cut)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
             path = resolve(model)  # outside of Steps: a download has bars of its own
@@ -98,7 +116,7 @@ def command(
                 steps.note(f"exporting {model} to {folder} ({program_format}, {preset})")
                 options = ExportOptions(
                     program_format, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                    precision=precision,
+                    precision=precision, packaging=packaging,
                 )  # fmt: skip
                 result = export(path, folder, options, steps)
     except KeyboardInterrupt:
@@ -106,7 +124,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_dict(result)))
     else:
-        _show(result, time.monotonic() - started)
+        _show(result, target, time.monotonic() - started)
 
 
 def _usable_format(target: targets.Target) -> str:
@@ -135,7 +153,7 @@ def _as_dict(result: ExportResult) -> dict[str, Any]:
     }
 
 
-def _show(result: ExportResult, seconds: float) -> None:
+def _show(result: ExportResult, target: str, seconds: float) -> None:
     lines = grouped(result.notes)
     for line in lines[:_MOST_NOTES]:
         note(f"note: {line}")
@@ -144,7 +162,10 @@ def _show(result: ExportResult, seconds: float) -> None:
     show_quantization(result.report.as_dict())
     note(f"done in {seconds:.1f} s")
     click.echo(f"\n{result.path}  {size(result.weights_bytes)} of weights")
-    click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
+    if target == "ios":
+        click.echo(f"next: {command_line('verify', result.path)}, then copy it into an app")
+    else:
+        click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "canvas_length": model.canvas_length,
             "self_conditioning": model.self_conditioning,
             "causal_prefix": model.causal_prefix,
-            "tied_head": model.head is None,
+            "tied_head": model.tied_head,
         },
         "sizes": {
             "weights": manifest.weights.size,
@@ -128,7 +128,8 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
     else:
         from edgekit.runtime import engines
 
-        engine = engines.create(bundle.path, bundle.manifest, 1)
+        # Packages are planned for on any system; their own system's runtime is small beside them.
+        engine = None if bundle.packages is not None else engines.create(bundle, 1)
         wanted = needs(bundle, file, options.positions, canvas)
         del engine
     planned = residency(bundle, file, wanted, memory_bytes, None)

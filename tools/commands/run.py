@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="At most this many bytes of weights stay in memory; 0 streams all.",
 )
-@click.option("--engine", help="Insist on an engine: native, onnx or mlx. Default: the bundle's own.")
+@click.option(
+    "--engine", help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own."
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
 @click.option(
     "--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own."
@@ -78,8 +80,9 @@ def command(
     from edgekit.tools.answer import answer, plan_as_dict
 
     settings = Settings(max_new_tokens, steps, seed, dict(options))
-    limits = {"memory_bytes": memory, "resident_bytes": resident}
-    with Generator(bundle, **limits, threads=threads or 0, engine=engine) as generator:
+    with Generator(
+        bundle, memory_bytes=memory, resident_bytes=resident, threads=threads or 0, engine=engine
+    ) as generator:
         display = display_for(generator, settings, watch=watch, quiet=as_json)
         result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
         plan = plan_as_dict(generator)

@@ -60,11 +60,17 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, prefix_k: Tensor, prefix_v: Tensor, mask: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    prefix_k: Tensor | None,
+    prefix_v: Tensor | None,
+    mask: Tensor | None,
+    scale: float,
 ) -> Tensor:
     """`ops.attention` by two batched matrix products; query heads that share a KV head are rows of one
     product."""
-    if prefix_k.shape[2]:
+    if prefix_k is not None and prefix_v is not None and prefix_k.shape[2]:
         k, v = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
     batch, heads, length, dim = q.shape
     groups = k.shape[1]

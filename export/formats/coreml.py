@@ -1,0 +1,22 @@
+"""The `coreml` format: packages (.mlpackage) with weights inside of them, for the Neural Engine and GPU.
+
+What a bundle holds and what its manifest says of packages: see `packaged_format`.
+"""
+
+from __future__ import annotations
+
+from edgekit.export.formats.coreml_graph import CoremlGraph
+from edgekit.export.formats.packaged_format import System
+
+SYSTEM = System(
+    name="coreml",
+    layout="coreml-1",
+    suffix=".mlpackage",
+    # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
+    versions={"18": "15", "26": "26"},
+    # What a chunk may have for the Neural Engine; larger ones run elsewhere without a word.
+    limit_bytes=1_000_000_000,
+    graph=CoremlGraph,
+    seal=lambda package: None,  # no checksums of its own
+)
+variant = SYSTEM.variant

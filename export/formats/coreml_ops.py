@@ -1,0 +1,227 @@
+"""`edgekit::` and aten operators in MIL, one function each: how a layer's graph is said in Core ML's words.
+
+Everything is computed in one type, that of the inputs. In float16 (what the Neural Engine knows) squares,
+sums and masks are kept within its range. The heads' sums alone are joined in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from coremltools.converters.mil import Builder as mb
+from coremltools.converters.mil.mil import Var, types
+
+from edgekit.export.formats.package_graph import Arguments, Refused
+
+aten, edgekit = torch.ops.aten, torch.ops.edgekit
+
+
+def _like(x: Var, value: float) -> Any:
+    """A number in the type of x."""
+    return np.float16(value) if x.dtype == types.fp16 else np.float32(value)
+
+
+def _shape(x: Var) -> tuple[int, ...]:
+    return tuple(int(size) for size in x.shape)
+
+
+def rms_norm(a: Arguments) -> Var:
+    # Rows are divided by their largest value, which no square of float16 may exceed, and eps by its square:
+    # with s = max(|x|, sqrt(eps)), x / sqrt(mean x^2 + eps) = (x / s) / sqrt(mean (x / s)^2 + eps / s^2).
+    x, root = a["x"], math.sqrt(a["eps"])
+    largest = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
+    scale = mb.maximum(x=largest, y=_like(x, root))
+    y = mb.real_div(x=x, y=scale)
+    floor = mb.square(x=mb.real_div(x=_like(x, root), y=scale))
+    mean = mb.reduce_mean(x=mb.square(x=y), axes=[-1], keep_dims=True)
+    y = mb.mul(x=y, y=mb.rsqrt(x=mb.add(x=mean, y=floor)))
+    return y if a["weight"] is None else mb.mul(x=y, y=a["weight"])
+
+
+def linear(a: Arguments) -> Var:
+    return _product(a, a["weight"], a["bias"])
+
+
+def _product(a: Arguments, weight: Var, bias: Var | None) -> Var:
+    # Left out, a bias would be written into the program as zeros, once for each product.
+    bias = a["zeros"](a["x"], _shape(weight)[0]) if bias is None else bias
+    return mb.linear(x=a["x"], weight=weight, bias=bias)
+
+
+def rope(a: Arguments) -> Var:
+    x, cos, sin = a["x"], a["cos"], a["sin"]
+    half, width = _shape(cos)[-1], _shape(x)[-1]
+    sizes = [half, half] + ([width - 2 * half] if width > 2 * half else [])
+    first, second, *rest = mb.split(x=x, split_sizes=sizes, axis=-1)
+    turned = [
+        mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
+        mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)),
+    ]
+    return mb.concat(values=[*turned, *rest], axis=-1)
+
+
+def attention(a: Arguments) -> Var:
+    # Query heads that share a KV head become rows of one product: keys and values are never repeated.
+    q, keys, values, mask = a["q"], a["k"], a["v"], a["mask"]
+    if a["prefix_k"] is not None:
+        keys = mb.concat(values=[a["prefix_k"], keys], axis=2)
+        values = mb.concat(values=[a["prefix_v"], values], axis=2)
+    batch, heads, length, dim = _shape(q)
+    groups, shared = _shape(keys)[1], heads // _shape(keys)[1]
+    # The operator divides by sqrt(dim).
+    q = mb.mul(x=q, y=_like(q, a["scale"] * math.sqrt(dim)))
+    q = mb.reshape(x=q, shape=[batch, groups, shared * length, dim])
+    if mask is None:
+        out = mb.scaled_dot_product_attention(query=q, key=keys, value=values)
+    else:
+        if shared > 1:
+            mask = mb.concat(values=[mask] * shared, axis=-2)
+        mask = mb.expand_dims(x=mask, axes=list(range(4 - len(_shape(mask)))))
+        out = mb.scaled_dot_product_attention(query=q, key=keys, value=values, attn_mask=mask)
+    return mb.reshape(x=out, shape=[batch, heads, length, dim])
+
+
+def activated(gate: Var, up: Var, kind: str) -> Var:
+    """activation(gate) * up."""
+    if kind == "gelu_tanh":
+        return mb.mul(x=mb.gelu(x=gate, mode="TANH_APPROXIMATION"), y=up)
+    return mb.mul(x=mb.silu(x=gate), y=up)
+
+
+def gated_act(a: Arguments) -> Var:
+    return activated(a["gate"], a["up"], a["kind"])
+
+
+def experts(a: Arguments) -> Var:
+    # Every expert sees every position: shapes that depend on the router's choice are nothing for these
+    # devices, and with a whole canvas nearly all experts are chosen anyway. Positions that did not choose an
+    # expert have weight zero in the sum, which is over experts and their columns at once.
+    x, index, weight = a["x"], a["index"], a["weight"]
+    start, total = 0, None
+    for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
+        count = _shape(gate_up)[0]
+        ids = np.arange(start, start + count, dtype=np.int32)[:, None, None]
+        chosen = mb.equal(x=mb.expand_dims(x=index, axes=[0]), y=ids)
+        chosen = mb.cast(x=chosen, dtype="fp16" if x.dtype == types.fp16 else "fp32")
+        mix = mb.reduce_sum(x=mb.mul(x=chosen, y=weight), axes=[-1], keep_dims=True)  # [n, T, 1]
+        both = mb.matmul(x=mb.expand_dims(x=x, axes=[0]), y=gate_up, transpose_y=True)
+        gate, up = mb.split(x=both, num_splits=2, axis=-1)
+        inner = mb.mul(x=activated(gate, up, a["kind"]), y=mix)
+        part = mb.reduce_sum(x=mb.matmul(x=inner, y=down, transpose_y=True), axes=[0])
+        total = part if total is None else mb.add(x=total, y=part)
+        start += count
+    assert total is not None
+    return total
+
+
+def vocab_logits(a: Arguments) -> Var:
+    logits, cap = _product(a, a["table"], None), a["softcap"]
+    if cap > 0:
+        bounded = mb.tanh(x=mb.mul(x=logits, y=_like(logits, 1 / cap)))
+        logits = mb.mul(x=bounded, y=_like(logits, cap))
+    return logits
+
+
+def vocab_head(a: Arguments) -> list[Var]:
+    # In float16 a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max) is not;
+    # what belongs to a row alone is joined in float32.
+    z = mb.real_div(x=vocab_logits(a), y=a["temperature"])
+    top = mb.reduce_max(x=z, axes=[-1], keep_dims=True)
+    distance = mb.sub(x=z, y=top)
+    e = mb.exp(x=distance)
+    total, below = mb.reduce_sum(x=e, axes=[-1]), mb.reduce_sum(x=mb.mul(x=e, y=distance), axes=[-1])
+    top = mb.squeeze(x=top, axes=[-1])
+    wide_top, wide_total, wide_below = (_wide(v) for v in (top, total, below))
+    out = [wide_top, mb.reduce_argmax(x=z, axis=-1, keep_dims=False), wide_total]
+    out.append(mb.add(x=wide_below, y=mb.mul(x=wide_top, y=wide_total)))
+    if a["noise"] is not None:
+        score = mb.add(x=z, y=a["noise"])
+        sample = mb.reduce_argmax(x=score, axis=-1, keep_dims=True)
+        z_there = mb.gather_along_axis(x=z, indices=sample, axis=-1, validate_indices=False)
+        out += [_wide(mb.reduce_max(x=score, axes=[-1])), mb.squeeze(x=sample, axes=[-1])]
+        out += [_wide(mb.squeeze(x=z_there, axes=[-1]))]
+    if a["soft"]:
+        out.append(mb.matmul(x=e, y=a["table"]))
+    return out
+
+
+def _wide(x: Var) -> Var:
+    return mb.cast(x=x, dtype="fp32") if x.dtype == types.fp16 else x
+
+
+def _operands(a: Arguments) -> tuple[Any, Any]:
+    if a.get("alpha", 1) != 1:
+        raise Refused("has a factor for its second argument")
+    x, y = a["self"], a["other"]
+    return x, y if isinstance(y, Var) else _like(x, y)
+
+
+def _binary(function: Callable[..., Var]) -> Callable[[Arguments], Var]:
+    def handle(a: Arguments) -> Var:
+        x, y = _operands(a)
+        return function(x=x, y=y)
+
+    return handle
+
+
+def _topk(a: Arguments) -> Sequence[Var]:
+    if not (a["largest"] and a["sorted"]):
+        raise Refused("does not sort the largest")
+    out: Sequence[Var] = mb.topk(x=a["self"], k=a["k"], axis=a["dim"], ascending=False)
+    return out
+
+
+def _sum(a: Arguments) -> Var:
+    return mb.reduce_sum(x=a["self"], axes=list(a["dim"]), keep_dims=a["keepdim"])
+
+
+def _index(a: Arguments) -> Var:
+    if len(_shape(a["self"])) != 1 or len(a["indices"]) != 1:
+        raise Refused("indexes something else than a vector")
+    return mb.gather(x=a["self"], indices=a["indices"][0], axis=0, validate_indices=False)
+
+
+def _index_select(a: Arguments) -> Var:
+    return mb.gather(x=a["self"], indices=a["index"], axis=a["dim"], validate_indices=False)
+
+
+def _transpose(a: Arguments) -> Var:
+    order = list(range(len(_shape(a["self"]))))
+    first, second = a["dim0"], a["dim1"]
+    order[first], order[second] = order[second], order[first]
+    return mb.transpose(x=a["self"], perm=order)
+
+
+def _to(a: Arguments) -> Var:
+    if a["dtype"] != torch.float32:
+        raise Refused(f"converts to {a['dtype']}; float32 alone has a form")
+    return a["self"]  # float32 stands for the type that the program computes in
+
+
+#: What a node becomes: arguments by name -> value or values. Besides those of the node there is `zeros`,
+#: which makes a vector of them. Nodes that only give another shape are handled in `coreml_graph`.
+NODES: dict[Any, Callable[[Arguments], Any]] = {
+    edgekit.rms_norm.default: rms_norm,
+    edgekit.linear.default: linear,
+    edgekit.rope.default: rope,
+    edgekit.attention.default: attention,
+    edgekit.gated_act.default: gated_act,
+    edgekit.experts.default: experts,
+    edgekit.vocab_logits.default: vocab_logits,
+    edgekit.vocab_head.default: vocab_head,
+    aten.add.Tensor: _binary(mb.add),
+    aten.sub.Tensor: _binary(mb.sub),
+    aten.mul.Tensor: _binary(mb.mul),
+    aten.div.Tensor: _binary(mb.real_div),
+    aten.softmax.int: lambda a: mb.softmax(x=a["self"], axis=a["dim"]),
+    aten.topk.default: _topk,
+    aten.sum.dim_IntList: _sum,
+    aten.index.Tensor: _index,
+    aten.index_select.default: _index_select,
+    aten.transpose.int: _transpose,
+    aten.to.dtype: _to,
+}

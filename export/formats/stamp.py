@@ -1,0 +1,202 @@
+"""Packages made from a template: its files without the bytes of its tensors, and where those belong.
+
+Converters need many times the memory of what they write, and all layers of a kind differ in nothing but
+weights. So one package of each content is converted, with weights that mean nothing, and every other one
+gets the template's files with its own tensors in their places.
+
+    regions = {"0.self_attn.q_proj.codes": Region("main.mlirb", offset, nbytes), ...}
+    template = Template.of_folder(folder, regions)       # or Template(files, regions), made in memory
+    package = template.create(path)                      # a folder of final size, tensors zero
+    package.write("0.self_attn.q_proj.codes", array)     # whole, or a part that begins at byte `start`
+    package.sync()
+    package.read("0.self_attn.q_proj.codes")             # uint8, for the audit
+    Stamped(path, template)                              # an existing package, for reading or going on
+
+`locate` finds the regions of tensors whose bytes occur once in a file: give the template random ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from edgekit.export.errors import ExportError
+from edgekit.flashload.files import fsync_directory
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the bytes of a tensor are: `file` is relative to the package, with forward slashes."""
+
+    file: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A file without its tensors: its size, and (offset, bytes) of everything else that is not zero."""
+
+    size: int
+    fixed: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The files of a package by relative path, and the regions of its tensors by name.
+
+    Raises:
+        ExportError: a region lies outside of its file, or on another one.
+    """
+
+    files: Mapping[str, Frame]
+    regions: Mapping[str, Region]
+
+    def __post_init__(self) -> None:
+        ends = dict.fromkeys(self.files, (0, ""))
+        for name, region in sorted(self.regions.items(), key=lambda item: item[1].offset):
+            frame = self.files.get(region.file)
+            if frame is None or region.offset < 0 or region.offset + region.nbytes > frame.size:
+                raise ExportError(f"tensor {name} lies outside of {region.file} in the template")
+            end, before = ends[region.file]
+            if region.offset < end:
+                raise ExportError(f"tensors {before} and {name} overlap in {region.file} of the template")
+            ends[region.file] = (region.offset + region.nbytes, name)
+
+    @classmethod
+    def of_folder(cls, folder: Path, regions: Mapping[str, Region]) -> Template:
+        """The template that a converted package is, whose tensors lie in `regions`."""
+        inside: dict[str, list[Region]] = {}
+        for region in sorted(regions.values(), key=lambda r: r.offset):
+            inside.setdefault(region.file, []).append(region)
+        files = {}
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            name, size = path.relative_to(folder).as_posix(), path.stat().st_size
+            fixed, end = [], 0
+            with open(path, "rb") as file:
+                for region in (*inside.get(name, ()), Region(name, size, 0)):
+                    file.seek(end)
+                    if region.offset > end:
+                        fixed.append((end, file.read(region.offset - end)))
+                    end = region.offset + region.nbytes
+            files[name] = Frame(size, tuple(fixed))
+        return cls(files, regions)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a package."""
+        return sum(frame.size for frame in self.files.values())
+
+    def digest(self) -> str:
+        """SHA-256 of all that makes a package besides its tensors; equal templates have equal ones."""
+        total = hashlib.sha256()
+        for name, frame in sorted(self.files.items()):
+            total.update(json.dumps([name, frame.size, [[o, len(b)] for o, b in frame.fixed]]).encode())
+            for _, data in frame.fixed:
+                total.update(data)
+        regions = [[name, r.file, r.offset, r.nbytes] for name, r in sorted(self.regions.items())]
+        total.update(json.dumps(regions).encode())
+        return total.hexdigest()
+
+    def create(self, path: Path) -> Stamped:
+        """Write the files of a package to the folder `path`, which may hold them already; tensors are zero.
+
+        Raises OSError: the disk refuses.
+        """
+        for name, frame in self.files.items():
+            target = path / PurePosixPath(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "wb") as file:
+                file.truncate(frame.size)
+                for offset, data in frame.fixed:
+                    file.seek(offset)
+                    file.write(data)
+        return Stamped(path, self)
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """A package on disk that was made from a template."""
+
+    path: Path
+    template: Template
+
+    def write(self, name: str, data: np.ndarray, start: int = 0) -> None:
+        """Put the bytes of an array into a tensor's region, from byte `start` of it on.
+
+        Raises:
+            ExportError: there is no such tensor, or the bytes do not fit in.
+            OSError: the disk refuses.
+        """
+        region, flat = self._region(name), np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if start < 0 or start + flat.nbytes > region.nbytes:
+            raise ExportError(
+                f"{self.path}: {flat.nbytes} bytes at {start} do not fit tensor {name}, which has "
+                f"{region.nbytes}"
+            )
+        with open(self.path / region.file, "r+b", buffering=0) as file:
+            file.seek(region.offset + start)
+            view = flat.data
+            while view.nbytes:
+                view = view[file.write(view) :]
+
+    def read(self, name: str, start: int = 0, nbytes: int | None = None) -> np.ndarray:
+        """Bytes start..start+nbytes (by default to its end) of a tensor, as uint8.
+
+        Raises:
+            ExportError: there is no such tensor, or the file is too short.
+        """
+        region = self._region(name)
+        count = region.nbytes - start if nbytes is None else nbytes
+        data = np.empty(count, np.uint8)
+        with open(self.path / region.file, "rb") as file:
+            file.seek(region.offset + start)
+            if start < 0 or start + count > region.nbytes or file.readinto(data.data) != count:
+                raise ExportError(f"{self.path / region.file}: ends within tensor {name}; export again")
+        return data
+
+    def sync(self, tensors: Iterable[str] | None = None) -> None:
+        """Make what was written to some tensors, or all of the package, durable. Raises OSError."""
+        if tensors is not None:
+            files = {self._region(name).file for name in tensors}
+        else:
+            files = set(self.template.files)
+        for name in sorted(files):
+            fd = os.open(self.path / name, os.O_RDWR)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if tensors is None:
+            inside = {folder for name in files for folder in PurePosixPath(name).parents}
+            for folder in sorted(inside):
+                fsync_directory(self.path / folder)
+
+    def _region(self, name: str) -> Region:
+        if name not in self.template.regions:
+            raise ExportError(f"{self.path}: has no tensor {name} among {len(self.template.regions)}")
+        return self.template.regions[name]
+
+
+def locate(folder: Path, file: str, tensors: Mapping[str, bytes]) -> dict[str, Region]:
+    """The regions of tensors by the bytes that a template's `file` stores for them.
+
+    Raises:
+        ExportError: the bytes of a tensor are not in the file, or more than once.
+    """
+    regions = {}
+    with open(folder / file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for name, stored in tensors.items():
+            offset = data.find(stored)
+            if offset < 0 or data.find(stored, offset + 1) >= 0:
+                found = "does not occur" if offset < 0 else "occurs more than once"
+                raise ExportError(f"{folder / file}: tensor {name} of the template {found}")
+            regions[name] = Region(file, offset, len(stored))
+    return regions

@@ -1,0 +1,108 @@
+"""Core AI, by Apple's runtime for Python: on macOS, and with a processor's kernels on Linux."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgekit.runtime.engines.base import Arrays
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable
+
+T = TypeVar("T")
+
+
+class CoreaiExecutor:
+    """Opens and calls `.aimodel` folders. The runtime is asynchronous: it lives in a thread of its own.
+
+    Raises:
+        EngineUnavailable: coreai-core is missing, or there is none for this system.
+    """
+
+    name = "coreai"
+
+    def __init__(self) -> None:
+        try:
+            from coreai.authoring import AIModelAsset
+            from coreai.runtime import NDArray
+        except ImportError as error:
+            raise EngineUnavailable(
+                "the coreai engine needs coreai-core, which there is for macOS and Linux: "
+                f"pip install 'edgekit[coreai]' ({error})"
+            ) from error
+        self._asset, self._array, self._loop = AIModelAsset, NDArray, _loop()
+
+    def open(self, path: Path, functions: Sequence[str]) -> _Model:
+        """Raises EngineFailed."""
+        try:
+            manager = self._asset.load(path).executable()
+            model = self._loop.run(manager.__aenter__())
+        except Exception as error:
+            raise EngineFailed(f"{path}: Core AI cannot load it: {_reason(error)}") from error
+        return _Model(self._loop, self._array, path, manager, model)
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="edgekit-coreai", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@functools.cache
+def _loop() -> _Loop:
+    """The loop of this process. It is stopped in good time: the interpreter ends the threads that are left by
+    unwinding them, which the runtime's own frames abort the process for.
+    """
+    loop = _Loop()
+    atexit.register(loop.stop)
+    return loop
+
+
+class _Model:
+    """A loaded package."""
+
+    def __init__(self, loop: _Loop, array: Any, path: Path, manager: Any, model: Any) -> None:
+        self._loop, self._array, self._path = loop, array, path
+        self._manager, self._model = manager, model
+        self._functions: dict[str, Any] = {}
+
+    def call(self, function: str, inputs: Arrays) -> Mapping[str, np.ndarray]:
+        try:
+            if function not in self._functions:
+                self._functions[function] = self._model.load_function(function)
+            feed = {name: self._array(array) for name, array in inputs.items()}
+            outputs = self._loop.run(self._functions[function](feed))
+            # What the runtime gives lies in its own memory.
+            return {name: np.array(value.numpy()) for name, value in outputs.items()}
+        except Exception as error:
+            raise EngineFailed(
+                f"{self._path}: Core AI failed in function {function}: {_reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        manager, self._manager = self._manager, None
+        self._functions.clear()
+        self._model = None
+        if manager is not None:
+            self._loop.run(manager.__aexit__(None, None, None))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

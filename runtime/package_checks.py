@@ -1,0 +1,88 @@
+"""Whether packages are what the manifest declares: read by what can read them on any system, without running
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.packages import Function, Package, Packages
+
+#: A port as far as both sides can tell it: element type and shape.
+_Described = Mapping[str, tuple[str, tuple[int, ...]]]
+#: The functions of a package: what each takes and gives, by name.
+_Functions = Mapping[str, tuple[_Described, _Described]]
+
+
+def damage(bundle: Path, packages: Packages, package: Package) -> str:
+    """What is wrong with a package, empty for nothing.
+
+    Raises:
+        EngineUnavailable: what reads packages of the format is not installed.
+    """
+    path = bundle / package.path
+    try:
+        found = _coreml(path) if packages.format == "coreml" else _coreai(path)
+    except EngineUnavailable:
+        raise
+    except EdgekitError as error:
+        return str(error)
+    declared = {f.name: f for f in package.functions}
+    if found.keys() != declared.keys():
+        return f"has the functions {_some(found)}, the manifest declares {_some(declared)}"
+    for name, function in declared.items():
+        said = _difference(function, *found[name])
+        if said:
+            return f"function {name}: {said}"
+    return ""
+
+
+def _difference(function: Function, inputs: _Described, outputs: _Described) -> str:
+    for side, ports, found in (
+        ("input", function.inputs, inputs),
+        ("output", function.outputs, outputs),
+    ):
+        names = {port.name for port in ports.values()}
+        if names != found.keys():
+            return f"has the {side}s {_some(found)}, the manifest declares {_some(names)}"
+        for port in ports.values():
+            dtype, shape = found[port.name]
+            if (dtype, shape) != (port.dtype, port.shape):
+                return f"{side} {port.name} is {dtype} {list(shape)}, declared {port.dtype} {list(port.shape)}"
+    return ""
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
+    return (", ".join(listed[:6]) or "none") + more
+
+
+def _coreml(path: Path) -> _Functions:
+    from edgekit.runtime.mil import CoremltoolsMissing, Feature
+    from edgekit.runtime.mil import Package as Program
+
+    def described(features: Mapping[str, Feature]) -> _Described:
+        return {name: (f.dtype.numpy.name, f.shape) for name, f in features.items()}
+
+    try:
+        program = Program(path)
+    except CoremltoolsMissing as error:
+        raise EngineUnavailable(str(error)) from error
+    for name in program.functions:
+        program.function(name)  # its operations and their constants are read, and agree with what it says
+    return {
+        name: (described(signature.inputs), described(signature.outputs))
+        for name, signature in program.functions.items()
+    }
+
+
+def _coreai(path: Path) -> _Functions:
+    try:
+        from coreai.authoring import AIModelAsset
+    except ImportError as error:
+        raise EngineUnavailable(f"reading packages of Core AI takes coreai-core ({error})") from error
+    raise NotImplementedError

@@ -1,0 +1,131 @@
+"""The Core ML bundle: every function of its packages against the reference holding the same codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import quantized_reference
+from coreml_bundles import CoremlPrograms
+from package_bundles import (
+    HIDDEN,
+    LENGTHS,
+    SMALL,
+    check_around,
+    check_layers,
+    decibels,
+    layer_results,
+    layer_values,
+    make_bundle,
+    options,
+    random,
+)
+
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.formats import packaging
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.pipeline import export
+from edgekit.export.quantize import Scheme
+
+pytest.importorskip("coremltools", reason="coremltools is not installed")
+
+CASES = [
+    ("diffusion_gemma", "mixed4", 3), ("diffusion_gemma", "bf16", 1), ("llada", "int4", 2),
+    ("llada", "int8", 3), ("llada_moe", "mixed4", 2), ("llada_moe", "int8", 1), ("dream", "int4", 3),
+    ("dream", "bf16", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "preset", "chunk"), CASES)
+def test_layers_equal_the_reference(tmp_path: Path, family: str, preset: str, chunk: int) -> None:
+    scheme = Scheme(preset, 32)
+    packaging = Packaging(LENGTHS[family], layers_per_chunk=chunk)
+    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float32", packaging, **SMALL[family])
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+    count = check_layers(CoremlPrograms(bundle), model, 1, None)
+    chunks = -(-len(model.architecture.layers) // chunk)
+    assert count == chunks * len(LENGTHS[family])
+
+
+@pytest.mark.parametrize("family", SMALL)
+def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str) -> None:
+    """Layer by layer. What is not rounded, but for the stored scales, is closer still."""
+    scheme = Scheme("mixed4", 32)
+    packaging = Packaging(LENGTHS[family], layers_per_chunk=1)
+    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float16", packaging, **SMALL[family])
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+    check_layers(CoremlPrograms(bundle), model, 1, 60)
+    check_layers(CoremlPrograms(bundle, "float32"), model, 1, 65)
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+@pytest.mark.parametrize(("precision", "least"), [("float32", None), ("float16", 60)])
+def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str, least: float | None) -> None:
+    scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
+    checkpoint = resolve(name)
+    export(
+        checkpoint,
+        tmp_path / "bundle",
+        options("coreml", scheme, precision, Packaging(lengths, layers_per_chunk=1)),
+    )
+    model = quantized_reference(checkpoint, scheme, "coreml")
+    count = check_layers(CoremlPrograms(tmp_path / "bundle"), model, 3, least)
+    assert count == len(lengths) * len(model.architecture.layers)
+
+
+@pytest.mark.parametrize(
+    ("family", "preset"), [("diffusion_gemma", "mixed4"), ("llada", "int8"), ("dream", "bf16")]
+)
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_what_is_around_the_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
+) -> None:
+    """Norm, self-conditioning and all forms of the head, which is cut into four packages."""
+    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
+    scheme, lengths = Scheme(preset, 32), LENGTHS[family][-1:]
+    bundle = make_bundle(tmp_path, family, "coreml", scheme, precision, Packaging(lengths), **SMALL[family])
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+    check_around(CoremlPrograms(bundle), model, precision)
+
+
+def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> None:
+    """Squares of 300 do not fit float16; the mean square of zeros is not divided by."""
+    scheme, family = Scheme("int8", 32), "llada"
+    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float16", Packaging((9,), layers_per_chunk=3))
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+    programs, rng = CoremlPrograms(bundle), np.random.default_rng(0)
+    function = programs.entries["layers.0-2"]["functions"]["t9_p0"]
+    values = layer_values(rng, model, function)
+    values["mask.full"][:] = 0.0
+    for scale, least in ((3e4, 60), (1e-3, 55)):
+        values["x"] = random(rng, 1, 9, model.architecture.hidden_size, scale=scale / 4)
+        got = programs.run("layers.0-2", "t9_p0", values)
+        expected = layer_results(model, [0, 1, 2], values, values["x"])
+        assert decibels(got["k.0"], expected["k.0"]) > least
+    values["x"][0, 4:] = 0.0
+    out = programs.run("layers.0-2", "t9_p0", values)
+    assert all(np.isfinite(array).all() for array in out.values())
+
+
+def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
+    """A pass of 5 positions after a prefix of 20 in a function of 16 and 48, rubbish in what is beyond."""
+    scheme, family = Scheme("mixed4", 32), "diffusion_gemma"
+    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float32", Packaging((48,)), **SMALL[family])
+    programs, rng = CoremlPrograms(bundle), np.random.default_rng(1)
+    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+    package = next(n for n in programs.entries if n.startswith("layers"))
+    function = programs.entries[package]["functions"]["t16_p48"]
+    values = layer_values(rng, model, function)
+    for role, array in values.items():
+        if role.startswith("mask"):
+            p = array.shape[1] - 16
+            array[:], array[:, 20:p], array[:, p + 5 :] = 0.0, HIDDEN, HIDDEN
+    first = programs.run(package, "t16_p48", values)
+    for role, array in values.items():
+        if role.startswith("prefix"):
+            array[:, :, 20:] = random(rng, *array[:, :, 20:].shape, scale=50)
+    values["x"][:, 5:] = random(rng, *values["x"][:, 5:].shape, scale=50)
+    second = programs.run(package, "t16_p48", values)
+    np.testing.assert_allclose(first["y"][:, :5], second["y"][:, :5], rtol=1e-5, atol=1e-5)
+    assert np.abs(first["y"][:, 5:] - second["y"][:, 5:]).max() > 1
