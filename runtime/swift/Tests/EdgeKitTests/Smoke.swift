@@ -1,0 +1,3 @@
+import XCTest
+@testable import EdgeKit
+final class SmokeTests: XCTestCase { func testNothing() { XCTAssertTrue(true) } }
