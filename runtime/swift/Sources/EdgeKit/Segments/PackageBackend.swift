@@ -21,43 +21,45 @@ final class PackageBackend: SegmentBackend {
   private let layerTable: [Manifest.Layer]
   private let packages: [String: PackagePrograms.Package]
   private let headNames: [String]
-  private let store: SegmentStore<Opened>
   private let called = Called()
+  private let store: SegmentStore<Opened>
 
   /// `weightBytes` bounds the packages that are open at once; nil: all stay open.
   init(
     bundle: Bundle, programs: PackagePrograms, executor: any PackageExecutor, weightBytes: UInt64?
   ) throws(EdgeKitError) {
-    layerTable = bundle.manifest.layers
-    packages = programs.packages
+    let layers = bundle.manifest.layers
+    let entries = programs.packages
     var chunks: [[Int]] = []
-    for (index, layer) in layerTable.enumerated() {
-      guard let name = layer.package, packages[name] != nil, let slot = layer.slot else {
+    for (index, layer) in layers.enumerated() {
+      guard let name = layer.package, entries[name] != nil, let slot = layer.slot else {
         throw .malformedFile("\(bundle.path): layer \(index) names no package of the bundle; export it again")
       }
       if slot == 0 { chunks.append([]) }
-      guard slot == (chunks.last?.count ?? -1), slot == 0 || layerTable[index - 1].package == name else {
+      guard slot == (chunks.last?.count ?? -1), slot == 0 || layers[index - 1].package == name else {
         throw .malformedFile("\(bundle.path): layer \(index) does not follow the one before it in package \(name)")
       }
       chunks[chunks.count - 1].append(index)
     }
-    self.chunks = chunks
-    let heads = packages.filter { $0.value.functions.values.first?.kind == .head }
+    let heads = entries.filter { $0.value.functions.values.first?.kind == .head }
       .sorted { ($0.value.start ?? 0) < ($1.value.start ?? 0) }
-    headNames = heads.map(\.key)
-    tiles = heads.map { ($0.value.start ?? 0)..<(($0.value.start ?? 0) + ($0.value.rows ?? 0)) }
+    let headNames = heads.map(\.key)
     let conditioning = bundle.manifest.model.selfConditioning ? ["self_conditioning"] : []
-    let layerNames = chunks.compactMap { layerTable[$0[0]].package }
+    let layerNames = chunks.compactMap { layers[$0[0]].package }
     let step = conditioning + layerNames + ["final"] + headNames
     var units: [ResidencyUnit] = []
     for name in step {
-      guard let package = packages[name], package.bytes > 0 else {
+      guard let package = entries[name], package.bytes > 0 else {
         throw .malformedFile("\(bundle.path): there is no package \(name), which the model needs; export it again")
       }
       let group = headNames.contains(name) ? "head" : layerNames.contains(name) ? "layer" : name
       units.append(ResidencyUnit(name, bytes: UInt64(package.bytes), group: group))
     }
-    let entries = packages
+    layerTable = layers
+    packages = entries
+    self.chunks = chunks
+    self.headNames = headNames
+    tiles = heads.map { ($0.value.start ?? 0)..<(($0.value.start ?? 0) + ($0.value.rows ?? 0)) }
     let called = called
     store = try SegmentStore(
       units: units, passes: [.denoise: step, .prefill: layerNames, .head: headNames], weightBytes: weightBytes,

@@ -87,7 +87,7 @@ private func decode<Bits: FixedWidthInteger>(
 }
 
 /// The value of an IEEE half: Swift's own type for it is missing on some processors.
-private func float16(_ bits: UInt16) -> Float {
+func float16(_ bits: UInt16) -> Float {
   let sign = UInt32(bits & 0x8000) << 16
   let exponent = UInt32(bits >> 10) & 31
   let fraction = UInt32(bits & 0x3ff)
@@ -96,4 +96,29 @@ private func float16(_ bits: UInt16) -> Float {
   case 31: return Float(bitPattern: sign | 0x7f80_0000 | fraction << 13)
   default: return Float(bitPattern: sign | (exponent + 112) << 23 | fraction << 13)
   }
+}
+
+/// The nearest IEEE half, ties to even; what is too large becomes infinite.
+func float16Bits(_ value: Float) -> UInt16 {
+  let bits = value.bitPattern
+  let sign = UInt16(bits >> 16) & 0x8000
+  let magnitude = value.magnitude
+  if magnitude.isNaN { return sign | 0x7e00 }
+  if magnitude >= 65520 { return sign | 0x7c00 }
+  // Below the smallest normal half, halves are multiples of 2^-24.
+  if magnitude < 0x1p-14 { return sign | UInt16((magnitude * 0x1p24).rounded(.toNearestOrEven)) }
+  let rest = bits & 0x7fff_ffff
+  let odd = rest >> 13 & 1
+  return sign | UInt16((rest + 0xfff + odd) >> 13 - (112 << 10))
+}
+
+/// Where the element of a row-major number lies in an array with strides, both counted in elements.
+func stridedOffset(_ index: Int, shape: [Int], strides: [Int]) -> Int {
+  var rest = index
+  var offset = 0
+  for axis in shape.indices.reversed() {
+    offset += rest % shape[axis] * strides[axis]
+    rest /= shape[axis]
+  }
+  return offset
 }
