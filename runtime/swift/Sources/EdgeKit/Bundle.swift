@@ -9,6 +9,11 @@ public struct Bundle: Sendable {
   public let path: String
   public let manifest: Manifest
 
+  init(path: String, manifest: Manifest) {
+    self.path = path
+    self.manifest = manifest
+  }
+
   /// Reads the manifest alone. Throws `openFailed`, `malformedFile` or `unsupportedVersion`.
   public init(path: String) throws(EdgeKitError) {
     let file = URL(fileURLWithPath: path).appendingPathComponent(Self.manifestName)

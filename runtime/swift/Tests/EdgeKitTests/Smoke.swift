@@ -1,3 +1,0 @@
-import XCTest
-@testable import EdgeKit
-final class SmokeTests: XCTestCase { func testNothing() { XCTAssertTrue(true) } }
