@@ -31,8 +31,11 @@ final class ArrayTests: XCTestCase {
   }
 
   func testPaddingPutsEveryElementInItsPlace() throws {
-    for (shape, target) in [([1, 2, 3], [1, 4, 3]), ([2, 3, 2, 4], [2, 3, 5, 4]), ([3], [5]), ([1, 2, 0, 4], [1, 2, 3, 4])] {
-      let values = (0..<shape.reduce(1, *)).map { Float($0 + 1) }
+    let cases: [([Int], [Int])] = [
+      ([1, 2, 3], [1, 4, 3]), ([2, 3, 2, 4], [2, 3, 5, 4]), ([3], [5]), ([1, 2, 0, 4], [1, 2, 3, 4]),
+    ]
+    for (shape, target) in cases {
+      let values: [Float] = (0..<shape.reduce(1, *)).map { Float($0 + 1) }
       let feature = PackagePrograms.Feature(name: "x", dtype: "float32", shape: target, role: "x")
       let out = try padded(Tensor(shape, values), to: feature)
       XCTAssertEqual(out.shape, target)
@@ -60,7 +63,7 @@ final class ArrayTests: XCTestCase {
 
   func testAPrefillSeesWhatLiesBeforeAndWithinTheWindow() {
     let mask = attentionMask(first: 5, length: 3, kept: 2, window: 3, phase: .prefill).floats
-    let hidden = mask.map { $0 < 0 ? 1 : 0 }
+    let hidden: [Int] = mask.map { $0 < 0 ? 1 : 0 }
     // Keys at 3, 4, 5, 6, 7 for positions 5, 6, 7.
     XCTAssertEqual(hidden, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
     XCTAssertEqual(Set(attentionMask(first: 5, length: 3, kept: 2, window: 3, phase: .denoise).floats), [0])
@@ -72,22 +75,25 @@ final class ArrayTests: XCTestCase {
         program: "", run: "", experts: [], kvHeads: 2, headDim: 3, rope: "", window: window, package: nil, slot: nil)
     }
     var prefix = PrefixCache([layer(nil), layer(5)])
+    /// Entry (head, position, d) of [1, 2, T, 3] is 1000 head + 10 position + d.
+    func numbered(_ positions: Range<Int>) -> Tensor {
+      var values: [Float] = []
+      for head in 0..<2 {
+        for place in positions {
+          for d in 0..<3 { values.append(Float(1000 * head + 10 * place + d)) }
+        }
+      }
+      return Tensor([1, 2, positions.count, 3], values)
+    }
     var position = 0
     for added in [1, 3, 2, 7, 1] {
-      // Entry (head, position, d) is 1000 head + 10 position + d.
-      let values = (0..<2).flatMap { head in
-        (position..<(position + added)).flatMap { p in (0..<3).map { Float(1000 * head + 10 * p + $0) } }
-      }
-      let chunk = Tensor([1, 2, added, 3], values)
+      let chunk = numbered(position..<(position + added))
       for index in 0..<2 { prefix.append(index, keys: chunk, values: chunk) }
       prefix.advance(added)
       position += added
       for (index, kept) in [(0, position), (1, min(position, 4))] {
-        let expected = (0..<2).flatMap { head in
-          ((position - kept)..<position).flatMap { p in (0..<3).map { Float(1000 * head + 10 * p + $0) } }
-        }
         XCTAssertEqual(prefix.kept(index), kept)
-        XCTAssertEqual(prefix.view(index).keys, Tensor([1, 2, kept, 3], expected))
+        XCTAssertEqual(prefix.view(index).keys, numbered((position - kept)..<position))
       }
     }
     XCTAssertEqual(prefix.length, position)
@@ -96,64 +102,22 @@ final class ArrayTests: XCTestCase {
   }
 
   func testTheHeadDoesNotDependOnHowItIsCut() {
-    var generator = SystemRandomNumberGenerator()
-    let (rows, vocabulary, hidden) = (3, 50, 4)
-    let z = (0..<(rows * vocabulary)).map { _ in (Float.random(in: -9...9, using: &generator) * 4).rounded() / 4 }
-    let noise = z.map { _ in Float.random(in: -3...3, using: &generator) }
-    let table = (0..<(vocabulary * hidden)).map { _ in Float.random(in: -1...1, using: &generator) }
     var request = HeadRequest()
     request.soft = true
     request.topK = 6
     request.logits = true
     request.gumbel = { _, _ in [] }
+    let scores = Scores()
     for cuts in [[0, 50], [0, 1, 17, 49, 50], [0, 25, 50]] {
-      var state = HeadState(rows: rows, hidden: hidden, vocabulary: vocabulary, request: request)
+      var state = HeadState(rows: Scores.rows, hidden: Scores.hidden, vocabulary: Scores.vocabulary, request: request)
       for (start, stop) in zip(cuts, cuts.dropFirst()) {
-        var part = TilePart(
-          top: [], arg: [], sumExp: [], sumZExp: [], score: [], sample: [], sampleZ: [], soft: [])
-        var own: [Float] = []
-        for row in 0..<rows {
-          let values = Array(z[(row * vocabulary + start)..<(row * vocabulary + stop)])
-          let scores = values.indices.map { values[$0] + noise[row * vocabulary + start + $0] }
-          let best = values.max() ?? 0
-          let weights = values.map { Float(exp(Double($0 - best))) }
-          let drawn = scores.firstIndex(of: scores.max() ?? 0) ?? 0
-          own += values
-          part.top.append(best)
-          part.arg.append(values.firstIndex(of: best) ?? 0)
-          part.sumExp.append(weights.reduce(0, +))
-          part.sumZExp.append(zip(values, weights).map { $0 * $1 }.reduce(0, +))
-          part.score?.append(scores[drawn])
-          part.sample?.append(drawn)
-          part.sampleZ?.append(values[drawn])
-          for column in 0..<hidden {
-            part.soft?.append(
-              weights.indices.map { weights[$0] * table[(start + $0) * hidden + column] }.reduce(0, +))
-          }
-        }
+        let (part, z) = scores.part(start..<stop)
         state.add(start, part)
-        state.add(start, logits: own)
+        state.add(start, logits: z)
       }
       let found = state.result()
-      for row in 0..<rows {
-        let values = z[(row * vocabulary)..<((row + 1) * vocabulary)].map(Double.init)
-        let total = values.map { exp($0) }.reduce(0, +)
-        let order = values.indices.sorted { values[$0] != values[$1] ? values[$0] > values[$1] : $0 < $1 }
-        XCTAssertEqual(found.argmax[row], order[0])
-        XCTAssertEqual(Double(found.logZ[row]), log(total), accuracy: 1e-4)
-        XCTAssertEqual(Double(found.argmaxProbability[row]), exp(values[order[0]]) / total, accuracy: 1e-5)
-        let entropy = values.map { -exp($0) / total * log(exp($0) / total) }.reduce(0, +)
-        XCTAssertEqual(Double(found.entropy[row]), entropy, accuracy: 1e-4)
-        XCTAssertEqual(found.topIds?[row], Array(order.prefix(6)))
-        let scores = values.indices.map { Float(values[$0]) + noise[row * vocabulary + $0] }
-        XCTAssertEqual(found.sample?[row], scores.firstIndex(of: scores.max() ?? 0))
-        for column in 0..<hidden {
-          let expected = values.indices.map { exp(values[$0]) / total * Double(table[$0 * hidden + column]) }
-          XCTAssertEqual(
-            Double(found.soft?.floats[row * hidden + column] ?? .nan), expected.reduce(0, +), accuracy: 1e-5)
-        }
-      }
-      XCTAssertEqual(found.logits, Tensor([rows, vocabulary], z))
+      for row in 0..<Scores.rows { scores.check(found, row) }
+      XCTAssertEqual(found.logits, Tensor([Scores.rows, Scores.vocabulary], scores.z))
     }
   }
 
@@ -179,5 +143,103 @@ final class ArrayTests: XCTestCase {
     text.fold(.done(GenerationStatistics()))
     XCTAssertEqual(text.answer, [4, 6, 7, 1])
     XCTAssertEqual(text.statistics, GenerationStatistics())
+  }
+}
+
+/// Random scores, many of them equal, and what is to be said of them.
+private struct Scores {
+  static let rows = 3
+  static let vocabulary = 50
+  static let hidden = 4
+
+  var z: [Float] = []
+  var noise: [Float] = []
+  var table: [Float] = []
+
+  init() {
+    for _ in 0..<(Self.rows * Self.vocabulary) {
+      let value = Float.random(in: -36...36).rounded()
+      z.append(value / 4)
+      noise.append(Float.random(in: -3...3))
+    }
+    for _ in 0..<(Self.vocabulary * Self.hidden) { table.append(Float.random(in: -1...1)) }
+  }
+
+  func row(_ values: [Float], _ row: Int, _ tokens: Range<Int>) -> [Float] {
+    let start = row * Self.vocabulary
+    return Array(values[(start + tokens.lowerBound)..<(start + tokens.upperBound)])
+  }
+
+  /// The first of the largest.
+  func best(_ values: [Float]) -> Int {
+    var found = 0
+    for (index, value) in values.enumerated() where value > values[found] { found = index }
+    return found
+  }
+
+  func part(_ tokens: Range<Int>) -> (TilePart, [Float]) {
+    var part = TilePart(top: [], arg: [], sumExp: [], sumZExp: [], score: [], sample: [], sampleZ: [], soft: [])
+    var all: [Float] = []
+    for row in 0..<Self.rows {
+      let values = self.row(z, row, tokens)
+      let own = self.row(noise, row, tokens)
+      var noisy: [Float] = []
+      for index in values.indices { noisy.append(values[index] + own[index]) }
+      let most = best(values)
+      let drawn = best(noisy)
+      var sum: Float = 0
+      var sumZ: Float = 0
+      var soft = [Float](repeating: 0, count: Self.hidden)
+      for index in values.indices {
+        let weight = expf(values[index] - values[most])
+        sum += weight
+        sumZ += weight * values[index]
+        for column in 0..<Self.hidden {
+          soft[column] += weight * table[(tokens.lowerBound + index) * Self.hidden + column]
+        }
+      }
+      all += values
+      part.top.append(values[most])
+      part.arg.append(most)
+      part.sumExp.append(sum)
+      part.sumZExp.append(sumZ)
+      part.score?.append(noisy[drawn])
+      part.sample?.append(drawn)
+      part.sampleZ?.append(values[drawn])
+      part.soft? += soft
+    }
+    return (part, all)
+  }
+
+  /// Over the whole vocabulary, in double precision.
+  func check(_ found: HeadOutput, _ row: Int) {
+    let values = self.row(z, row, 0..<Self.vocabulary)
+    let own = self.row(noise, row, 0..<Self.vocabulary)
+    var total = 0.0
+    for value in values { total += exp(Double(value)) }
+    var entropy = 0.0
+    var soft = [Double](repeating: 0, count: Self.hidden)
+    var noisy: [Float] = []
+    for (token, value) in values.enumerated() {
+      let probability = exp(Double(value)) / total
+      entropy -= probability * log(probability)
+      noisy.append(value + own[token])
+      for column in 0..<Self.hidden { soft[column] += probability * Double(table[token * Self.hidden + column]) }
+    }
+    let order = values.indices.sorted { (left: Int, right: Int) -> Bool in
+      values[left] != values[right] ? values[left] > values[right] : left < right
+    }
+    let drawn = best(noisy)
+    XCTAssertEqual(found.argmax[row], order[0])
+    XCTAssertEqual(found.topIds?[row], Array(order.prefix(6)))
+    XCTAssertEqual(found.sample?[row], drawn)
+    XCTAssertEqual(Double(found.logZ[row]), log(total), accuracy: 1e-4)
+    XCTAssertEqual(Double(found.argmaxProbability[row]), exp(Double(values[order[0]])) / total, accuracy: 1e-5)
+    XCTAssertEqual(Double(found.sampleProbability?[row] ?? .nan), exp(Double(values[drawn])) / total, accuracy: 1e-5)
+    XCTAssertEqual(Double(found.entropy[row]), entropy, accuracy: 1e-4)
+    let mixed = found.soft?.floats ?? []
+    for column in 0..<Self.hidden {
+      XCTAssertEqual(Double(mixed[row * Self.hidden + column]), soft[column], accuracy: 1e-5)
+    }
   }
 }

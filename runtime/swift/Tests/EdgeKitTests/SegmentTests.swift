@@ -81,10 +81,11 @@ final class SegmentTests: XCTestCase {
       let segments = try open(recording, format, replay, weightBytes: nil)
       replay.beforeCall(2) { throw EdgeKitError.engineFailed("the device is gone") }
       let first = try XCTUnwrap(recording.passes.first)
-      XCTAssertThrowsError(
-        try first.kind == "prefill"
-          ? segments.denoiser.prefill(first.ids)
-          : { _ = try segments.denoiser.denoise(first.ids, HeadRequest(), soft: nil) }())
+      func run() throws {
+        if first.kind == "prefill" { return try segments.denoiser.prefill(first.ids) }
+        _ = try segments.denoiser.denoise(first.ids, HeadRequest(), soft: nil)
+      }
+      XCTAssertThrowsError(try run())
       XCTAssertEqual(segments.denoiser.prefixLength, 0)
       replay.restart()
       try check(recording, segments.denoiser)
@@ -117,17 +118,19 @@ final class SegmentTests: XCTestCase {
         request.soft = asked.soft ?? false
         request.topK = asked.topK ?? 0
         request.logits = asked.logits ?? false
-        if let noise = try asked.noise.map(recording.tensor) {
+        if let noise = asked.noise.map(recording.tensor) {
           let values = noise.floats
           let width = noise.shape[1]
           request.gumbel = { start, stop in
-            (0..<noise.shape[0]).flatMap { values[($0 * width + start)..<($0 * width + stop)] }
+            var part: [Float] = []
+            for row in 0..<noise.shape[0] { part += values[(row * width + start)..<(row * width + stop)] }
+            return part
           }
         }
         let found =
           pass.kind == "project"
           ? try denoiser.project(request)
-          : try denoiser.denoise(pass.ids, request, soft: try pass.soft.map(recording.tensor))
+          : try denoiser.denoise(pass.ids, request, soft: pass.soft.map(recording.tensor))
         try compare(found, try XCTUnwrap(pass.output).mapValues(recording.tensor))
       }
     }
