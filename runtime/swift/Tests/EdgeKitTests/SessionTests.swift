@@ -53,7 +53,8 @@ final class SessionTests: XCTestCase {
     remote.allow(200)
     let events = try await second.value
     XCTAssertEqual(events.count, 102)
-    XCTAssertEqual(remote.eventsGiven, 3 + 100)
+    // The first may have been stopped at its second step or at its third.
+    XCTAssertTrue([102, 103].contains(remote.eventsGiven), "\(remote.eventsGiven)")
   }
 
   func testLeavingTheLoopStopsToo() async throws {
@@ -140,17 +141,18 @@ final class SessionTests: XCTestCase {
 
   func testClosingStopsWhatRunsAndReleasesTheEngine() async throws {
     let remote = FakeEngine.Remote()
-    let session = try await fakeSession(remote, steps: 100)
+    let session = try await fakeSession(remote, steps: .max)
     let task = Task { try await collect(session.generate([1])) }
-    remote.allow(1)
-    let began = await eventually { remote.eventsGiven == 1 }
+    let steps = Task {
+      while !Task.isCancelled {
+        remote.allow(1)
+        try? await Task.sleep(for: .milliseconds(1))
+      }
+    }
+    let began = await eventually { remote.eventsGiven > 0 }
     XCTAssertTrue(began)
-    let closing = Task { await session.close() }
-    // Until the closed session refuses, the stop may not have been asked for.
-    let refused = await eventually { (try? await collect(session.generate([]))) == nil }
-    XCTAssertTrue(refused)
-    remote.allow(1)
-    await closing.value
+    await session.close()
+    steps.cancel()
     do {
       _ = try await task.value
       XCTFail("no error")

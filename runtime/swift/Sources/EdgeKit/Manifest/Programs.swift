@@ -168,7 +168,7 @@ public struct PackagePrograms: Codable, Sendable, Equatable {
     /// Files of the bundle that belong to it.
     public var files: [String]
     /// Runs that it holds.
-    public var parts: [String]
+    public var parts: [String]?
     public var functions: [String: Function]
     /// Of a tile of the vocabulary head: its first token, and how many.
     public var start: Int?
