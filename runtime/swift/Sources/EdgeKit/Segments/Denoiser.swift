@@ -1,0 +1,63 @@
+/// What a denoising loop sees of a model: a canvas goes in, statistics of the scores come out. Full scores (positions
+/// times vocabulary) are hundreds of megabytes, so a loop works on what one pass over tiles of the table can produce.
+///
+/// Not for use by several threads at once.
+public protocol Denoiser: AnyObject {
+  var vocabulary: Int { get }
+  var hiddenSize: Int { get }
+  /// Committed positions whose keys and values are kept.
+  var prefixLength: Int { get }
+
+  /// Forgets the prefix.
+  func reset()
+
+  /// Causal pass over `ids` that appends their keys and values to the prefix. A failure forgets the whole prefix.
+  func prefill(_ ids: [Int]) throws
+
+  /// Bidirectional pass of `ids` behind the prefix. `soft` [ids, hidden] is what the last step gave as
+  /// `HeadOutput.soft`, or nil.
+  func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws -> HeadOutput
+
+  /// What the last `denoise` would have given to this request.
+  func project(_ request: HeadRequest) throws -> HeadOutput
+}
+
+/// What to compute from the scores z = logits / temperature.
+public struct HeadRequest {
+  /// Positions on the canvas, in the order of the results; nil: all.
+  public var rows: [Int]?
+  /// Above 0.
+  public var temperature: Float = 1
+  /// Standard Gumbel noise [rows, stop - start] for the tokens start..<stop, to sample with; a pure function.
+  public var gumbel: ((_ start: Int, _ stop: Int) -> [Float])?
+  public var gumbelScale: Float = 1
+  /// The expected embedding softmax(z) @ table, for self-conditioning.
+  public var soft = false
+  /// The largest scores of every row.
+  public var topK = 0
+  /// All of z.
+  public var logits = false
+
+  public init() {}
+}
+
+/// Statistics of z for R rows. Ties go to the lower token.
+public struct HeadOutput: Sendable {
+  public var argmax: [Int]
+  /// softmax(z) there.
+  public var argmaxProbability: [Float]
+  /// Of softmax(z), in nats.
+  public var entropy: [Float]
+  /// Log of the sum of exp(z).
+  public var logZ: [Float]
+  /// argmax(z + gumbelScale * noise).
+  public var sample: [Int]?
+  public var sampleProbability: [Float]?
+  /// [R, hidden]
+  public var soft: Tensor?
+  /// [R, k] by descending score, k = min(topK, vocabulary).
+  public var topIds: [[Int]]?
+  public var topZ: [[Float]]?
+  /// [R, vocabulary]
+  public var logits: Tensor?
+}

@@ -1,0 +1,133 @@
+import CEdgeKit
+import XCTest
+
+@testable import EdgeKit
+
+/// Generations of real bundles: event for event what `ek_generate` says to Python.
+final class NativeTests: XCTestCase {
+  private func recorded() throws -> [RecordedGeneration] { try Fixtures().decode("generations.json") }
+
+  func testGenerationsAreThoseOfTheCABI() async throws {
+    for expected in try recorded() {
+      let session = try await Session(path: expected.bundle)
+      for _ in 0..<2 {
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+        guard case .done(let statistics) = events.last else { return XCTFail("the last event is not done") }
+        XCTAssertEqual(statistics.plain, expected.statistics)
+      }
+      await session.close()
+    }
+  }
+
+  func testTheSameTokensComeOutOfStreamedWeights() async throws {
+    for expected in try recorded() {
+      let session = try await Session(
+        path: expected.bundle, options: SessionOptions(threads: 1, residentBytes: 0), memoryPressure: nil)
+      let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+      XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+      let statistics = try await session.statistics()
+      XCTAssertEqual(statistics.pinnedBytes, 0)
+      XCTAssertGreaterThan(statistics.bytesRead, 0)
+    }
+  }
+
+  func testMemoryPressureDropsPinsAndTheTokensStay() async throws {
+    for expected in try recorded() {
+      let pressure = ManualMemoryPressure()
+      let session = try await Session(path: expected.bundle, memoryPressure: pressure)
+      let all = try await session.statistics().pinnedBytes
+      XCTAssertGreaterThan(all, 0)
+      for (level, most) in [(MemoryPressure.warning, all / 2), (.critical, 0)] {
+        pressure.send(level)
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+        let statistics = try await session.statistics()
+        XCTAssertLessThanOrEqual(statistics.pinnedBytes, most)
+        XCTAssertGreaterThan(statistics.bytesRead, 0)
+      }
+    }
+  }
+
+  func testADroppedPrefixIsNotContinuedInSilence() async throws {
+    for expected in try recorded() {
+      let pressure = ManualMemoryPressure()
+      let session = try await Session(path: expected.bundle, memoryPressure: pressure)
+      guard try await session.info().causalPrefix else { continue }
+      _ = try await collect(session.generate(expected.prompt, settings: expected.settings))
+      let length = try await session.info().prefixLength
+      XCTAssertGreaterThan(length, 0)
+      pressure.send(.critical)
+      var settings = expected.settings
+      settings.options["continue_prefix"] = true
+      do {
+        _ = try await collect(session.generate([4], settings: settings))
+        XCTFail("no error")
+      } catch let error as EdgeKitError {
+        guard case .invalidState = error else { return XCTFail("\(error)") }
+      }
+      _ = try await collect(session.generate(expected.prompt, settings: expected.settings))
+      _ = try await collect(session.generate([4], settings: settings))
+    }
+  }
+
+  func testAStopIsAtAStepBoundary() async throws {
+    let expected = try XCTUnwrap(try recorded().first { $0.events.count > 4 })
+    let session = try await Session(path: expected.bundle)
+    var seen: [Event] = []
+    for try await event in session.generate(expected.prompt, settings: expected.settings) {
+      seen.append(event)
+      if seen.count == 2 { break }
+    }
+    XCTAssertEqual(seen.map(RecordedEvent.init), Array(expected.events.prefix(2)))
+    let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+    XCTAssertEqual(events.map(RecordedEvent.init), expected.events)
+  }
+
+  func testErrorsOfTheLibraryHaveTheirOwnCases() async throws {
+    let expected = try XCTUnwrap(try recorded().first)
+    do {
+      _ = try await Session(path: expected.bundle, options: SessionOptions(memoryBytes: 1000))
+      XCTFail("no error")
+    } catch let error as EdgeKitError {
+      guard case .budgetExceeded(let text, let bytes) = error else { return XCTFail("\(error)") }
+      XCTAssertGreaterThan(bytes, 1000)
+      XCTAssertTrue(text.contains("memory budget"), text)
+      _ = try await Session(path: expected.bundle, options: SessionOptions(memoryBytes: bytes + (64 << 20)))
+    }
+    let session = try await Session(path: expected.bundle)
+    for (prompt, settings, words) in [
+      ([1 << 40], GenerationSettings(), "vocabulary"),
+      ([5], GenerationSettings(options: ["no_such_option": 1]), "no_such_option"),
+      ([5], GenerationSettings(options: ["temperature": .number(.nan)]), "JSON"),
+      ([5], GenerationSettings(maxNewTokens: -4), "max_new_tokens"),
+    ] {
+      do {
+        _ = try await collect(session.generate(prompt, settings: settings))
+        XCTFail("no error for \(words)")
+      } catch let error as EdgeKitError {
+        guard case .invalidArgument(let text) = error else { return XCTFail("\(error)") }
+        XCTAssertTrue(text.contains(words), text)
+      }
+    }
+  }
+
+  func testBundlesOfOtherFormatsAreRefused() async throws {
+    let names: [String: String] = try Fixtures().decode("bundles.json")
+    for (format, path) in names where format != "native" {
+      do {
+        _ = try await Session(path: path)
+        XCTFail("no error for \(format)")
+      } catch let error as EdgeKitError {
+        guard case .unsupportedBundle(let text) = error else { return XCTFail("\(error)") }
+        XCTAssertTrue(text.contains(format), text)
+      }
+    }
+  }
+
+  func testEveryStatusHasAMessage() {
+    for status in 1...16 {
+      XCTAssertFalse(EdgeKitError(status: ek_status(status)).message.isEmpty)
+    }
+  }
+}

@@ -1,0 +1,259 @@
+"""What the tests of the Swift package compare with: real bundles, generations through the C ABI, and passes
+of models in segments with every call of a function that they make.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import native_generation
+import numpy as np
+from bundles import make_bundle
+from native_bundles import native_bundle
+from native_sampler import OK
+
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.plan import Unit, plan
+from edgekit.runtime.native_session import NativeSession
+from edgekit.runtime.sampling import HeadOutput, HeadRequest, PhiloxNoise
+from edgekit.runtime.session import Session, SessionOptions
+
+Arrays = Mapping[str, np.ndarray]
+#: Families and settings of the recorded generations.
+GENERATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("diffusion_gemma", {"seed": 5, "max_new_tokens": 33, "steps": 4, "options": {"entropy_bound": 2.0}}),
+    ("llada", {"seed": 3, "max_new_tokens": 21, "steps": 5, "options": {"temperature": 0.9}}),
+    ("dream", {"seed": 9, "max_new_tokens": 24, "steps": 6, "options": {"top_p": 0.9, "temperature": 0.8}}),
+]
+PROMPT = [7, 3, 300, 21, 5]
+
+
+def write(folder: Path) -> None:
+    """All fixtures, into `folder`."""
+    bundles: dict[str, str] = {}
+    generations = []
+    for family, settings in GENERATIONS:
+        layers = {"n_layers" if family == "llada" else "num_hidden_layers": 2}
+        bundle = native_bundle(folder / family, family, Scheme("mixed4", 16), **layers)
+        bundles["native"] = str(bundle)
+        generations.append(_generation(bundle, settings))
+    bundles["onnx"] = str(make_bundle(folder / "onnx", "llada", n_layers=1))
+    segments = {}
+    for name, recorded in (*_mlx(folder), *_packages(folder)):
+        recorded.save(folder, name)
+        segments[name] = recorded.format
+        bundles[recorded.format] = str(recorded.bundle)
+    _write_json(folder / "bundles.json", bundles)
+    _write_json(folder / "generations.json", generations)
+    _write_json(folder / "segments.json", segments)
+    _write_json(folder / "plans.json", list(_plans()))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _generation(bundle: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    with NativeSession(bundle, SessionOptions(threads=2)) as session:
+        outcome = native_generation.generate(session, PROMPT, **settings)
+    assert outcome.status == OK, outcome.message
+    assert outcome.stats is not None
+    return {
+        "bundle": str(bundle), "prompt": PROMPT, "seed": settings["seed"],
+        "max_new_tokens": settings["max_new_tokens"], "steps": settings["steps"],
+        "options": settings["options"], "statistics": outcome.stats, "events": list(_events(outcome.events)),
+    }  # fmt: skip
+
+
+def _events(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    committed = 0
+    for event in events:
+        plain = {"kind": event[0], "canvas": 0, "step": 0, "start": 0, "ids": [], "accepted": []}
+        if event[0] == "draft":
+            plain |= dict(zip(("canvas", "step", "start", "ids", "accepted"), event[1:], strict=True))
+        elif event[0] == "committed":
+            plain |= {"canvas": event[1], "ids": event[2], "start": committed}
+            committed += len(event[2])
+        yield plain
+
+
+def _plans() -> Iterator[dict[str, Any]]:
+    """Residency plans of the Python planner, for units as sessions make them."""
+    rng = np.random.default_rng(11)
+    for case in range(40):
+        sizes = rng.integers(1, 9, int(rng.integers(1, 30))) * int(rng.choice([1, 1 << 20]))
+        groups = [str(rng.choice(["layer", "expert", "head", "dense small"])) for _ in sizes]
+        units = [Unit(f"unit.{i}", int(n), g) for i, (n, g) in enumerate(zip(sizes, groups, strict=True))]
+        ahead = 3 if "expert" in groups else 2
+        least = min(
+            sum(u.nbytes for u in units), sum(sorted((u.nbytes for u in units), reverse=True)[:ahead])
+        )
+        budget = least + int(rng.integers(0, sum(u.nbytes for u in units) + 1)) - (1 if case % 7 == 0 else 0)
+        listed = [{"name": u.name, "bytes": u.nbytes, "group": u.group} for u in units]
+        row = {"units": listed, "budget": budget, "pinned": None, "ahead": 0, "needed": least}
+        if budget >= least:
+            made = plan(units, budget, ring_units=ahead)
+            row |= {"pinned": sorted(made.pinned), "ahead": made.ring_bytes}
+        yield row
+
+
+@dataclass
+class Recording:
+    """Passes of a session, and the calls that its engine made. Arrays lie in one file of numbers, float32 and
+    int64 side by side.
+    """
+
+    bundle: Path
+    format: str
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
+
+    def array(self, array: np.ndarray) -> dict[str, Any]:
+        """Where a copy of the array lies. Weights, which the bundle holds, are a sum of their bytes."""
+        kind = {"f": np.float32, "i": np.int64, "u": np.int64}[array.dtype.kind]
+        entry = {"dtype": kind.__name__, "shape": list(array.shape), "offset": len(self.data)}
+        self.data += np.ascontiguousarray(array, kind).tobytes()
+        return entry
+
+    def save(self, folder: Path, name: str) -> None:
+        (folder / f"{name}.bin").write_bytes(self.data)
+        record = {"bundle": str(self.bundle), "passes": self.passes, "calls": self.calls}
+        _write_json(folder / f"{name}.json", record)
+
+    def run(self, session: Session, seed: int) -> None:
+        """A prefix of two chunks where the family has one, a canvas, the same with soft embeddings and noise,
+        and another look at some of its rows.
+        """
+        rng = np.random.default_rng(seed)
+        model, vocab = session.model, session.vocab_size
+        prompt, canvas = rng.integers(0, vocab, 21), rng.integers(0, vocab, 13)
+        if model.causal_prefix:
+            for part in (prompt[:8], prompt[8:]):
+                session.prefill(part)
+                self.passes.append({"kind": "prefill", "ids": part.tolist()})
+        noise = PhiloxNoise(seed)
+        soft = model.self_conditioning
+        first = session.denoise(canvas, HeadRequest(temperature=0.8, soft=soft))
+        self._say("denoise", canvas, {"temperature": 0.8, "soft": soft}, first)
+        draw = noise.gumbel(13, vocab)
+        request = HeadRequest(temperature=0.7, gumbel=draw, gumbel_scale=0.5, soft=soft, top_k=5, logits=True)
+        second = session.denoise(canvas[::-1].copy(), request, first.soft)
+        asked = {"temperature": 0.7, "gumbel_scale": 0.5, "soft": soft, "top_k": 5, "logits": True}
+        asked["noise"] = self.array(draw(0, vocab))
+        self._say("denoise", canvas[::-1], asked, second, first.soft)
+        rows = np.array([3, 0, 3, 12])
+        third = session.project(HeadRequest(rows=rows, temperature=1.5))
+        self._say("project", [], {"temperature": 1.5, "rows": rows.tolist()}, third)
+
+    def _say(
+        self,
+        kind: str,
+        ids: Any,
+        request: dict[str, Any],
+        output: HeadOutput,
+        soft: np.ndarray | None = None,
+    ) -> None:
+        found = {name: self.array(value) for name, value in vars(output).items() if value is not None}
+        self.passes.append({
+            "kind": kind, "ids": [int(i) for i in ids], "request": request, "output": found,
+            "soft": None if soft is None else self.array(soft),
+        })  # fmt: skip
+
+
+def _mlx(folder: Path) -> Iterator[tuple[str, Recording]]:
+    try:
+        import mlx.core  # noqa: F401
+    except ImportError:
+        return
+    shapes: dict[str, dict[str, Any]] = {
+        "diffusion_gemma": {"intermediate_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2},
+        "llada": {"n_layers": 2, "n_kv_heads": 2},
+    }
+    for family, shape in shapes.items():
+        bundle = make_bundle(
+            folder / f"mlx-{family}", family, Scheme("mixed4", 32), program_format="mlx", **shape
+        )
+        recording = Recording(bundle, "mlx")
+        with Session(bundle) as session:
+            engine: Any = session._engine
+            plain = engine._function
+
+            def function(name: str, entry: dict[str, Any], plain: Any = plain) -> Callable[..., Any]:
+                return _recorded(recording, name, entry, plain(name, entry))  # noqa: B023
+
+            engine._function = function
+            recording.run(session, seed=len(family))
+        yield f"mlx-{family}", recording
+
+
+def _recorded(recording: Recording, name: str, entry: dict[str, Any], call: Any) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        outputs = call(*arguments)
+        inputs = []
+        for wanted, array in zip(entry["inputs"], arguments, strict=True):
+            if wanted["name"].startswith("w."):
+                import mlx.core as mx
+
+                total = int(np.array(array.view(mx.uint8), np.int64).sum())
+                inputs.append({"name": wanted["name"], "byte_sum": total})
+            else:
+                inputs.append({"name": wanted["name"], "array": recording.array(np.array(array))})
+        given = [
+            {"name": o["name"], "array": recording.array(np.array(a))}
+            for o, a in zip(entry["outputs"], outputs, strict=True)
+        ]
+        recording.calls.append({"unit": "", "function": name, "inputs": inputs, "outputs": given})
+        return outputs
+
+    return run
+
+
+def _packages(folder: Path) -> Iterator[tuple[str, Recording]]:
+    """Bundles in packages, computed by the reference layers."""
+    from package_bundles import ReferenceExecutor, random_packages
+
+    cases: dict[str, tuple[str, list[tuple[int, int]], dict[str, Any]]] = {
+        "packages-gemma": ("diffusion_gemma", [(16, 0), (16, 32), (16, 64)],
+                           {"num_hidden_layers": 3, "moe_intermediate_size": 32}),
+        "packages-llada": ("llada", [(16, 0), (64, 0)], {"n_layers": 3, "layers_per_package": 1}),
+    }  # fmt: skip
+    for name, (family, lengths, options) in cases.items():
+        bundle, model = random_packages(folder / name, family, lengths, **options)
+        recording = Recording(bundle, "coreml")
+        executor = ReferenceExecutor(model, bundle)
+        with Session(bundle, None, _RecordingExecutor(executor, bundle, recording)) as session:
+            recording.run(session, seed=len(name))
+        yield name, recording
+
+
+class _RecordingExecutor:
+    def __init__(self, executor: Any, bundle: Path, recording: Recording) -> None:
+        self.name, self._executor, self._bundle, self._recording = executor.name, executor, bundle, recording
+
+    def open(self, path: Path, functions: Sequence[str]) -> Any:
+        return _RecordingModel(self._executor.open(path, functions), path.stem, self._recording)
+
+
+class _RecordingModel:
+    def __init__(self, model: Any, unit: str, recording: Recording) -> None:
+        self._model, self._unit, self._recording = model, unit, recording
+
+    def call(self, function: str, inputs: Arrays) -> Arrays:
+        outputs: Arrays = self._model.call(function, inputs)
+        record = self._recording.array
+        given = [
+            [{"name": name, "array": record(array)} for name, array in side.items()]
+            for side in (inputs, outputs)
+        ]
+        self._recording.calls.append(
+            {"unit": self._unit, "function": function, "inputs": given[0], "outputs": given[1]}
+        )
+        return outputs
+
+    def close(self) -> None:
+        self._model.close()
