@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError
 
@@ -20,7 +21,8 @@ class Target:
     """What an export for a device family uses unless the user says otherwise.
 
     `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
-    `since` names the formats for the newest systems, each with the first version of the system that has it.
+    `since` names the formats for the newest systems, each with the first version of the system that has it;
+    `describe` the module whose `describe(folder)` adds to a finished bundle what its users need besides.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Target:
     preset: str
     group_size: int
     since: Mapping[str, int] = field(default_factory=dict)
+    describe: str | None = None
 
     def format(self, wanted: str | None = None, minimum_os: str | None = None) -> str:
         """The wanted format, or the target's own for systems from version `minimum_os` on. Raises
@@ -40,6 +43,11 @@ class Target:
             )
         newest = [f for f, first in self.since.items() if _major(minimum_os) >= first]
         return wanted or (newest or self.formats)[0]
+
+    def finish(self, folder: Path) -> None:
+        """Add to the bundle in `folder` what the target brings besides. Raises EdgekitError."""
+        if self.describe is not None:
+            importlib.import_module(self.describe).describe(folder)
 
 
 def _major(version: str | None) -> int:

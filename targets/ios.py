@@ -1,14 +1,40 @@
-"""iPhones and iPads: Core ML, from iOS 27 on Core AI, on the Neural Engine and the GPU."""
+"""iPhones and iPads: Core ML, from iOS 27 on Core AI, on the Neural Engine and the GPU; the native core on
+the processor.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from edgekit.targets import Target
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Devices of one memory size. `budget_bytes` is what a model may use there: the limit at which the system
+    ends an application, less a margin for the application itself.
+    """
+
+    name: str
+    budget_bytes: int
+    source: str
+
+
+#: Limits with the increased-memory-limit entitlement where nothing else is said, from public reports.
+TIERS = (
+    Tier("8 GB iPhone, no entitlement", 2_000_000_000, "limit of 3 GB measured on iPhone 15 Pro"),
+    Tier("8 GB iPad", 2_500_000_000, "limit of 3 GB measured on iPadOS 26.4"),
+    Tier("8 GB iPhone", 5_000_000_000, "limit of 6 GB measured on iPhone 15 Pro"),
+    Tier("12 GB iPhone", 7_000_000_000, "estimated: no public measurement"),
+    Tier("16 GB iPad", 11_000_000_000, "limit of 12 GB measured on iPad Pro M1"),
+)
 
 TARGET = Target(
     name="ios",
-    summary="iPhones and iPads: Core ML or Core AI on the Neural Engine and the GPU",
-    formats=("coreml", "coreai"),
+    summary="iPhones and iPads: Core ML or Core AI on the Neural Engine and the GPU, or the native core",
+    formats=("coreml", "coreai", "native"),
     preset="mixed4",
     group_size=32,
     since={"coreai": 27},
+    describe="edgekit.targets.ios_folder",
 )

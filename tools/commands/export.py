@@ -119,6 +119,7 @@ def command(
                     precision=precision, packaging=packaging,
                 )  # fmt: skip
                 result = export(path, folder, options, steps)
+                chosen.finish(folder)
     except KeyboardInterrupt:
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
     if as_json:
@@ -163,7 +164,7 @@ def _show(result: ExportResult, target: str, seconds: float) -> None:
     note(f"done in {seconds:.1f} s")
     click.echo(f"\n{result.path}  {size(result.weights_bytes)} of weights")
     if target == "ios":
-        click.echo(f"next: {command_line('verify', result.path)}, then copy it into an app")
+        click.echo(f"next: {command_line('verify', result.path)}; its README.md says how an app uses it")
     else:
         click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
 

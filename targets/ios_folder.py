@@ -1,0 +1,148 @@
+"""What a bundle for iOS brings besides itself: README.md, which says how an application uses it, and
+Info.json with the sizes per tier of devices.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.files import write_atomic
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.memory import needs, residency
+from edgekit.targets.ios import TIERS, Tier
+
+README_FILE, INFO_FILE = "README.md", "Info.json"
+
+_SESSION = """\
+let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
+let session = try await Session(path: path, options: SessionOptions(memoryBytes: 1_500_000_000))
+for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
+  if case .committed(let part) = event {{ print(part.tokens) }}
+}}"""
+_PASSES = {
+    "coreml": """\
+let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
+let bundle = try EdgeKit.Bundle(path: path)
+let packages = CoreMLPackages(bundle: bundle)
+let model = try Segments(bundle: bundle, executor: packages, weightBytes: 800_000_000)
+let scores = try model.denoiser.denoise(canvas, HeadRequest(), soft: nil)  // one denoising step""",
+    "coreai": """\
+let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
+let bundle = try EdgeKit.Bundle(path: path)
+let packages = YourPackageExecutor(bundle: bundle)  // opens .aimodel assets with Core AI
+let model = try Segments(bundle: bundle, executor: packages, weightBytes: 800_000_000)
+let scores = try model.denoiser.denoise(canvas, HeadRequest(), soft: nil)  // one denoising step""",
+}
+_GENERATES = "Whole generations run through the native core."
+_SINGLE_PASSES = """\
+These are single passes; the Swift package's README says what whole generations need. A bundle that generates
+is made by `edgekit export --target ios --format native`."""
+_NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
+
+_README = """\
+# {name}
+
+{model}, quantized with {preset}, format {format}, from {systems} on: {download} to download. Made by edgekit.
+
+Drag this folder into an Xcode project as a folder reference (or download it at run time), add edgekit's Swift
+package `runtime/swift`, and:
+
+```swift
+import EdgeKit
+import Foundation
+
+{code}
+```
+
+{scope}
+
+| device | memory for the model | weights that stay | read in every step |
+|---|---|---|---|
+{tiers}
+
+Activations take {activations} of that memory, a prefix up to {prefix}. {info} has the figures in bytes, and
+the sources of the limits. More than the default limit takes the entitlement
+`com.apple.developer.kernel.increased-memory-limit`.
+"""
+
+
+def describe(folder: Path) -> None:
+    """Write README.md and Info.json into a bundle. Raises EdgekitError when the bundle cannot be read."""
+    bundle = Bundle.open(folder)
+    facts = info(bundle)
+    write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
+    write_atomic(folder / README_FILE, readme(folder.resolve().name, facts).encode())
+
+
+def info(bundle: Bundle) -> dict[str, Any]:
+    """Sizes in bytes: of the download, its packages, and what stays in memory and is read per denoising step
+    on each tier.
+    """
+    manifest, packages = bundle.manifest, bundle.packages
+    with bundle.open_weights() as file:
+        canvas = bundle.model.canvas_length or 256
+        # The budget of a tier is the model's alone.
+        wanted = replace(needs(bundle, file, 2048, canvas), process=0)
+
+        def tier(known: Tier) -> dict[str, Any]:
+            row: dict[str, Any] = asdict(known)
+            try:
+                plan = residency(bundle, file, wanted, known.budget_bytes, None)
+            except BudgetExceeded as error:
+                return row | {"runs": False, "needed_bytes": error.needed_bytes}
+            kept, streamed = plan.pinned_bytes, plan.streamed_bytes
+            return row | {"runs": True, "resident_bytes": kept, "bytes_per_step": streamed}
+
+        found: dict[str, Any] = {
+            "model": bundle.model.family,
+            "format": manifest.programs["format"],
+            "quantization": manifest.quantization["preset"],
+            "download_bytes": manifest.weights.size + sum(e.size for e in manifest.files.values()),
+            "canvas": canvas,
+            "activation_bytes": wanted.activations,
+            "prefix_bytes": wanted.prefix,
+        }
+        if packages is not None:
+            found |= {
+                "minimum_os": dict(packages.minimum_os),
+                "precision": packages.precision,
+                "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
+                "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
+            }
+        return found | {"tiers": [tier(known) for known in TIERS]}
+
+
+def readme(name: str, facts: dict[str, Any]) -> str:
+    """README.md of a bundle in folder `name`."""
+    native = facts["format"] == "native"
+    return _README.format(
+        name=name,
+        model=facts["model"],
+        preset=facts["quantization"],
+        format=facts["format"],
+        systems="iOS {ios} and macOS {macos}".format(**facts.get("minimum_os", _NATIVE_SYSTEMS)),
+        download=_gb(facts["download_bytes"]),
+        code=(_SESSION if native else _PASSES[facts["format"]]).format(name=name),
+        scope=_GENERATES if native else _SINGLE_PASSES,
+        tiers="\n".join(_tier_row(tier) for tier in facts["tiers"]),
+        activations=_gb(facts["activation_bytes"]),
+        prefix=_gb(facts["prefix_bytes"]),
+        info=INFO_FILE,
+    )
+
+
+def _tier_row(tier: dict[str, Any]) -> str:
+    first = f"| {tier['name']} | {_gb(tier['budget_bytes'])} | "
+    if not tier["runs"]:
+        return f"{first}does not run: needs {_gb(tier['needed_bytes'])} | |"
+    return f"{first}{_gb(tier['resident_bytes'])} | {_gb(tier['bytes_per_step'])} |"
+
+
+def _gb(count: int) -> str:
+    if count == 0:
+        return "nothing"
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
