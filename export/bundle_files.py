@@ -96,9 +96,11 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         }
 
     tables = {"embedding": table("embedding")}
-    # Packages of a head have rows of their own, which their entries say.
-    if architecture.head is not None and formats.optional(contents.format, "open_store") is None:
+    if architecture.head is not None:
         tables["head"] = table("head")
+        if formats.optional(contents.format, "open_store") is not None:
+            # Packages of a head have rows of their own, which their entries say.
+            del tables["head"]["runs"], tables["head"]["starts"]
     return {
         "family": architecture.family,
         "hidden_size": architecture.hidden_size,

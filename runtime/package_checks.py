@@ -4,13 +4,15 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import EdgekitError, MalformedFile
 from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.packages import Function, Package, Packages
 
+_ARRAY = re.compile(r"NDArray \((\w+), (\d+(?: × \d+)*)\)")
 #: A port as far as both sides can tell it: element type and shape.
 _Described = Mapping[str, tuple[str, tuple[int, ...]]]
 #: The functions of a package: what each takes and gives, by name.
@@ -18,7 +20,8 @@ _Functions = Mapping[str, tuple[_Described, _Described]]
 
 
 def damage(bundle: Path, packages: Packages, package: Package) -> str:
-    """What is wrong with a package, empty for nothing.
+    """What is wrong with a package, empty for nothing. Its bytes must be as they were written: Core AI ends
+    the process over an asset that it cannot parse.
 
     Raises:
         EngineUnavailable: what reads packages of the format is not installed.
@@ -51,7 +54,9 @@ def _difference(function: Function, inputs: _Described, outputs: _Described) -> 
         for port in ports.values():
             dtype, shape = found[port.name]
             if (dtype, shape) != (port.dtype, port.shape):
-                return f"{side} {port.name} is {dtype} {list(shape)}, declared {port.dtype} {list(port.shape)}"
+                return (
+                    f"{side} {port.name} is {dtype} {list(shape)}, declared {port.dtype} {list(port.shape)}"
+                )
     return ""
 
 
@@ -85,4 +90,23 @@ def _coreai(path: Path) -> _Functions:
         from coreai.authoring import AIModelAsset
     except ImportError as error:
         raise EngineUnavailable(f"reading packages of Core AI takes coreai-core ({error})") from error
-    raise NotImplementedError
+    try:
+        summary = AIModelAsset.load(path).summary(include_statistics=False)
+    except RuntimeError as error:
+        raise MalformedFile(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if summary is None:
+        raise MalformedFile(f"{path} holds no program")
+
+    def described(rows: list[tuple[str, str]]) -> _Described:
+        found = {}
+        for name, text in rows:  # such as "NDArray (Float32, 128 × 192)"
+            match = _ARRAY.fullmatch(text)
+            if match is None:
+                raise MalformedFile(f"{path}: {name} is {text}, no array of fixed size")
+            found[name] = match[1].lower(), tuple(int(size) for size in match[2].split(" × "))
+        return found
+
+    return {
+        name: (described(summary.function_inputs(name)), described(summary.function_outputs(name)))
+        for name in summary.function_names
+    }

@@ -15,7 +15,7 @@ from torch import Tensor
 from edgekit.export import formats, ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions, _embedding_dtype, export
 from edgekit.export.quantize import Scheme, choose, quantize_weights
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
@@ -49,7 +49,8 @@ def quantized_reference(checkpoint: Path, scheme: Scheme, program_format: str = 
     store them.
     """
     source = Checkpoint.open(checkpoint)
-    arch = architecture(source.config)
+    # The stored type rounds the embedding's scale.
+    arch = architecture(source.config, _embedding_dtype(source))
     storable = formats.optional(formats.load(program_format), "storable")
     choices = storable(arch, scheme, choose(arch, scheme))
     return ReferenceModel(arch, quantize_weights(arch, load_float_weights(arch, source), choices)).eval()

@@ -14,8 +14,8 @@ import bundles
 import numpy as np
 import pytest
 import torch
-from reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
 from reference_denoiser import ReferenceDenoiser
+from reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
 
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from edgekit.tools.text import size, visible
 if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan
     from edgekit.flashload.reader import FlashFile
-    from edgekit.runtime.bundle import Bundle, Model
+    from edgekit.runtime.bundle import Bundle
 
 #: Where `export` writes its report on every matrix.
 REPORT_FILE = "quantization.json"
@@ -68,7 +69,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "family": model.family,
             "name": manifest.provenance.get("checkpoint"),
             "layers": len(model.layers),
-            "experts": max(len(layer.experts) for layer in model.layers),
+            "experts": max(len(layer.get("experts", ())) for layer in manifest.layers),
             "hidden_size": model.hidden_size,
             "vocab_size": model.vocab_size,
             "canvas_length": model.canvas_length,
@@ -88,25 +89,71 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "format": manifest.programs.get("format"),
             "layout": manifest.programs.get("layout"),
             "names": list(manifest.programs.get("entries", {})),
-        },
-        "layers": _layers(model, file),
+        }
+        | _package_facts(bundle),
+        "layers": _layers(bundle, file),
         "sampler": manifest.sampler,
         "provenance": manifest.provenance,
     }
 
 
-def _layers(model: Model, file: FlashFile) -> list[dict[str, Any]]:
+def _package_facts(bundle: Bundle) -> dict[str, Any]:
+    """What there is to say of packages, one by one."""
+    packages = bundle.packages
+    if packages is None:
+        return {}
+    bits = _package_bits(bundle)
+    return {
+        "precision": packages.precision,
+        "minimum_os": dict(packages.minimum_os),
+        "packages": [
+            {
+                "name": name,
+                "kind": package.kind,
+                "layers": [i for i, layer in enumerate(bundle.model.layers) if layer.run == name],
+                "rows": package.rows,
+                "bytes": package.nbytes,
+                "bits_per_weight": bits.get(name),
+                "functions": [{"name": f.name, "t": f.t, "p": f.p} for f in package.functions],
+            }
+            for name, package in packages.entries.items()
+        ],
+    }
+
+
+def _package_bits(bundle: Bundle) -> dict[str, float]:
+    """Bits per weight of the matrices in each package, scales included."""
+    sums: dict[str, tuple[int, int]] = {}
+    packages = bundle.packages
+    assert packages is not None
+    heads = {row["name"]: row for row in _tensors(bundle) if row["name"] in ("embedding", "head")}
+    for row in _tensors(bundle):
+        unit, _, rest = row["name"].partition(".")
+        if unit == "layers":
+            unit = bundle.model.layers[int(rest.partition(".")[0])].run
+        stored, weights = sums.get(unit, (0, 0))
+        sums[unit] = stored + row["stored_bytes"], weights + math.prod(row["shape"])
+    table = sums.get("head" if "head" in heads else "embedding")
+    found = {name: 8 * stored / weights for name, (stored, weights) in sums.items() if name in packages}
+    if table is not None:
+        found |= {tile.name: 8 * table[0] / table[1] for tile in packages.head}
+    return found
+
+
+def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
+    """Layers in packages have no size of their own there."""
+    packaged = bundle.packages is not None
     return [
         {
-            "program": layer.program,
-            "bytes": file.run(layer.run).length,
-            "experts": len(layer.experts),
-            "expert_bytes": sum(file.run(e).length for e in layer.experts),
+            "program": str(entry.get("program", layer.program)),
+            "bytes": None if packaged else file.run(layer.run).length,
+            "experts": len(entry.get("experts", ())),
+            "expert_bytes": None if packaged else sum(file.run(e).length for e in layer.experts),
             "kv_heads": layer.kv_heads,
             "head_dim": layer.head_dim,
             "window": layer.window,
         }
-        for layer in model.layers
+        for layer, entry in zip(bundle.model.layers, bundle.manifest.layers, strict=True)
     ]
 
 
@@ -117,7 +164,11 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
     from edgekit.runtime.text import Tokenizer
 
     options = SessionOptions()
-    canvas = bundle.model.canvas_length or options.canvas
+    positions, canvas = options.positions, bundle.model.canvas_length or options.canvas
+    if bundle.packages is not None:
+        lengths = bundle.packages.lengths()
+        positions = min(positions, max(p for _, p in lengths))
+        canvas = min(canvas, max(t for t, _ in lengths))
     # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
     tokenizer = Tokenizer(bundle.tokenizer_path)
     wanted: Needs
@@ -130,13 +181,13 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
 
         # Packages are planned for on any system; their own system's runtime is small beside them.
         engine = None if bundle.packages is not None else engines.create(bundle, 1)
-        wanted = needs(bundle, file, options.positions, canvas)
+        wanted = needs(bundle, file, positions, canvas)
         del engine
     planned = residency(bundle, file, wanted, memory_bytes, None)
     del tokenizer
     return {
         "memory_bytes": memory_bytes,
-        "prefix_positions": options.positions if bundle.model.causal_prefix else 0,
+        "prefix_positions": positions if bundle.model.causal_prefix else 0,
         "canvas": canvas,
         "process_bytes": wanted.process + wanted.allowance,
         "prefix_bytes": wanted.prefix,
@@ -202,7 +253,10 @@ def _show(found: dict[str, Any]) -> None:
     for override in quantization.get("overrides", ()):
         click.echo(f"  override {override['pattern']} = {override['bits']} bits")
     _heading(f"programs: {found['programs']['format']} ({found['programs']['layout']})")
-    click.echo("  " + ", ".join(found["programs"]["names"]))
+    if "packages" in found["programs"]:
+        _show_packages(found["programs"])
+    else:
+        click.echo("  " + ", ".join(found["programs"]["names"]))
     _heading("layers")
     _show_layers(found["layers"])
     if "plan" in found:
@@ -241,6 +295,24 @@ def _heading(text: str) -> None:
     click.secho(text, bold=True)
 
 
+def _show_packages(programs: dict[str, Any]) -> None:
+    names = {"ios": "iOS", "macos": "macOS"}
+    systems = [f"{names.get(k, visible(k))} {visible(v)}" for k, v in programs["minimum_os"].items()]
+    click.echo(f"  {visible(programs['precision'])}, for {' and '.join(systems)} or newer")
+    rows = []
+    for package in programs["packages"]:
+        lengths = sorted({(f["t"], f["p"]) for f in package["functions"]})
+        most = f"{lengths[-1][0]} after {lengths[-1][1]}" if lengths[-1][1] else str(lengths[-1][0])
+        bits = package["bits_per_weight"]
+        rows.append(
+            [
+                package["name"], size(package["bytes"]), "-" if bits is None else f"{bits:.2f}",
+                str(len(package["functions"])), most, str(package["rows"] or "-"),
+            ]
+        )  # fmt: skip
+    table(["package", "bytes", "bits per weight", "functions", "most positions", "tokens"], rows)
+
+
 def _show_layers(layers: list[dict[str, Any]]) -> None:
     """One row per stretch of equal layers."""
     rows: list[tuple[int, int, dict[str, Any]]] = []
@@ -253,8 +325,9 @@ def _show_layers(layers: list[dict[str, Any]]) -> None:
         ["layer", "program", "bytes", "experts", "expert bytes", "kv heads", "head dim", "window"],
         [
             [
-                str(first) if first == last else f"{first}-{last}", layer["program"], size(layer["bytes"]),
-                str(layer["experts"] or "-"), size(layer["expert_bytes"]) if layer["experts"] else "-",
+                str(first) if first == last else f"{first}-{last}", layer["program"],
+                "-" if layer["bytes"] is None else size(layer["bytes"]), str(layer["experts"] or "-"),
+                size(layer["expert_bytes"]) if layer["expert_bytes"] else "-",
                 str(layer["kv_heads"]), str(layer["head_dim"]), str(layer["window"] or "-"),
             ]
             for first, last, layer in rows

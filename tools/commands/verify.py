@@ -19,6 +19,8 @@ from edgekit.tools.text import size, visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import Manifest
+    from edgekit.runtime.bundle import Bundle
+    from edgekit.runtime.packages import Packages
 
 _BLOCK_BYTES = 4 << 20
 
@@ -41,11 +43,13 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
     """Check every byte of BUNDLE against its checksums.
 
     Each run of the flash file against its xxh3-64, the whole flash file and every other file against their
-    SHA-256. Prints what is damaged; the exit code is 0 when nothing is, 1 otherwise.
+    SHA-256; of packages also that they have the functions that the manifest declares. Prints what is damaged;
+    the exit code is 0 when nothing is, 1 otherwise.
     """
     path = Path(bundle)
     with Steps("opening", quiet=as_json) as steps:
-        items = list(_check(path, steps))
+        notes: list[str] = []
+        items = list(_check(path, steps, notes))
         surplus = _surplus(path, {i.name for i in items})
     damaged = [i for i in items if i.damage]
     if as_json:
@@ -54,13 +58,14 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
             "ok": not damaged,
             "items": [asdict(i) for i in items],
             "surplus": surplus,
+            "notes": notes,
         }
         click.echo(json.dumps(report))
     else:
         for item in damaged:
             click.echo(f"damaged: {visible(item.name)}: {visible(' '.join(item.damage.splitlines()))}")
-        for name in surplus:
-            note(f"note: {name} is not part of the bundle")
+        for line in (*notes, *(f"{name} is not part of the bundle" for name in surplus)):
+            note(f"note: {line}")
         if damaged:
             click.echo(f"{bundle}: {len(damaged)} of {len(items)} items are damaged; copy or export it again")
         else:
@@ -72,8 +77,10 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
         ctx.exit(DAMAGED)
 
 
-def _check(path: Path, steps: Steps) -> Iterator[Item]:
-    """Every item of the bundle. Raises EdgekitError when there is no bundle at `path`."""
+def _check(path: Path, steps: Steps, notes: list[str]) -> Iterator[Item]:
+    """Every item of the bundle; what could not be checked is added to `notes`. Raises EdgekitError when there
+    is no bundle at `path`.
+    """
     from edgekit.flashload.errors import OpenFailed
     from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry
     from edgekit.runtime.bundle import Bundle
@@ -92,8 +99,32 @@ def _check(path: Path, steps: Steps) -> Iterator[Item]:
     weights = FileEntry(manifest.weights.size, manifest.weights.sha256)
     files = {manifest.weights.file: weights, **manifest.files}
     steps.stage("SHA-256", sum(e.size for e in files.values()))
+    damaged = set()
     for name, entry in files.items():
-        yield Item(name, entry.size, _file_damage(path / name, entry.size, entry.sha256, steps))
+        damage = _file_damage(path / name, entry.size, entry.sha256, steps)
+        damaged |= {name} if damage else set()
+        yield Item(name, entry.size, damage)
+    if bundle.packages is not None:
+        yield from _check_packages(bundle, bundle.packages, damaged, steps, notes)
+
+
+def _check_packages(
+    bundle: Bundle, packages: Packages, damaged: set[str], steps: Steps, notes: list[str]
+) -> Iterator[Item]:
+    """What packages of undamaged files declare. Their bytes count with their files."""
+    from edgekit.runtime.errors import EngineUnavailable
+    from edgekit.runtime.package_checks import damage
+
+    steps.stage("packages", len(packages.entries))
+    for name, package in packages.entries.items():
+        if damaged & set(package.files):
+            continue
+        try:
+            yield Item(f"package {name}", 0, damage(bundle.path, packages, package))
+        except EngineUnavailable as error:
+            notes.append(f"functions of packages were not checked: {error}")
+            return
+        steps.advance(1, name)
 
 
 def _check_runs(weights: Path, manifest: Manifest, steps: Steps) -> Iterator[Item]:

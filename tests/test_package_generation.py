@@ -1,0 +1,140 @@
+"""The trained tiny models, exported to packages and run from prompt to text: Core ML's by the evaluator, Core
+AI's by its runtime. The tokens are those of the PyTorch reference that holds the same codes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import bundles
+import numpy as np
+import pytest
+import torch
+from reference_denoiser import ReferenceDenoiser
+
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.base import Executor
+from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.generation import Generator, Prompt, Settings
+from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise
+from edgekit.runtime.session import Session
+from edgekit.tools.tiny.tasks import draw
+
+TINY = Path(bundles.__file__).parents[1] / "tools" / "tiny"
+SCHEME = Scheme("mixed4", 32)
+#: Lengths that no prompt fits exactly, and chunks across kinds of layers.
+PACKAGING = {"tiny-gemma": Packaging((48, 300), layers_per_chunk=4), "tiny-llada": Packaging((96, 112))}
+SETTINGS = {
+    "tiny-gemma": Settings(max_new_tokens=256, steps=6, seed=1),
+    "tiny-llada": Settings(max_new_tokens=32, steps=8, seed=1),
+}
+Exported = tuple[str, Path, ReferenceModel]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors are tiny: threads that wait for each other take most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def exported(name: str, program_format: str, precision: str, folder: Path) -> Exported:
+    options = ExportOptions(program_format, "ios", SCHEME, precision=precision, packaging=PACKAGING[name])
+    export(TINY / name, folder / name, options)
+    return name, folder / name, bundles.quantized_reference(TINY / name, SCHEME, program_format)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(n, p) for n in PACKAGING for p in ("float32", "float16")],
+    ids=lambda p: "-".join(p),
+)
+def coreml(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    pytest.importorskip("coremltools")
+    name, precision = request.param
+    return exported(name, "coreml", precision, tmp_path_factory.mktemp("coreml"))
+
+
+def check(case: Exported, tasks: list[str], executor: Executor | None, resident: int | None) -> int:
+    """Answers to one prompt of each task; returns how many of them were right."""
+    name, bundle, model = case
+    right = 0
+    with Generator(bundle, executor=executor, resident_bytes=resident) as generator:
+        for task in tasks:
+            example = draw(task, random.Random(f"{task} {name}"), "held-out")
+            options = generator.options(SETTINGS[name])
+            found, expected = (
+                list(itertools.chain(*(e.ids.tolist() for e in events if isinstance(e, Committed))))
+                for events in (
+                    generator.generate(example.prompt, SETTINGS[name]),
+                    generator.sampler.generate(
+                        ReferenceDenoiser(model),
+                        generator.encode(Prompt(example.prompt)),
+                        options,
+                        PhiloxNoise(SETTINGS[name].seed),
+                    ),
+                )
+            )
+            assert found == expected, f"{task}: first difference at {_first_difference(found, expected)}"
+            right += example.check(generator.tokenizer.decode(found))
+    return right
+
+
+def _first_difference(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def test_core_ml_generates_what_the_reference_generates(coreml: Exported) -> None:
+    assert check(coreml, ["copying", "question"], MilExecutor(), None) >= 1
+
+
+def test_core_ml_scores_are_those_of_the_reference(coreml: Exported) -> None:
+    """A canvas of random tokens, where nothing is sure. Another token comes out only where the reference's
+    best two are as close as half precision is to it.
+    """
+    name, bundle, model = coreml
+    packages = Bundle.open(bundle).packages
+    assert packages is not None
+    rng = np.random.default_rng(5)
+    prompt, canvas = rng.integers(16, 512, 41), rng.integers(16, 512, 90)
+    reference = ReferenceDenoiser(model)
+    request = HeadRequest(temperature=0.8, logits=True)
+    with Session(bundle, executor=MilExecutor()) as session:
+        for denoiser in (session, reference):
+            if model.architecture.causal_prefix:
+                denoiser.prefill(prompt)
+        found = session.denoise(canvas, request)
+    expected = reference.denoise(canvas, request)
+    assert found.logits is not None and expected.logits is not None
+    error = np.abs(found.logits - expected.logits).max(1)
+    scale = expected.logits.std(1)
+    if packages.precision == "float32":
+        assert (error < 1e-3 * scale).all()
+    else:
+        # A position whose router was undecided may take other experts; few are.
+        assert np.median(error / scale) < 0.05
+    best = np.sort(expected.logits, 1)[:, -2:]
+    sure = best[:, 1] - best[:, 0] > 2 * error
+    np.testing.assert_array_equal(found.argmax[sure], expected.argmax[sure])
+    assert sure.mean() > 0.9
+
+
+@pytest.mark.parametrize("name", PACKAGING)
+@pytest.mark.parametrize("resident", [None, 0])
+def test_core_ai_generates_what_the_reference_generates(
+    name: str, resident: int | None, tmp_path: Path
+) -> None:
+    """By its own runtime; with nothing resident every package is loaded in every pass."""
+    pytest.importorskip("coreai.authoring")
+    case = exported(name, "coreai", "float32", tmp_path)
+    tasks = ["copying", "json"] if resident is None else ["question"]
+    assert check(case, tasks, None, resident) >= 1
