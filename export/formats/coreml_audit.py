@@ -45,7 +45,7 @@ def weights(package: Package) -> dict[str, Weight]:
     for name in package.functions:
         function = package.function(name)
         own = {
-            output: Weight(constant, None)
+            output.removesuffix("_weight"): Weight(constant, None)
             for output, constant in function.constants.items()
             if output.startswith("w_") and len(constant.shape) > 1
         }

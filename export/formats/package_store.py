@@ -112,7 +112,7 @@ class PackageStore:
         except OSError as error:
             self.close()
             raise self._failed("cannot go on", error) from error
-        except Exception:
+        except BaseException:
             self.close()
             raise
 

@@ -1,0 +1,327 @@
+"""The files of a Core ML bundle: stamped packages against converted ones, stored codes against the
+quantizer's, interrupted exports, and what is refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints import write_checkpoint
+from click.testing import CliRunner
+from coreml_bundles import SMALL, make_bundle, options
+
+from edgekit.export import formats
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.formats import packaging
+from edgekit.export.formats.packaged_format import PackagedBundle
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.stamp import Region, Stamped, Template, locate
+from edgekit.export.models import architecture
+from edgekit.export.pipeline import export
+from edgekit.export.quantize import Override, Scheme, choose, matrix_name, quantize_matrix
+from edgekit.export.weights import full_name, load_float_weights
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
+from edgekit.runtime.mil import Constant, Package
+from edgekit.tools.cli import main
+
+ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
+from coremltools.converters.mil.converter import mil_convert  # noqa: E402
+from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
+
+from edgekit.export.formats import coreml, package_content  # noqa: E402
+from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
+from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
+
+LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
+
+
+def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> PackagedBundle:
+    """The format for the checkpoint in `folder`."""
+    source = Checkpoint.open(folder)
+    arch = architecture(source.config)
+    form: Any = formats.load("coreml", precision, cut)
+    bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
+    return bundle
+
+
+# --- what is stored ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "precision"),
+    [("diffusion_gemma", "mixed4", "float16"), ("llada", "int4", "float32"), ("dream", "bf16", "float16")],
+)
+def test_stamped_packages_equal_converted_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
+) -> None:
+    """coremltools converts the same programs with the weights as constants, and writes its own weight file:
+    operations, constants and descriptions are to be the same.
+    """
+    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
+    bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
+    form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
+    packages = [Stamped(bundle / f"packages/{p.name}.mlpackage", form.template(p)) for p in form.packages]
+    made: list[CoremlGraph] = []
+
+    class WithWeights(CoremlGraph):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        def values(self, stored: Any) -> np.ndarray:
+            kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
+            parts = self.stored[stored.name].parts
+            if not parts:
+                return np.zeros(stored.shape, kind)
+            data = np.concatenate([packages[len(made) - 1].read(part) for part in parts])
+            if stored.dtype.bits == 4:
+                low, high = (data << 4).view(np.int8) >> 4, data.view(np.int8) >> 4
+                data = np.stack([low, high], -1).reshape(-1)
+            return data.view(kind.newbyteorder("=")).reshape(stored.shape).astype(kind)
+
+    for package, stamped in zip(form.packages, packages, strict=True):
+        package_content.build(WithWeights(), form.programs, package, form.lengths, precision)
+        program = made[-1].program
+        program.skip_all_passes = program.export_as_multifunction = True
+        converted = mil_convert(
+            program, "milinternal", "mlprogram", ct.ComputeUnit.CPU_ONLY,
+            specification_version=9, skip_model_load=True,
+        )  # fmt: skip
+        converted.save(str(tmp_path / "converted.mlpackage"))
+        ours, theirs = Package(stamped.path), Package(tmp_path / "converted.mlpackage")
+        assert ours.specification_version == theirs.specification_version
+        assert dict(ours.functions) == dict(theirs.functions)
+        assert ours.default_function == theirs.default_function
+        for name in ours.functions:
+            for what, own in described(ours, name).items():
+                assert own == described(theirs, name)[what], what
+        # coremltools reads our weight file.
+        spec = ct.utils.load_spec(str(stamped.path))
+        weights = stamped.path / "Data/com.apple.CoreML/weights"
+        ct.converters.mil.frontend.milproto.load.load(spec, spec.specificationVersion, str(weights))
+
+
+def described(package: Package, name: str) -> dict[str, Any]:
+    """A function with the values of its constants."""
+    function = package.function(name)
+
+    def value(binding: Any) -> Any:
+        if not isinstance(binding, Constant):
+            return binding.name
+        return (
+            str(binding.type),
+            binding.text() if binding.dtype.name == "string" else binding.all().tobytes(),
+        )
+
+    return {
+        "opset": function.opset,
+        "inputs": function.inputs,
+        "outputs": function.outputs,
+        **{f"constant {n}": value(c) for n, c in function.constants.items()},
+        "operations": [
+            (o.type, o.name, o.outputs, {k: [value(b) for b in v] for k, v in o.inputs.items()})
+            for o in function.operations
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "precision"),
+    [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
+     ("dream", "bf16", "float32")],
+)  # fmt: skip
+def test_stored_codes_are_the_quantizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
+) -> None:
+    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    scheme = Scheme(preset, 32)
+    cut = Packaging(LENGTHS[family], layers_per_chunk=2)
+    bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
+    source = Checkpoint.open(tmp_path / "checkpoint")
+    arch = architecture(source.config)
+    choices, floats = choose(arch, scheme), load_float_weights(arch, source)
+    expected = {}
+    for unit, spec in arch.weights():
+        if spec.role != "float":
+            value = floats[full_name(unit, spec)]
+            value = value[int(unit.rsplit(".", 1)[1])] if ".experts." in unit else value
+            choice = choices[matrix_name(unit, spec)]
+            expected[matrix_name(unit, spec)] = quantize_matrix(value, choice.bits, choice.group_size)
+    expected.setdefault("head", expected["embedding"])
+    half = torch.float16 if precision == "float16" else torch.float32
+    found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
+    assert found.keys() == expected.keys()
+    for name, matrix in found.items():
+        want = expected[name]
+        assert matrix.bits == want.bits
+        if want.scales is None:
+            kept = want.weight if name == "embedding" else want.weight.to(half).float()
+            assert torch.equal(matrix.weight, kept), name
+            continue
+        assert torch.equal(matrix.weight, want.weight), name
+        scales = want.scales[:, None]
+        scales = scales if want.group_scales is None else scales * want.group_scales.float()
+        kept = scales if name == "embedding" else scales.to(half).float()
+        assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    scheme = Scheme("mixed4", 32)
+    bundle = make_bundle(tmp_path, "llada", scheme, "float16", Packaging((8,)), **SMALL["llada"])
+    before = {m.name: m for m in stored_matrices(bundle)}
+    form = fitted(tmp_path / "checkpoint", scheme, "float16", Packaging((8,)))
+    package = next(p for p in form.packages if p.kind == "layers")
+    stamped = Stamped(bundle / f"packages/{package.name}.mlpackage", form.template(package))
+    for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
+        byte = stamped.read(tensor, at, 1)
+        stamped.write(tensor, byte ^ 16, at)
+    after = {m.name: m for m in stored_matrices(bundle)}
+
+    def same(name: str) -> bool:
+        a, b = before[name], after[name]
+        assert a.scales is not None and b.scales is not None
+        return torch.equal(a.weight, b.weight) and torch.equal(a.scales, b.scales)
+
+    changed = {name for name in before if not same(name)}
+    assert changed == {"layers.1.mlp.up_proj", "layers.2.self_attn.k_proj"}
+    result = CliRunner().invoke(main, ["verify", str(bundle)])
+    assert result.exit_code == 1 and "weight.bin" in result.output
+
+
+def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Stamped.write
+
+    def forgetful(self: Stamped, name: str, data: np.ndarray, start: int = 0) -> None:
+        flipped = data.copy()
+        if name == "1.mlp.down_proj.codes":
+            flipped.reshape(-1).view(np.uint8)[5] ^= 1
+        write(self, name, flipped, start)
+
+    monkeypatch.setattr(Stamped, "write", forgetful)
+    with pytest.raises(ChecksumMismatch, match=r"run layers\.1 reads back different.*layers\.0-2"):
+        make_bundle(tmp_path, "llada", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
+    assert not (tmp_path / "bundle" / manifests.MANIFEST_NAME).exists()
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    write_checkpoint(tmp_path / "c", "llada", n_layers=5)
+    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=70_000).variant)
+    with pytest.raises(ExportError, match=r"package layers\.0-3 .* use --layers-per-chunk 2$"):
+        export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,), layers_per_chunk=4)))
+    export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,))))
+    packages = manifests.load(tmp_path / "b").programs["packages"]
+    assert [n for n in packages if n.startswith("layers")] == ["layers.0-1", "layers.2-3", "layers.4"]
+    assert all(p["bytes"] < 110_000 for p in packages.values())
+    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=20_000).variant)
+    with pytest.raises(ExportError, match=r"package layers\.0 .* use fewer bits"):
+        export(tmp_path / "c", tmp_path / "d", options(Scheme(), None, Packaging((8,))))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "ios", "--precision", "bfloat16"], "no precision 'bfloat16'; it has: float16, float32"),
+        (["--target", "ios", "--min-os", "17"], "not for iOS 17; it is for 18 and 26"),
+        (["--target", "ios", "--lengths", "8,x"], "lengths '8,x' are not numbers"),
+        (["--target", "ios", "--lengths", "0"], "lengths must be positive"),
+        (["--target", "ios", "--max-positions", "100000"], "the model was made for 1 to 512"),
+        (["--target", "ios", "--layers-per-chunk", "0"], "must be at least 1"),
+        (["--target", "ios", "--quant", "int2"], "unknown preset 'int2'"),
+        (["--target", "host", "--lengths", "8"], "has no packages"),
+        (["--target", "ios", "--format", "onnx"], "does not run format 'onnx'"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path: Path, arguments: list[str], message: str) -> None:
+    write_checkpoint(tmp_path / "c", "llada", n_layers=1)
+    command = ["export", str(tmp_path / "c"), "-o", str(tmp_path / "b"), *arguments]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "b").exists()
+
+
+def test_experts_of_a_layer_must_be_alike(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "c", "llada_moe", num_hidden_layers=1)
+    scheme = Scheme("mixed4", 32, (Override("layers.0.experts.3.*", 8),))
+    with pytest.raises(QuantizationError, match=r"experts\.3\..*in format coreml the experts"):
+        export(tmp_path / "c", tmp_path / "b", options(scheme))
+
+
+def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:
+    from edgekit.export.formats.package_layout import block_scales, numbers
+
+    with pytest.raises(ExportError, match=r"w: holds 70000, beyond float16; export with --precision float32"):
+        numbers("w", np.array([1.0, -7e4], np.float32), "float16")
+    with pytest.raises(ExportError, match="too small for float16"):
+        block_scales("w", np.full((3, 1), 1e-7, np.float32), "float16")
+    empty = np.array([[1e-30], [2e-4]], np.float32)
+    assert block_scales("w", empty, "float16")[0] == 0 and block_scales("w", empty, "float32")[0] > 0
+
+
+def test_without_coremltools_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == "coremltools":
+            raise ModuleNotFoundError("No module named 'coremltools'", name="coremltools")
+        return real(name, *args, **kwargs)
+
+    for name in [n for n in sys.modules if n.startswith("edgekit.export.formats.coreml")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(
+        EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[export,core"
+    ):
+        formats.load("coreml")
+
+
+# --- templates --------------------------------------------------------------------------------------------
+
+
+def test_a_template_keeps_all_but_its_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
+    first, second = (rng.integers(0, 256, n, np.uint8).tobytes() for n in (37, 500))
+    (tmp_path / "t" / "in").mkdir(parents=True)
+    (tmp_path / "t" / "in" / "data").write_bytes(b"head" + first + b"--" + second + b"tail")
+    (tmp_path / "t" / "other").write_bytes(b"plain")
+    regions = locate(tmp_path / "t", "in/data", {"a": first, "b": second})
+    assert regions == {"a": Region("in/data", 4, 37), "b": Region("in/data", 43, 500)}
+    template = Template.of_folder(tmp_path / "t", regions)
+    made = template.create(tmp_path / "p")
+    made.write("b", np.frombuffer(second, np.uint8)[100:], start=100)
+    made.write("a", np.arange(37, dtype=np.uint8))
+    made.sync()
+    found = (tmp_path / "p" / "in" / "data").read_bytes()
+    assert found == b"head" + bytes(range(37)) + b"--" + bytes(100) + second[100:] + b"tail"
+    assert (tmp_path / "p" / "other").read_bytes() == b"plain"
+    assert made.read("b", 100, 7).tobytes() == second[100:107]
+    short = np.zeros(2, np.uint8)
+    for name, data, start in (("a", np.zeros(38, np.uint8), 0), ("a", short, 36), ("c", short, 0)):
+        with pytest.raises(ExportError):
+            made.write(name, data, start)
+    with pytest.raises(ExportError):
+        made.read("a", 30, 8)
+    outside, nowhere = Region("in/data", 540, 10), Region("x", 0, 1)
+    for bad in ({"a": outside}, {"a": nowhere}, {"a": regions["b"], "b": regions["b"]}):
+        with pytest.raises(ExportError):
+            Template(template.files, bad)
+    (tmp_path / "t" / "in" / "data").write_bytes(first + b"--" + first)
+    with pytest.raises(ExportError, match="occurs more than once"):
+        locate(tmp_path / "t", "in/data", {"a": first})
+    with pytest.raises(ExportError, match="does not occur"):
+        locate(tmp_path / "t", "in/data", {"b": second})
+    assert json.loads(json.dumps(template.digest())) != Template(template.files, {"a": regions["a"]}).digest()
