@@ -11,8 +11,10 @@ final class CanvasModel {
   private(set) var canvas = CanvasText()
   private(set) var message: String?
   private(set) var isRunning = false
-  private var session: Session?
-  private var task: Task<Void, Never>?
+  @ObservationIgnored private var session: Session?
+  @ObservationIgnored private var task: Task<Void, Never>?
+  /// Counts prompts: what an earlier one still says is not shown.
+  @ObservationIgnored private var run = 0
 
   private let path: String
   private let memoryBytes: UInt64?
@@ -29,17 +31,19 @@ final class CanvasModel {
     canvas = CanvasText()
     message = nil
     isRunning = true
+    run += 1
+    let own = run
     let ids = encode(prompt)
     task = Task {
       do {
         let session = try await open()
-        for try await event in session.generate(ids) {
+        for try await event in session.generate(ids) where own == run {
           withAnimation(.easeOut(duration: 0.15)) { canvas.fold(event) }
         }
       } catch {
-        message = error.localizedDescription
+        if own == run { message = error.localizedDescription }
       }
-      isRunning = false
+      if own == run { isRunning = false }
     }
   }
 
@@ -103,7 +107,7 @@ struct CanvasScreen: View {
     var text = AttributedString(decode(model.canvas.answer))
     for cell in model.canvas.cells where cell.state != .committed {
       var piece = AttributedString(decode([cell.token]))
-      piece.foregroundColor = cell.state == .accepted ? .secondary : .gray.opacity(0.4)
+      piece.foregroundColor = cell.state == .accepted ? Color.secondary : Color.gray.opacity(0.4)
       text += piece
     }
     return text

@@ -3,8 +3,8 @@ import XCTest
 
 @testable import EdgeKit
 
-/// What tests/swift_fixtures.py writes from real bundles; tests/test_swift.py names the folder in EDGEKIT_SWIFT_FIXTURES.
-/// Tests that need it are skipped without.
+/// What tests/swift_fixtures.py writes from real bundles; tests/test_swift.py names the folder in
+/// EDGEKIT_SWIFT_FIXTURES. Tests that need it are skipped without.
 struct Fixtures {
   let folder: URL
 

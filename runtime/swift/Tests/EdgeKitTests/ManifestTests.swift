@@ -40,11 +40,17 @@ final class ManifestTests: XCTestCase {
     try Data(repeating: 0, count: 10).write(to: folder.appendingPathComponent("weights.safetensors"))
     let bundle = try EdgeKit.Bundle(path: folder.path)
     let tokenizer = bundle.url("tokenizer/tokenizer.json")
-    XCTAssertThrowsError(try bundle.checkFiles()) { guard case EdgeKitError.openFailed = $0 else { return XCTFail("\($0)") } }
+    XCTAssertThrowsError(try bundle.checkFiles()) {
+      guard case EdgeKitError.openFailed = $0 else { return XCTFail("\($0)") }
+    }
     try Data(repeating: 0, count: 2).write(to: tokenizer)
-    XCTAssertThrowsError(try bundle.checkFiles()) { guard case EdgeKitError.truncatedFile = $0 else { return XCTFail("\($0)") } }
+    XCTAssertThrowsError(try bundle.checkFiles()) {
+      guard case EdgeKitError.truncatedFile = $0 else { return XCTFail("\($0)") }
+    }
     try Data(repeating: 0, count: 4).write(to: tokenizer)
-    XCTAssertThrowsError(try bundle.checkFiles()) { guard case EdgeKitError.malformedFile = $0 else { return XCTFail("\($0)") } }
+    XCTAssertThrowsError(try bundle.checkFiles()) {
+      guard case EdgeKitError.malformedFile = $0 else { return XCTFail("\($0)") }
+    }
     try Data(repeating: 0, count: 3).write(to: tokenizer)
     try bundle.checkFiles()
     XCTAssertEqual(bundle.tokenizerPath, bundle.url("tokenizer").path)

@@ -29,13 +29,13 @@
   private final class Compiled: Sendable {
     private let folder: URL
     // Compiling the same package twice at once would be twice the memory.
-    private let busy = Mutex(())
+    private let busy = NSLock()
 
     init(folder: URL) { self.folder = folder }
 
     func url(of package: URL) throws(EdgeKitError) -> URL {
       let target = folder.appending(path: package.deletingPathExtension().lastPathComponent + ".mlmodelc")
-      let outcome: Result<URL, EdgeKitError> = busy.withLock { _ in
+      let outcome: Result<URL, EdgeKitError> = busy.withLock {
         if FileManager.default.fileExists(atPath: target.path) { return .success(target) }
         do {
           let made = try compile(package)

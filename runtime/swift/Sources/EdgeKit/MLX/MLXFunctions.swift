@@ -9,7 +9,7 @@
     public enum Device: Sendable { case gpu, cpu }
 
     /// MLX's default stream takes the work of one thread at a time.
-    private static let busy = Mutex(())
+    private static let busy = NSLock()
 
     private let bundle: Bundle
     private let device: Device
@@ -34,8 +34,12 @@
       _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
     ) throws(EdgeKitError) -> [Tensor] {
       let file = bundle.url(device == .gpu ? function.gpu.file : function.cpu.file).path
-      let outcome: Result<[Tensor], EdgeKitError> = Self.busy.withLock { _ in
-        do throws(EdgeKitError) { return .success(try run(name, file, function, inputs)) } catch { return .failure(error) }
+      let outcome: Result<[Tensor], EdgeKitError> = Self.busy.withLock {
+        do throws(EdgeKitError) {
+          return .success(try run(name, file, function, inputs))
+        } catch {
+          return .failure(error)
+        }
       }
       return try outcome.get()
     }
@@ -86,7 +90,9 @@
         // Arrays without elements have no address; MLX copies nothing from this one.
         var nothing: UInt64 = 0
         let shape = tensor.shape.map(Int32.init)
-        return mlx_array_new_data(bytes.baseAddress ?? withUnsafeBytes(of: &nothing) { $0.baseAddress }, shape, Int32(shape.count), type)
+        return withUnsafeBytes(of: &nothing) { empty in
+          mlx_array_new_data(bytes.baseAddress ?? empty.baseAddress, shape, Int32(shape.count), type)
+        }
       }
       switch tensor.values {
       case .floats(let values): return values.withUnsafeBytes { make($0, MLX_FLOAT32) }

@@ -40,8 +40,9 @@ public struct Manifest: Codable, Sendable, Equatable {
     } catch let error as EdgeKitError {
       throw error
     } catch {
-      throw .malformedFile("\(name): is not a manifest that this package reads (\(Self.reason(error))); "
-        + "export the bundle again")
+      throw .malformedFile(
+        "\(name): is not a manifest that this package reads (\(Self.reason(error))); "
+          + "export the bundle again")
     }
     try check(name)
   }

@@ -109,7 +109,8 @@ struct HeadState {
       logZ: logZ.map { Float($0) },
       sample: samples ? sample : nil,
       sampleProbability: samples ? (0..<rows).map { Float(exp(Double(sampleZ[$0]) - logZ[$0])) } : nil,
-      soft: soft.isEmpty ? nil : Tensor([rows, hidden], soft.indices.map { Float(Double(soft[$0]) / sum[$0 / hidden]) }),
+      soft: soft.isEmpty
+        ? nil : Tensor([rows, hidden], soft.indices.map { Float(Double(soft[$0]) / sum[$0 / hidden]) }),
       topIds: k > 0 ? candidates.map { $0.map(\.id) } : nil,
       topZ: k > 0 ? candidates.map { $0.map(\.z) } : nil,
       logits: logits.isEmpty ? nil : Tensor([rows, vocabulary], logits))

@@ -116,7 +116,8 @@ final class MLXBackend: SegmentBackend {
 
   /// sum over j of weight[t, j] * expert[index[t, j]](x[t]) [T, H]. Experts in memory first: they compute while the
   /// others are read. What they say of a token is added in the order of their number.
-  private func mix(_ layer: Manifest.Layer, _ expert: MLXPrograms.Function, _ given: [String: Tensor]) throws -> Tensor {
+  private func mix(_ layer: Manifest.Layer, _ expert: MLXPrograms.Function, _ given: [String: Tensor]) throws -> Tensor
+  {
     let x = try output(given, "experts.x")
     let index = try output(given, "experts.index")
     let weight = try output(given, "experts.weight").floats
@@ -172,7 +173,8 @@ final class MLXBackend: SegmentBackend {
     for argument in function.inputs {
       let own = argument.name.hasPrefix("w.") ? weights[String(argument.name.dropFirst(2))] : arrays[argument.name]
       guard let own else {
-        throw .engineFailed("program \(name) takes \(argument.name), which its run does not hold; export the bundle again")
+        throw .engineFailed(
+          "program \(name) takes \(argument.name), which its run does not hold; export the bundle again")
       }
       // Functions do not check sizes: a wrong one would read beyond the array.
       let fits = zip(argument.shape, own.shape).allSatisfy { size, found in

@@ -28,7 +28,7 @@ final class SegmentDenoiser: Denoiser {
   private let manifest: Manifest
   private let backend: any SegmentBackend
   private let file: FlashFile
-  private var prefix: PrefixCache
+  private var cache: PrefixCache
   /// Hidden states [T, H] of the last `denoise`.
   private var last: Tensor?
 
@@ -36,14 +36,14 @@ final class SegmentDenoiser: Denoiser {
     manifest = bundle.manifest
     self.file = file
     self.backend = backend
-    prefix = PrefixCache(bundle.manifest.layers)
+    cache = PrefixCache(bundle.manifest.layers)
   }
 
   var vocabulary: Int { manifest.model.vocabularySize }
   var hiddenSize: Int { manifest.model.hiddenSize }
-  var prefixLength: Int { prefix.length }
+  var prefixLength: Int { cache.length }
 
-  func reset() { prefix.clear() }
+  func reset() { cache.clear() }
 
   func prefill(_ ids: [Int]) throws {
     guard manifest.model.causalPrefix else {
@@ -56,11 +56,11 @@ final class SegmentDenoiser: Denoiser {
         let more = start + chunk < ids.count
         backend.begin(.prefill, then: more ? .prefill : .denoise)
         _ = try layers(try embed(part), .prefill)
-        prefix.advance(part.count)
+        cache.advance(part.count)
       }
     } catch {
       backend.idle()
-      prefix.clear()
+      cache.clear()
       throw error
     }
   }
@@ -121,24 +121,24 @@ final class SegmentDenoiser: Denoiser {
 
   private func layers(_ x: Tensor, _ phase: Phase) throws -> Tensor {
     let length = x.shape[1]
-    let tables = manifest.model.ropes.mapValues { rotaryTable($0, first: prefix.length, length: length) }
+    let tables = manifest.model.ropes.mapValues { rotaryTable($0, first: cache.length, length: length) }
     var x = x
     for (index, chunk) in backend.chunks.enumerated() {
       let inputs = chunk.map { number in
         let layer = manifest.layers[number]
-        let (keys, values) = prefix.view(number)
+        let (keys, values) = cache.view(number)
         let empty = Tensor(zeros: [length, 0])
         return LayerInputs(
           prefixKeys: keys, prefixValues: values, cos: tables[layer.rope]?.cos ?? empty,
           sin: tables[layer.rope]?.sin ?? empty,
           mask: attentionMask(
-            first: prefix.length, length: length, kept: prefix.kept(number), window: layer.window, phase: phase),
+            first: cache.length, length: length, kept: cache.kept(number), window: layer.window, phase: phase),
           phase: phase)
       }
       let (y, kept) = try backend.layers(index, x: x, inputs)
       x = y
       if phase == .prefill {
-        for (number, (keys, values)) in zip(chunk, kept) { prefix.append(number, keys: keys, values: values) }
+        for (number, (keys, values)) in zip(chunk, kept) { cache.append(number, keys: keys, values: values) }
       }
     }
     return x

@@ -13,7 +13,8 @@ public final class Segments {
     memoryPressure: (any MemoryPressureSource)? = defaultMemoryPressureSource()
   ) throws(EdgeKitError) {
     guard case .packages(let programs) = bundle.manifest.programs else {
-      throw .unsupportedBundle("\(bundle.path): was exported for \(bundle.manifest.programs.format) and has no packages")
+      throw .unsupportedBundle(
+        "\(bundle.path): was exported for \(bundle.manifest.programs.format) and has no packages")
     }
     let file = try FlashFile(path: bundle.url(bundle.manifest.weights.file).path)
     let backend = try PackageBackend(

@@ -1,0 +1,33 @@
+#if canImport(Cmlx)
+  import XCTest
+
+  @testable import EdgeKit
+
+  /// MLX bundles through mlx-c, on its processor device: what the Python session says of the same passes.
+  final class MLXTests: XCTestCase {
+    func testPassesAreThoseOfPython() throws {
+      for (name, format) in try Fixtures().decode("segments.json", as: [String: String].self) where format == "mlx" {
+        let recording = try Recording(name)
+        let bundle = try EdgeKit.Bundle(path: recording.path)
+        let runner = try MLXFunctions(bundle: bundle, device: .cpu)
+        for weightBytes in [nil, UInt64(400_000)] {
+          let segments = try Segments(bundle: bundle, runner: runner, weightBytes: weightBytes)
+          try check(recording, segments.denoiser, tolerance: 1e-4)
+        }
+      }
+    }
+
+    func testWhatMLXRefusesIsAnError() throws {
+      for (name, format) in try Fixtures().decode("segments.json", as: [String: String].self) where format == "mlx" {
+        let bundle = try EdgeKit.Bundle(path: try Recording(name).path)
+        let runner = try MLXFunctions(bundle: bundle, device: .cpu)
+        let function = MLXPrograms.Function(
+          inputs: [], outputs: [], gpu: .init(file: "no.mlxfn"), cpu: .init(file: "no.mlxfn"))
+        XCTAssertThrowsError(try runner.call("no", function, inputs: [])) { error in
+          guard case EdgeKitError.engineFailed(let text) = error else { return XCTFail("\(error)") }
+          XCTAssertTrue(text.contains("no.mlxfn"), text)
+        }
+      }
+    }
+  }
+#endif
