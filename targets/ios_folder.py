@@ -9,13 +9,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
 from edgekit.targets.ios import TIERS, Tier
 
-README_FILE, INFO_FILE = "README.md", "Info.json"
+README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
 
 _SESSION = """\
 let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
@@ -71,11 +72,15 @@ the sources of the limits. More than the default limit takes the entitlement
 
 
 def describe(folder: Path) -> None:
-    """Write README.md and Info.json into a bundle. Raises EdgekitError when the bundle cannot be read."""
+    """Write README.md and Info.json into a bundle, and them into its manifest. Raises EdgekitError when the
+    bundle cannot be read or written.
+    """
     bundle = Bundle.open(folder)
     facts = info(bundle)
     write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
     write_atomic(folder / README_FILE, readme(folder.resolve().name, facts).encode())
+    own = {name: manifests.file_entry(folder / name) for name in OWN}
+    manifests.save(replace(bundle.manifest, files={**bundle.manifest.files, **own}), folder)
 
 
 def info(bundle: Bundle) -> dict[str, Any]:
@@ -101,7 +106,8 @@ def info(bundle: Bundle) -> dict[str, Any]:
             "model": bundle.model.family,
             "format": manifest.programs["format"],
             "quantization": manifest.quantization["preset"],
-            "download_bytes": manifest.weights.size + sum(e.size for e in manifest.files.values()),
+            "download_bytes": manifest.weights.size
+            + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),
             "canvas": canvas,
             "activation_bytes": wanted.activations,
             "prefix_bytes": wanted.prefix,

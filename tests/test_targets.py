@@ -59,4 +59,8 @@ def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:
     targets.get("ios").finish(bundle)
     assert json.loads((bundle / "Info.json").read_text())["tiers"]
     assert (bundle / "README.md").read_text().startswith("# bundle\n")
+    assert {"Info.json", "README.md"} <= Bundle.open(bundle).manifest.files.keys()
+    facts = (bundle / "Info.json").read_text()
+    targets.get("ios").finish(bundle)
+    assert (bundle / "Info.json").read_text() == facts
     targets.get("host").finish(bundle)
