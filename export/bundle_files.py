@@ -171,7 +171,7 @@ def _entry(path: Path) -> FileEntry:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx", "coremltools"):
+    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx", "coremltools", "coreai-core"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edgekit.flashload.errors import EdgekitError
 
@@ -19,6 +20,7 @@ class Target:
     """What an export for a device family uses unless the user says otherwise.
 
     `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
+    `since` names the formats for the newest systems, each with the first version of the system that has it.
     """
 
     name: str
@@ -26,14 +28,24 @@ class Target:
     formats: tuple[str, ...]
     preset: str
     group_size: int
+    since: Mapping[str, int] = field(default_factory=dict)
 
-    def format(self, wanted: str | None = None) -> str:
-        """The wanted format, or the target's own. Raises UnknownTarget when it does not run there."""
+    def format(self, wanted: str | None = None, minimum_os: str | None = None) -> str:
+        """The wanted format, or the target's own for systems from version `minimum_os` on. Raises
+        UnknownTarget when it does not run there.
+        """
         if wanted is not None and wanted not in self.formats:
             raise UnknownTarget(
                 f"target {self.name} does not run format {wanted!r}; it runs: {', '.join(self.formats)}"
             )
-        return wanted or self.formats[0]
+        newest = [f for f, first in self.since.items() if _major(minimum_os) >= first]
+        return wanted or (newest or self.formats)[0]
+
+
+def _major(version: str | None) -> int:
+    """The first number of a version; 0 if there is none."""
+    first = (version or "").partition(".")[0]
+    return int(first) if first.isdecimal() else 0
 
 
 def get(name: str) -> Target:

@@ -18,11 +18,11 @@ from edgekit.export.errors import ExportError
 if TYPE_CHECKING:
     from edgekit.export.formats.packaging import Packaging
 
-FORMATS = ("onnx", "native", "mlx", "coreml")
+FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings a format's packages, where it is not `export`.
-_EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml"}
+_EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml", "coreai": "export,coreai"}
 #: Formats whose weights are in packages: their `variant` takes a `Packaging` besides.
-PACKAGED = ("coreml",)
+PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
 #: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,

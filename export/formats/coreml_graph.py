@@ -9,15 +9,12 @@ graph, and small constants, which converters put into the program, can be stampe
 from __future__ import annotations
 
 import json
-import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import coremltools as ct
 import numpy as np
-import torch
 from coremltools import proto
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.backend.mil.helper import (
@@ -30,15 +27,12 @@ from coremltools.converters.mil.mil import Function as MilFunction
 from coremltools.converters.mil.mil import Program as MilProgram
 from coremltools.converters.mil.mil import Var, types
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin
-from torch.fx import Node
-from torch.fx.node import map_arg
 
-from edgekit.export.errors import ExportError
-from edgekit.export.formats.coreml_layout import Constant
-from edgekit.export.formats.coreml_ops import NODES, RESHAPES, ExpertStack, Refused
+from edgekit.export.formats.coreml_ops import NODES
+from edgekit.export.formats.package_graph import Arguments, PackageGraph
+from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Frame, Region, Template
-from edgekit.export.programs import Program, call_arguments
+from edgekit.export.formats.stamp import Frame, Template
 from edgekit.runtime.mil.blob import lay_out, pack_header
 from edgekit.runtime.mil.types import BY_NAME
 
@@ -57,23 +51,14 @@ _FEATURES = {
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 
-@dataclass(frozen=True)
-class Stack:
-    """A constant [n, ...] of the program that is stored in n parts, the tensors of `parts`."""
+class CoremlGraph(PackageGraph):
+    """A package of Core ML being built."""
 
-    constant: Constant
-    parts: tuple[str, ...]
-
-
-class PackageGraph:
-    """A package being built: functions over shared constants."""
+    NAME, SYSTEM, NODES = "coreml", "Core ML", NODES
 
     def __init__(self) -> None:
-        self.functions: dict[str, Signature] = {}
+        super().__init__()
         self.program = MilProgram()
-        #: The constants of all functions in the order of the weight file.
-        self.stored: dict[str, Stack] = {}
-        self._known: dict[str, Var] = {}
 
     def add(
         self,
@@ -81,9 +66,6 @@ class PackageGraph:
         inputs: Sequence[Feature],
         body: Callable[[dict[str, Var]], Mapping[str, Var]],
     ) -> None:
-        """Add a function. `body` maps values by role to results by role, building with `constant`,
-        `weight` and `translate`.
-        """
         mb.name_count.clear()  # names are numbered by it: equal packages are to have equal bytes
         self._known = {}
         placeholders = {f.name: mb.placeholder(shape=f.shape, dtype=_TYPES[f.dtype]) for f in inputs}
@@ -98,75 +80,22 @@ class PackageGraph:
         self.program.add_function(name, function)
         self.functions[name] = Signature(tuple(inputs), tuple(outputs))
 
-    def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Var:
-        """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
-        that is no tensor stays zero.
-        """
-        if stored.name not in self._known:
-            tensors = tuple(parts or [stored.name] if tensor else ())
-            self.stored.setdefault(stored.name, Stack(stored, tensors))
-            self._known[stored.name] = mb.const(val=self.values(stored), name=_identifier(stored.name))
-        return self._known[stored.name]
-
     def values(self, stored: Constant) -> np.ndarray:
         """What a constant holds in the program: nothing that takes memory, since nobody looks at it."""
         kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
         return np.broadcast_to(np.zeros((), kind), stored.shape)
 
-    def weight(self, stored: Sequence[Constant], parts: Sequence[Sequence[str]] = ()) -> Var:
-        """The value of a stored weight or stack: a float constant, or the product of codes and scales."""
-        lists = parts or [()] * len(stored)
-        values = [self.constant(c, p) for c, p in zip(stored, lists, strict=True)]
-        if len(values) == 1:
-            return values[0]
-        name = stored[0].name.removesuffix(".codes")
-        if name not in self._known:
-            self._known[name] = mb.constexpr_blockwise_shift_scale(
-                data=values[0], scale=values[1], name=_identifier(name)
-            )
-        return self._known[name]
+    def _constant(self, stored: Constant) -> Var:
+        return mb.const(val=self.values(stored), name=_identifier(stored.name))
 
-    def translate(
-        self,
-        program: Program,
-        inputs: Mapping[str, Var],
-        weights: Mapping[str, Callable[[], Var | ExpertStack]],
-    ) -> dict[str, Var]:
-        """The nodes of an exported program in the function that is being built: outputs by name.
+    def _scaled(self, name: str, codes: Var, scales: Var) -> Var:
+        return mb.constexpr_blockwise_shift_scale(data=codes, scale=scales, name=_identifier(name))
 
-        `inputs` are values of its inputs; `weights` give those of its matrices and vectors, by name.
+    def _reshaped(self, value: Var, shape: Sequence[int]) -> Var:
+        return mb.reshape(x=value, shape=shape)
 
-        Raises:
-            ExportError: a node has no form in Core ML.
-        """
-        nodes = list(program.exported.graph.nodes)
-        names = dict(zip((n for n in nodes if n.op == "placeholder"), program.inputs, strict=True))
-        known: dict[Node, Any] = {
-            node: inputs[name] if name in inputs else _given(name, weights) for node, name in names.items()
-        }
-        for node in nodes:
-            if node.op == "call_function":
-                known[node] = self._computed(program.name, node, known)
-        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))
-        return {name: known[node] for name, node in results.items()}
-
-    def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
-        if not isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
-            return None  # a check of the tracer
-        if node.target is operator.getitem:
-            return known[node.args[0]][node.args[1]]  # type: ignore[index]
-        if node.target in RESHAPES:
-            return mb.reshape(x=known[node.args[0]], shape=list(node.meta["val"].shape))  # type: ignore[index]
-        try:
-            if node.target not in NODES:
-                raise Refused("has no form in Core ML")
-            arguments = {k: map_arg(v, lambda n: known[n]) for k, v in call_arguments(node).items()}
-            return NODES[node.target](arguments | {"zeros": self._zeros})
-        except Refused as why:
-            raise ExportError(
-                f"program {program}: node {node.name} ({node.target}) {why}; format coreml cannot express "
-                "this model"
-            ) from None
+    def _extras(self) -> Arguments:
+        return {"zeros": self._zeros}
 
     def _zeros(self, like: Var, count: int) -> Var:
         """A vector of zeros in the type of `like`: no tensor, and zero in the file."""
@@ -174,7 +103,6 @@ class PackageGraph:
         return self.constant(Constant(f"zeros.{kind}.{count}", BY_NAME[kind], (count,)), tensor=False)
 
     def finish(self) -> Template:
-        """The files of the package and the regions of its tensors."""
         records = lay_out((s.constant.dtype, s.constant.count) for s in self.stored.values())
         places = {_identifier(name): record.offset for name, record in zip(self.stored, records, strict=True)}
         self.program.default_function_name = next(iter(self.functions))
@@ -185,9 +113,7 @@ class PackageGraph:
         model.mlProgram.CopyFrom(exported)
         regions = {}
         for stack, record in zip(self.stored.values(), records, strict=True):
-            for i, part in enumerate(stack.parts):
-                size = record.nbytes // len(stack.parts)
-                regions[part] = Region(WEIGHT_FILE, record.data_offset + i * size, size)
+            regions |= stack.regions(WEIGHT_FILE, record.data_offset)
         fixed = ((0, pack_header(len(records))), *((r.offset, r.pack()) for r in records))
         last = records[-1]
         spec = model.SerializeToString(deterministic=True)
@@ -213,15 +139,6 @@ class _Exporter(MILProtoExporter):
             return create_immediate_value(var)
         primitive = types_to_proto_primitive(var.sym_type.get_primitive())
         return create_file_value_tensor(_IN_PROGRAM, self._places[var.op.name], var.shape, primitive)
-
-
-def _given(name: str, weights: Mapping[str, Callable[[], Any]]) -> Any:
-    """The value of a placeholder for a tensor of a weight; None for one that comes with another."""
-    own = name.removeprefix("w.")
-    if own in weights:
-        return weights[own]()
-    matrix, _, suffix = own.rpartition(".")
-    return weights[matrix]() if suffix in ("weight", "codes") else None
 
 
 def _identifier(name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,9 @@ import torch
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
+from edgekit.export.formats.package_graph import Arguments, Refused
+
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
-Arguments = dict[str, Any]
-
-#: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
-#: limit on how many there are.
-EXPERTS_AT_ONCE = 16
-
-
-class Refused(Exception):
-    """A node that has no form in Core ML; says why."""
-
-
-@dataclass(frozen=True)
-class ExpertStack:
-    """Matrices [n, N, K] of up to `EXPERTS_AT_ONCE` consecutive experts each."""
-
-    groups: tuple[Var, ...]
 
 
 def _like(x: Var, value: float) -> Any:
@@ -240,8 +225,3 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     aten.transpose.int: _transpose,
     aten.to.dtype: _to,
 }
-#: Nodes that only give another shape, which is taken from what they make.
-RESHAPES = {
-    aten.view.default, aten.view_as.default, aten.reshape.default, aten.unflatten.int,
-    aten.flatten.using_ints, aten.unsqueeze.default,
-}  # fmt: skip

@@ -29,9 +29,9 @@ _MOST_NOTES = 6
 @click.argument("model")
 @click.option("--target", default="host", show_default=True, help="Device family: host, mac or ios.")
 @click.option(
-    "--format", "format_", help="Format of the programs: native, onnx, mlx, coreml. Default: the target's."
+    "--format", "format_", help="Format: native, onnx, mlx, coreml or coreai. Default: the target's."
 )
-@click.option("--precision", help="float16 or float32 (mlx, coreml). Default: the format's (float16).")
+@click.option("--precision", help="float16 or float32 (mlx, coreml, coreai). Default: float16.")
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
     "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
@@ -47,18 +47,16 @@ _MOST_NOTES = 6
     metavar="DIR",
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
 )
-@click.option("--min-os", help="Oldest iOS that the bundle is for: 18 or 26 (coreml). Default: 18.")
+@click.option("--min-os", help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: 18.")
 @click.option(
     "--lengths",
     metavar="N,N...",
-    help="Positions to make functions for (coreml): of the pass, or of the prefix for DiffusionGemma.",
+    help="Positions to make functions for (coreml, coreai); DiffusionGemma: positions of the prefix.",
 )
 @click.option(
-    "--max-positions", type=int, help="Longest pass, or longest prefix, to make functions for (coreml)."
+    "--max-positions", type=int, help="Longest pass, or prefix, to make functions for (coreml, coreai)."
 )
-@click.option(
-    "--layers-per-chunk", type=int, help="Layers of a package (coreml). Default: up to 8, as size allows."
-)
+@click.option("--layers-per-chunk", type=int, help="Layers of a package (coreml, coreai). Default: up to 8.")
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
 @json_option
@@ -86,7 +84,7 @@ def command(
     edgekit: tiny-gemma, tiny-llada. Memory holds a few tensors at a time, whatever the size of the model.
     """
     chosen = targets.get(target)
-    program_format = chosen.format(format_)
+    program_format = chosen.format(format_, min_os)
     if format_ is None and program_format == "native":
         program_format = _usable_format(chosen)
     if resume and overwrite:

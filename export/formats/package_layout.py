@@ -1,4 +1,4 @@
-"""How Core ML packages store each weight: arrays as `weight.bin` holds them.
+"""How packages of Core ML and Core AI store each weight: arrays as `weight.bin` and `main.mlirb` hold them.
 
     float vector      F16 or F32 as the precision says
     matrix, 16 bits   .weight F16 or F32 [N, K]
@@ -6,7 +6,7 @@
     matrix, 4 bits    .codes U8 [N, K/2]: q in two's complement, the lower column in the low nibble,
                       .scales F16 or F32 [N, K/G]: scale of the row times scale of the group
 
-The weight is `scales * q` for whole blocks, which is Core ML's `constexpr_blockwise_shift_scale`. Both forms
+The weight is `scales * q` for whole blocks, which both call a blockwise shift and scale. Both forms
 of codes are those of `edgekit.export.ops` with the top bit of every code flipped. The embedding table is not
 in a package but in the flash file, where single rows are read: see `row_major`. A tied table is stored there
 and in the packages of the head.
@@ -46,6 +46,11 @@ class Constant:
     def count(self) -> int:
         """Elements."""
         return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes."""
+        return self.count * self.dtype.bits // 8
 
 
 def constants(name: str, spec: WeightSpec, choice: Choice, precision: str) -> tuple[Constant, ...]:

@@ -1,17 +1,15 @@
-"""The template of a Core ML package: its functions over its constants, from the programs of a model."""
+"""The template of a package: its functions over its constants, from the programs of a model."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from coremltools.converters.mil.mil import Var
-
-from edgekit.export.formats import coreml_layout
-from edgekit.export.formats.coreml_graph import PackageGraph
-from edgekit.export.formats.coreml_layout import Constant
-from edgekit.export.formats.coreml_ops import EXPERTS_AT_ONCE, ExpertStack
+from edgekit.export.formats import package_layout
+from edgekit.export.formats.package_graph import EXPERTS_AT_ONCE, ExpertStack, PackageGraph
+from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import FunctionPlan, Package, Signature, StaticPrograms, functions
 from edgekit.export.formats.stamp import Template
 from edgekit.export.models.base import LayerSpec, WeightSpec
@@ -19,7 +17,7 @@ from edgekit.export.programs import Lengths
 from edgekit.export.quantize import Choice
 
 #: What gives the value of a weight in the function that is being built.
-Weight = Callable[[], Var | ExpertStack]
+Weight = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,18 @@ class Content:
     signatures: Mapping[str, Signature]
 
 
-def build(programs: StaticPrograms, package: Package, lengths: Sequence[Lengths], precision: str) -> Content:
-    """Build a package.
+def build(
+    graph: PackageGraph,
+    programs: StaticPrograms,
+    package: Package,
+    lengths: Sequence[Lengths],
+    precision: str,
+) -> Content:
+    """Build a package in an empty graph.
 
     Raises:
-        ExportError: a program cannot be expressed in Core ML.
+        ExportError: a program cannot be expressed in the graph's format.
     """
-    graph = PackageGraph()
     weights = _weights(graph, programs, package, precision)
     plans = functions(programs.architecture, package, lengths, precision)
     for plan in plans:
@@ -52,8 +55,8 @@ def _body(
     package: Package,
     plan: FunctionPlan,
     weights: Sequence[Mapping[str, Weight]],
-    values: Mapping[str, Var],
-) -> dict[str, Var]:
+    values: Mapping[str, Any],
+) -> dict[str, Any]:
     """The results of a function by role, from its inputs by role."""
     if plan.kind == "final":
         return graph.translate(programs.final(plan.lengths), values, weights[0])
@@ -78,7 +81,7 @@ def _weights(
 
     def single(prefix: str, spec: WeightSpec, matrix: str) -> Weight:
         choice = choices.get(matrix, Choice(16, 0))
-        stored = coreml_layout.constants(prefix + spec.name, spec, choice, precision)
+        stored = package_layout.constants(prefix + spec.name, spec, choice, precision)
         return functools.partial(graph.weight, stored)
 
     def layer(slot: int, index: int, own: LayerSpec) -> dict[str, Weight]:
@@ -106,7 +109,7 @@ def _experts(
     graph: PackageGraph, prefix: str, spec: WeightSpec, choice: Choice, precision: str, count: int
 ) -> ExpertStack:
     """The matrices of a layer's experts, several to a constant."""
-    one = coreml_layout.constants(spec.name, spec, choice, precision)
+    one = package_layout.constants(spec.name, spec, choice, precision)
     groups = []
     for first in range(0, count, EXPERTS_AT_ONCE):
         own = range(first, min(count, first + EXPERTS_AT_ONCE))

@@ -1,0 +1,121 @@
+"""What the assets of a Core AI bundle store, read back through their programs: what a device would use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from coreai.authoring import AIProgram, Context
+
+# isort: split
+# Of the same package, which cannot be imported in any other order.
+from coreai._compiler.ir import Operation, RankedTensorType
+from coreai.authoring.graph_builder import GraphOp
+
+from edgekit.export.errors import ExportError
+from edgekit.export.formats import coreai_bytecode
+from edgekit.export.formats.audit import StoredMatrix, packaged_matrices
+from edgekit.export.formats.coreai_graph import PROGRAM_FILE
+from edgekit.export.formats.package_layout import FLIP
+
+_RESOURCE = re.compile(r"dense_resource<(.+?)> : ")
+_EXPERTS = re.compile(r"(\d+\.experts)\.(\d+)-(\d+)\.(\w+)")
+_BITS = {"si4": 4, "si8": 8}
+_FLOATS = {"f16": np.float16, "f32": np.float32}
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A named constant of a program: its type in MLIR's words, its shape, where it lies in the file."""
+
+    kind: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix, or matrix `index` of a stack [n, N, K]: a float constant, or codes with scales."""
+
+    path: Path
+    data: Constant
+    scales: Constant | None
+    index: int | None = None
+
+    @property
+    def bits(self) -> int:
+        return 16 if self.scales is None else _BITS[self.data.kind]
+
+    def read(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Codes [N, K * bits / 8] as in `edgekit.export.ops`, or the float weight [N, K]; scales."""
+        if self.scales is None:
+            return self._values(self.data, np.dtype(_FLOATS[self.data.kind])), None
+        scales = self._values(self.scales, np.dtype(_FLOATS[self.scales.kind]))
+        return self._values(self.data, np.dtype(np.uint8)) ^ np.uint8(FLIP[self.bits]), scales
+
+    def _values(self, constant: Constant, dtype: np.dtype) -> np.ndarray:
+        count = 1 if self.index is None else constant.shape[0]
+        nbytes = constant.nbytes // count
+        with open(self.path, "rb") as file:
+            file.seek(constant.offset + (self.index or 0) * nbytes)
+            data = np.frombuffer(file.read(nbytes), dtype)
+        return data.reshape(constant.shape[-2], -1)
+
+
+def weights(package: Path) -> dict[str, Weight]:
+    """The matrices of an asset by name, with underscores for dots.
+
+    Raises:
+        ExportError: the file is damaged, or codes are used otherwise than in products with their scales.
+    """
+    path = package / PROGRAM_FILE
+    places = coreai_bytecode.resources(path)
+    found: dict[str, Weight] = {}
+    context = Context()
+    program = AIProgram._load_bytecode(path, context._mlir_context)
+    for graph in program._module._body.operations:
+        for operation in graph.entry_block.operations if isinstance(graph, GraphOp) else ():
+            if operation.name == "coreai.blockwise_shift_scale":
+                data, scales = (_constant(operation.operands[i].owner, places) for i in (0, 1))
+                if data is None or scales is None or data[0].rpartition(".")[2] != "codes":
+                    raise ExportError(f"{path}: a weight is not made of codes and scales")
+                _add(found, path, data[0].removesuffix(".codes"), data[1], scales[1])
+            elif operation.name == "coreai.constant":
+                data = _constant(operation, places)
+                if data is not None and data[1].kind in _FLOATS and data[0].endswith(".weight"):
+                    _add(found, path, data[0].removesuffix(".weight"), data[1], None)
+    return found
+
+
+def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
+    """Every matrix of a Core AI bundle; see `audit.packaged_matrices`."""
+    return packaged_matrices(bundle, weights)
+
+
+def _constant(operation: Operation, places: dict[str, tuple[int, int]]) -> tuple[str, Constant] | None:
+    """The name and place of a constant that is a resource."""
+    if operation.name != "coreai.constant":
+        return None
+    match = _RESOURCE.match(str(operation.attributes["value"]))
+    if match is None:
+        return None
+    kind = RankedTensorType(operation.results[0].type)
+    return match[1], Constant(str(kind.element_type), tuple(kind.shape), *places[match[1]])
+
+
+def _add(found: dict[str, Weight], path: Path, name: str, data: Constant, scales: Constant | None) -> None:
+    if len(data.shape) < 2:
+        return
+    match = _EXPERTS.fullmatch(name)
+    own = (
+        {f"{match[1]}.{e}.{match[4]}": Weight(path, data, scales, i)
+         for i, e in enumerate(range(int(match[2]), int(match[3]) + 1))}
+        if match else {name: Weight(path, data, scales)}
+    )  # fmt: skip
+    for key, weight in own.items():
+        if found.setdefault(key.replace(".", "_"), weight) != weight:
+            raise ExportError(f"{path}: functions differ in {key}")

@@ -1,0 +1,163 @@
+"""From exported programs to the files of a Core AI asset, and where its weights belong in them.
+
+A graph is built for every function, over constants that are named resources without values. They are
+stored once, whatever the number of functions, and found in the written file by their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from coreai.authoring import AIProgram, Context, Module
+
+# isort: split
+# Of the same package, which cannot be imported in any other order.
+from coreai._compiler.dialects import coreai
+from coreai._compiler.ir import (
+    DenseElementsAttr,
+    DenseResourceElementsAttr,
+    F16Type,
+    F32Type,
+    FloatAttr,
+    InsertionPoint,
+    IntegerAttr,
+    IntegerType,
+    Location,
+    RankedTensorType,
+    Type,
+    Value,
+)
+from coreai.authoring.graph_builder import GraphOp
+
+from edgekit.export.errors import ExportError
+from edgekit.export.formats import coreai_bytecode
+from edgekit.export.formats.coreai_ops import NODES, reshape, shape_of
+from edgekit.export.formats.package_graph import PackageGraph, Stack
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature, Signature
+from edgekit.export.formats.stamp import Region, Template
+
+PROGRAM_FILE, HASH_FILE, METADATA_FILE = "main.mlirb", "main.hash", "metadata.json"
+#: Resources begin at multiples of it, in the file and in memory. Readers refuse files that lie in memory less
+#: well aligned than their resources, and small ones lie where malloc puts them.
+ALIGNMENT = 16
+
+
+def _elements() -> dict[str, Type]:
+    return {
+        "float16": F16Type.get(),
+        "float32": F32Type.get(),
+        "int32": IntegerType.get_signed(32),
+        "fp16": F16Type.get(),
+        "fp32": F32Type.get(),
+        "int4": IntegerType.get_signed(4),
+        "int8": IntegerType.get_signed(8),
+    }
+
+
+def _name_of(element: Type) -> str:
+    return next(name for name, known in _elements().items() if known == element)
+
+
+class CoreaiGraph(PackageGraph):
+    """A package of Core AI being built."""
+
+    NAME, SYSTEM, NODES = "coreai", "Core AI", NODES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._resources: dict[str, Any] = {}
+        self._context = Context()
+        # Locations would be lines of this file, which are nobody's business.
+        with self._context, Location.unknown():
+            self._module = Module.create()
+
+    def add(
+        self,
+        name: str,
+        inputs: Sequence[Feature],
+        body: Callable[[dict[str, Value]], Mapping[str, Value]],
+    ) -> None:
+        self._known = {}
+        with self._context, Location.unknown(), InsertionPoint(self._module._body):
+            elements = _elements()
+            types = [RankedTensorType.get(f.shape, elements[f.dtype]) for f in inputs]
+            graph = GraphOp(name, types, [], [f.name for f in inputs])
+            with graph.block:
+                results = body({f.role: v for f, v in zip(inputs, graph.arguments, strict=True)})
+                outputs = tuple(
+                    Feature(role, _name_of(v.type.element_type), tuple(shape_of(v)))
+                    for role, v in results.items()
+                )
+                named = zip(outputs, results.values(), strict=True)
+                graph.set_outputs_spec_from_dict(OrderedDict((f.name, v) for f, v in named))
+        self.functions[name] = Signature(tuple(inputs), outputs)
+
+    def content(self, stored: Constant) -> np.ndarray:
+        """What a constant holds in the program: zeros, which the system need not back with memory, but for a
+        number. Equal resources would become one.
+        """
+        content = np.zeros(stored.nbytes, np.uint8)
+        number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
+        content[: len(number)] = np.frombuffer(number, np.uint8)
+        return content
+
+    def _constant(self, stored: Constant) -> Value:
+        if stored.name not in self._resources:
+            kind = RankedTensorType.get(stored.shape, _elements()[stored.dtype.name])
+            self._resources[stored.name] = DenseResourceElementsAttr.get_from_buffer(
+                self.content(stored), stored.name, kind, alignment=ALIGNMENT
+            )
+        return coreai.ConstantOp(value=self._resources[stored.name]).result
+
+    def _scaled(self, name: str, codes: Value, scales: Value) -> Value:
+        offsets = [_zeros(shape_of(scales), v.type.element_type) for v in (codes, scales)]
+        return coreai.blockwise_shift_scale(codes, scales, *offsets)
+
+    def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
+        return reshape(value, shape)
+
+    def finish(self) -> Template:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "package.aimodel"
+            # The rewriting passes of `with self._module` stay out: they fold products of weights, join equal
+            # ones, and these have no values yet. Specialization on the device has passes of its own.
+            with self._context, Location.unknown():
+                AIProgram(self._module).save_asset(folder)
+            metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+            metadata.pop("creationDate", None)  # equal packages are to have equal bytes
+            (folder / METADATA_FILE).write_text(
+                json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8"
+            )
+            (folder / HASH_FILE).unlink()  # it is for `seal` to write
+            return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
+
+
+def _regions(stored: Iterable[Stack], program: Path) -> dict[str, Region]:
+    """Where the tensors of a package are in its program."""
+    places, regions = coreai_bytecode.resources(program), dict[str, Region]()
+    for stack in stored:
+        offset, nbytes = places.get(stack.constant.name, (0, 0))
+        if nbytes != stack.constant.nbytes:
+            raise ExportError(f"Core AI has not stored {stack.constant.name} as it is: {nbytes} bytes of it")
+        regions |= stack.regions(PROGRAM_FILE, offset)
+    return regions
+
+
+def seal(package: Path) -> None:
+    """Write the digest of a package's program, which holds its weights: Core AI takes it for its identity."""
+    with open(package / PROGRAM_FILE, "rb") as file:
+        (package / HASH_FILE).write_bytes(hashlib.file_digest(file, "sha256").digest())
+
+
+def _zeros(shape: Sequence[int], element: Type) -> Value:
+    zero = IntegerAttr.get(element, 0) if isinstance(element, IntegerType) else FloatAttr.get(element, 0.0)
+    kind = RankedTensorType.get(shape, element)
+    return coreai.ConstantOp(value=DenseElementsAttr.get_splat(kind, zero)).result

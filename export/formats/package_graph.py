@@ -1,0 +1,179 @@
+"""A package being built: functions over shared constants, from exported programs.
+
+One class per format derives from `PackageGraph` and says what constants, weights and nodes are in its words.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from edgekit.export.errors import ExportError
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature, Signature
+from edgekit.export.formats.stamp import Region, Template
+from edgekit.export.programs import Program, call_arguments
+
+aten = torch.ops.aten
+#: Arguments of a node by name, defaults included. Values are the format's own.
+Arguments = dict[str, Any]
+#: What a node becomes: arguments -> value or values.
+Nodes = Mapping[Any, Callable[[Arguments], Any]]
+#: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
+#: limit on how many there are.
+EXPERTS_AT_ONCE = 16
+#: Nodes that only give another shape, which is taken from what they make.
+RESHAPES = {
+    aten.view.default, aten.view_as.default, aten.reshape.default, aten.unflatten.int,
+    aten.flatten.using_ints, aten.unsqueeze.default,
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """A node that has no form in a format; says why."""
+
+
+@dataclass(frozen=True)
+class ExpertStack:
+    """Matrices [n, N, K] of up to `EXPERTS_AT_ONCE` consecutive experts each."""
+
+    groups: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A constant [n, ...] of the program that is stored in n parts, the tensors of `parts`; none where it
+    stays zero.
+    """
+
+    constant: Constant
+    parts: tuple[str, ...]
+
+    def regions(self, file: str, offset: int) -> dict[str, Region]:
+        """Where the parts are in a file that has the constant at `offset`."""
+        size = self.constant.nbytes // max(1, len(self.parts))
+        return {part: Region(file, offset + i * size, size) for i, part in enumerate(self.parts)}
+
+
+class PackageGraph(ABC):
+    """A package being built. `NAME` is the format's, `SYSTEM` what it is for."""
+
+    NAME: str
+    SYSTEM: str
+    NODES: Nodes
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Signature] = {}
+        #: The constants of all functions, in the order of their first use.
+        self.stored: dict[str, Stack] = {}
+        self._known: dict[str, Any] = {}  # of the function that is being built
+
+    @abstractmethod
+    def add(
+        self,
+        name: str,
+        inputs: Sequence[Feature],
+        body: Callable[[dict[str, Any]], Mapping[str, Any]],
+    ) -> None:
+        """Add a function. `body` maps values by role to results by role, building with `constant`,
+        `weight` and `translate`.
+        """
+
+    @abstractmethod
+    def finish(self) -> Template:
+        """The files of the package and the regions of its tensors."""
+
+    @abstractmethod
+    def _constant(self, stored: Constant) -> Any:
+        """A new constant in the function that is being built; what it holds does not matter."""
+
+    @abstractmethod
+    def _scaled(self, name: str, codes: Any, scales: Any) -> Any:
+        """The product of codes [..., N, K] and their scales [..., N, K / G], repeated over blocks."""
+
+    @abstractmethod
+    def _reshaped(self, value: Any, shape: Sequence[int]) -> Any: ...
+
+    def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
+        """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
+        that is no tensor stays zero.
+        """
+        if stored.name not in self._known:
+            tensors = tuple(parts or [stored.name] if tensor else ())
+            self.stored.setdefault(stored.name, Stack(stored, tensors))
+            self._known[stored.name] = self._constant(stored)
+        return self._known[stored.name]
+
+    def weight(self, stored: Sequence[Constant], parts: Sequence[Sequence[str]] = ()) -> Any:
+        """The value of a stored weight or stack: a float constant, or the product of codes and scales."""
+        lists = parts or [()] * len(stored)
+        values = [self.constant(c, p) for c, p in zip(stored, lists, strict=True)]
+        if len(values) == 1:
+            return values[0]
+        name = stored[0].name.removesuffix(".codes")
+        if name not in self._known:
+            self._known[name] = self._scaled(name, *values)
+        return self._known[name]
+
+    def translate(
+        self,
+        program: Program,
+        inputs: Mapping[str, Any],
+        weights: Mapping[str, Callable[[], Any]],
+    ) -> dict[str, Any]:
+        """The nodes of an exported program in the function that is being built: outputs by name.
+
+        `inputs` are values of its inputs; `weights` give those of its matrices and vectors (a value or an
+        `ExpertStack`), by name.
+
+        Raises:
+            ExportError: a node has no form in the format.
+        """
+        nodes = list(program.exported.graph.nodes)
+        names = dict(zip((n for n in nodes if n.op == "placeholder"), program.inputs, strict=True))
+        known: dict[Node, Any] = {
+            node: inputs[name] if name in inputs else _given(name, weights) for node, name in names.items()
+        }
+        for node in nodes:
+            if node.op == "call_function":
+                known[node] = self._computed(program.name, node, known)
+        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))  # type: ignore[arg-type]
+        return {name: known[node] for name, node in results.items()}
+
+    def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
+        if not isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
+            return None  # a check of the tracer
+        if node.target is operator.getitem:
+            return known[node.args[0]][node.args[1]]  # type: ignore[index]
+        if node.target in RESHAPES:
+            return self._reshaped(known[node.args[0]], list(node.meta["val"].shape))  # type: ignore[index]
+        try:
+            if node.target not in self.NODES:
+                raise Refused(f"has no form in {self.SYSTEM}")
+            arguments = {k: map_arg(v, lambda n: known[n]) for k, v in call_arguments(node).items()}
+            return self.NODES[node.target](arguments | self._extras())
+        except Refused as why:
+            raise ExportError(
+                f"program {program}: node {node.name} ({node.target}) {why}; format {self.NAME} cannot "
+                "express this model"
+            ) from None
+
+    def _extras(self) -> Arguments:
+        """Arguments that every node gets besides its own."""
+        return {}
+
+
+def _given(name: str, weights: Mapping[str, Callable[[], Any]]) -> Any:
+    """The value of a placeholder for a tensor of a weight; None for one that comes with another."""
+    own = name.removeprefix("w.")
+    if own in weights:
+        return weights[own]()
+    matrix, _, suffix = own.rpartition(".")
+    return weights[matrix]() if suffix in ("weight", "codes") else None

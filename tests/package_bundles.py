@@ -1,0 +1,308 @@
+"""Bundles with packages for tests: exported in chunks, every function against the reference holding the same
+codes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bundles import TILE_BYTES
+from checkpoints import write_checkpoint
+
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.formats.audit import StoredMatrix
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.models import architecture
+from edgekit.export.models.base import DENOISE, PREFILL
+from edgekit.export.ops import dequantize
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Quantized, Scheme, choose, matrix_name, quantize_matrix
+from edgekit.export.reference import ReferenceModel
+from edgekit.export.weights import full_name, load_float_weights
+from edgekit.flashload import manifest as manifests
+
+#: Additive value of what is not to be seen, which float16 has.
+HIDDEN = -3e4
+#: Small models with one layer of each kind; windows shorter than the prefix.
+SMALL: dict[str, dict[str, Any]] = {
+    "diffusion_gemma": {
+        "intermediate_size": 64, "moe_intermediate_size": 32, "sliding_window": 33, "num_hidden_layers": 3,
+    },
+    "llada": {"n_layers": 3, "n_heads": 4, "n_kv_heads": 2},
+    "llada_moe": {"num_hidden_layers": 3, "num_experts": 21, "num_experts_per_tok": 3},
+    "dream": {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
+}  # fmt: skip
+LENGTHS = {"diffusion_gemma": (0, 48), "llada": (8, 13), "llada_moe": (11,), "dream": (7, 20)}
+
+
+def options(
+    program_format: str,
+    scheme: Scheme,
+    precision: str | None = None,
+    packaging: Packaging | None = None,
+    **others: Any,
+) -> ExportOptions:
+    return ExportOptions(
+        program_format, "ios", scheme, TILE_BYTES, precision=precision, packaging=packaging, **others
+    )
+
+
+def make_bundle(
+    folder: Path,
+    family: str,
+    program_format: str,
+    scheme: Scheme,
+    precision: str,
+    packaging: Packaging,
+    **overrides: Any,
+) -> Path:
+    """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
+    write_checkpoint(folder / "checkpoint", family, **overrides)
+    how = options(program_format, scheme, precision, packaging)
+    export(folder / "checkpoint", folder / "bundle", how)
+    return folder / "bundle"
+
+
+def quantized_matrices(checkpoint: Path, scheme: Scheme) -> dict[str, Quantized]:
+    """What the quantizer makes of every matrix, by the report's name, and of the head's table."""
+    source = Checkpoint.open(checkpoint)
+    arch = architecture(source.config)
+    choices, floats = choose(arch, scheme), load_float_weights(arch, source)
+    made = {}
+    for unit, spec in arch.weights():
+        if spec.role != "float":
+            value = floats[full_name(unit, spec)]
+            value = value[int(unit.rsplit(".", 1)[1])] if ".experts." in unit else value
+            choice = choices[matrix_name(unit, spec)]
+            made[matrix_name(unit, spec)] = quantize_matrix(value, choice.bits, choice.group_size)
+    made.setdefault("head", made["embedding"])
+    return made
+
+
+def check_stored(found: dict[str, StoredMatrix], expected: dict[str, Quantized], precision: str) -> None:
+    """Compare what an audit read with the quantizer's codes and scales, these in the stored precision."""
+    half = torch.float16 if precision == "float16" else torch.float32
+    assert found.keys() == expected.keys()
+    for name, matrix in found.items():
+        want = expected[name]
+        assert matrix.bits == want.bits
+        if want.scales is None:
+            kept = want.weight if name == "embedding" else want.weight.to(half).float()
+            assert torch.equal(matrix.weight, kept), name
+            continue
+        assert torch.equal(matrix.weight, want.weight), name
+        scales = want.scales[:, None]
+        scales = scales if want.group_scales is None else scales * want.group_scales.float()
+        kept = scales if name == "embedding" else scales.to(half).float()
+        assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
+
+
+class Programs(ABC):
+    """The functions of a bundle; values go in and out by role."""
+
+    declared_types = True  # of what functions give
+
+    def __init__(self, bundle: Path) -> None:
+        self.bundle, self.manifest = bundle, manifests.load(bundle)
+        self.entries = self.manifest.programs["packages"]
+
+    @abstractmethod
+    def call(self, package: str, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run a function; arrays by name."""
+
+    def run(self, package: str, function: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
+        """What a function gives for values by role, which must be all of its inputs."""
+        entry = self.entries[package]["functions"][function]
+        inputs = {}
+        for feature in entry["inputs"]:
+            value = np.asarray(values[feature["role"]])
+            assert list(value.shape) == feature["shape"], feature
+            inputs[feature["name"]] = value.astype(feature["dtype"])
+        out = self.call(package, function, inputs)
+        described = {f["name"]: f for f in entry["outputs"]}
+        assert out.keys() == described.keys()
+        for name, array in out.items():
+            assert list(array.shape) == described[name]["shape"]
+            assert not self.declared_types or array.dtype == described[name]["dtype"]
+        return {described[name]["role"]: array for name, array in out.items()}
+
+
+def decibels(got: np.ndarray, expected: np.ndarray) -> float:
+    """Peak signal to noise ratio."""
+    error = np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))
+    return float(20 * np.log10(np.abs(expected).max() / max(error, 1e-30)))
+
+
+def random(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    """Normal numbers that float16 has, so that both sides of a comparison begin alike."""
+    return (scale * rng.standard_normal(shape)).astype(np.float16).astype(np.float32)
+
+
+def torched(value: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(value))
+
+
+def layer_values(rng: np.random.Generator, model: ReferenceModel, function: dict[str, Any]) -> dict[str, Any]:
+    """Random inputs of a function of layers: tables of some positions, masks that hide a third of keys."""
+    values: dict[str, Any] = {}
+    for feature in function["inputs"]:
+        role, shape = feature["role"], feature["shape"]
+        name, _, which = role.partition(".")
+        if name in ("cos", "sin"):
+            positions = torch.arange(function["p"], function["p"] + function["t"])
+            tables = model.architecture.ropes[which].tables(positions)
+            values[role] = tables[name == "sin"].numpy().astype(feature["dtype"])
+        elif name == "mask":
+            mask = np.where(rng.random(shape) < 0.3, HIDDEN, 0.0)
+            mask[:, -1] = 0.0
+            values[role] = mask
+        elif name == "phase":
+            values[role] = np.array([rng.integers(DENOISE, PREFILL + 1)])
+        else:
+            values[role] = random(rng, *shape)
+    return values
+
+
+@torch.no_grad()
+def layer_results(
+    model: ReferenceModel, layers: list[int], values: dict[str, Any], x: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What the reference's layers make of the same values."""
+    out: dict[str, np.ndarray] = {}
+    y = torched(x)
+    for slot, i in enumerate(layers):
+        layer = model.architecture.layers[i]
+        none = torch.zeros(1, layer.kv_heads, 0, layer.head_dim)
+        prefix = [
+            torched(values[f"{n}.{slot}"]) if f"{n}.{slot}" in values else none
+            for n in ("prefix_k", "prefix_v")
+        ]
+        cos, sin = (torched(values[f"{n}.{layer.rope}"]).float() for n in ("cos", "sin"))
+        mask = torched(values[f"mask.{'full' if layer.window is None else layer.window}"]).float()
+        phase = torch.from_numpy(values["phase"]) if "phase" in values else None
+        y, k, v = layer.module(y, *prefix, cos, sin, mask, phase, model._unit(f"layers.{i}."))
+        out |= {f"k.{slot}": k.numpy(), f"v.{slot}": v.numpy()}
+    return out | {"y": y.numpy()}
+
+
+def table_of(model: ReferenceModel, start: int, rows: int) -> torch.Tensor:
+    table, scales = model._table("head" if model.architecture.head is not None else "embedding")
+    return dequantize(table, None, scales)[start : start + rows]
+
+
+@contextmanager
+def routing() -> Iterator[list[np.ndarray]]:
+    """For every mixture computed inside, which positions chose their experts by more than rounding could
+    turn: where two are nearly equal, half precision may choose the other, and the result is another one.
+    """
+    topk, settled = torch.topk, list[np.ndarray]()
+
+    def watched(probability: torch.Tensor, k: int) -> Any:
+        first = probability.sort(-1, descending=True).values[:, : k + 1]
+        settled.append((first[:, -1] < 0.98 * first[:, -2]).numpy())
+        return topk(probability, k)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "topk", watched)
+        yield settled
+
+
+def check_layers(programs: Programs, model: ReferenceModel, seed: int, least: float | None) -> int:
+    """Compare all functions of all chunks; returns how many. Without `least` decibels, to 1e-4."""
+    rng, checked = np.random.default_rng(seed), 0
+    for package, entry in programs.entries.items():
+        layers = [i for i, own in enumerate(programs.manifest.layers) if own["package"] == package]
+        for name, function in entry["functions"].items():
+            if function["kind"] != "layers":
+                continue
+            values = layer_values(rng, model, function)
+            got = programs.run(package, name, values)
+            with routing() as settled:
+                expected = layer_results(model, layers, values, values["x"])
+            assert got.keys() == expected.keys()
+            for role, array in got.items():
+                what = f"{package} {name} {role}"
+                if least is None:
+                    top = np.abs(expected[role]).max()
+                    np.testing.assert_allclose(
+                        array, expected[role], rtol=1e-4, atol=2e-5 * top, err_msg=what
+                    )
+                else:
+                    sure = settled[0] if settled and role == "y" else slice(None)
+                    assert not settled or settled[0].mean() > 0.7
+                    found = decibels(array[0, sure], expected[role][0, sure])
+                    assert found > least, f"{what}: {found:.1f} dB"
+            checked += 1
+    return checked
+
+
+def check_around(programs: Programs, model: ReferenceModel, precision: str) -> None:
+    """Compare every function that is none of layers; the head is to be in four packages."""
+    rng, arch = np.random.default_rng(7), model.architecture
+    near: dict[str, Any] = (
+        {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" else {"rtol": 0.01, "atol": 0.02}
+    )
+    heads = [name for name, entry in programs.entries.items() if "start" in entry]
+    assert len(heads) == 4 and sum(programs.entries[n]["rows"] for n in heads) == arch.vocab_size
+    for package, entry in programs.entries.items():
+        for name, function in entry["functions"].items():
+            values = {f["role"]: random(rng, *f["shape"]) for f in function["inputs"]}
+            if "temperature" in values:
+                values["temperature"] = np.array([0.7])
+            if function["kind"] == "layers":
+                continue
+            got = programs.run(package, name, values)
+            with torch.no_grad():
+                expected = around(model, entry, function, values)
+            assert got.keys() == expected.keys()
+            for role, array in got.items():
+                if role in ("argmax", "sample") and precision == "float16":
+                    continue  # ties; that the value there is the largest is in `max` and `score`
+                if role == "sample_z" and precision == "float16":
+                    continue
+                scale = max(1.0, float(np.abs(expected[role]).max()))
+                np.testing.assert_allclose(
+                    array / scale, expected[role] / scale, err_msg=f"{package} {name} {role}", **near
+                )
+
+
+def around(
+    model: ReferenceModel, entry: dict[str, Any], function: dict[str, Any], values: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """The results of a function that is none of layers, from the whole table and torch's own functions."""
+    t, arch = {name: torched(np.float32(value)) for name, value in values.items()}, model.architecture
+    if function["kind"] == "final":
+        x = t["x"]
+        norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + arch.norm_eps)
+        return {"y": (norm * model._unit("norm.")["weight"]).numpy()}
+    if function["kind"] == "self_conditioning":
+        assert arch.self_conditioning is not None
+        unit = model._unit("self_conditioning.")
+        return {"y": arch.self_conditioning(t["embedded"], t["soft"], unit).numpy()}
+    table = table_of(model, entry["start"], entry["rows"])
+    z = t["x"] @ table.T
+    z = (arch.softcap * torch.tanh(z / arch.softcap) if arch.softcap else z) / t["temperature"]
+    roles = {f["role"] for f in function["outputs"]}
+    if "z" in roles:
+        return {"z": z.numpy()}
+    e = torch.exp(z - z.max(-1, keepdim=True).values)
+    out = {
+        "max": z.max(-1).values,
+        "argmax": z.argmax(-1),
+        "sum_exp": e.sum(-1),
+        "sum_z_exp": (z * e).sum(-1),
+    }
+    if "noise" in t:
+        score = z + t["noise"]
+        at = score.argmax(-1)
+        out |= {"score": score.max(-1).values, "sample": at, "sample_z": z[torch.arange(len(z)), at]}
+    if "soft" in roles:
+        out["soft"] = e @ table
+    return {name: value.numpy() for name, value in out.items()}
