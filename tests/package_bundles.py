@@ -33,12 +33,15 @@ HIDDEN = -3e4
 #: Small models with one layer of each kind; windows shorter than the prefix.
 SMALL: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {
-        "intermediate_size": 64, "moe_intermediate_size": 32, "sliding_window": 33, "num_hidden_layers": 3,
+        "intermediate_size": 64,
+        "moe_intermediate_size": 32,
+        "sliding_window": 33,
+        "num_hidden_layers": 3,
     },
     "llada": {"n_layers": 3, "n_heads": 4, "n_kv_heads": 2},
     "llada_moe": {"num_hidden_layers": 3, "num_experts": 21, "num_experts_per_tok": 3},
     "dream": {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
-}  # fmt: skip
+}
 LENGTHS = {"diffusion_gemma": (0, 48), "llada": (8, 13), "llada_moe": (11,), "dream": (7, 20)}
 
 
@@ -107,8 +110,6 @@ def check_stored(found: dict[str, StoredMatrix], expected: dict[str, Quantized],
 class Programs(ABC):
     """The functions of a bundle; values go in and out by role."""
 
-    declared_types = True  # of what functions give
-
     def __init__(self, bundle: Path) -> None:
         self.bundle, self.manifest = bundle, manifests.load(bundle)
         self.entries = self.manifest.programs["packages"]
@@ -130,7 +131,7 @@ class Programs(ABC):
         assert out.keys() == described.keys()
         for name, array in out.items():
             assert list(array.shape) == described[name]["shape"]
-            assert not self.declared_types or array.dtype == described[name]["dtype"]
+            assert array.dtype == described[name]["dtype"]
         return {described[name]["role"]: array for name, array in out.items()}
 
 

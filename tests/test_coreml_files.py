@@ -15,17 +15,19 @@ import pytest
 import torch
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
-from package_bundles import SMALL, check_stored, make_bundle, options, quantized_matrices
+from coreml_bundles import SMALL, make_bundle, options
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import packaging
+from edgekit.export.formats.packaged_format import PackagedBundle
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.formats.stamp import Region, Stamped, Template, locate
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
-from edgekit.export.quantize import Override, Scheme, choose
+from edgekit.export.quantize import Override, Scheme, choose, matrix_name, quantize_matrix
+from edgekit.export.weights import full_name, load_float_weights
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
 from edgekit.runtime.mil import Constant, Package
@@ -35,10 +37,9 @@ ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
 from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
 
-from edgekit.export.formats import package_content  # noqa: E402
+from edgekit.export.formats import coreml, package_content  # noqa: E402
 from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
 from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
-from edgekit.export.formats.packaged_format import PackagedBundle  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
 
@@ -60,35 +61,36 @@ def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> Pack
     [("diffusion_gemma", "mixed4", "float16"), ("llada", "int4", "float32"), ("dream", "bf16", "float16")],
 )
 def test_stamped_packages_equal_converted_ones(
-    tmp_path: Path, family: str, preset: str, precision: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
     """coremltools converts the same programs with the weights as constants, and writes its own weight file:
     operations, constants and descriptions are to be the same.
     """
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, precision, cut, **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
     form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
     packages = [Stamped(bundle / f"packages/{p.name}.mlpackage", form.template(p)) for p in form.packages]
+    made: list[CoremlGraph] = []
 
     class WithWeights(CoremlGraph):
-        stamped: Stamped
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
 
         def values(self, stored: Any) -> np.ndarray:
             kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
             parts = self.stored[stored.name].parts
             if not parts:
                 return np.zeros(stored.shape, kind)
-            data = np.concatenate([self.stamped.read(part) for part in parts])
+            data = np.concatenate([packages[len(made) - 1].read(part) for part in parts])
             if stored.dtype.bits == 4:
                 low, high = (data << 4).view(np.int8) >> 4, data.view(np.int8) >> 4
                 data = np.stack([low, high], -1).reshape(-1)
             return data.view(kind.newbyteorder("=")).reshape(stored.shape).astype(kind)
 
     for package, stamped in zip(form.packages, packages, strict=True):
-        graph = WithWeights()
-        graph.stamped = stamped
-        package_content.build(graph, form.programs, package, form.lengths, precision)
-        program = graph.program
+        package_content.build(WithWeights(), form.programs, package, form.lengths, precision)
+        program = made[-1].program
         program.skip_all_passes = program.export_as_multifunction = True
         converted = mil_convert(
             program, "milinternal", "mlprogram", ct.ComputeUnit.CPU_ONLY,
@@ -143,14 +145,38 @@ def test_stored_codes_are_the_quantizers(
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
     scheme = Scheme(preset, 32)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, precision, cut, **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
+    source = Checkpoint.open(tmp_path / "checkpoint")
+    arch = architecture(source.config)
+    choices, floats = choose(arch, scheme), load_float_weights(arch, source)
+    expected = {}
+    for unit, spec in arch.weights():
+        if spec.role != "float":
+            value = floats[full_name(unit, spec)]
+            value = value[int(unit.rsplit(".", 1)[1])] if ".experts." in unit else value
+            choice = choices[matrix_name(unit, spec)]
+            expected[matrix_name(unit, spec)] = quantize_matrix(value, choice.bits, choice.group_size)
+    expected.setdefault("head", expected["embedding"])
+    half = torch.float16 if precision == "float16" else torch.float32
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
-    check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+    assert found.keys() == expected.keys()
+    for name, matrix in found.items():
+        want = expected[name]
+        assert matrix.bits == want.bits
+        if want.scales is None:
+            kept = want.weight if name == "embedding" else want.weight.to(half).float()
+            assert torch.equal(matrix.weight, kept), name
+            continue
+        assert torch.equal(matrix.weight, want.weight), name
+        scales = want.scales[:, None]
+        scales = scales if want.group_scales is None else scales * want.group_scales.float()
+        kept = scales if name == "embedding" else scales.to(half).float()
+        assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     scheme = Scheme("mixed4", 32)
-    bundle = make_bundle(tmp_path, "llada", "coreml", scheme, "float16", Packaging((8,)), **SMALL["llada"])
+    bundle = make_bundle(tmp_path, "llada", scheme, "float16", Packaging((8,)), **SMALL["llada"])
     before = {m.name: m for m in stored_matrices(bundle)}
     form = fitted(tmp_path / "checkpoint", scheme, "float16", Packaging((8,)))
     package = next(p for p in form.packages if p.kind == "layers")
@@ -182,7 +208,7 @@ def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Stamped, "write", forgetful)
     with pytest.raises(ChecksumMismatch, match=r"run layers\.1 reads back different.*layers\.0-2"):
-        make_bundle(tmp_path, "llada", "coreml", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
+        make_bundle(tmp_path, "llada", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
     assert not (tmp_path / "bundle" / manifests.MANIFEST_NAME).exists()
 
 
@@ -190,23 +216,18 @@ def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch
 
 
 def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgekit.export.formats import coreml
 
     write_checkpoint(tmp_path / "c", "llada", n_layers=5)
     monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=70_000).variant)
     with pytest.raises(ExportError, match=r"package layers\.0-3 .* use --layers-per-chunk 2$"):
-        export(
-            tmp_path / "c",
-            tmp_path / "b",
-            options("coreml", Scheme(), None, Packaging((8,), layers_per_chunk=4)),
-        )
-    export(tmp_path / "c", tmp_path / "b", options("coreml", Scheme(), None, Packaging((8,))))
+        export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,), layers_per_chunk=4)))
+    export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,))))
     packages = manifests.load(tmp_path / "b").programs["packages"]
     assert [n for n in packages if n.startswith("layers")] == ["layers.0-1", "layers.2-3", "layers.4"]
     assert all(p["bytes"] < 110_000 for p in packages.values())
     monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=20_000).variant)
     with pytest.raises(ExportError, match=r"package layers\.0 .* use fewer bits"):
-        export(tmp_path / "c", tmp_path / "d", options("coreml", Scheme(), None, Packaging((8,))))
+        export(tmp_path / "c", tmp_path / "d", options(Scheme(), None, Packaging((8,))))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +257,7 @@ def test_experts_of_a_layer_must_be_alike(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "c", "llada_moe", num_hidden_layers=1)
     scheme = Scheme("mixed4", 32, (Override("layers.0.experts.3.*", 8),))
     with pytest.raises(QuantizationError, match=r"experts\.3\..*in format coreml the experts"):
-        export(tmp_path / "c", tmp_path / "b", options("coreml", scheme))
+        export(tmp_path / "c", tmp_path / "b", options(scheme))
 
 
 def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:

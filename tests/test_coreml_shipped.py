@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from bundles import quantized_reference
-from coreml_bundles import CoremlPrograms
-from package_bundles import check_layers, options
+from coreml_bundles import CoremlPrograms, options
+from package_bundles import check_layers
 
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.formats.packaging import Packaging
@@ -23,9 +23,7 @@ def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str,
     scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
     checkpoint = resolve(name)
     export(
-        checkpoint,
-        tmp_path / "bundle",
-        options("coreml", scheme, precision, Packaging(lengths, layers_per_chunk=1)),
+        checkpoint, tmp_path / "bundle", options(scheme, precision, Packaging(lengths, layers_per_chunk=1))
     )
     model = quantized_reference(checkpoint, scheme, "coreml")
     count = check_layers(CoremlPrograms(tmp_path / "bundle"), model, 3, least)
