@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_checkpoint
-from coreml_bundles import SMALL, make_bundle, options
+from package_bundles import SMALL, make_bundle, options
 
 from edgekit.export.formats import package_store, packaging
 from edgekit.export.formats.packaging import Packaging
@@ -43,10 +43,10 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
     """Killed before and in the middle of writes, syncs, journal lines and renames, at many places."""
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
-    whole = make_bundle(tmp_path, family, Scheme(), "float16", cut, **SMALL[family])
+    whole = make_bundle(tmp_path, family, "coreml", Scheme(), "float16", cut, **SMALL[family])
     expected = all_files(whole)
     export_again = functools.partial(
-        export, tmp_path / "checkpoint", tmp_path / "again", options(Scheme(), "float16", cut)
+        export, tmp_path / "checkpoint", tmp_path / "again", options("coreml", Scheme(), "float16", cut)
     )
     count = counted(monkeypatch, export_again)
     assert count > 60
@@ -55,9 +55,9 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
         with monkeypatch.context() as patch:
             steps(patch, kill_at)
             with pytest.raises(Killed):
-                export(tmp_path / "checkpoint", folder, options(Scheme(), "float16", cut))
+                export(tmp_path / "checkpoint", folder, options("coreml", Scheme(), "float16", cut))
         assert not (folder / manifests.MANIFEST_NAME).exists()
-        export(tmp_path / "checkpoint", folder, options(Scheme(), "float16", cut, resume=True))
+        export(tmp_path / "checkpoint", folder, options("coreml", Scheme(), "float16", cut, resume=True))
         assert all_files(folder) == expected, kill_at
 
 
@@ -94,14 +94,16 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
 
 def test_a_torn_journal_line_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Packaging((8,), layers_per_chunk=1)
-    expected = all_files(make_bundle(tmp_path, "llada", Scheme(), "float16", cut, **SMALL["llada"]))
+    expected = all_files(make_bundle(tmp_path, "llada", "coreml", Scheme(), "float16", cut, **SMALL["llada"]))
     with monkeypatch.context() as patch:
         steps(patch, 40)
         with pytest.raises(Killed):
-            export(tmp_path / "checkpoint", tmp_path / "torn", options(Scheme(), "float16", cut))
+            export(tmp_path / "checkpoint", tmp_path / "torn", options("coreml", Scheme(), "float16", cut))
     with open(tmp_path / "torn" / package_store.JOURNAL, "ab") as file:
         file.write(b'{"run":"layers.2","pla')
-    export(tmp_path / "checkpoint", tmp_path / "torn", options(Scheme(), "float16", cut, resume=True))
+    export(
+        tmp_path / "checkpoint", tmp_path / "torn", options("coreml", Scheme(), "float16", cut, resume=True)
+    )
     assert all_files(tmp_path / "torn") == expected
 
 
@@ -111,11 +113,15 @@ def test_other_options_do_not_go_on_with_it(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         steps(patch, 40)
         with pytest.raises(Killed):
-            export(tmp_path / "checkpoint", tmp_path / "bundle", options(Scheme(), None, cut))
+            export(tmp_path / "checkpoint", tmp_path / "bundle", options("coreml", Scheme(), None, cut))
     for other in (Packaging((9,), layers_per_chunk=1), Packaging((8,), layers_per_chunk=2)):
         with pytest.raises(ResumeMismatch):
-            export(tmp_path / "checkpoint", tmp_path / "bundle", options(Scheme(), None, other, resume=True))
-    again = options(Scheme(), None, Packaging((9,)), overwrite=True)
+            export(
+                tmp_path / "checkpoint",
+                tmp_path / "bundle",
+                options("coreml", Scheme(), None, other, resume=True),
+            )
+    again = options("coreml", Scheme(), None, Packaging((9,)), overwrite=True)
     export(tmp_path / "checkpoint", tmp_path / "bundle", again)
     assert not (tmp_path / "bundle" / package_store.JOURNAL).exists()
     listed = manifests.load(tmp_path / "bundle").files
@@ -124,6 +130,6 @@ def test_other_options_do_not_go_on_with_it(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_another_format_takes_the_place_of_packages(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, "llada", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
+    bundle = make_bundle(tmp_path, "llada", "coreml", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
     export(tmp_path / "checkpoint", bundle, ExportOptions("native", overwrite=True))
     assert not (bundle / "packages").exists()
