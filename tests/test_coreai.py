@@ -31,6 +31,7 @@ from package_bundles import (
     random,
 )  # fmt: skip
 
+from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
@@ -40,6 +41,7 @@ from edgekit.export.formats.stamp import Stamped
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme, choose
+from edgekit.flashload import manifest as manifests
 from edgekit.tools.cli import main
 
 pytest.importorskip("coreai", reason="coreai-core is not installed")
@@ -329,6 +331,30 @@ def test_versions_and_precisions_that_there_are_not(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no precision 'float64'; it has: float16, float32"):
         formats.load("coreai", "float64")
     assert coreai_format.variant(None, None).precision == "float16"
+
+
+def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) -> None:
+    target = targets.get("ios")
+    chosen = {version: target.format(None, version) for version in (None, "18", "26", "27", "28.1", "x")}
+    assert chosen.pop("27") == chosen.pop("28.1") == "coreai" and set(chosen.values()) == {"coreml"}
+    assert target.format("coreai", None) == "coreai"
+    write_checkpoint(tmp_path / "c", "llada", n_layers=1)
+    arguments = [
+        "export",
+        str(tmp_path / "c"),
+        "-o",
+        str(tmp_path / "b"),
+        "--target",
+        "ios",
+        "--lengths",
+        "8",
+    ]
+    result = CliRunner().invoke(main, [*arguments, "--min-os", "27"])
+    assert result.exit_code == 0, result.output
+    programs = manifests.load(tmp_path / "b").programs
+    assert programs["format"] == "coreai" and programs["minimum_os"] == {"ios": "27", "macos": "27"}
+    result = CliRunner().invoke(main, [*arguments, "--overwrite", "--min-os", "28"])
+    assert result.exit_code == 2 and "format coreai is not for iOS 28; it is for 27" in result.output
 
 
 def test_without_the_extra_one_line_says_what_to_install(
