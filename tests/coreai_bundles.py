@@ -56,8 +56,8 @@ class CoreaiPrograms(Programs):
 
 @contextmanager
 def wide_products() -> Iterator[None]:
-    """Programs made inside have matrix products that sum in float32, as devices do it. The processor kernels of
-    the runtime sum float16 in float16: 64 dB for sums of 256, 51 for 4096, where rounding the result alone
+    """Programs made inside have matrix products that sum in float32, as devices do it. The processor kernels
+    of the runtime sum float16 in float16: 64 dB for sums of 256, 51 for 4096, where rounding the result alone
     leaves 85.
     """
     real = coreai.broadcasting_batch_matmul
