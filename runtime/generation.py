@@ -21,6 +21,7 @@ from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.sampling.options import Lengths
+from edgekit.runtime.sampling.types import Ids
 from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.runtime.text import Tokenizer
 
@@ -56,7 +57,9 @@ class Settings:
 
 class Generator:
     """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
-    kept while they suffice.
+    kept while they suffice: for ever without a memory budget. A prompt with the sampler option
+    `continue_prefix` follows what is encoded; a session that has to be opened anew for it encodes that again,
+    in the same pieces, so that the answer is the same.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Generator:
         self._threads = threads
         self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
+        self._to_encode: list[Ids] = []  # what the next session has to encode if a prompt is to follow it
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
@@ -110,9 +114,11 @@ class Generator:
         settings = settings or Settings()
         ids = self.encode(Prompt(prompt) if isinstance(prompt, str) else prompt)
         options = self.options(settings)
-        lengths = options.lengths(len(ids))
-        self._check_positions(len(ids), lengths)
-        session = self._open(lengths)
+        earlier = self._encoded() if getattr(options, "continue_prefix", False) else []
+        length = sum(map(len, earlier)) + len(ids)
+        lengths = options.lengths(length)
+        self._check_positions(length, lengths)
+        session = self._open(lengths, earlier)
         started = time.perf_counter()
         before = session.statistics()
         try:
@@ -141,7 +147,11 @@ class Generator:
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
-    def _open(self, lengths: Lengths) -> Session | NativeSession:
+    def _encoded(self) -> list[Ids]:
+        return self._to_encode if self._session is None else self._session.encoded.calls
+
+    def _open(self, lengths: Lengths, earlier: list[Ids]) -> Session | NativeSession:
+        """A session for these lengths, which has encoded `earlier` if it is a new one."""
         # A prefix is encoded in pieces of the model's own canvas.
         needed = SessionOptions(
             positions=lengths.prefix,
@@ -151,12 +161,23 @@ class Generator:
         )
         if self._session is not None:
             have = self._session.options
-            if have.positions >= needed.positions and have.canvas >= needed.canvas:
+            if have.memory_bytes is None or (
+                have.positions >= needed.positions and have.canvas >= needed.canvas
+            ):
                 return self._session
-            self._session.close()
+            self._session.close()  # first: a budget has no room for two
             self._session = None
-        self._session = open_session(self.bundle.path, needed, self._engine, self._executor)
-        return self._session
+        # Kept until it is encoded: where that fails, another prompt may still follow.
+        self._to_encode = earlier
+        session = open_session(self.bundle.path, needed, self._engine, self._executor)
+        try:
+            for ids in earlier:
+                session.prefill(ids)
+        except BaseException:
+            session.close()
+            raise
+        self._session, self._to_encode = session, []
+        return session
 
     @property
     def session(self) -> Session | NativeSession:
@@ -171,7 +192,8 @@ class Generator:
         return 0 if self._session is None else int(self._session.statistics()["bytes_read"])
 
     def close(self) -> None:
-        """Close the session, if one is open."""
+        """Close the session, if one is open, and forget what it has encoded."""
+        self._to_encode = []
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -188,6 +210,8 @@ class Generator:
 #: Counters that grow over a session's life; a generation reports its own part.
 _COUNTERS = (
     "bytes_read",
+    "bytes_skipped",
+    "bytes_exchanged",
     "io_seconds",
     "io_wait_seconds",
     "pass_seconds",

@@ -22,6 +22,7 @@ from edgekit.flashload.plan import Plan
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.memory import Needs, residency
+from edgekit.runtime.prefix import EncodedIds
 from edgekit.runtime.process import peak_bytes
 from edgekit.runtime.sampling.errors import NonFiniteLogits
 from edgekit.runtime.sampling.noise import PhiloxGumbel
@@ -92,7 +93,7 @@ class _Statistics(_Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
         ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
         ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
-        ("pass_seconds", c_double),
+        ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
     )  # fmt: skip
 
 
@@ -163,6 +164,7 @@ class NativeSession:
             self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)),
         )
         self._handle = handle.value
+        self.encoded = EncodedIds()
         self._positions = 0  # of the last denoise
         info = self._info()
         self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
@@ -190,11 +192,15 @@ class NativeSession:
     def reset(self) -> None:
         """Forget the prefix."""
         self._call(self._library.ek_session_reset)
+        self.encoded.calls.clear()
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         ids = np.ascontiguousarray(ids, np.int64)
-        self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
+        try:
+            self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
+        finally:
+            self.encoded.prefilled(ids, self.prefix_length)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.sampling.types import Floats, Ids
 
 #: Positions added to a layer's buffer at a time, so that a chunk rarely reallocates.
 _GROW = 256
@@ -81,3 +81,19 @@ class PrefixKV:
             8 * kv * dim * (length if window is None else min(length, window - 1))
             for kv, dim, window in self._geometry
         )
+
+
+class EncodedIds:
+    """The token ids behind a session's prefix, call by call: another session that is given the same calls
+    holds the same keys and values, to the bit.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Ids] = []
+
+    def prefilled(self, ids: Ids, prefix_length: int) -> None:
+        """To be told after every prefill, also one that failed, with the prefix's length then."""
+        if prefix_length == 0:
+            self.calls.clear()
+        elif prefix_length > sum(map(len, self.calls)):
+            self.calls.append(np.array(ids, np.int64))

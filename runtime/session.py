@@ -22,7 +22,7 @@ from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.head import HeadState
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.package_store import PackageStore
-from edgekit.runtime.prefix import PrefixKV
+from edgekit.runtime.prefix import EncodedIds, PrefixKV
 from edgekit.runtime.process import peak_bytes, usable_cores
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.weights import WeightStore
@@ -94,6 +94,7 @@ class Session:
             raise
         self._prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
         self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
+        self.encoded = EncodedIds()
         self._last: Floats | None = None
         self._pass_seconds = 0.0
 
@@ -108,16 +109,20 @@ class Session:
     def reset(self) -> None:
         """Forget the prefix."""
         self._prefix.clear()
+        self.encoded.calls.clear()
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         chunk = self.model.canvas_length or PREFILL_POSITIONS
-        for start in range(0, len(ids), chunk):
-            part = ids[start : start + chunk]
-            more = start + chunk < len(ids)
-            with self._pass(PREFILL, PREFILL if more else DENOISE):
-                self._layers(self._embed(part), PREFILL)
-                self._prefix.advance(len(part))
+        try:
+            for start in range(0, len(ids), chunk):
+                part = ids[start : start + chunk]
+                more = start + chunk < len(ids)
+                with self._pass(PREFILL, PREFILL if more else DENOISE):
+                    self._layers(self._embed(part), PREFILL)
+                    self._prefix.advance(len(part))
+        finally:
+            self.encoded.prefilled(ids, self.prefix_length)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""

@@ -117,9 +117,8 @@ def experts(opened: NativeSession) -> list[list[Expert]]:
 
 def skipped_and_exchanged(opened: NativeSession) -> tuple[int, int]:
     """Bytes."""
-    counts = (ctypes.c_uint64 * 2)()
-    assert library().ekt_session_skipped(ctypes.c_void_p(opened._handle), counts) == 0
-    return counts[0], counts[1]
+    statistics = opened.statistics()
+    return statistics["bytes_skipped"], statistics["bytes_exchanged"]
 
 
 def length_of(model: Model) -> int:

@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 from flash_files import ALIGN
 from native_bundles import native_bundle
+from native_generation import ON_EVENT, Statistics, function
 from native_reading import EVERYTHING, OnRead, span
+from native_sampler import INVALID_ARGUMENT
 from native_testing import library
 
 from edgekit.export.quantize import Scheme
@@ -79,7 +81,8 @@ class Disk:
         self.hook = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64)(self._called)
 
     def _called(self, offset: int, nbytes: int) -> int:
-        answer = self.on_read(offset, nbytes) if self.on_read else None
+        on_read = self.on_read  # once: the test may change it meanwhile
+        answer = on_read(offset, nbytes) if on_read else None
         return EVERYTHING if answer is None else answer
 
     def answer_at(self, offset: int, answer: int) -> None:
@@ -152,40 +155,83 @@ def test_a_prefix_that_was_not_encoded_whole_is_forgotten(gemma: Model, refuse: 
 
 @pytest.mark.parametrize("refuse", WAYS)
 def test_a_failed_read_ahead_is_told_by_the_pass_that_needs_it(gemma: Model, refuse: int) -> None:
-    """Or by none, when another pass follows: what was read for the expected one is dropped."""
+    """Or by none, when another pass follows: what was read for the expected one is dropped.
+
+    A fault begins where the one read of the run that is to meet it has not begun, and none other can: what is
+    asked for together comes in any order.
+    """
     first = span(gemma.weights, "self_conditioning")[0]
-    arrived = threading.Event()
-    good_reads = 0  # of that run
-
-    def fail(offset: int, nbytes: int) -> int | None:
-        nonlocal good_reads
-        if offset != first:
-            return None
-        if good_reads > 0:
-            good_reads -= 1
-            return None
-        arrived.set()
-        return -errno.EIO
-
     disk = Disk()
+
+    def told(answer: int | None) -> threading.Event:
+        """Reads of the run get `answer` from now on; set when one has."""
+        met = threading.Event()
+
+        def on_read(offset: int, nbytes: int) -> int | None:
+            if offset != first:
+                return None
+            met.set()
+            return answer
+
+        disk.on_read = on_read
+        return met
+
     with session(gemma, disk, refuse=refuse) as opened:
-        disk.on_read = fail
+        failed = told(-errno.EIO)
         opened.prefill(PROMPT)  # reads no self-conditioning, but expects a denoise
-        assert arrived.wait(60)
+        assert failed.wait(60)
         disk.on_read = None
         opened.prefill(PROMPT)
         assert opened.prefix_length == 2 * PROMPT.size
-        usable(opened, gemma)
         opened.idle()
-        arrived.clear()
-        good_reads = 1
-        disk.on_read = fail
-        opened.denoise(CANVAS, HeadRequest())
-        assert arrived.wait(60)
+        opened.reset()
+        good = told(None)
+        opened.prefill(PROMPT)
+        assert good.wait(60)
+        failed = told(-errno.EIO)
+        np.testing.assert_array_equal(logits(opened), gemma.expected)  # with the good one
+        assert failed.wait(60)
         disk.on_read = None
         with pytest.raises(errors.ReadFailed):
             opened.denoise(CANVAS, HeadRequest())
         np.testing.assert_array_equal(logits(opened), gemma.expected)
+
+
+def test_a_denoise_that_failed_leaves_nothing_to_project(gemma: Model) -> None:
+    """Not even hidden states that were whole before the head failed: more rows than a caller may expect."""
+    disk = Disk()
+    with session(gemma, disk) as opened:
+        opened.prefill(PROMPT)
+        for run in ("layers.0", "embedding.1"):
+            np.testing.assert_array_equal(logits(opened), gemma.expected)
+            opened.idle()
+            disk.answer_at(span(gemma.weights, run)[0], -errno.EIO)
+            with pytest.raises(errors.ReadFailed):
+                opened.denoise(np.arange(3 * CANVAS.size), HeadRequest())
+            disk.on_read = None
+            with pytest.raises(errors.InvalidRequest, match="project needs a denoise before it that did not"):
+                opened.project(HeadRequest(logits=True))
+
+
+def test_the_session_is_idle_after_a_generation_that_was_refused(gemma: Model) -> None:
+    """What was read ahead is dropped and has to be read again."""
+    first = span(gemma.weights, "self_conditioning")[0]
+    ids, arrived, disk = np.arange(3), threading.Event(), Disk()
+    wrong = [Statistics(), Statistics()]
+    wrong[0].struct_size = 3
+    with session(gemma, disk) as opened:
+        for statistics, prompt in zip(wrong, (ids.ctypes.data, None), strict=True):
+            arrived.clear()
+            disk.on_read = lambda offset, nbytes: arrived.set() if offset == first else None
+            opened.prefill(PROMPT)
+            assert arrived.wait(60)
+            rest = None, ON_EVENT(0), None, ctypes.byref(statistics)
+            assert function(opened)(opened._handle, prompt, 3, *rest) == INVALID_ARGUMENT
+            disk.answer_at(first, -errno.EIO)
+            with pytest.raises(errors.ReadFailed):
+                opened.denoise(CANVAS, HeadRequest())
+            disk.on_read = None
+            usable(opened, gemma)
 
 
 def test_a_row_of_the_table_that_cannot_be_read_ends_the_pass(gemma: Model) -> None:

@@ -19,8 +19,9 @@ from edgekit.export.models import architecture
 from edgekit.export.reference import MASKED, ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, sampler
+from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.tools.tiny import corpus, fast_ops, tokenizer
-from edgekit.tools.tiny.evaluate import measure, reference_subject, sampler_options, table
+from edgekit.tools.tiny.evaluate import measure, reference_subject, table
 from edgekit.tools.tiny.lockstep import Lockstep
 from edgekit.tools.tiny.models import MODELS
 from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objective, to_inputs
@@ -224,8 +225,9 @@ def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> Non
         if family == "gemma"
         else {"steps": 8, "gen_length": 16, "block_length": 8}
     )
-    options = sampler_options(family, MODELS[family][1], **overrides)
-    loop = sampler("diffusion_gemma" if family == "gemma" else "llada")
+    name, config = encoder.family.sampler, MODELS[family][1]
+    options = generation_options(name, config, model.architecture.canvas_length, options=overrides)
+    loop = sampler(name)
     prompts = encoder.prompts(
         [encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi")]
     )
@@ -260,8 +262,8 @@ def test_lockstep_raises_the_error_of_a_job_and_finishes_the_others() -> None:
 
 @pytest.mark.parametrize("family", MODELS)
 def test_measure_reports_every_task_and_a_table(family: str) -> None:
-    overrides: dict[str, Any] = {"max_denoising_steps": 2} if family == "gemma" else {"steps": 4}
-    subject = reference_subject(small(family), corpus.Encoder(family), MODELS[family][1], **overrides)
+    subject = reference_subject(small(family), corpus.Encoder(family), MODELS[family][1], steps=4)
+    assert subject.options.canvas_length == 128 if family == "gemma" else subject.options.stop_at_eos
     report = measure(subject, per_task=2, tasks=("addition-2", "json"), levels=(0.5, 1.0))
     assert set(report.exact_match) == {"addition-2", "json"}
     assert all(0 <= x <= 1 for r in report.denoising.values() for x in r.values())

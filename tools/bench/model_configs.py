@@ -7,16 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edgekit.tools.bench import random_checkpoint
-
 #: Every sixth layer of DiffusionGemma sees all positions.
 _FULL_EVERY = 6
 
 
 def llada_8b(layers: int = 32) -> dict[str, Any]:
     """LLaDA-8B: dense, bidirectional, untied vocabulary tables."""
-    config = random_checkpoint.config(layers, 4096, 12288, 32, 126464)
-    return config | {"eos_token_id": 126081, "pad_token_id": 126081, "mask_token_id": 126336}
+    return {
+        "architectures": ["LLaDAModelLM"], "model_type": "llada", "activation_type": "silu", "alibi": False,
+        "block_type": "llama", "block_group_size": 1, "d_model": 4096, "dtype": "bfloat16",
+        "embedding_size": 126464, "vocab_size": 126464, "eos_token_id": 126081, "pad_token_id": 126081,
+        "mask_token_id": 126336, "include_bias": False, "include_qkv_bias": False, "layer_norm_type": "rms",
+        "max_sequence_length": 4096, "mlp_hidden_size": 12288, "mlp_ratio": 4, "n_heads": 32,
+        "n_kv_heads": 32, "n_layers": layers, "rms_norm_eps": 1e-5, "rope": True, "rope_theta": 500000.0,
+        "scale_logits": False, "weight_tying": False,
+    }  # fmt: skip
 
 
 def diffusion_gemma_26b(layers: int = 30) -> dict[str, Any]:
@@ -55,6 +60,23 @@ MODELS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def config(name: str, layers: int | None = None) -> dict[str, Any]:
-    """The configuration of a model in MODELS; `layers` shortens it."""
-    return MODELS[name]() if layers is None else MODELS[name](layers)
+def config(name: str, layers: int | None = None, vocab: int | None = None) -> dict[str, Any]:
+    """The configuration of a model in MODELS; `layers` and `vocab` (tokens) shorten it."""
+    full = MODELS[name]() if layers is None else MODELS[name](layers)
+    return full if vocab is None else _with_vocabulary(full, vocab)
+
+
+def _with_vocabulary(full: dict[str, Any], vocab: int) -> dict[str, Any]:
+    """Sizes replaced, and ids of tokens that are no longer there by the last ones."""
+
+    def short(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {n: short(n, v) for n, v in value.items()}
+        if name in ("vocab_size", "embedding_size"):
+            return vocab
+        if name.endswith("_token_id") and isinstance(value, int) and value >= vocab:
+            return vocab - 1 - (name == "mask_token_id")
+        return value
+
+    shortened: dict[str, Any] = short("", full)
+    return shortened

@@ -19,6 +19,7 @@ import click
 import numpy as np
 
 from edgekit.runtime.sampling import Committed, Denoiser, Done, HeadRequest, PhiloxNoise, sampler
+from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.tools.tiny import tokenizer as vocabulary
 from edgekit.tools.tiny.corpus import Encoder
 from edgekit.tools.tiny.models import CANVAS
@@ -58,16 +59,9 @@ class Report:
     seconds: float = 0.0
 
 
-def sampler_options(family: str, generation_config: dict[str, Any], **overrides: Any) -> Any:
-    """Options of a tiny model's generation config; `overrides` as `Sampler.options` takes them."""
-    if family == "gemma":
-        return sampler("diffusion_gemma").options(generation_config, **{"canvas_length": CANVAS, **overrides})
-    return sampler("llada").options(generation_config, **{"stop_at_eos": True, **overrides})
-
-
 def answers(subject: Subject, prompts: Sequence[list[int]], seed: int = 0) -> list[tuple[str, int]]:
     """(answer text, denoising steps) for prompts given as ids. Prompt i draws its noise from seed + i."""
-    loop = sampler("diffusion_gemma" if subject.family == "gemma" else "llada")
+    loop = sampler(subject.encoder.family.sampler)
 
     def job(index: int, ids: list[int]) -> Callable[[Denoiser], tuple[str, int]]:
         def generate(denoiser: Denoiser) -> tuple[str, int]:
@@ -157,17 +151,20 @@ def measure(
 
 
 def reference_subject(
-    model: Any, encoder: Encoder, generation_config: dict[str, Any], **overrides: Any
+    model: Any,
+    encoder: Encoder,
+    generation_config: dict[str, Any],
+    steps: int | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Subject:
-    """A reference model in memory, run in batches."""
+    """A reference model in memory, run in batches. `steps` and `options` as `generation_options` has them."""
     from edgekit.tools.tiny.lockstep import Lockstep
 
-    options = sampler_options(encoder.family.name, generation_config, **overrides)
-    return Subject(encoder, Lockstep(model).run, options)
-
-
-def _overrides(family: str, steps: int | None) -> dict[str, Any]:
-    return {} if steps is None else {"max_denoising_steps" if family == "gemma" else "steps": steps}
+    canvas = model.architecture.canvas_length
+    chosen = generation_options(
+        encoder.family.sampler, generation_config, canvas, steps=steps, options=options
+    )
+    return Subject(encoder, Lockstep(model).run, chosen)
 
 
 def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
@@ -181,9 +178,7 @@ def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
     arch = architecture(checkpoint.config, "bfloat16")
     model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
     family = "gemma" if arch.causal_prefix else "llada"
-    return reference_subject(
-        model, Encoder(family, path), checkpoint.generation_config, **_overrides(family, steps)
-    )
+    return reference_subject(model, Encoder(family, path), checkpoint.generation_config, steps)
 
 
 def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | None = None) -> Subject:
@@ -193,12 +188,11 @@ def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | Non
     session = open_session(
         path, SessionOptions(memory_bytes=memory_bytes, positions=2 * CANVAS, canvas=2 * CANVAS)
     )
-    family = "gemma" if session.bundle.model.causal_prefix else "llada"
-    config = dict(session.bundle.manifest.sampler["config"])
+    model, section = session.bundle.model, session.bundle.manifest.sampler
     return Subject(
-        Encoder(family, session.bundle.tokenizer_path),
+        Encoder("gemma" if model.causal_prefix else "llada", session.bundle.tokenizer_path),
         lambda jobs: [job(session) for job in jobs],
-        sampler_options(family, config, **_overrides(family, steps)),
+        generation_options(section["name"], section["config"], model.canvas_length, steps=steps),
     )
 
 

@@ -56,9 +56,12 @@ LLADA_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Family:
-    """How a family writes a conversation: text around turns, and the ids that end and fill an answer."""
+    """How a family writes a conversation: text around turns, and the ids that end and fill an answer.
+    `sampler` is the name of its denoising loop in `runtime.sampling`.
+    """
 
     name: str
+    sampler: str
     start: str
     user: tuple[str, str]  # before and after what the user says
     model: tuple[str, str]  # before and after what the model says
@@ -79,6 +82,7 @@ class Family:
 FAMILIES = {
     "gemma": Family(
         "gemma",
+        "diffusion_gemma",
         "<bos>",
         ("<|turn>user\n", "<turn|>\n"),
         ("<|turn>model\n", "<turn|>\n"),
@@ -94,6 +98,7 @@ FAMILIES = {
         },
     ),
     "llada": Family(
+        "llada",
         "llada",
         "<|startoftext|>",
         ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),

@@ -101,7 +101,11 @@ EK_API uint64_t ek_last_error_bytes(void) EK_NOEXCEPT;
  * Structs that callers fill begin with their size, so that later versions can add members at the end: set
  * struct_size to sizeof the struct. A shorter struct than the library's is taken as if the missing members had
  * their defaults; a longer one is EK_INVALID_ARGUMENT where it is input, and keeps its unknown members as they are
- * where it is output. */
+ * where it is output.
+ *
+ * A null session is EK_INVALID_ARGUMENT everywhere but in ek_session_close, and so is a member `reserved` that is not
+ * 0 in a struct that is input. "Those of reading" are EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED and
+ * EK_CHECKSUM_MISMATCH. */
 
 typedef struct ek_session ek_session;
 
@@ -145,25 +149,29 @@ typedef struct ek_session_info {
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_info(ek_session *session, ek_session_info *info) EK_NOEXCEPT;
 
-/* Forgets the encoded prefix. */
+/* Forgets the encoded prefix. Like ek_session_idle it may read: where passes have used streamed experts more
+ * often than some that stay in memory, they may change places. An expert that cannot be read for that stays where it
+ * is; results and the memory in use stay the same anyway. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
 
-/* Tells that no pass follows soon: stops reading ahead. */
+/* Tells that no pass follows soon: stops reading ahead, and may change which experts stay in memory, as
+ * ek_session_reset does. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
 
-/* Encodes `count` token ids causally behind the prefix, and keeps their keys and values. Only for models that
- * encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE
- * and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
+/* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. Only for models
+ * that encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT,
+ * EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
 
-/* What to compute from the scores z = logits / temperature of the positions on the canvas. */
+/* What to compute from the scores z = logits / temperature of the positions on the canvas. A memory budget holds for
+ * as many rows as the `canvas` that the session was opened for has positions, and for top_k up to 256. */
 typedef struct ek_head_request {
   uint32_t struct_size;
   float temperature;   /* above 0 */
   const int64_t *rows; /* positions to look at, in the order of the results, repeated ones allowed; null: all */
   int64_t row_count;   /* entries of rows; ignored when rows is null */
   int32_t gumbel;      /* not 0: sample from softmax(z / gumbel_scale) by adding noise (`seed`, `draw`) */
-  float gumbel_scale;
+  float gumbel_scale;  /* at least 0 */
   uint64_t seed, draw; /* the noise is a function of these two, row and token: runtime/sampling/noise.py */
   int32_t soft;        /* not 0: the expected embedding softmax(z) @ table, for self-conditioning */
   int32_t reserved;    /* 0 */
@@ -172,8 +180,8 @@ typedef struct ek_head_request {
 
 #define EK_HEAD_REQUEST_INIT {sizeof(ek_head_request), 1.0f, NULL, 0, 0, 1.0f, 0, 0, 0, 0, 0}
 
-/* Arrays of the caller for R rows: row_count, or the length of the canvas. Null where something is not wanted.
- * Ties go to the lower token. */
+/* Arrays of the caller for R rows: row_count, or the length of the canvas. Null where something is not wanted; an
+ * array that the request does not ask for is EK_INVALID_ARGUMENT. Ties go to the lower token. */
 typedef struct ek_head_output {
   uint32_t struct_size;
   uint32_t reserved;    /* 0 */
@@ -193,15 +201,16 @@ typedef struct ek_head_output {
 
 /* One bidirectional pass of `count` token ids behind the encoded prefix, and the vocabulary head on the requested
  * rows. `soft` [count, hidden_size] is what the last step gave as output->soft, or null; models without
- * self-conditioning ignore it. A null request stands for EK_HEAD_REQUEST_INIT. Scores that are not finite are
- * no failure here: they show in log_z. After a failure the outputs hold no particular values, and the session can be
- * used on. EK_INVALID_ARGUMENT, EK_BUDGET_EXCEEDED for a canvas beyond what the budget was planned for, those of
- * reading, EK_OUT_OF_MEMORY. */
+ * self-conditioning ignore it. A null request stands for EK_HEAD_REQUEST_INIT, a null output for EK_HEAD_OUTPUT_INIT.
+ * Scores that are not finite are no failure here: they show in log_z. After a failure the outputs hold no particular
+ * values, and the session can be used on. EK_INVALID_ARGUMENT, EK_BUDGET_EXCEEDED for a canvas beyond what the budget
+ * was planned for, those of reading, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,
                                     const ek_head_request *request, const ek_head_output *output) EK_NOEXCEPT;
 
-/* What the last ek_session_denoise would have given to this request, without its layers.
- * EK_INVALID_STATE before the first; else as there. */
+/* What the last ek_session_denoise would have given to this request, without its layers; the passes of ek_generate
+ * count as such. EK_INVALID_STATE before the first, and after one that failed once its arguments were accepted; else
+ * as there. */
 EK_API ek_status ek_session_project(ek_session *session, const ek_head_request *request,
                                     const ek_head_output *output) EK_NOEXCEPT;
 
@@ -211,12 +220,14 @@ typedef struct ek_session_statistics {
   const char *io_mode;              /* how the weights are read; the session owns it, until the next such call */
   uint64_t pinned_bytes;            /* weights that stay in memory */
   uint64_t ring_bytes;              /* memory for reading ahead */
-  uint64_t streamed_bytes_per_step; /* weights that every step reads */
-  uint64_t bytes_read;              /* streamed so far */
+  uint64_t streamed_bytes_per_step; /* weights that a step reads at most: experts without rows are skipped */
+  uint64_t bytes_read;              /* streamed so far, exchanges included */
   uint64_t scratch_bytes;           /* memory for arrays within layers */
   double io_seconds;                /* at least one read was under way */
   double io_wait_seconds;           /* computation waited for one */
   double pass_seconds;              /* in prefill, denoise and project */
+  uint64_t bytes_skipped;           /* of streamed experts that passes had no rows for and that were not read */
+  uint64_t bytes_exchanged;         /* of streamed experts that took the place of others in memory */
 } ek_session_statistics;
 
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */

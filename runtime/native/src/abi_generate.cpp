@@ -142,10 +142,10 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
     const auto report = [&](const Stats &stats, std::int32_t reason) {
       if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
     };
-    report(Stats(), EK_FINISH_NONE);
     Session &own = required(session).session;
     Generation generation;
     try {
+      report(Stats(), EK_FINISH_NONE);
       const ek_generate_options given =
           read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
       const SamplerOptions chosen = options_of(given, own);
@@ -153,12 +153,12 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
       check_lengths(own, chosen, count);
       generate(own, ids, chosen, given.seed, event_callback(callback, user_data), generation);
     } catch (...) {
+      own.idle();
       const bool stopped = generation.stats.finish_reason == FinishReason::cancelled;
       report(generation.stats, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
-      own.idle();
       throw;
     }
-    report(generation.stats, finish_reason(generation.stats.finish_reason));
     own.idle();
+    report(generation.stats, finish_reason(generation.stats.finish_reason));
   });
 }

@@ -33,6 +33,13 @@ SessionOptions options_of(const ek_session_options *given) {
   return out;
 }
 
+// Far more than any canvas has, so that sizes computed from it stay sizes.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 22;
+
+void check_reserved(std::int64_t value, const char *name) {
+  if (value != 0) fail(EK_INVALID_ARGUMENT, name, ".reserved is ", value, "; set it to 0");
+}
+
 struct Request {
   HeadRequest request;
   ek_head_output output;
@@ -43,13 +50,17 @@ Request request_of(const ek_head_request *given, const ek_head_output *arrays) {
   const ek_head_request wanted = read_struct<ek_head_request>(given, EK_HEAD_REQUEST_INIT, "ek_head_request");
   Request out;
   out.output = read_struct<ek_head_output>(arrays, EK_HEAD_OUTPUT_INIT, "ek_head_output");
+  check_reserved(wanted.reserved, "ek_head_request");
+  check_reserved(out.output.reserved, "ek_head_output");
   out.request.temperature = wanted.temperature;
   out.request.soft = wanted.soft != 0;
   out.request.top_k = wanted.top_k;
   out.request.logits = out.output.logits;
   if (wanted.gumbel != 0) out.request.gumbel = GumbelDraw{wanted.seed, wanted.draw, wanted.gumbel_scale};
   if (wanted.rows != nullptr) {
-    if (wanted.row_count < 0) fail(EK_INVALID_ARGUMENT, "row_count is ", wanted.row_count);
+    if (wanted.row_count < 0 || wanted.row_count > kMostRows) {
+      fail(EK_INVALID_ARGUMENT, "row_count is ", wanted.row_count, "; it must be 0..", kMostRows);
+    }
     out.request.all_rows = false;
     out.request.rows.assign(wanted.rows, wanted.rows + wanted.row_count);
   }
@@ -179,6 +190,8 @@ ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *
     made.io_seconds = found.io_seconds;
     made.io_wait_seconds = found.io_wait_seconds;
     made.pass_seconds = found.pass_seconds;
+    made.bytes_skipped = found.bytes_skipped;
+    made.bytes_exchanged = found.bytes_exchanged;
     write_struct(statistics, made, "ek_session_statistics");
   });
 }

@@ -19,13 +19,4 @@ EK_API ek_status ekt_session_expert(ek_session *session, uint64_t layer, uint64_
   });
 }
 
-// counts: bytes skipped, bytes exchanged.
-EK_API ek_status ekt_session_skipped(ek_session *session, uint64_t *counts) {
-  return edgekit::guarded([&] {
-    const edgekit::SessionStatistics statistics = session->session.statistics();
-    counts[0] = statistics.bytes_skipped;
-    counts[1] = statistics.bytes_exchanged;
-  });
-}
-
 }  // extern "C"

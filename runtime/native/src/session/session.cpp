@@ -184,7 +184,6 @@ struct Session::Implementation {
   }
 
   void finish(const float *x, std::int64_t count) {
-    last_rows = 0;  // until they are whole
     ProgramInputs given;
     given.positions = count;
     given.x = x;
@@ -198,6 +197,9 @@ struct Session::Implementation {
   void check_request(const HeadRequest &request, std::int64_t positions) const {
     if (!(request.temperature > 0) || !std::isfinite(request.temperature)) {
       fail(EK_INVALID_ARGUMENT, "temperature ", request.temperature, " is not a positive number");
+    }
+    if (request.gumbel && !(request.gumbel->scale >= 0 && std::isfinite(request.gumbel->scale))) {
+      fail(EK_INVALID_ARGUMENT, "gumbel_scale ", request.gumbel->scale, " is not a number at least 0");
     }
     if (request.top_k < 0) fail(EK_INVALID_ARGUMENT, "top_k ", request.top_k, " is negative");
     if (request.all_rows) return;
@@ -254,7 +256,7 @@ struct Session::Implementation {
   EmbeddingRows embedding;
   AlignedMemory scratch;
   FloatBuffer hidden_states, soft_input, last, picked;
-  std::int64_t last_rows = 0;  // of the last denoise; 0: none
+  std::int64_t last_rows = 0;  // of the last denoise; 0: none, or it failed
   double pass_seconds = 0;
 };
 
@@ -288,6 +290,9 @@ void Session::prefill(const std::int64_t *ids, std::int64_t count) {
   if (!own.model().causal_prefix) {
     fail(EK_INVALID_STATE, own.bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
   }
+  if (count < 0 || count > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, count, " token ids to encode; give 0..", kMaxPositions);
+  }
   own.check_ids(ids, count);
   const std::int64_t chunk = prefill_chunk(own.model());
   own.check_lengths(Pass::prefill, std::min(chunk, count), own.prefix.length() + count);
@@ -306,25 +311,32 @@ void Session::prefill(const std::int64_t *ids, std::int64_t count) {
 HeadResult Session::denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
                             const float *soft) {
   Implementation &own = *implementation_;
-  if (count < 1) fail(EK_INVALID_ARGUMENT, "a canvas of ", count, " positions; it needs at least one");
+  if (count < 1 || count > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, "a canvas of ", count, " positions; it needs at least one and at most ", kMaxPositions);
+  }
   own.check_ids(ids, count);
   own.check_request(request, count);
   own.check_lengths(Pass::denoise, count, own.prefix.length());
   HeadResult result;
-  own.pass(Pass::denoise, Pass::denoise, [&] {
-    float *x = own.hidden_states.floats(count * own.model().hidden);
-    own.embedding.gather(ids, count, x);
-    if (own.model().self_conditioning) own.self_condition(x, count, soft);
-    own.run_layers(x, count, false);
-    own.finish(x, count);
-    result = own.head(request);
-  });
+  try {
+    own.pass(Pass::denoise, Pass::denoise, [&] {
+      float *x = own.hidden_states.floats(count * own.model().hidden);
+      own.embedding.gather(ids, count, x);
+      if (own.model().self_conditioning) own.self_condition(x, count, soft);
+      own.run_layers(x, count, false);
+      own.finish(x, count);
+      result = own.head(request);
+    });
+  } catch (...) {
+    own.last_rows = 0;  // callers size their arrays by the last pass that they have a result of
+    throw;
+  }
   return result;
 }
 
 HeadResult Session::project(const HeadRequest &request) {
   Implementation &own = *implementation_;
-  if (own.last_rows == 0) fail(EK_INVALID_STATE, "project needs a denoise before it");
+  if (own.last_rows == 0) fail(EK_INVALID_STATE, "project needs a denoise before it that did not fail");
   own.check_request(request, own.last_rows);
   HeadResult result;
   own.pass(Pass::head, Pass::denoise, [&] { result = own.head(request); });
