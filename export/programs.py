@@ -306,7 +306,7 @@ def head_programs(
         inputs = {"x": torch.zeros(t, architecture.hidden_size), "temperature": torch.ones(1)}
         axes: dict[str, dict[int, str]] = {"x": {0: "t"}}
         if sample:
-            inputs["noise"] = torch.zeros(t, rows)
+            inputs["noise"] = torch.empty(t, rows)  # kept with the program, and large: never touched
             axes["noise"] = {0: "t", 1: "v"}
         outputs = (
             ("z",)

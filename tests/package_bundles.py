@@ -32,7 +32,12 @@ from edgekit.flashload import manifest as manifests
 HIDDEN = -3e4
 #: Small models with one layer of each kind; windows shorter than the prefix.
 SMALL: dict[str, dict[str, Any]] = {
-    "diffusion_gemma": {"intermediate_size": 64, "moe_intermediate_size": 32, "sliding_window": 33},
+    "diffusion_gemma": {
+        "intermediate_size": 64,
+        "moe_intermediate_size": 32,
+        "sliding_window": 33,
+        "num_hidden_layers": 3,
+    },
     "llada": {"n_layers": 3, "n_heads": 4, "n_kv_heads": 2},
     "llada_moe": {"num_hidden_layers": 3, "num_experts": 21, "num_experts_per_tok": 3},
     "dream": {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},

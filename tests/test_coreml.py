@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bundles import quantized_reference
-from coreml_bundles import CoremlPrograms
+from coreml_bundles import CoremlPrograms, make_bundle
 from package_bundles import (
     HIDDEN,
     LENGTHS,
@@ -17,15 +17,11 @@ from package_bundles import (
     decibels,
     layer_results,
     layer_values,
-    make_bundle,
-    options,
     random,
 )
 
-from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
-from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 
 pytest.importorskip("coremltools", reason="coremltools is not installed")
@@ -41,7 +37,7 @@ CASES = [
 def test_layers_equal_the_reference(tmp_path: Path, family: str, preset: str, chunk: int) -> None:
     scheme = Scheme(preset, 32)
     packaging = Packaging(LENGTHS[family], layers_per_chunk=chunk)
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float32", packaging, **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, "float32", packaging, **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     count = check_layers(CoremlPrograms(bundle), model, 1, None)
     chunks = -(-len(model.architecture.layers) // chunk)
@@ -53,25 +49,10 @@ def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str) 
     """Layer by layer. What is not rounded, but for the stored scales, is closer still."""
     scheme = Scheme("mixed4", 32)
     packaging = Packaging(LENGTHS[family], layers_per_chunk=1)
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float16", packaging, **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, "float16", packaging, **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     check_layers(CoremlPrograms(bundle), model, 1, 60)
     check_layers(CoremlPrograms(bundle, "float32"), model, 1, 65)
-
-
-@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
-@pytest.mark.parametrize(("precision", "least"), [("float32", None), ("float16", 60)])
-def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str, least: float | None) -> None:
-    scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
-    checkpoint = resolve(name)
-    export(
-        checkpoint,
-        tmp_path / "bundle",
-        options("coreml", scheme, precision, Packaging(lengths, layers_per_chunk=1)),
-    )
-    model = quantized_reference(checkpoint, scheme, "coreml")
-    count = check_layers(CoremlPrograms(tmp_path / "bundle"), model, 3, least)
-    assert count == len(lengths) * len(model.architecture.layers)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +65,7 @@ def test_what_is_around_the_layers(
     """Norm, self-conditioning and all forms of the head, which is cut into four packages."""
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
     scheme, lengths = Scheme(preset, 32), LENGTHS[family][-1:]
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, precision, Packaging(lengths), **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, precision, Packaging(lengths), **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     check_around(CoremlPrograms(bundle), model, precision)
 
@@ -92,7 +73,7 @@ def test_what_is_around_the_layers(
 def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> None:
     """Squares of 300 do not fit float16; the mean square of zeros is not divided by."""
     scheme, family = Scheme("int8", 32), "llada"
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float16", Packaging((9,), layers_per_chunk=3))
+    bundle = make_bundle(tmp_path, family, scheme, "float16", Packaging((9,), layers_per_chunk=3))
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     programs, rng = CoremlPrograms(bundle), np.random.default_rng(0)
     function = programs.entries["layers.0-2"]["functions"]["t9_p0"]
@@ -111,7 +92,7 @@ def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> No
 def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
     """A pass of 5 positions after a prefix of 20 in a function of 16 and 48, rubbish in what is beyond."""
     scheme, family = Scheme("mixed4", 32), "diffusion_gemma"
-    bundle = make_bundle(tmp_path, family, "coreml", scheme, "float32", Packaging((48,)), **SMALL[family])
+    bundle = make_bundle(tmp_path, family, scheme, "float32", Packaging((48,)), **SMALL[family])
     programs, rng = CoremlPrograms(bundle), np.random.default_rng(1)
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     package = next(n for n in programs.entries if n.startswith("layers"))

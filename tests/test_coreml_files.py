@@ -5,9 +5,8 @@ quantizer's, interrupted exports, and what is refused.
 from __future__ import annotations
 
 import builtins
-import functools
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ import pytest
 import torch
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
-from coreml_bundles import make_bundle, options
+from coreml_bundles import SMALL, make_bundle, options
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats import package_store, packaging
+from edgekit.export.formats import packaging
+from edgekit.export.formats.packaged_format import PackagedBundle
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.formats.stamp import Region, Stamped, Template, locate
 from edgekit.export.models import architecture
@@ -29,7 +29,7 @@ from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme, choose, matrix_name, quantize_matrix
 from edgekit.export.weights import full_name, load_float_weights
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import ChecksumMismatch, EdgekitError, ResumeMismatch
+from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
 from edgekit.runtime.mil import Constant, Package
 from edgekit.tools.cli import main
 
@@ -37,26 +37,19 @@ ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
 from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
 
-from edgekit.export.formats import coreml_package  # noqa: E402
-from edgekit.export.formats.coreml import CoremlBundle  # noqa: E402
+from edgekit.export.formats import coreml, package_content  # noqa: E402
 from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
-from edgekit.export.formats.coreml_graph import PackageGraph  # noqa: E402
+from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
 
-SMALL: dict[str, dict[str, Any]] = {
-    "diffusion_gemma": {"intermediate_size": 64, "moe_intermediate_size": 32},
-    "llada": {"n_layers": 3},
-    "llada_moe": {"num_hidden_layers": 2},
-    "dream": {"num_hidden_layers": 2},
-}
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
 
 
-def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> CoremlBundle:
+def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> PackagedBundle:
     """The format for the checkpoint in `folder`."""
     source = Checkpoint.open(folder)
     arch = architecture(source.config)
     form: Any = formats.load("coreml", precision, cut)
-    bundle: CoremlBundle = form.fitted(arch, choose(arch, scheme), None)
+    bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
     return bundle
 
 
@@ -77,9 +70,9 @@ def test_stamped_packages_equal_converted_ones(
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
     form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
     packages = [Stamped(bundle / f"packages/{p.name}.mlpackage", form.template(p)) for p in form.packages]
-    made: list[PackageGraph] = []
+    made: list[CoremlGraph] = []
 
-    class WithWeights(PackageGraph):
+    class WithWeights(CoremlGraph):
         def __init__(self) -> None:
             super().__init__()
             made.append(self)
@@ -95,9 +88,8 @@ def test_stamped_packages_equal_converted_ones(
                 data = np.stack([low, high], -1).reshape(-1)
             return data.view(kind.newbyteorder("=")).reshape(stored.shape).astype(kind)
 
-    monkeypatch.setattr(coreml_package, "PackageGraph", WithWeights)
     for package, stamped in zip(form.packages, packages, strict=True):
-        coreml_package.build(form.programs, package, form.lengths, precision)
+        package_content.build(WithWeights(), form.programs, package, form.lengths, precision)
         program = made[-1].program
         program.skip_all_passes = program.export_as_multifunction = True
         converted = mil_convert(
@@ -110,7 +102,8 @@ def test_stamped_packages_equal_converted_ones(
         assert dict(ours.functions) == dict(theirs.functions)
         assert ours.default_function == theirs.default_function
         for name in ours.functions:
-            assert described(ours, name) == described(theirs, name)
+            for what, own in described(ours, name).items():
+                assert own == described(theirs, name)[what], what
         # coremltools reads our weight file.
         spec = ct.utils.load_spec(str(stamped.path))
         weights = stamped.path / "Data/com.apple.CoreML/weights"
@@ -124,13 +117,16 @@ def described(package: Package, name: str) -> dict[str, Any]:
     def value(binding: Any) -> Any:
         if not isinstance(binding, Constant):
             return binding.name
-        return (str(binding.type), binding.all().tobytes())
+        return (
+            str(binding.type),
+            binding.text() if binding.dtype.name == "string" else binding.all().tobytes(),
+        )
 
     return {
         "opset": function.opset,
         "inputs": function.inputs,
         "outputs": function.outputs,
-        "constants": {n: value(c) for n, c in function.constants.items()},
+        **{f"constant {n}": value(c) for n, c in function.constants.items()},
         "operations": [
             (o.type, o.name, o.outputs, {k: [value(b) for b in v] for k, v in o.inputs.items()})
             for o in function.operations
@@ -216,127 +212,20 @@ def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch
     assert not (tmp_path / "bundle" / manifests.MANIFEST_NAME).exists()
 
 
-# --- exports that are interrupted -------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
-
-
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.mark.parametrize(("family", "kills"), [("diffusion_gemma", 2), ("llada", 5)])
-def test_an_interrupted_export_goes_on_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, kills: int
-) -> None:
-    """Killed before and in the middle of writes, syncs, journal lines and renames, at many places."""
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
-    cut = Packaging(LENGTHS[family], layers_per_chunk=2)
-    whole = make_bundle(tmp_path, family, Scheme(), "float16", cut, **SMALL[family])
-    expected = all_files(whole)
-    export_again = functools.partial(
-        export, tmp_path / "checkpoint", tmp_path / "again", options(Scheme(), "float16", cut)
-    )
-    count = counted(monkeypatch, export_again)
-    assert count > 60
-    for kill_at in np.random.default_rng(3).choice(count, kills, replace=False).tolist():
-        folder = tmp_path / f"killed{kill_at}"
-        with monkeypatch.context() as patch:
-            steps(patch, kill_at)
-            with pytest.raises(Killed):
-                export(tmp_path / "checkpoint", folder, options(Scheme(), "float16", cut))
-        assert not (folder / manifests.MANIFEST_NAME).exists()
-        export(tmp_path / "checkpoint", folder, options(Scheme(), "float16", cut, resume=True))
-        assert all_files(folder) == expected, kill_at
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> int:
-    with monkeypatch.context() as patch:
-        seen = steps(patch, None)
-        run()
-    return len(seen)
-
-
-def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
-    """Record what an export does to packages and their journal; killed before step `kill_at`."""
-    seen: list[str] = []
-
-    def watch(owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if kill_at is not None and len(seen) >= kill_at:
-                raise Killed
-            seen.append(name)
-            return real(*args, **kwargs)
-
-        patch.setattr(owner, name, step)
-
-    for name in ("write", "sync"):
-        watch(Stamped, name)
-    watch(Template, "create")
-    for name in ("_append", "_complete", "_start_over"):
-        watch(package_store.PackageStore, name)
-    watch(package_store.os, "replace")
-    return seen
-
-
-def test_a_torn_journal_line_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = Packaging((8,), layers_per_chunk=1)
-    expected = all_files(make_bundle(tmp_path, "llada", Scheme(), "float16", cut, **SMALL["llada"]))
-    with monkeypatch.context() as patch:
-        steps(patch, 40)
-        with pytest.raises(Killed):
-            export(tmp_path / "checkpoint", tmp_path / "torn", options(Scheme(), "float16", cut))
-    with open(tmp_path / "torn" / package_store.JOURNAL, "ab") as file:
-        file.write(b'{"run":"layers.2","pla')
-    export(tmp_path / "checkpoint", tmp_path / "torn", options(Scheme(), "float16", cut, resume=True))
-    assert all_files(tmp_path / "torn") == expected
-
-
-def test_other_options_do_not_go_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_checkpoint(tmp_path / "checkpoint", "llada", **SMALL["llada"])
-    cut = Packaging((8,), layers_per_chunk=1)
-    with monkeypatch.context() as patch:
-        steps(patch, 40)
-        with pytest.raises(Killed):
-            export(tmp_path / "checkpoint", tmp_path / "bundle", options(Scheme(), None, cut))
-    for other in (Packaging((9,), layers_per_chunk=1), Packaging((8,), layers_per_chunk=2)):
-        with pytest.raises(ResumeMismatch):
-            export(tmp_path / "checkpoint", tmp_path / "bundle", options(Scheme(), None, other, resume=True))
-    again = options(Scheme(), None, Packaging((9,)), overwrite=True)
-    export(tmp_path / "checkpoint", tmp_path / "bundle", again)
-    assert not (tmp_path / "bundle" / package_store.JOURNAL).exists()
-    listed = manifests.load(tmp_path / "bundle").files
-    on_disk = {n for n in all_files(tmp_path / "bundle") if n.startswith("packages/")}
-    assert on_disk == {n for n in listed if n.startswith("packages/")}
-
-
-def test_another_format_takes_the_place_of_packages(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path, "llada", Scheme(), "float16", Packaging((8,)), **SMALL["llada"])
-    from edgekit.export.pipeline import ExportOptions
-
-    export(tmp_path / "checkpoint", bundle, ExportOptions("native", overwrite=True))
-    assert not (bundle / "packages").exists()
-
-
 # --- what is refused --------------------------------------------------------------------------------------
 
 
 def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgekit.export.formats import coreml
 
     write_checkpoint(tmp_path / "c", "llada", n_layers=5)
-    monkeypatch.setattr(coreml, "LIMIT_BYTES", 70_000)
+    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=70_000).variant)
     with pytest.raises(ExportError, match=r"package layers\.0-3 .* use --layers-per-chunk 2$"):
         export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,), layers_per_chunk=4)))
     export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,))))
     packages = manifests.load(tmp_path / "b").programs["packages"]
     assert [n for n in packages if n.startswith("layers")] == ["layers.0-1", "layers.2-3", "layers.4"]
     assert all(p["bytes"] < 110_000 for p in packages.values())
-    monkeypatch.setattr(coreml, "LIMIT_BYTES", 20_000)
+    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=20_000).variant)
     with pytest.raises(ExportError, match=r"package layers\.0 .* use fewer bits"):
         export(tmp_path / "c", tmp_path / "d", options(Scheme(), None, Packaging((8,))))
 
@@ -372,7 +261,7 @@ def test_experts_of_a_layer_must_be_alike(tmp_path: Path) -> None:
 
 
 def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:
-    from edgekit.export.formats.coreml_layout import block_scales, numbers
+    from edgekit.export.formats.package_layout import block_scales, numbers
 
     with pytest.raises(ExportError, match=r"w: holds 70000, beyond float16; export with --precision float32"):
         numbers("w", np.array([1.0, -7e4], np.float32), "float16")

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from coreai.authoring import AIProgram, Context
-
-# isort: split
-# Of the same package, which cannot be imported in any other order.
-from coreai._compiler.ir import Operation, RankedTensorType
-from coreai.authoring.graph_builder import GraphOp
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode
 from edgekit.export.formats.audit import StoredMatrix, packaged_matrices
-from edgekit.export.formats.coreai_graph import PROGRAM_FILE
+from edgekit.export.formats.coreai_graph import PROGRAM_FILE, NamedConstant, read_program
 from edgekit.export.formats.package_layout import FLIP
 
-_RESOURCE = re.compile(r"dense_resource<(.+?)> : ")
 _EXPERTS = re.compile(r"(\d+\.experts)\.(\d+)-(\d+)\.(\w+)")
 _BITS = {"si4": 4, "si8": 8}
 _FLOATS = {"f16": np.float16, "f32": np.float32}
@@ -74,37 +67,26 @@ def weights(package: Path) -> dict[str, Weight]:
     """
     path = package / PROGRAM_FILE
     places = coreai_bytecode.resources(path)
+    written = read_program(path)
+
+    def at(constant: NamedConstant) -> Constant:
+        return Constant(constant.kind, constant.shape, *places[constant.name])
+
     found: dict[str, Weight] = {}
-    context = Context()
-    program = AIProgram._load_bytecode(path, context._mlir_context)
-    for graph in program._module._body.operations:
-        for operation in graph.entry_block.operations if isinstance(graph, GraphOp) else ():
-            if operation.name == "coreai.blockwise_shift_scale":
-                data, scales = (_constant(operation.operands[i].owner, places) for i in (0, 1))
-                if data is None or scales is None or data[0].rpartition(".")[2] != "codes":
-                    raise ExportError(f"{path}: a weight is not made of codes and scales")
-                _add(found, path, data[0].removesuffix(".codes"), data[1], scales[1])
-            elif operation.name == "coreai.constant":
-                data = _constant(operation, places)
-                if data is not None and data[1].kind in _FLOATS and data[0].endswith(".weight"):
-                    _add(found, path, data[0].removesuffix(".weight"), data[1], None)
+    for function, products in written.scaled.items():
+        for codes, scales in products:
+            if codes is None or scales is None or not codes.name.endswith(".codes"):
+                raise ExportError(f"{path}: a weight of {function} is not made of codes and scales")
+            _add(found, path, codes.name.removesuffix(".codes"), at(codes), at(scales))
+        for constant in written.constants[function]:
+            if constant.kind in _FLOATS and constant.name.endswith(".weight"):
+                _add(found, path, constant.name.removesuffix(".weight"), at(constant), None)
     return found
 
 
 def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
     """Every matrix of a Core AI bundle; see `audit.packaged_matrices`."""
     return packaged_matrices(bundle, weights)
-
-
-def _constant(operation: Operation, places: dict[str, tuple[int, int]]) -> tuple[str, Constant] | None:
-    """The name and place of a constant that is a resource."""
-    if operation.name != "coreai.constant":
-        return None
-    match = _RESOURCE.match(str(operation.attributes["value"]))
-    if match is None:
-        return None
-    kind = RankedTensorType(operation.results[0].type)
-    return match[1], Constant(str(kind.element_type), tuple(kind.shape), *places[match[1]])
 
 
 def _add(found: dict[str, Weight], path: Path, name: str, data: Constant, scales: Constant | None) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from coreai._compiler.ir import (
     IntegerAttr,
     IntegerType,
     Location,
+    Operation,
     RankedTensorType,
     Type,
     Value,
@@ -48,6 +51,7 @@ PROGRAM_FILE, HASH_FILE, METADATA_FILE = "main.mlirb", "main.hash", "metadata.js
 #: Resources begin at multiples of it, in the file and in memory. Readers refuse files that lie in memory less
 #: well aligned than their resources, and small ones lie where malloc puts them.
 ALIGNMENT = 16
+_RESOURCE = re.compile(r"dense_resource<\"?([^\">]+)\"?> : ")
 
 
 def _elements() -> dict[str, Type]:
@@ -74,6 +78,7 @@ class CoreaiGraph(PackageGraph):
     def __init__(self) -> None:
         super().__init__()
         self._resources: dict[str, Any] = {}
+        self._used: dict[str, set[str]] = {}  # constants by function
         self._context = Context()
         # Locations would be lines of this file, which are nobody's business.
         with self._context, Location.unknown():
@@ -99,6 +104,7 @@ class CoreaiGraph(PackageGraph):
                 named = zip(outputs, results.values(), strict=True)
                 graph.set_outputs_spec_from_dict(OrderedDict((f.name, v) for f, v in named))
         self.functions[name] = Signature(tuple(inputs), outputs)
+        self._used[name] = self.stored.keys() & self._known.keys()
 
     def content(self, stored: Constant) -> np.ndarray:
         """What a constant holds in the program: zeros, which the system need not back with memory, but for a
@@ -137,7 +143,61 @@ class CoreaiGraph(PackageGraph):
                 json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8"
             )
             (folder / HASH_FILE).unlink()  # it is for `seal` to write
+            self._check(folder / PROGRAM_FILE)
             return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
+
+    def _check(self, program: Path) -> None:
+        """That the functions in a file use the constants that they were given, none of them folded."""
+        written = read_program(program)
+        for name, constants in self._used.items():
+            if lost := sorted(constants - {c.name for c in written.constants[name]}):
+                raise ExportError(f"Core AI has folded {lost[0]} into other constants in function {name}")
+
+
+@dataclass(frozen=True)
+class NamedConstant:
+    """A constant of a program that is a resource: its type in MLIR's words, and its shape."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WrittenProgram:
+    """What a file says: by function its named constants, and those that are codes and scales of a product."""
+
+    constants: Mapping[str, tuple[NamedConstant, ...]]
+    scaled: Mapping[str, tuple[tuple[NamedConstant | None, NamedConstant | None], ...]]
+
+
+def read_program(path: Path) -> WrittenProgram:
+    """Read a program back as Core AI does."""
+    constants, scaled = {}, {}
+    context = Context()
+    program = AIProgram._load_bytecode(path, context._mlir_context)
+    for graph in program._module._body.operations:
+        if isinstance(graph, GraphOp):
+            name, operations = graph.symbol_name, list(graph.entry_block.operations)
+            found = [_named(operation) for operation in operations]
+            constants[name] = tuple(c for c in found if c is not None)
+            scaled[name] = tuple(
+                (_named(o.operands[0].owner), _named(o.operands[1].owner))
+                for o in operations
+                if o.name == "coreai.blockwise_shift_scale"
+            )
+    return WrittenProgram(constants, scaled)
+
+
+def _named(operation: Operation) -> NamedConstant | None:
+    """The constant that an operation is, if it is a resource."""
+    if operation.name != "coreai.constant":
+        return None
+    match = _RESOURCE.match(str(operation.attributes["value"]))
+    if match is None:
+        return None
+    kind = RankedTensorType(operation.results[0].type)
+    return NamedConstant(match[1], str(kind.element_type), tuple(kind.shape))
 
 
 def _regions(stored: Iterable[Stack], program: Path) -> dict[str, Region]:

@@ -1,0 +1,32 @@
+"""The layers of the shipped models in Core AI assets, against the reference holding the same codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundles import quantized_reference
+from coreai_bundles import CoreaiPrograms, wide_products
+from package_bundles import check_layers, options
+
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.pipeline import export
+from edgekit.export.quantize import Scheme
+
+__all__ = ["wide_products"]
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+@pytest.mark.parametrize(("precision", "least"), [("float32", None), ("float16", 60)])
+def test_layers_of_the_shipped_models(
+    tmp_path: Path, wide_products: None, name: str, precision: str, least: float | None
+) -> None:
+    scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
+    checkpoint = resolve(name)
+    how = options("coreai", scheme, precision, Packaging(lengths, layers_per_chunk=1))
+    export(checkpoint, tmp_path / "bundle", how)
+    model = quantized_reference(checkpoint, scheme, "coreai")
+    with CoreaiPrograms(tmp_path / "bundle") as programs:
+        count = check_layers(programs, model, 3, least)
+    assert count == len(lengths) * len(model.architecture.layers)
