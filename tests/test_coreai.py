@@ -15,7 +15,7 @@ import torch
 from bundles import quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
-from coreai_bundles import CoreaiPrograms
+from coreai_bundles import CoreaiPrograms, wide_products
 from package_bundles import (
     LENGTHS,
     SMALL,
@@ -82,9 +82,10 @@ def test_layers_equal_the_reference(tmp_path: Path, family: str, preset: str, ch
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_float16_layers_are_close_to_the_reference(tmp_path: Path, wide_products: None, family: str) -> None:
+def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str) -> None:
     scheme, cut = Scheme("mixed4", 32), Packaging(LENGTHS[family], layers_per_chunk=1)
-    bundle = make_bundle(tmp_path, family, "coreai", scheme, "float16", cut, **SMALL[family])
+    with wide_products():
+        bundle = make_bundle(tmp_path, family, "coreai", scheme, "float16", cut, **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreai")
     with CoreaiPrograms(bundle) as programs:
         check_layers(programs, model, 1, 60)

@@ -34,7 +34,8 @@ class StoredMatrix:
 class PackagedWeight(Protocol):
     """A matrix of a package's program. `bits` are those of its codes, 16 where it is a float."""
 
-    bits: int
+    @property
+    def bits(self) -> int: ...
 
     def read(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Codes [N, K * bits / 8] as in `edgekit.export.ops`, or the float weight [N, K]; scales."""

@@ -80,7 +80,7 @@ class _Matrix:
         data = self._values(self.weight.data)
         if self.weight.scales is None:
             return data, None
-        codes = data.view(np.uint8)
+        codes: np.ndarray = data.view(np.uint8)
         if self.bits == 4:
             codes = (codes[:, ::2] & 15) | ((codes[:, 1::2] & 15) << 4)
         return codes ^ np.uint8(FLIP[self.bits]), self._values(self.weight.scales)

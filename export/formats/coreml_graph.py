@@ -32,7 +32,7 @@ from edgekit.export.formats.coreml_ops import NODES
 from edgekit.export.formats.package_graph import Arguments, PackageGraph
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Frame, Template
+from edgekit.export.formats.stamp import Frame, Region, Template
 from edgekit.runtime.mil.blob import lay_out, pack_header
 from edgekit.runtime.mil.types import BY_NAME
 
@@ -111,7 +111,7 @@ class CoremlGraph(PackageGraph):
             specificationVersion=int(TARGET), description=_description(self.program)
         )
         model.mlProgram.CopyFrom(exported)
-        regions = {}
+        regions: dict[str, Region] = {}
         for stack, record in zip(self.stored.values(), records, strict=True):
             regions |= stack.regions(WEIGHT_FILE, record.data_offset)
         fixed = ((0, pack_header(len(records))), *((r.offset, r.pack()) for r in records))

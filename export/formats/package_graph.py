@@ -144,7 +144,7 @@ class PackageGraph(ABC):
         for node in nodes:
             if node.op == "call_function":
                 known[node] = self._computed(program.name, node, known)
-        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))  # type: ignore[arg-type]
+        results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))
         return {name: known[node] for name, node in results.items()}
 
     def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
