@@ -117,7 +117,7 @@ def test_verify_says_what_it_could_not_check(bundle: Path, monkeypatch: pytest.M
 
 
 def test_run_refuses_what_the_bundle_was_not_exported_for(bundle: Path) -> None:
-    result = edgekit("run", bundle, "-p", "a", "--max-new-tokens", "512")
+    result = edgekit("run", bundle, "-p", "a", "--max-new-tokens", "64")
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert "its programs take at most 32 positions: shorten the text or export for longer ones" in line
+    assert "its programs take at most 32 positions: shorten the text or export with longer --lengths" in line
