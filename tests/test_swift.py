@@ -195,7 +195,7 @@ def test_keys_of_real_manifests_are_those_of_swift(fixtures: Path) -> None:
     } <= types.keys()
     assert types["Model"].keys["hidden_size"] == "Int" and types["Layer"].keys["window"] == "Int?"
     bundles = json.loads((fixtures / "bundles.json").read_text())
-    assert {"native", "mlx", "coreml", "onnx"} <= bundles.keys()
+    assert {"native", "mlx", "onnx"} <= bundles.keys()
     for path in bundles.values():
         manifest = json.loads((Path(path) / "edgekit.json").read_text())
         programs = manifest["programs"]
@@ -240,22 +240,24 @@ def test_the_build_script_says_where_it_runs() -> None:
     assert line.startswith("build-xcframework.sh: error: ") and "Mac" in line
 
 
-def test_code_in_the_readme_parses() -> None:
-    readme = (PACKAGE / "README.md").read_text()
+@pytest.mark.parametrize("folder", [PACKAGE, PACKAGE.parents[1]], ids=["package", "repository"])
+def test_code_in_the_readmes_parses(folder: Path) -> None:
+    readme = (folder / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```swift\n(.*?)```", readme, re.DOTALL)
     assert blocks
     for block in blocks:
         assert not mistakes(parsed(block.encode())), block
-    public = "\n".join(path.read_text() for path in SOURCES if "Sources" in path.parts)
-    for name in (
-        "Session",
-        "SessionOptions",
-        "GenerationSettings",
-        "Segments",
-        "CoreMLPackages",
-        "MLXFunctions",
-    ):
-        assert re.search(rf"public (?:final class|struct) {name}\b", public) and name in readme
+
+
+def test_the_readme_names_what_there_is() -> None:
+    readme = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    sources = "\n".join(path.read_text() for path in SOURCES if "Sources" in path.parts)
+    public = set(re.findall(r"public (?:final class|struct|enum|protocol) (\w+)", sources))
+    assert {"Session", "SessionOptions", "GenerationSettings", "Segments", "CoreMLPackages"} <= public
+    for block in re.findall(r"```swift\n(.*?)```", readme, re.DOTALL):
+        assert set(re.findall(r"\b([A-Z]\w+)\(", block)) <= public
+    named = set(re.findall(r"`([A-Z]\w+)`", readme))
+    assert {"Session", "CanvasText", "ManualMemoryPressure", "MLXFunctions"} <= named & public
 
 
 # --- with a compiler ----------------------------------------------------------------------------------------

@@ -102,6 +102,25 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(remote.relieved, [.warning])
   }
 
+  func testAWarningIsHeardBeforeGenerationsThatWait() async throws {
+    let remote = FakeEngine.Remote()
+    let pressure = ManualMemoryPressure()
+    let session = try await fakeSession(remote, steps: 2, memoryPressure: pressure)
+    let first = Task { try await collect(session.generate([1])) }
+    let began = await eventually { remote.generations == 1 }
+    XCTAssertTrue(began)
+    let second = session.generate([2])
+    pressure.send(.warning)
+    remote.allow(2)
+    _ = try await first.value
+    let next = await eventually { remote.generations == 2 }
+    XCTAssertTrue(next)
+    XCTAssertEqual(remote.relieved, [.warning])
+    remote.allow(2)
+    let events = try await collect(second)
+    XCTAssertEqual(events.count, 4)
+  }
+
   func testCriticalPressureStopsAtTheNextStepAndLaterGenerationsRun() async throws {
     let remote = FakeEngine.Remote()
     let pressure = ManualMemoryPressure()

@@ -149,6 +149,8 @@ public struct PackagePrograms: Codable, Sendable, Equatable {
 
   public var format: Format
   public var layout: JSONValue
+  /// The version of Core AI's tools that wrote the packages.
+  public var coreai: String?
   /// Version by system.
   public var minimumOS: [String: String]
   public var precision: String
@@ -156,7 +158,7 @@ public struct PackagePrograms: Codable, Sendable, Equatable {
   public var packages: [String: Package]
 
   enum CodingKeys: String, CodingKey {
-    case format, layout
+    case format, layout, coreai
     case minimumOS = "minimum_os"
     case precision, packages
   }
