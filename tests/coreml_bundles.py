@@ -41,12 +41,8 @@ class CoremlPrograms(Programs):
 
     def __init__(self, bundle: Path, compute: Any = "declared") -> None:
         super().__init__(bundle)
-<<<<<<< HEAD
-        self._compute = compute
-=======
         self._compute = compute
         self.declared_types = compute == "declared"
->>>>>>> coreml
         self._packages = {name: Package(bundle / e["path"]) for name, e in self.entries.items()}
 
     def call(self, package: str, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
