@@ -6,7 +6,8 @@ Importing this module imports coreai-core; tests that do so are skipped where it
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,17 @@ class CoreaiPrograms(Programs):
         self._loop.close()
 
 
-@pytest.fixture
-def wide_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs whose matrix products sum in float32, as devices do it. The processor kernels of the runtime
-    sum float16 in float16: 64 dB for sums of 256, 51 for 4096, where rounding the result alone leaves 85.
+@contextmanager
+def wide_products() -> Iterator[None]:
+    """Programs made inside have matrix products that sum in float32, as devices do it. The processor kernels
+    of the runtime sum float16 in float16: 64 dB for sums of 256, 51 for 4096, where rounding the result alone
+    leaves 85.
     """
     real = coreai.broadcasting_batch_matmul
 
     def product(x: Any, y: Any) -> Any:
         return coreai_ops.cast(real(coreai_ops.wide(x), coreai_ops.wide(y)), x.type.element_type)
 
-    monkeypatch.setattr(coreai, "broadcasting_batch_matmul", product)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coreai, "broadcasting_batch_matmul", product)
+        yield

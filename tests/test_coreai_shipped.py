@@ -14,18 +14,15 @@ from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 
-__all__ = ["wide_products"]
-
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
 @pytest.mark.parametrize(("precision", "least"), [("float32", None), ("float16", 60)])
-def test_layers_of_the_shipped_models(
-    tmp_path: Path, wide_products: None, name: str, precision: str, least: float | None
-) -> None:
+def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str, least: float | None) -> None:
     scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
     checkpoint = resolve(name)
     how = options("coreai", scheme, precision, Packaging(lengths, layers_per_chunk=1))
-    export(checkpoint, tmp_path / "bundle", how)
+    with wide_products():
+        export(checkpoint, tmp_path / "bundle", how)
     model = quantized_reference(checkpoint, scheme, "coreai")
     with CoreaiPrograms(tmp_path / "bundle") as programs:
         count = check_layers(programs, model, 3, least)
