@@ -41,8 +41,7 @@ class CoremlPrograms(Programs):
 
     def __init__(self, bundle: Path, compute: Any = "declared") -> None:
         super().__init__(bundle)
-        self._compute = compute
-        self.declared_types = compute == "declared"
+        self._compute, self.widened = compute, compute == "float32"
         self._packages = {name: Package(bundle / e["path"]) for name, e in self.entries.items()}
 
     def call(self, package: str, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
