@@ -228,7 +228,7 @@ class Session:
             "prefix_v": values,
             "cos": cos,
             "sin": sin,
-            "mask": _mask(positions, first, layer.window, phase),
+            "mask": pass_mask(positions, first, layer.window, phase),
             "phase": _PHASES[phase],
         }
 
@@ -280,7 +280,7 @@ def open_session(
     return Session(path, options, executor)
 
 
-def _mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:
+def pass_mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:
     """Additive mask [T, P' + T] over kept prefix and own positions; keys count from absolute position
     `first`.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bundles import TILE_BYTES
 from checkpoints import write_checkpoint
@@ -14,7 +16,9 @@ from click.testing import CliRunner, Result
 
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import ExportOptions, export
+from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.package_evaluation import distinct, evaluate
 from edgekit.tools.cli import main
 
 
@@ -121,3 +125,54 @@ def test_run_refuses_what_the_bundle_was_not_exported_for(bundle: Path) -> None:
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert "its programs take at most 32 positions: shorten the text or export with longer --lengths" in line
+
+
+def test_verify_computes_with_packages_on_request(bundle: Path) -> None:
+    found = json.loads(edgekit("verify", bundle, "--evaluate", "--json").stdout)
+    names = [i["name"] for i in found["items"] if i["name"].endswith("computed")]
+    assert found["ok"]
+    if "mlpackage" in entries(bundle)["final"]["path"]:
+        assert names == [f"package {n} computed" for n in ("layers.0-1", "layers.2", "final", "head.0")]
+        assert "layers were compared with themselves" in found["notes"][0]
+    else:
+        assert not names and "--evaluate is for Core ML packages" in found["notes"][0]
+
+
+@pytest.fixture(scope="module", params=["float16", "float32"])
+def gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A tied head of several tiles, and prefixes."""
+    pytest.importorskip("coremltools")
+    folder = tmp_path_factory.mktemp("gemma")
+    write_checkpoint(folder / "checkpoint", "diffusion_gemma", num_hidden_layers=3)
+    options = ExportOptions(
+        "coreml", "ios", precision=request.param, packaging=Packaging((40,), layers_per_chunk=2)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgekit.export.formats.packaging.MOST_HEAD_ROWS", 100)
+        export(folder / "checkpoint", folder / "bundle", options)
+    return Bundle.open(folder / "bundle")
+
+
+def test_packages_of_every_kind_compute_what_they_should(gemma: Bundle) -> None:
+    names = distinct(gemma)
+    assert names == ["self_conditioning", "layers.0-1", "layers.2", "final", "head.0", "head.3"]
+    assert [evaluate(gemma, name, seed) for name in names for seed in (0, 1)] == [""] * 12
+
+
+def test_a_tile_with_the_rows_of_another_is_found(gemma: Bundle, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(gemma.path, tmp_path / "copy"))
+    assert gemma.packages is not None
+    path, other = (copy / gemma.packages[name].path for name in ("head.1", "head.2"))
+    shutil.rmtree(path)
+    shutil.copytree(other, path)
+    assert evaluate(Bundle.open(copy), "head.1").startswith("the scores are not the table's: z is off by")
+
+
+def test_layers_that_depend_on_padding_are_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask that hides nothing: the longer function then sees what it should not."""
+
+    def open_mask(mask: Any, kept: int, prefix: int, length: int) -> Any:
+        return np.zeros((length, prefix + length), np.float32)
+
+    monkeypatch.setattr("edgekit.runtime.engines.packages.padded_mask", open_mask)
+    assert re.match(r"functions t16_p0 and t16_p40 disagree: y is off by", evaluate(gemma, "layers.0-1"))

@@ -89,9 +89,15 @@ class PackageEngine:
     def layers(
         self, program: str, inputs: Sequence[Arrays], weights: OpenedPackage, experts: Experts
     ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-        length = inputs[0]["x"].shape[1]
         kept = [i["prefix_k"].shape[2] for i in inputs]
-        function = self._fitting(weights.entry, length, kept)
+        function = self._fitting(weights.entry, inputs[0]["x"].shape[1], kept)
+        return self.call(weights, function, inputs)
+
+    def call(
+        self, weights: OpenedPackage, function: Function, inputs: Sequence[Arrays]
+    ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+        """`layers` by a function that they fit. Raises EngineFailed."""
+        length = inputs[0]["x"].shape[1]
         arrays: dict[str, np.ndarray] = {"x": inputs[0]["x"], "phase": inputs[0]["phase"]}
         for slot, (layer, own, prefix) in enumerate(
             zip(self._layers[weights.entry.name], inputs, function.prefixes, strict=True)
@@ -100,7 +106,7 @@ class PackageEngine:
             arrays[f"cos.{layer.rope}"], arrays[f"sin.{layer.rope}"] = own["cos"], own["sin"]
             mask = f"mask.{'full' if layer.window is None else layer.window}"
             if mask not in arrays:
-                arrays[mask] = padded_mask(own["mask"], kept[slot], prefix, function.t)
+                arrays[mask] = padded_mask(own["mask"], own["prefix_k"].shape[2], prefix, function.t)
         out = self._run(weights, function, arrays)
         kv = [
             (out[f"k.{slot}"][:, :, :length], out[f"v.{slot}"][:, :, :length]) for slot in range(len(inputs))

@@ -36,10 +36,15 @@ class Item:
 
 @click.command("verify", short_help="Check every checksum of a bundle.")
 @bundle_argument
+@click.option(
+    "--evaluate",
+    is_flag=True,
+    help="Also compute with Core ML packages, one of each kind: slow, takes memory.",
+)
 @json_option
 @debug_option
 @click.pass_context
-def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
+def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> None:
     """Check every byte of BUNDLE against its checksums.
 
     Each run of the flash file against its xxh3-64, the whole flash file and every other file against their
@@ -49,7 +54,7 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
     path = Path(bundle)
     with Steps("opening", quiet=as_json) as steps:
         notes: list[str] = []
-        items = list(_check(path, steps, notes))
+        items = list(_check(path, steps, notes, evaluate))
         surplus = _surplus(path, {i.name for i in items})
     damaged = [i for i in items if i.damage]
     if as_json:
@@ -77,7 +82,7 @@ def command(ctx: click.Context, bundle: str, as_json: bool) -> None:
         ctx.exit(DAMAGED)
 
 
-def _check(path: Path, steps: Steps, notes: list[str]) -> Iterator[Item]:
+def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterator[Item]:
     """Every item of the bundle; what could not be checked is added to `notes`. Raises EdgekitError when there
     is no bundle at `path`.
     """
@@ -105,7 +110,10 @@ def _check(path: Path, steps: Steps, notes: list[str]) -> Iterator[Item]:
         damaged |= {name} if damage else set()
         yield Item(name, entry.size, damage)
     if bundle.packages is not None:
-        yield from _check_packages(bundle, bundle.packages, damaged, steps, notes)
+        checked = list(_check_packages(bundle, bundle.packages, damaged, steps, notes))
+        yield from checked
+        if evaluate and not (notes or damaged or any(i.damage for i in checked)):
+            yield from _evaluate(bundle, steps, notes)
 
 
 def _check_packages(
@@ -124,6 +132,21 @@ def _check_packages(
         except EngineUnavailable as error:
             notes.append(f"functions of packages were not checked: {error}")
             return
+        steps.advance(1, name)
+
+
+def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
+    """What one package of each kind computes."""
+    from edgekit.runtime.package_evaluation import NOT_COVERED, distinct, evaluate
+
+    if bundle.manifest.programs["format"] != "coreml":
+        notes.append("--evaluate is for Core ML packages; nothing was computed")
+        return
+    notes.append(NOT_COVERED)
+    names = distinct(bundle)
+    steps.stage("computing", len(names))
+    for name in names:
+        yield Item(f"package {name} computed", 0, evaluate(bundle, name))
         steps.advance(1, name)
 
 

@@ -1,0 +1,162 @@
+"""Computes with Core ML packages on any system, in float32, and compares what can be compared without the
+model's definition, which takes PyTorch: functions with each other, the vocabulary head with its own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.engines.packages import OpenedPackage, PackageEngine
+from edgekit.runtime.packages import Package
+from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.session import PREFILL, pass_mask
+from edgekit.runtime.weights import table_floats
+
+NOT_COVERED = (
+    "layers were compared with themselves at other lengths only: what they compute is not known here"
+)
+#: Largest difference over the largest value; float16 scales alone are off by 5e-4.
+TOLERANCE = 2e-3
+
+
+def distinct(bundle: Bundle) -> list[str]:
+    """The first package of each kind: those that differ in nothing but weights are one."""
+    assert bundle.packages is not None
+    first: dict[object, str] = {}
+    for name, package in bundle.packages.entries.items():
+        ports = [
+            (f.t, f.p, tuple((p.role, p.shape) for p in (*f.inputs.values(), *f.outputs.values())))
+            for f in package.functions
+        ]
+        first.setdefault((package.kind, tuple(ports)), name)
+    return list(first.values())
+
+
+def evaluate(bundle: Bundle, name: str, seed: int = 0) -> str:
+    """What is wrong with what a package computes of random inputs, empty for nothing."""
+    engine, rng = PackageEngine(bundle, MilExecutor("float32")), np.random.default_rng(seed)
+    try:
+        with engine.open(name) as opened:
+            kind = opened.entry.kind
+            if kind == "layers":
+                return _layers(bundle, engine, opened, rng)
+            if kind == "head":
+                return _head(bundle, engine, opened, rng)
+            hidden, t = bundle.model.hidden_size, min(f.t for f in opened.entry.functions)
+            x, soft = (_random(rng, 1, t, hidden) for _ in range(2))
+            if kind == "final":
+                return _norm(x[0], engine.final(x, opened)[0])
+            return _finite({"y": engine.self_condition(x, soft, opened)})
+    except EdgekitError as error:
+        return str(error)
+
+
+def _layers(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+    """The shortest and the longest function on the same rows, all that is padding hidden."""
+    functions = sorted(opened.entry.functions, key=lambda f: (f.t, f.p))
+    length = max(1, functions[0].t - 1)
+    x = _random(rng, 1, length, bundle.model.hidden_size)
+    positions = np.arange(length)
+    inputs = []
+    for layer in (own for own in bundle.model.layers if own.run == opened.entry.name):
+        angle = positions[:, None] * np.array(bundle.model.ropes[layer.rope], np.float32)
+        none = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
+        inputs.append(
+            {
+                "x": x,
+                "prefix_k": none,
+                "prefix_v": none,
+                "cos": np.cos(angle),
+                "sin": np.sin(angle),
+                "mask": pass_mask(positions, 0, layer.window, PREFILL),
+                "phase": np.zeros(1, np.int64),
+            }
+        )
+    results = []
+    for function in (functions[0], *functions[1:][-1:]):
+        y, kept = engine.call(opened, function, inputs)
+        found = {"y": y}
+        for slot, (k, v) in enumerate(kept):
+            found |= {f"k.{slot}": k, f"v.{slot}": v}
+        if wrong := _finite(found):
+            return f"function {function.name}: {wrong}"
+        results.append(found)
+    names = f"functions {functions[0].name} and {functions[-1].name} disagree"
+    return _difference(names, results[0], results[-1])
+
+
+def _norm(x: Floats, y: Floats) -> str:
+    """A norm multiplies every row by the same weights once it is divided by its root mean square."""
+    unit = x / np.sqrt(np.square(x).mean(1, keepdims=True))
+    weight = (y * unit).sum(0) / np.square(unit).sum(0)
+    return _difference("the rows are normed differently", {"y": y}, {"y": weight * unit})
+
+
+def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+    """Scores against the embedding table where it is the head's as well; all else against the scores."""
+    entry, model = opened.entry, bundle.model
+    rows = min(f.t for f in entry.functions)
+    x, temperature = _random(rng, rows, model.hidden_size), 0.75
+    z = engine.head_logits(x, temperature, opened)
+    table = _table(bundle, entry) if model.tied_head else None
+    if table is not None:
+        cap = float(bundle.manifest.model.get("softcap") or 0)
+        expected = x @ table.T
+        expected = (cap * np.tanh(expected / cap) if cap else expected) / np.float32(temperature)
+        if wrong := _difference("the scores are not the table's", {"z": z}, {"z": expected}):
+            return wrong
+    noise = rng.gumbel(size=z.shape).astype(np.float32)
+    top = z.max(1)
+    e = np.exp(z - top[:, None])
+    expected_parts = {"top": top, "sum_exp": e.sum(1), "sum_z_exp": (e * z).sum(1)}
+    for sampled in (False, True):
+        soft = model.self_conditioning
+        part = engine.head_tile(x, temperature, noise if sampled else None, soft, opened)
+        if not np.allclose(z[np.arange(rows), part.arg], top, rtol=TOLERANCE):
+            return "the highest scores are of other tokens"
+        wanted = dict(expected_parts)
+        if sampled:
+            wanted["score"] = (z + noise).max(1)
+            assert part.sample is not None
+            wanted["sample_z"] = z[np.arange(rows), part.sample]
+        if soft and table is not None:
+            wanted["soft"] = e @ table
+        found = {key: getattr(part, key) for key in wanted}
+        if wrong := _difference("the statistics are not those of the scores", found, wanted):
+            return wrong
+    return ""
+
+
+def _random(rng: np.random.Generator, *shape: int) -> Floats:
+    """Normal numbers that float16 has: inputs are rounded to it."""
+    return rng.standard_normal(shape).astype(np.float16).astype(np.float32)
+
+
+def _table(bundle: Bundle, entry: Package) -> Floats:
+    """The rows of a tile, from the flash file."""
+    parts = []
+    with bundle.open_weights() as file:
+        for run, start, stop in bundle.model.embedding.spans():
+            rows = np.arange(max(start, entry.start), min(stop, entry.start + entry.rows)) - start
+            if rows.size > 0:
+                held = [t.name for t in file.run(run).tensors]
+                parts.append(table_floats({n.removeprefix(run + "."): file.read_rows(n, rows) for n in held}))
+    return np.concatenate(parts)
+
+
+def _finite(found: Mapping[str, np.ndarray]) -> str:
+    wrong = [name for name, array in found.items() if not np.isfinite(array).all()]
+    return f"{wrong[0]} is not finite" if wrong else ""
+
+
+def _difference(what: str, found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
+    for name, array in expected.items():
+        error, scale = np.abs(found[name] - array).max(), max(np.abs(array).max(), 1e-6)
+        if not error <= TOLERANCE * scale:
+            return f"{what}: {name} is off by {error:.3g} where {scale:.3g} is the largest"
+    return ""
