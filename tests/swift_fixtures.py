@@ -218,7 +218,7 @@ def _packages(folder: Path) -> Iterator[tuple[str, Recording]]:
     """Bundles in packages, computed by the reference layers; none where edgekit does not run such bundles."""
     if importlib.util.find_spec("edgekit.runtime.packages") is None:
         return
-    from package_bundles import ReferenceExecutor, random_packages
+    from reference_packages import ReferenceExecutor, random_packages
 
     cases: dict[str, tuple[str, list[tuple[int, int]], dict[str, Any]]] = {
         "packages-gemma": ("diffusion_gemma", [(16, 0), (16, 32), (16, 64)],
