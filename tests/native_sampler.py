@@ -155,9 +155,8 @@ class Bridge:
             assert bool(place) == (values is not None), name
             if place:
                 kind = np.int64 if name in ("argmax", "sample", "top_ids") else np.float32
-                ctypes.memmove(
-                    place, np.ascontiguousarray(values, kind).ctypes.data, values.size * kind().nbytes
-                )
+                flat = np.ascontiguousarray(values, kind)
+                ctypes.memmove(place, flat.ctypes.data, flat.nbytes)
 
 
 def array_at(address: int | None, count: int, kind: type[np.generic]) -> np.ndarray:

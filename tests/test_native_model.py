@@ -97,7 +97,8 @@ def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> N
         own.prefill(np.arange(29))
         turns.append(way(own, PROMPT, steps=2, **settings))
     assert turns[0] == turns[1] and turns[0].status == OK
-    too_long = run(own, **(settings | {"options": {"continue_prefix": True, "max_length": 30}}))
+    assert own.prefix_length > 30
+    too_long = run(own, max_new_tokens=256, options={"continue_prefix": True, "max_length": 30})
     assert too_long.status == INVALID_ARGUMENT and "max_length is 30" in too_long.message
 
 
