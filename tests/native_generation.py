@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
+from native_model import Model
 from native_sampler import Outcome, copy_of
 
-from edgekit.runtime.native_session import NativeSession
+from edgekit.runtime.native_session import NativeSession, _Struct
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
 
 
-class Struct(ctypes.Structure):
-    """A struct of edgekit.h; its first member is its size."""
-
-    def __init__(self, **members: Any) -> None:
-        super().__init__(struct_size=ctypes.sizeof(self), **members)
-
-
-class Statistics(Struct):
+class Statistics(_Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
         ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
@@ -32,7 +26,7 @@ class Statistics(Struct):
     )  # fmt: skip
 
 
-class Event(Struct):
+class Event(_Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
         ("start", c_int64), ("ids", POINTER(c_int64)), ("count", c_int64), ("accepted", POINTER(c_uint8)),
@@ -40,7 +34,7 @@ class Event(Struct):
     )  # fmt: skip
 
 
-class Options(Struct):
+class Options(_Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("seed", c_uint64), ("max_new_tokens", c_int64),
         ("steps", c_int64), ("options", c_char_p),
@@ -58,6 +52,27 @@ def function(session: NativeSession) -> Any:
     )  # fmt: skip
     found.restype = c_int32
     return found
+
+
+def on_session(session: NativeSession) -> Callable[..., int]:
+    """ek_generate without its first argument."""
+    return lambda *rest: int(function(session)(session._handle, *rest))
+
+
+def model_function(session: NativeSession) -> Any:
+    """ek_model_generate."""
+    found = session._library.ek_model_generate
+    found.argtypes = (
+        POINTER(Model), c_void_p, c_int64, POINTER(Options), ON_EVENT, c_void_p, POINTER(Statistics),
+    )  # fmt: skip
+    found.restype = c_int32
+    return found
+
+
+def on_model(session: NativeSession, model: Model | None) -> Callable[..., int]:
+    """ek_model_generate of the session's library without its first argument."""
+    given = None if model is None else ctypes.byref(model)
+    return lambda *rest: int(model_function(session)(given, *rest))
 
 
 def last_error(session: NativeSession) -> str:
@@ -81,9 +96,11 @@ def generate(
     steps: int = 0,
     options: Mapping[str, Any] | str | None = None,
     stop_after: int | None = None,
+    call: Callable[..., int] | None = None,
 ) -> Outcome:
     """Events as native_sampler.plain gives them, and the final statistics. The callback asks to stop at event
-    number `stop_after`. A string as `options` is passed on as it is.
+    number `stop_after`. A string as `options` is passed on as it is. `call` is the function of edgekit.h from
+    its second argument on, ek_generate where there is none.
     """
     outcome = Outcome([])
     answer: list[int] = []
@@ -113,10 +130,9 @@ def generate(
         seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=None if text is None else text.encode()
     )
     statistics = Statistics(finish_reason=-7, forwards=-7)
-    outcome.status = function(session)(
-        session._handle, ids.ctypes.data, len(ids), ctypes.byref(given), ON_EVENT(on_event), 77,
-        ctypes.byref(statistics),
-    )  # fmt: skip
+    outcome.status = (call or on_session(session))(
+        ids.ctypes.data, len(ids), ctypes.byref(given), ON_EVENT(on_event), 77, ctypes.byref(statistics)
+    )
     outcome.message = last_error(session) if outcome.status else ""
     outcome.stats, outcome.answer = plain(statistics), answer
     return outcome

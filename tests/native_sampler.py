@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from native_model import CALLBACK_FAILED, DENOISE, PREFILL, PROJECT, RESET, Model, Output, Request, failed
 from native_testing import library
 
 from edgekit.runtime.sampling import (
@@ -26,25 +27,10 @@ from edgekit.runtime.sampling import (
 )
 from edgekit.runtime.sampling.generation_options import generation_options
 
-OK, INVALID_ARGUMENT, READ_FAILED, UNSUPPORTED_BUNDLE, NOT_FINITE, STOPPED = 0, 1, 5, 11, 13, 14
+OK, INVALID_ARGUMENT, UNSUPPORTED_BUNDLE, NOT_FINITE, STOPPED = 0, 1, 11, 13, 14
 REASONS = ("eos", "length", "cancelled")
 
 Ids, Floats = POINTER(c_int64), POINTER(c_float)
-
-
-class Request(ctypes.Structure):
-    _fields_ = [
-        ("rows", Ids), ("row_count", c_int64), ("temperature", c_float), ("gumbel", c_int32),
-        ("gumbel_scale", c_float), ("seed", c_uint64), ("draw", c_uint64), ("soft", c_int32),
-        ("top_k", c_int64), ("logits", Floats),
-    ]  # fmt: skip
-
-
-class Output(ctypes.Structure):
-    _fields_ = [
-        ("argmax", Ids), ("argmax_prob", Floats), ("entropy", Floats), ("log_z", Floats), ("sample", Ids),
-        ("sample_prob", Floats), ("soft", Floats), ("top_ids", Ids), ("top_z", Floats),
-    ]  # fmt: skip
 
 
 class Counters(ctypes.Structure):
@@ -68,19 +54,7 @@ class State(ctypes.Structure):
     ]  # fmt: skip
 
 
-PREFIX_LENGTH = ctypes.CFUNCTYPE(c_int64)
-RESET = ctypes.CFUNCTYPE(c_int)
-PREFILL = ctypes.CFUNCTYPE(c_int, Ids, c_int64)
-DENOISE = ctypes.CFUNCTYPE(c_int, Ids, c_int64, POINTER(Request), Floats, POINTER(Output))
-PROJECT = ctypes.CFUNCTYPE(c_int, POINTER(Request), POINTER(Output))
 ON_EVENT = ctypes.CFUNCTYPE(c_int, POINTER(NativeEvent))
-
-
-class Calls(ctypes.Structure):
-    _fields_ = [
-        ("vocabulary", c_int64), ("hidden", c_int64), ("prefix_length", PREFIX_LENGTH), ("reset", RESET),
-        ("prefill", PREFILL), ("denoise", DENOISE), ("project", PROJECT),
-    ]  # fmt: skip
 
 
 @dataclass
@@ -127,72 +101,67 @@ def plain_native(event: NativeEvent) -> tuple[Any, ...]:
 
 
 class Bridge:
-    """The callbacks of one denoiser. An exception in one of them ends the run and is kept in `error`."""
+    """One denoiser as an ek_model. An exception in a callback ends the run and is kept in `error`."""
 
     def __init__(self, denoiser: Any, hidden: int) -> None:
         self.denoiser = denoiser
         self.hidden = hidden
         self.error: Exception | None = None
-        self.last: tuple[Any, Any] | None = None
-        self.calls = Calls(
-            denoiser.vocab_size, hidden, PREFIX_LENGTH(lambda: denoiser.prefix_length),
-            RESET(self.guarded(denoiser.reset)), PREFILL(self.guarded(self.prefill)),
-            DENOISE(self.guarded(self.denoise)), PROJECT(self.guarded(self.project)),
+        projects = hasattr(denoiser, "project")
+        self.model = Model(
+            vocabulary=denoiser.vocab_size, hidden_size=hidden, prefix_length=denoiser.prefix_length,
+            reset=RESET(self.guarded(denoiser.reset)), prefill=PREFILL(self.guarded(self.prefill)),
+            denoise=DENOISE(self.guarded(self.denoise)),
+            project=PROJECT(self.guarded(self.project) if projects else 0),
         )  # fmt: skip
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., int]:
         def call(*arguments: Any) -> int:
             try:
-                function(*arguments)
+                function(*arguments[:-1])
             except Exception as error:
                 self.error = error
-                return 1
+                return failed(library(), str(error).encode())
             return 0
 
         return call
 
-    def prefill(self, ids: Any, count: int) -> None:
-        self.denoiser.prefill(copy_of(ids, count))
+    def prefill(self, ids: int, count: int) -> None:
+        self.denoiser.prefill(array_at(ids, count, np.int64))
 
-    def denoise(self, ids: Any, count: int, request: Any, soft: Any, output: Any) -> None:
-        own = copy_of(soft, count * self.hidden).reshape(count, self.hidden) if soft else None
-        self.last = copy_of(ids, count), own
-        self.fill(output[0], self.denoiser.denoise(*self.arguments(request[0])), request[0])
+    def denoise(self, ids: int, count: int, soft: int | None, request: Any, output: Any) -> None:
+        own = array_at(soft, count * self.hidden, np.float32).reshape(count, self.hidden) if soft else None
+        wanted = self.request(request[0], output[0])
+        self.fill(output[0], self.denoiser.denoise(array_at(ids, count, np.int64), wanted, own))
 
     def project(self, request: Any, output: Any) -> None:
-        if hasattr(self.denoiser, "project"):
-            answer = self.denoiser.project(self.request(request[0]))
-        else:
-            answer = self.denoiser.denoise(*self.arguments(request[0]))
-        self.fill(output[0], answer, request[0])
+        self.fill(output[0], self.denoiser.project(self.request(request[0], output[0])))
 
-    def arguments(self, request: Request) -> tuple[Any, HeadRequest, Any]:
-        assert self.last is not None
-        return self.last[0], self.request(request), self.last[1]
-
-    def request(self, request: Request) -> HeadRequest:
+    def request(self, request: Request, output: Output) -> HeadRequest:
         gumbel = PhiloxGumbel(request.seed, request.draw, request.row_count, self.denoiser.vocab_size)
         return HeadRequest(
-            rows=copy_of(request.rows, request.row_count) if request.rows else None,
+            rows=array_at(request.rows, request.row_count, np.int64) if request.rows else None,
             temperature=request.temperature,
             gumbel=gumbel if request.gumbel else None,
             gumbel_scale=request.gumbel_scale,
             soft=bool(request.soft),
             top_k=request.top_k,
-            logits=bool(request.logits),
+            logits=bool(output.logits),
         )
 
-    def fill(self, output: Output, answer: HeadOutput, request: Request) -> None:
-        for name, _ in Output._fields_:
-            pointer = getattr(output, name)
-            assert bool(pointer) == (getattr(answer, name) is not None), name
-            if pointer:
-                values = getattr(answer, name).reshape(-1)
-                np.ctypeslib.as_array(pointer, values.shape)[:] = values
-        if request.logits:
-            assert answer.logits is not None
-            scores = answer.logits.reshape(-1)
-            np.ctypeslib.as_array(request.logits, scores.shape)[:] = scores
+    def fill(self, output: Output, answer: HeadOutput) -> None:
+        for name, values in vars(answer).items():
+            place = getattr(output, name)
+            assert bool(place) == (values is not None), name
+            if place:
+                kind = np.int64 if name in ("argmax", "sample", "top_ids") else np.float32
+                flat = np.ascontiguousarray(values, kind)
+                ctypes.memmove(place, flat.ctypes.data, flat.nbytes)
+
+
+def array_at(address: int | None, count: int, kind: type[np.generic]) -> np.ndarray:
+    """A copy of `count` numbers."""
+    return np.frombuffer(ctypes.string_at(address, count * kind().nbytes), kind).copy()
 
 
 def native(
@@ -220,10 +189,10 @@ def native(
     section = json.dumps({"name": family, "config": {}}).encode()
     callback = ON_EVENT(on_event)
     outcome.status = core.ekt_sampling_generate(
-        ctypes.byref(bridge.calls), section, json.dumps(options).encode(), ids.ctypes.data_as(Ids),
+        ctypes.byref(bridge.model), section, json.dumps(options).encode(), ids.ctypes.data_as(Ids),
         c_int64(len(ids)), c_uint64(seed), callback, ctypes.byref(state),
     )  # fmt: skip
-    if bridge.error is not None and outcome.status != READ_FAILED:
+    if bridge.error is not None and outcome.status != CALLBACK_FAILED:
         raise bridge.error
     outcome.message = core.ekt_sampling_text().decode()
     outcome.stats = counters(state.stats)

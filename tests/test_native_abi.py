@@ -15,6 +15,7 @@ import pytest
 from native_bundles import native_bundle
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
+from native_model import Model
 from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
@@ -35,6 +36,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
+    "ek_model": Model,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
@@ -47,6 +49,7 @@ FIRST_SIZES = {
     "ek_generation_statistics": 56,
     "ek_event": 64,
     "ek_generate_options": 40,
+    "ek_model": 96,
 }
 
 

@@ -61,6 +61,58 @@ def test_gumbel_noise_is_that_of_the_halves(seed: int, draw: int, first: int, co
     assert np.array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
+ROWS, TOKENS = st.integers(0, 19), st.integers(0, 61)
+
+
+@given(SEEDS, SEEDS, st.one_of(st.integers(0, 99), st.integers(0, 2**31)), TOKENS, ROWS)
+@example(3, 4, 2**32 - 7, 7, 13)
+@settings(max_examples=60)
+def test_a_tile_of_a_draw_is_that_of_the_specification(
+    seed: int, draw: int, first: int, tokens: int, rows: int
+) -> None:
+    expected = reference.PhiloxGumbel(seed, draw, rows, first + tokens)(first, first + tokens)
+    out = np.full(tokens * rows + 1, 77, np.float32)
+    assert tile_of(seed, draw, first, tokens, rows, out) == 0
+    assert out[-1] == 77
+    found = out[:-1].reshape(tokens, rows)
+    assert np.array_equal(found.view(np.uint32), np.ascontiguousarray(expected.T).view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ((-1, 1, 1), "first_token is -1; it must be 0..4294967296"),
+        ((2**32, 1, 1), "tokens is 1; it must be 0..0"),
+        ((0, -1, 1), "tokens is -1"),
+        ((2**63 - 1, 2**63 - 1, 1), "first_token is 9223372036854775807"),
+        ((0, 1, 2**22 + 1), "rows is 4194305; it must be 0..4194304"),
+        ((0, 1, -1), "rows is -1"),
+    ],
+)
+def test_tiles_that_no_draw_has_are_refused(numbers: tuple[int, int, int], words: str) -> None:
+    assert tile_of(0, 0, *numbers, np.zeros(1, np.float32)) == 1
+    assert words in last_error()
+
+
+def test_a_tile_needs_room_where_it_is_not_empty() -> None:
+    assert tile_of(0, 0, 3, 2, 4, None) == 1 and "out is null; give room for 8 floats" in last_error()
+    assert tile_of(0, 0, 3, 0, 4, None) == tile_of(0, 0, 3, 4, 0, None) == 0
+
+
+def tile_of(seed: int, draw: int, first: int, tokens: int, rows: int, out: NDArray[np.float32] | None) -> int:
+    function = library().ek_gumbel_noise
+    function.argtypes = [ctypes.c_uint64] * 2 + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
+    status: int = function(seed, draw, first, tokens, rows, None if out is None else out.ctypes.data)
+    return status
+
+
+def last_error() -> str:
+    function = library().ek_last_error
+    function.restype = ctypes.c_char_p
+    text: bytes = function()
+    return text.decode()
+
+
 def gumbel_of(halves: NDArray[np.uint32]) -> NDArray[np.float32]:
     out = np.empty(len(halves), np.float32)
     library().ekt_gumbel_of_halves(pointer(halves), ctypes.c_int64(len(halves)), pointer(out))

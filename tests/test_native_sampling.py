@@ -11,11 +11,11 @@ from checkpoints import write_checkpoint
 from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_model import CALLBACK_FAILED
 from native_sampler import (
     INVALID_ARGUMENT,
     NOT_FINITE,
     OK,
-    READ_FAILED,
     STOPPED,
     UNSUPPORTED_BUNDLE,
     native,
@@ -276,7 +276,7 @@ def test_an_error_of_the_denoiser_ends_the_run_and_leaves_the_state() -> None:
     options = {"mask_token_id": MASK, "gen_length": 12, "block_length": 4, "steps": 12}
     full = python("llada", ProjectingDenoiser(VOCAB, bias=bias_of(-60, 0)), [1], options)
     found = native("llada", Failing(VOCAB, bias=bias_of(-60, 0)), [1], options)
-    assert found.status == READ_FAILED and found.message == "the denoiser's callback failed"
+    assert found.status == CALLBACK_FAILED and found.message == "the disk is gone"
     assert found.events == full.events[:6] and found.answer == full.answer[:4]
     assert found.stats is not None and found.stats["forwards"] == 6 and found.stats["denoising_steps"] == 5
 

@@ -1,9 +1,11 @@
-// ek_generate of edgekit.h: what a caller gives is checked and settled here, the loops run it.
+// ek_generate and ek_model_generate of edgekit.h: what a caller gives is checked and settled here, the loops run it.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "abi_caller_model.h"
 #include "abi_guard.h"
 #include "abi_session.h"
 #include "edgekit.h"
@@ -18,6 +20,15 @@
 
 namespace edgekit {
 namespace {
+
+// The model of a generation: its passes, and what decides about options and lengths.
+struct GenerationModel {
+  Denoiser &denoiser;
+  const Json &sampler;                                 // the manifest's section
+  std::int64_t canvas_length, max_positions;           // 0: any, unknown
+  std::function<void(const Lengths &)> check_lengths;  // throws Error for more than it has memory for
+  std::function<void()> idle;                          // the generation is over
+};
 
 // Throws Error (EK_MALFORMED_FILE) where a number is too large for a double.
 void check_numbers(const Json &value) {
@@ -49,7 +60,7 @@ std::optional<std::int64_t> unless_zero(std::int64_t value) {
   return value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
 }
 
-SamplerOptions options_of(const ek_generate_options &given, const Session &session) {
+SamplerOptions options_of(const ek_generate_options &given, const GenerationModel &model) {
   if (given.reserved != 0) {
     fail(EK_INVALID_ARGUMENT, "ek_generate_options.reserved is ", given.reserved, "; set it to 0");
   }
@@ -59,9 +70,8 @@ SamplerOptions options_of(const ek_generate_options &given, const Session &sessi
   wishes.max_new_tokens = unless_zero(given.max_new_tokens);
   wishes.steps = unless_zero(given.steps);
   if (options) wishes.options = members_of(*options);
-  const Json &sampler = session.sampler();
-  return generation_options(sampler.at("name").string(), members_of(sampler.at("config")),
-                            session.model().canvas_length, wishes);
+  return generation_options(model.sampler.at("name").string(), members_of(model.sampler.at("config")),
+                            model.canvas_length, wishes);
 }
 
 // The prompt as the loops take it. Throws Error (EK_INVALID_ARGUMENT).
@@ -73,17 +83,17 @@ std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count)
   return {ids, ids + count};
 }
 
-// Throws Error when the model or the session's budget is too small for the generation.
-void check_lengths(const Session &session, const SamplerOptions &options, std::int64_t prompt) {
+// Throws Error when the model or its memory is too small for the generation.
+void check_lengths(const GenerationModel &model, const SamplerOptions &options, std::int64_t prompt) {
   const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options);
-  if (gemma != nullptr && gemma->continue_prefix) prompt += session.prefix_length();
+  if (gemma != nullptr && gemma->continue_prefix) prompt += model.denoiser.prefix_length();
   const Lengths needed = lengths(options, prompt);
-  const std::int64_t limit = session.model().max_positions;
+  const std::int64_t limit = model.max_positions;
   if (limit != 0 && prompt + needed.new_tokens > limit) {
     fail(EK_INVALID_ARGUMENT, prompt, " prompt tokens and ", needed.new_tokens, " new ones pass the model's ", limit,
          " positions; shorten the prompt or ask for fewer tokens");
   }
-  session.check_lengths(needed.canvas, needed.prefix);
+  model.check_lengths(needed);
 }
 
 std::int32_t finish_reason(FinishReason reason) {
@@ -131,6 +141,40 @@ EventCallback event_callback(ek_event_callback callback, void *user_data) {
   };
 }
 
+// What a caller gives to a generation over any model.
+struct Call {
+  const std::int64_t *prompt;
+  std::int64_t count;
+  const ek_generate_options *options;
+  ek_event_callback callback;
+  void *user_data;
+  ek_generation_statistics *statistics;
+
+  void report(const Stats &stats, std::int32_t reason) const {
+    if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
+  }
+};
+
+void run(const Call &call, const GenerationModel &model) {
+  Generation generation;
+  try {
+    call.report(Stats(), EK_FINISH_NONE);
+    const ek_generate_options given =
+        read_struct<ek_generate_options>(call.options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
+    const SamplerOptions chosen = options_of(given, model);
+    const std::vector<std::int64_t> ids = prompt_of(call.prompt, call.count);
+    check_lengths(model, chosen, call.count);
+    generate(model.denoiser, ids, chosen, given.seed, event_callback(call.callback, call.user_data), generation);
+  } catch (...) {
+    model.idle();
+    const bool stopped = generation.stats.finish_reason == FinishReason::cancelled;
+    call.report(generation.stats, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
+    throw;
+  }
+  model.idle();
+  call.report(generation.stats, finish_reason(generation.stats.finish_reason));
+}
+
 }  // namespace
 }  // namespace edgekit
 
@@ -139,26 +183,26 @@ using namespace edgekit;
 ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count, const ek_generate_options *options,
                       ek_event_callback callback, void *user_data, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
-    const auto report = [&](const Stats &stats, std::int32_t reason) {
-      if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
-    };
     Session &own = required(session).session;
-    Generation generation;
-    try {
-      report(Stats(), EK_FINISH_NONE);
-      const ek_generate_options given =
-          read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
-      const SamplerOptions chosen = options_of(given, own);
-      const std::vector<std::int64_t> ids = prompt_of(prompt, count);
-      check_lengths(own, chosen, count);
-      generate(own, ids, chosen, given.seed, event_callback(callback, user_data), generation);
-    } catch (...) {
-      own.idle();
-      const bool stopped = generation.stats.finish_reason == FinishReason::cancelled;
-      report(generation.stats, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
-      throw;
+    run({prompt, count, options, callback, user_data, statistics},
+        {own, own.sampler(), own.model().canvas_length, own.model().max_positions,
+         [&](const Lengths &needed) { own.check_lengths(needed.canvas, needed.prefix); }, [&] { own.idle(); }});
+  });
+}
+
+ek_status ek_model_generate(const ek_model *model, const int64_t *prompt, int64_t count,
+                            const ek_generate_options *options, ek_event_callback callback, void *user_data,
+                            ek_generation_statistics *statistics) noexcept {
+  return guarded([&] {
+    const Call call{prompt, count, options, callback, user_data, statistics};
+    call.report(Stats(), EK_FINISH_NONE);
+    if (model == nullptr) fail(EK_INVALID_ARGUMENT, "the model is null");
+    const ek_model own = read_struct<ek_model>(model, EK_MODEL_INIT, "ek_model");
+    if (own.sampler == nullptr) {
+      fail(EK_INVALID_ARGUMENT, "ek_model.sampler is null; give that section of the manifest");
     }
-    own.idle();
-    report(generation.stats, finish_reason(generation.stats.finish_reason));
+    CallerModel denoiser(own);
+    const Json sampler = Json::parse(own.sampler, "ek_model.sampler");
+    run(call, {denoiser, sampler, own.canvas_length, own.max_positions, [](const Lengths &) {}, [] {}});
   });
 }

@@ -1,5 +1,5 @@
-// The denoising loops for tests in Python: the denoiser and the events are callbacks. Functions that return a status
-// leave their answer, or the message of an error, as text for ekt_sampling_text.
+// The denoising loops for tests in Python: the model (ek_model) and the events are callbacks. Functions that return a
+// status leave their answer, or the message of an error, as text for ekt_sampling_text.
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "abi_caller_model.h"
 #include "edgekit.h"
 #include "error.h"
 #include "json.h"
@@ -20,39 +21,6 @@
 #include "sampling/schedule.h"
 
 extern "C" {
-
-struct ekt_head_request {
-  const std::int64_t *rows;  // null: all
-  std::int64_t row_count;    // of the results
-  float temperature;
-  std::int32_t gumbel;
-  float gumbel_scale;
-  std::uint64_t seed, draw;
-  std::int32_t soft;
-  std::int64_t top_k;
-  float *logits;
-};
-
-// Arrays for the callback to fill; null where not asked for.
-struct ekt_head_output {
-  std::int64_t *argmax;
-  float *argmax_prob, *entropy, *log_z;
-  std::int64_t *sample;
-  float *sample_prob, *soft;
-  std::int64_t *top_ids;
-  float *top_z;
-};
-
-// Callbacks return 0, or another number for an error of their own.
-struct ekt_denoiser {
-  std::int64_t vocabulary, hidden;
-  std::int64_t (*prefix_length)();
-  int (*reset)();
-  int (*prefill)(const std::int64_t *ids, std::int64_t count);
-  int (*denoise)(const std::int64_t *ids, std::int64_t count, const ekt_head_request *request, const float *soft,
-                 ekt_head_output *output);
-  int (*project)(const ekt_head_request *request, ekt_head_output *output);
-};
 
 struct ekt_stats {
   std::int64_t denoising_steps, forwards, projections, prefills, committed_tokens, canvases;
@@ -97,62 +65,6 @@ ek_status guarded(const std::function<void()> &function) {
     return EK_INTERNAL;
   }
 }
-
-class CallbackDenoiser : public Denoiser {
- public:
-  explicit CallbackDenoiser(const ekt_denoiser &calls) : calls_(calls) {}
-
-  std::int64_t vocabulary() const override { return calls_.vocabulary; }
-  std::int64_t hidden_size() const override { return calls_.hidden; }
-  std::int64_t prefix_length() const override { return calls_.prefix_length(); }
-  void reset() override { good(calls_.reset()); }
-  void prefill(const std::int64_t *ids, std::int64_t count) override { good(calls_.prefill(ids, count)); }
-
-  HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
-                     const float *soft) override {
-    positions_ = count;
-    return answer(request, [&](const ekt_head_request *own, ekt_head_output *output) {
-      return calls_.denoise(ids, count, own, soft, output);
-    });
-  }
-
-  HeadResult project(const HeadRequest &request) override { return answer(request, calls_.project); }
-
- private:
-  static void good(int status) {
-    if (status != 0) fail(EK_READ_FAILED, "the denoiser's callback failed");
-  }
-
-  HeadResult answer(const HeadRequest &request,
-                    const std::function<int(const ekt_head_request *, ekt_head_output *)> &call) const {
-    const std::int64_t rows = request.all_rows ? positions_ : static_cast<std::int64_t>(request.rows.size());
-    const GumbelDraw gumbel = request.gumbel.value_or(GumbelDraw());
-    const ekt_head_request own = {
-        request.all_rows ? nullptr : request.rows.data(), rows, request.temperature, request.gumbel.has_value(),
-        gumbel.scale, gumbel.seed, gumbel.draw, request.soft, request.top_k, request.logits};
-    HeadResult result;
-    const auto room = [&](auto &values, bool wanted, std::int64_t width) {
-      if (wanted) values.resize(static_cast<std::size_t>(rows * width));
-      return wanted ? values.data() : nullptr;
-    };
-    const bool sampled = request.gumbel.has_value(), top = request.top_k > 0;
-    ekt_head_output output;
-    output.argmax = room(result.argmax, true, 1);
-    output.argmax_prob = room(result.argmax_prob, true, 1);
-    output.entropy = room(result.entropy, true, 1);
-    output.log_z = room(result.log_z, true, 1);
-    output.sample = room(result.sample, sampled, 1);
-    output.sample_prob = room(result.sample_prob, sampled, 1);
-    output.soft = room(result.soft, request.soft, calls_.hidden);
-    output.top_ids = room(result.top_ids, top, request.top_k);
-    output.top_z = room(result.top_z, top, request.top_k);
-    good(call(&own, &output));
-    return result;
-  }
-
-  ekt_denoiser calls_;
-  std::int64_t positions_ = 0;
-};
 
 ekt_stats plain(const Stats &stats) {
   return {stats.denoising_steps,  stats.forwards, stats.projections,
@@ -281,8 +193,9 @@ EK_API ek_status ekt_generation_options(const char *name, const char *config, st
   });
 }
 
-// `section` is the manifest's {"name", "config"}. The event callback returns whether to go on, and may be null.
-EK_API ek_status ekt_sampling_generate(const ekt_denoiser *denoiser, const char *section, const char *overrides,
+// `section` is the manifest's {"name", "config"}; that of the model is not looked at. The event callback returns whether
+// to go on, and may be null.
+EK_API ek_status ekt_sampling_generate(const ek_model *denoiser, const char *section, const char *overrides,
                                        const std::int64_t *prompt, std::int64_t count, std::uint64_t seed,
                                        int (*on_event)(const ekt_event *), ekt_generation *result) {
   generation = Generation();
@@ -298,7 +211,7 @@ EK_API ek_status ekt_sampling_generate(const ekt_denoiser *denoiser, const char 
         return on_event(&own) != 0;
       };
     }
-    CallbackDenoiser model(*denoiser);
+    CallerModel model(*denoiser);
     generate(model, std::vector<std::int64_t>(prompt, prompt + count), options, seed, callback, generation);
   });
   *result = {plain(generation.stats), generation.answer.data(), static_cast<std::int64_t>(generation.answer.size()),

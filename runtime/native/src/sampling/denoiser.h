@@ -39,8 +39,10 @@ class Denoiser {
   virtual HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
                              const float *soft) = 0;
 
-  // The answer that the last denoise would have given to this request.
+  // The answer that the last denoise would have given to this request. Where projects() is false it is not called: the
+  // loops repeat the denoise instead.
   virtual HeadResult project(const HeadRequest &request) = 0;
+  virtual bool projects() const { return true; }
 };
 
 }  // namespace edgekit

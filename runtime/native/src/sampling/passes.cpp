@@ -39,11 +39,16 @@ Passes::Passes(Denoiser &denoiser, Stats &stats, std::int64_t logits_budget_byte
 HeadResult Passes::run(const std::vector<std::int64_t> &ids, const HeadRequest &request,
                        const std::vector<float> &soft) {
   positions_ = static_cast<std::int64_t>(ids.size());
+  if (!denoiser_.projects()) {
+    last_ids_ = ids;
+    last_soft_ = soft;
+  }
   ++stats_.forwards;
   return checked(denoiser_.denoise(ids.data(), positions_, request, soft.empty() ? nullptr : soft.data()), request);
 }
 
 HeadResult Passes::again(const HeadRequest &request) {
+  if (!denoiser_.projects()) return run(last_ids_, request, last_soft_);
   ++stats_.projections;
   return checked(denoiser_.project(request), request);
 }

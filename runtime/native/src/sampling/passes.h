@@ -29,7 +29,8 @@ class Passes {
   HeadResult run(const std::vector<std::int64_t> &ids, const HeadRequest &request,
                  const std::vector<float> &soft = {});
 
-  // Another request on the hidden states of the last pass. Throws Error (EK_NOT_FINITE).
+  // Another request on the hidden states of the last pass, which is repeated where the denoiser does not keep them.
+  // Throws Error (EK_NOT_FINITE).
   HeadResult again(const HeadRequest &request);
 
  private:
@@ -40,6 +41,9 @@ class Passes {
   std::int64_t vocabulary_;
   std::int64_t rows_at_once_;
   std::int64_t positions_ = 0;  // of the last pass
+  // Of the last pass, where it may have to be repeated.
+  std::vector<std::int64_t> last_ids_;
+  std::vector<float> last_soft_;
 };
 
 }  // namespace edgekit
