@@ -1,0 +1,288 @@
+"""The files of a Core AI bundle: stamped assets against converted ones, stored codes against the quantizer's,
+and what is refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bundles import quantized_reference
+from checkpoints import write_checkpoint
+from click.testing import CliRunner
+from package_bundles import (
+    LENGTHS,
+    SMALL,
+    check_stored,
+    make_bundle,
+    options,
+    quantized_matrices,
+)
+
+from edgekit import targets
+from edgekit.export import formats
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.errors import ExportError
+from edgekit.export.formats import package_layout, packaging
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.stamp import Stamped
+from edgekit.export.models import architecture
+from edgekit.export.pipeline import export
+from edgekit.export.quantize import Scheme, choose
+from edgekit.flashload import manifest as manifests
+from edgekit.tools.cli import main
+
+pytest.importorskip("coreai", reason="coreai-core is not installed")
+
+from coreai.authoring import AIModelAsset
+
+# isort: split
+from coreai._compiler.dialects import coreai
+
+from edgekit.export.formats import coreai as coreai_format
+from edgekit.export.formats import coreai_bytecode, coreai_graph, package_content
+from edgekit.export.formats.coreai_audit import stored_matrices
+from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
+
+
+def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> Any:
+    """The format for the checkpoint in `folder`."""
+    arch = architecture(Checkpoint.open(folder).config)
+    form: Any = formats.load("coreai", precision, cut)
+    return form.fitted(arch, choose(arch, scheme), None)
+
+
+# --- what is stored ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "precision"),
+    [("diffusion_gemma", "mixed4", "float16"), ("llada", "int4", "float32"), ("dream", "bf16", "float16")],
+)
+def test_stamped_assets_equal_converted_ones(
+    tmp_path: Path, written: list[bytes], family: str, preset: str, precision: str
+) -> None:
+    """Core AI is given the quantizer's codes themselves, and writes the file: every byte is the same."""
+    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
+    bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
+    form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
+    stored = tensors(tmp_path / "checkpoint", scheme, precision)
+    for package in form.packages:
+        units = [f"layers.{i}" for i in package.layers] or [package.name]
+
+        class WithWeights(CoreaiGraph):
+            def content(self, constant: Any, units: Any = units, package: Any = package) -> np.ndarray:
+                parts = []
+                for part in self.stored[constant.name].parts:
+                    if package.kind == "head":
+                        suffix = part.rpartition(".")[2]
+                        rows = stored["head." + suffix][package.start : package.start + package.rows]
+                        parts.append(rows)
+                    elif package.kind == "layers":
+                        slot, _, own = part.partition(".")
+                        parts.append(stored[f"{units[int(slot)]}.{own}"])
+                    else:
+                        parts.append(stored[f"{units[0]}.{part}"])
+                return np.concatenate([np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in parts])
+
+        package_content.build(WithWeights(), form.programs, package, form.lengths, precision)
+        ours = bundle / f"packages/{package.name}.aimodel" / PROGRAM_FILE
+        assert ours.read_bytes() == written[-1]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every program that Core AI writes in a test, with whatever its constants hold."""
+    programs: list[bytes] = []
+    regions = coreai_graph._regions
+
+    def keep(stored: Any, program: Path) -> Any:
+        programs.append(program.read_bytes())
+        return regions(stored, program)
+
+    monkeypatch.setattr(coreai_graph, "_regions", keep)
+    return programs
+
+
+def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.ndarray]:
+    """All stored tensors by the name that they have in runs."""
+    source = Checkpoint.open(checkpoint)
+    arch = architecture(source.config)
+    made = quantized_matrices(checkpoint, scheme)
+    out: dict[str, np.ndarray] = {}
+    for name, q in made.items():
+        role = "head" if name == "head" else "mlp"
+        out |= package_layout.arrays(name, role, q, precision)
+    for unit, spec in arch.weights():
+        if spec.role == "float":
+            values = np.concatenate([np.atleast_1d(source.read(p.tensor)) for p in spec.parts])
+            out[f"{unit}.{spec.name}"] = package_layout.numbers(spec.name, values, precision)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "precision"),
+    [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
+     ("dream", "bf16", "float32")],
+)  # fmt: skip
+def test_stored_codes_are_the_quantizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
+) -> None:
+    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
+    bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
+    found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
+    check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    scheme, cut = Scheme("mixed4", 32), Packaging((8,))
+    bundle = make_bundle(tmp_path, "llada", "coreai", scheme, "float16", cut, **SMALL["llada"])
+    before = {m.name: m for m in stored_matrices(bundle)}
+    form = fitted(tmp_path / "checkpoint", scheme, "float16", cut)
+    package = next(p for p in form.packages if p.kind == "layers")
+    stamped = Stamped(bundle / f"packages/{package.name}.aimodel", form.template(package))
+    for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
+        stamped.write(tensor, stamped.read(tensor, at, 1) ^ 16, at)
+    after = {m.name: m for m in stored_matrices(bundle)}
+
+    def same(name: str) -> bool:
+        a, b = before[name], after[name]
+        assert a.scales is not None and b.scales is not None
+        return torch.equal(a.weight, b.weight) and torch.equal(a.scales, b.scales)
+
+    changed = {name for name in before if not same(name)}
+    assert changed == {"layers.1.mlp.up_proj", "layers.2.self_attn.k_proj"}
+    result = CliRunner().invoke(main, ["verify", str(bundle)])
+    assert result.exit_code == 1 and PROGRAM_FILE in result.output
+
+
+def test_functions_share_weights_which_are_stored_once_and_as_integers(tmp_path: Path) -> None:
+    cut = Packaging((5, 8, 11, 20), layers_per_chunk=3)
+    config = {"n_layers": 3, "d_model": 256, "mlp_hidden_size": 512}
+    bundle = make_bundle(tmp_path, "llada", "coreai", Scheme("mixed4", 32), "float16", cut, **config)
+    path = bundle / "packages/layers.0-2.aimodel"
+    model = quantized_reference(tmp_path / "checkpoint", Scheme("mixed4", 32), "coreai")
+    arrays = tensors(tmp_path / "checkpoint", Scheme("mixed4", 32), "float16")
+    stored = sum(a.nbytes for n, a in arrays.items() if n.startswith("layers."))
+    assert stored < (path / PROGRAM_FILE).stat().st_size < 1.1 * stored
+    # Apple's own count of stored elements.
+    counted = dict(AIModelAsset.load(path).summary().storage_types)
+    mlp = sum(w.numel() * 2 for n, w in model.weights().items() if ".mlp." in n and n.endswith(".codes"))
+    attention = sum(w.numel() for n, w in model.weights().items() if "attn." in n and n.endswith(".codes"))
+    assert int(counted["Int4"]) >= mlp and int(counted["Int8"]) >= attention
+
+
+def test_equal_exports_have_equal_bytes_and_valid_hashes(tmp_path: Path) -> None:
+    cut = Packaging((0, 32), layers_per_chunk=1)
+    first = make_bundle(tmp_path, "diffusion_gemma", "coreai", Scheme(), "float16", cut)
+    how = options("coreai", Scheme(), "float16", cut)
+    export(tmp_path / "checkpoint", tmp_path / "again", how)
+    files = sorted(p.relative_to(first) for p in first.rglob("*") if p.is_file())
+    assert all((first / p).read_bytes() == (tmp_path / "again" / p).read_bytes() for p in files)
+    programs = [p for p in first.rglob(PROGRAM_FILE)]
+    assert programs and all(AIModelAsset.is_valid(p.parent) for p in programs)
+    for program in programs:
+        digest = hashlib.sha256(program.read_bytes()).digest()
+        assert (program.parent / "main.hash").read_bytes() == digest
+        assert b".py" not in program.read_bytes(), "a line of our sources is in the program"
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def test_a_damaged_program_is_told(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path, "llada", "coreai", Scheme(), "float16", Packaging((8,)), n_layers=1)
+    path = bundle / "packages/layers.0.aimodel" / PROGRAM_FILE
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    assert coreai_bytecode.resources(path)
+    for end in (0, 3, 4, 20, *rng.integers(21, len(whole), 40).tolist()):
+        path.write_bytes(whole[:end])
+        with pytest.raises(ExportError, match="is no MLIR bytecode"):
+            coreai_bytecode.resources(path)
+    path.write_bytes(b"PK" + whole[2:])
+    with pytest.raises(ExportError, match="is no MLIR bytecode"):
+        coreai_bytecode.resources(path)
+
+
+def test_a_program_that_core_ai_changes_is_refused() -> None:
+    """Weights are found by name: one that was folded into another constant is an error, not a zero."""
+    from edgekit.export.formats.package_layout import Constant
+    from edgekit.export.formats.packaging import Feature
+    from edgekit.runtime.mil.types import BY_NAME
+
+    graph = CoreaiGraph()
+
+    def body(values: dict[str, Any]) -> dict[str, Any]:
+        weight = graph.constant(Constant("n.weight", BY_NAME["fp16"], (8,)))
+        return {"y": coreai.broadcasting_mul(values["x"], coreai.cast(weight, np.float32))}
+
+    graph.add("f", [Feature("x", "float32", (2, 8))], body)
+    with pytest.raises(ExportError, match="has folded n.weight into other constants in function f"):
+        graph.finish()
+
+
+def test_a_node_without_a_form_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {k: v for k, v in CoreaiGraph.NODES.items() if "rope" not in str(k)}
+    monkeypatch.setattr(CoreaiGraph, "NODES", nodes)
+    with pytest.raises(ExportError, match="edgekit.rope.*has no form in Core AI; format coreai cannot"):
+        make_bundle(tmp_path, "llada", "coreai", Scheme(), "float16", Packaging((8,)), n_layers=1)
+
+
+def test_versions_and_precisions_that_there_are_not(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="format coreai is not for iOS 18; it is for 27"):
+        formats.load("coreai", None, Packaging(minimum_os="18"))
+    with pytest.raises(ExportError, match="no precision 'float64'; it has: float16, float32"):
+        formats.load("coreai", "float64")
+    assert coreai_format.variant(None, None).precision == "float16"
+
+
+def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) -> None:
+    target = targets.get("ios")
+    chosen = {version: target.format(None, version) for version in (None, "18", "26", "27", "28.1", "x")}
+    assert chosen.pop("27") == chosen.pop("28.1") == "coreai" and set(chosen.values()) == {"coreml"}
+    assert target.format("coreai", None) == "coreai"
+    write_checkpoint(tmp_path / "c", "llada", n_layers=1)
+    arguments = [
+        "export",
+        str(tmp_path / "c"),
+        "-o",
+        str(tmp_path / "b"),
+        "--target",
+        "ios",
+        "--lengths",
+        "8",
+    ]
+    result = CliRunner().invoke(main, [*arguments, "--min-os", "27"])
+    assert result.exit_code == 0, result.output
+    programs = manifests.load(tmp_path / "b").programs
+    assert programs["format"] == "coreai" and programs["minimum_os"] == {"ios": "27", "macos": "27"}
+    result = CliRunner().invoke(main, [*arguments, "--overwrite", "--min-os", "28"])
+    assert result.exit_code == 2 and "format coreai is not for iOS 28; it is for 27" in result.output
+
+
+def test_without_the_extra_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == "coreai":
+            raise ModuleNotFoundError("No module named 'coreai'", name="coreai")
+        return real(name, *args, **kwargs)
+
+    for name in [n for n in sys.modules if n.startswith("edgekit.export.formats.coreai")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ExportError) as caught:
+        export(tmp_path / "checkpoint", tmp_path / "bundle", options("coreai", Scheme()))
+    assert str(caught.value) == "format coreai needs the package coreai: pip install 'edgekit[export,coreai]'"
