@@ -32,7 +32,6 @@ from coreai._compiler.ir import (
     IntegerAttr,
     IntegerType,
     Location,
-    Operation,
     RankedTensorType,
     Type,
     Value,
@@ -189,14 +188,14 @@ def read_program(path: Path) -> WrittenProgram:
     return WrittenProgram(constants, scaled)
 
 
-def _named(operation: Operation) -> NamedConstant | None:
-    """The constant that an operation is, if it is a resource."""
-    if operation.name != "coreai.constant":
+def _named(owner: Any) -> NamedConstant | None:
+    """The constant that makes a value, if it is a resource; the owner of an input is a block."""
+    if getattr(owner, "name", "") != "coreai.constant":
         return None
-    match = _RESOURCE.match(str(operation.attributes["value"]))
+    match = _RESOURCE.match(str(owner.attributes["value"]))
     if match is None:
         return None
-    kind = RankedTensorType(operation.results[0].type)
+    kind = RankedTensorType(owner.results[0].type)
     return NamedConstant(match[1], str(kind.element_type), tuple(kind.shape))
 
 
