@@ -558,7 +558,7 @@ def test_bundles_that_do_not_fit_are_refused(
 
 
 def test_every_engine_is_known_by_its_format(small: Path) -> None:
-    engine = engines.create(small, manifests.load(small), 1)
+    engine = engines.create(Bundle.open(small), 1)
     assert engine.name == "mlx" and engine.name in engines.ENGINES
 
 
