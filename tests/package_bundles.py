@@ -5,7 +5,7 @@ codes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,14 @@ import pytest
 import torch
 from bundles import TILE_BYTES
 from checkpoints import write_checkpoint
+from click.testing import CliRunner
 
+from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.formats.audit import StoredMatrix
+from edgekit.export.formats.packaged_format import PackagedBundle
 from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.stamp import Stamped
 from edgekit.export.models import architecture
 from edgekit.export.models.base import DENOISE, PREFILL
 from edgekit.export.ops import dequantize
@@ -27,6 +31,7 @@ from edgekit.export.quantize import Quantized, Scheme, choose, matrix_name, quan
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import full_name, load_float_weights
 from edgekit.flashload import manifest as manifests
+from edgekit.tools.cli import main
 
 #: Additive value of what is not to be seen, which float16 has.
 HIDDEN = -3e4
@@ -73,6 +78,16 @@ def make_bundle(
     return folder / "bundle"
 
 
+def fitted(
+    program_format: str, checkpoint: Path, scheme: Scheme, precision: str, cut: Packaging
+) -> PackagedBundle:
+    """The format for a checkpoint."""
+    arch = architecture(Checkpoint.open(checkpoint).config)
+    form: Any = formats.load(program_format, precision, cut)
+    bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
+    return bundle
+
+
 def quantized_matrices(checkpoint: Path, scheme: Scheme) -> dict[str, Quantized]:
     """What the quantizer makes of every matrix, by the report's name, and of the head's table."""
     source = Checkpoint.open(checkpoint)
@@ -105,6 +120,28 @@ def check_stored(found: dict[str, StoredMatrix], expected: dict[str, Quantized],
         scales = scales if want.group_scales is None else scales * want.group_scales.float()
         kept = scales if name == "embedding" else scales.to(half).float()
         assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
+
+
+def check_flipped_bits(
+    bundle: Path, form: PackagedBundle, stored_matrices: Callable[[Path], Iterable[StoredMatrix]]
+) -> None:
+    """An audit and `verify` find bits flipped in two matrices of a bundle of three layers in one package."""
+    before = {m.name: m for m in stored_matrices(bundle)}
+    package = next(p for p in form.packages if p.kind == "layers")
+    stamped = Stamped(bundle / f"packages/{package.name}{form.suffix}", form.template(package))
+    for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
+        stamped.write(tensor, stamped.read(tensor, at, 1) ^ 16, at)
+    after = {m.name: m for m in stored_matrices(bundle)}
+
+    def same(name: str) -> bool:
+        a, b = before[name], after[name]
+        assert a.scales is not None and b.scales is not None
+        return torch.equal(a.weight, b.weight) and torch.equal(a.scales, b.scales)
+
+    changed = {name for name in before if not same(name)}
+    assert changed == {"layers.1.mlp.up_proj", "layers.2.self_attn.k_proj"}
+    result = CliRunner().invoke(main, ["verify", str(bundle)])
+    assert result.exit_code == 1 and "damaged: packages/" in result.output
 
 
 class Programs(ABC):

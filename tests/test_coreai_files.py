@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from bundles import quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from package_bundles import (
     LENGTHS,
     SMALL,
+    check_flipped_bits,
     check_stored,
+    fitted,
     make_bundle,
     options,
     quantized_matrices,
@@ -30,10 +31,9 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import package_layout, packaging
 from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Stamped
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
-from edgekit.export.quantize import Scheme, choose
+from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.tools.cli import main
 
@@ -49,14 +49,6 @@ from edgekit.export.formats import coreai_bytecode, coreai_graph, package_conten
 from edgekit.export.formats.coreai_audit import stored_matrices
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
 
-
-def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> Any:
-    """The format for the checkpoint in `folder`."""
-    arch = architecture(Checkpoint.open(folder).config)
-    form: Any = formats.load("coreai", precision, cut)
-    return form.fitted(arch, choose(arch, scheme), None)
-
-
 # --- what is stored ---------------------------------------------------------------------------------------
 
 
@@ -70,7 +62,7 @@ def test_stamped_assets_equal_converted_ones(
     """Core AI is given the quantizer's codes themselves, and writes the file: every byte is the same."""
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
-    form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
+    form = fitted("coreai", tmp_path / "checkpoint", scheme, precision, cut)
     stored = tensors(tmp_path / "checkpoint", scheme, precision)
     for package in form.packages:
         units = [f"layers.{i}" for i in package.layers] or [package.name]
@@ -143,23 +135,8 @@ def test_stored_codes_are_the_quantizers(
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     scheme, cut = Scheme("mixed4", 32), Packaging((8,))
     bundle = make_bundle(tmp_path, "llada", "coreai", scheme, "float16", cut, **SMALL["llada"])
-    before = {m.name: m for m in stored_matrices(bundle)}
-    form = fitted(tmp_path / "checkpoint", scheme, "float16", cut)
-    package = next(p for p in form.packages if p.kind == "layers")
-    stamped = Stamped(bundle / f"packages/{package.name}.aimodel", form.template(package))
-    for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
-        stamped.write(tensor, stamped.read(tensor, at, 1) ^ 16, at)
-    after = {m.name: m for m in stored_matrices(bundle)}
-
-    def same(name: str) -> bool:
-        a, b = before[name], after[name]
-        assert a.scales is not None and b.scales is not None
-        return torch.equal(a.weight, b.weight) and torch.equal(a.scales, b.scales)
-
-    changed = {name for name in before if not same(name)}
-    assert changed == {"layers.1.mlp.up_proj", "layers.2.self_attn.k_proj"}
-    result = CliRunner().invoke(main, ["verify", str(bundle)])
-    assert result.exit_code == 1 and PROGRAM_FILE in result.output
+    form = fitted("coreai", tmp_path / "checkpoint", scheme, "float16", cut)
+    check_flipped_bits(bundle, form, stored_matrices)
 
 
 def test_functions_share_weights_which_are_stored_once_and_as_integers(tmp_path: Path) -> None:

@@ -12,22 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from coreml_bundles import SMALL, make_bundle, options
+from package_bundles import check_flipped_bits, check_stored, fitted, quantized_matrices
 
 from edgekit.export import formats
-from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import packaging
-from edgekit.export.formats.packaged_format import PackagedBundle
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.formats.stamp import Region, Stamped, Template, locate
-from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
-from edgekit.export.quantize import Override, Scheme, choose, matrix_name, quantize_matrix
-from edgekit.export.weights import full_name, load_float_weights
+from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
 from edgekit.runtime.mil import Constant, Package
@@ -42,15 +38,6 @@ from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
 from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
-
-
-def fitted(folder: Path, scheme: Scheme, precision: str, cut: Packaging) -> PackagedBundle:
-    """The format for the checkpoint in `folder`."""
-    source = Checkpoint.open(folder)
-    arch = architecture(source.config)
-    form: Any = formats.load("coreml", precision, cut)
-    bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
-    return bundle
 
 
 # --- what is stored ---------------------------------------------------------------------------------------
@@ -68,7 +55,7 @@ def test_stamped_packages_equal_converted_ones(
     """
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
-    form = fitted(tmp_path / "checkpoint", scheme, precision, cut)
+    form = fitted("coreml", tmp_path / "checkpoint", scheme, precision, cut)
     packages = [Stamped(bundle / f"packages/{p.name}.mlpackage", form.template(p)) for p in form.packages]
     made: list[CoremlGraph] = []
 
@@ -146,55 +133,15 @@ def test_stored_codes_are_the_quantizers(
     scheme = Scheme(preset, 32)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
-    source = Checkpoint.open(tmp_path / "checkpoint")
-    arch = architecture(source.config)
-    choices, floats = choose(arch, scheme), load_float_weights(arch, source)
-    expected = {}
-    for unit, spec in arch.weights():
-        if spec.role != "float":
-            value = floats[full_name(unit, spec)]
-            value = value[int(unit.rsplit(".", 1)[1])] if ".experts." in unit else value
-            choice = choices[matrix_name(unit, spec)]
-            expected[matrix_name(unit, spec)] = quantize_matrix(value, choice.bits, choice.group_size)
-    expected.setdefault("head", expected["embedding"])
-    half = torch.float16 if precision == "float16" else torch.float32
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
-    assert found.keys() == expected.keys()
-    for name, matrix in found.items():
-        want = expected[name]
-        assert matrix.bits == want.bits
-        if want.scales is None:
-            kept = want.weight if name == "embedding" else want.weight.to(half).float()
-            assert torch.equal(matrix.weight, kept), name
-            continue
-        assert torch.equal(matrix.weight, want.weight), name
-        scales = want.scales[:, None]
-        scales = scales if want.group_scales is None else scales * want.group_scales.float()
-        kept = scales if name == "embedding" else scales.to(half).float()
-        assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
+    check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
-    scheme = Scheme("mixed4", 32)
-    bundle = make_bundle(tmp_path, "llada", scheme, "float16", Packaging((8,)), **SMALL["llada"])
-    before = {m.name: m for m in stored_matrices(bundle)}
-    form = fitted(tmp_path / "checkpoint", scheme, "float16", Packaging((8,)))
-    package = next(p for p in form.packages if p.kind == "layers")
-    stamped = Stamped(bundle / f"packages/{package.name}.mlpackage", form.template(package))
-    for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
-        byte = stamped.read(tensor, at, 1)
-        stamped.write(tensor, byte ^ 16, at)
-    after = {m.name: m for m in stored_matrices(bundle)}
-
-    def same(name: str) -> bool:
-        a, b = before[name], after[name]
-        assert a.scales is not None and b.scales is not None
-        return torch.equal(a.weight, b.weight) and torch.equal(a.scales, b.scales)
-
-    changed = {name for name in before if not same(name)}
-    assert changed == {"layers.1.mlp.up_proj", "layers.2.self_attn.k_proj"}
-    result = CliRunner().invoke(main, ["verify", str(bundle)])
-    assert result.exit_code == 1 and "weight.bin" in result.output
+    scheme, cut = Scheme("mixed4", 32), Packaging((8,))
+    bundle = make_bundle(tmp_path, "llada", scheme, "float16", cut, **SMALL["llada"])
+    form = fitted("coreml", tmp_path / "checkpoint", scheme, "float16", cut)
+    check_flipped_bits(bundle, form, stored_matrices)
 
 
 def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
