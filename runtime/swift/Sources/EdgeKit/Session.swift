@@ -32,8 +32,8 @@ public final class Session: Sendable {
   ) async throws {
     guard case .native = bundle.manifest.programs else {
       throw EdgeKitError.unsupportedBundle(
-        "\(bundle.path): was exported for \(bundle.manifest.programs.format); give Session its segments, or a bundle of "
-          + "the native format: edgekit export --format native")
+        "\(bundle.path): was exported for \(bundle.manifest.programs.format); open its Segments for the session, or "
+          + "export a bundle of the native format: edgekit export --format native")
     }
     let path = bundle.path
     try await self.init(bundle: bundle, memoryPressure: memoryPressure) { () throws(EdgeKitError) in
