@@ -57,7 +57,9 @@ final class SegmentGenerationTests: XCTestCase {
     struct Plain: Error, CustomStringConvertible { let description = "the fan is on fire" }
     for expected in try recorded() {
       let gone = EdgeKitError.readFailed("layers.1: the disk is gone")
-      let cases: [(any Error & Sendable, EdgeKitError)] = [(gone, gone), (Plain(), .engineFailed("the fan is on fire"))]
+      let cases: [(any Error & Sendable, EdgeKitError)] = [
+        (gone, gone), (Plain(), .engineFailed("the fan is on fire")),
+      ]
       for (thrown, found) in cases {
         let hooks = Hooks()
         let session = try await open(expected, hooks)
