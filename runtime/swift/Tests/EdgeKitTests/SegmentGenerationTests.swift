@@ -50,6 +50,19 @@ final class SegmentGenerationTests: XCTestCase {
       XCTAssertEqual(answers[0], answers[1])
       XCTAssertEqual(lengths[0], lengths[1])
       XCTAssertGreaterThan(lengths[0], expected.prompt.count)
+      // The prefix counts among the positions that the model was made for.
+      let info = try await sessions[0].info()
+      let (most, canvas) = (try XCTUnwrap(info.maxPositions), try XCTUnwrap(info.canvasLength))
+      settings.maxNewTokens = (most - 1) / canvas * canvas
+      for session in sessions {
+        do {
+          _ = try await collect(session.generate([4], settings: settings))
+          XCTFail("no error")
+        } catch let error as EdgeKitError {
+          guard case .invalidArgument(let text) = error else { return XCTFail("\(error)") }
+          XCTAssertTrue(text.contains("positions"), text)
+        }
+      }
     }
   }
 
