@@ -24,24 +24,24 @@ let session = try await Session(path: path, options: SessionOptions(memoryBytes:
 for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
   if case .committed(let part) = event {{ print(part.tokens) }}
 }}"""
-_PASSES = {
-    "coreml": """\
+_SEGMENTS = """\
 let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
 let bundle = try EdgeKit.Bundle(path: path)
-let packages = CoreMLPackages(bundle: bundle)
-let model = try Segments(bundle: bundle, executor: packages, weightBytes: 800_000_000)
-let scores = try model.denoiser.denoise(canvas, HeadRequest(), soft: nil)  // one denoising step""",
+let session = try await Session(bundle: bundle) {{
+  try Segments(bundle: bundle, executor: {executor}(bundle: bundle), weightBytes: 800_000_000)
+}}
+for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
+  if case .committed(let part) = event {{ print(part.tokens) }}
+}}"""
+_EXECUTORS = {"coreml": "CoreMLPackages", "coreai": "YourPackageExecutor"}
+_SCOPES = {
+    "native": "Passes and denoising loop run in the native core.",
+    "coreml": "Core ML computes the passes; the denoising loop runs in the native core.",
     "coreai": """\
-let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
-let bundle = try EdgeKit.Bundle(path: path)
-let packages = YourPackageExecutor(bundle: bundle)  // opens .aimodel assets with Core AI
-let model = try Segments(bundle: bundle, executor: packages, weightBytes: 800_000_000)
-let scores = try model.denoiser.denoise(canvas, HeadRequest(), soft: nil)  // one denoising step""",
+`YourPackageExecutor` is the application's: a `PackageExecutor` that opens .aimodel assets with Core AI, which
+the Swift package does not have. The denoising loop runs in the native core. A bundle that generates with the
+package alone is made by `edgekit export --target ios --format coreml` or `--format native`.""",
 }
-_GENERATES = "Whole generations run through the native core."
-_SINGLE_PASSES = """\
-These are single passes; the Swift package's README says what whole generations need. A bundle that generates
-is made by `edgekit export --target ios --format native`."""
 _NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
 
 _README = """\
@@ -124,16 +124,17 @@ def info(bundle: Bundle) -> dict[str, Any]:
 
 def readme(name: str, facts: dict[str, Any]) -> str:
     """README.md of a bundle in folder `name`."""
-    native = facts["format"] == "native"
+    program_format = facts["format"]
+    code = _SESSION if program_format == "native" else _SEGMENTS
     return _README.format(
         name=name,
         model=facts["model"],
         preset=facts["quantization"],
-        format=facts["format"],
+        format=program_format,
         systems="iOS {ios} and macOS {macos}".format(**facts.get("minimum_os", _NATIVE_SYSTEMS)),
         download=_gb(facts["download_bytes"]),
-        code=(_SESSION if native else _PASSES[facts["format"]]).format(name=name),
-        scope=_GENERATES if native else _SINGLE_PASSES,
+        code=code.format(name=name, executor=_EXECUTORS.get(program_format)),
+        scope=_SCOPES[program_format],
         tiers="\n".join(_tier_row(tier) for tier in facts["tiers"]),
         activations=_gb(facts["activation_bytes"]),
         prefix=_gb(facts["prefix_bytes"]),

@@ -20,10 +20,13 @@ from native_sampler import OK
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import HeadOutput, HeadRequest, PhiloxNoise
+from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, sampler
+from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.session import Session, SessionOptions
 
 Arrays = Mapping[str, np.ndarray]
+#: Name, family, and what opens a session.
+PackageSession = tuple[str, str, Callable[[], tuple["Recording", Session]]]
 #: Families and settings of the recorded generations.
 GENERATIONS: list[tuple[str, dict[str, Any]]] = [
     ("diffusion_gemma", {"seed": 5, "max_new_tokens": 33, "steps": 4, "options": {"entropy_bound": 2.0}}),
@@ -44,10 +47,16 @@ def write(folder: Path) -> None:
         generations.append(_generation(bundle, settings))
     bundles["onnx"] = str(make_bundle(folder / "onnx", "llada", n_layers=1))
     segments = {}
-    for name, recorded in (*_mlx(folder), *_packages(folder)):
+    packages = list(_package_sessions(folder))
+    for name, recorded in (*_mlx(folder), *_packages(packages)):
         recorded.save(folder, name)
         segments[name] = recorded.format
         bundles[recorded.format] = str(recorded.bundle)
+    whole = {}
+    for name, generation, recorded in _package_generations(packages):
+        recorded.save(folder, name)
+        whole[name] = generation
+    _write_json(folder / "segment_generations.json", whole)
     _write_json(folder / "bundles.json", bundles)
     _write_json(folder / "generations.json", generations)
     _write_json(folder / "segments.json", segments)
@@ -214,8 +223,45 @@ def _recorded(recording: Recording, name: str, entry: dict[str, Any], call: Any)
     return run
 
 
-def _packages(folder: Path) -> Iterator[tuple[str, Recording]]:
-    """Bundles in packages, computed by the reference layers; none where edgekit does not run such bundles."""
+def _packages(sessions: Sequence[PackageSession]) -> Iterator[tuple[str, Recording]]:
+    """Passes of bundles in packages, computed by the reference layers."""
+    for name, _, open_session in sessions:
+        recording, session = open_session()
+        with session:
+            recording.run(session, seed=len(name))
+        yield name, recording
+
+
+def _package_generations(
+    sessions: Sequence[PackageSession],
+) -> Iterator[tuple[str, dict[str, Any], Recording]]:
+    """Whole generations by the loops in Python, with every call of a function that they make."""
+    for name, family, open_session in sessions:
+        recording, session = open_session()
+        settings = dict(GENERATIONS)[family]
+        sampling = session.bundle.manifest.sampler
+        loop = sampler(sampling["name"])
+        options = generation_options(
+            loop.family, sampling["config"], session.model.canvas_length,
+            **{k: v for k, v in settings.items() if k != "seed"},
+        )  # fmt: skip
+        with session:
+            noise = PhiloxNoise(settings["seed"])
+            events = list(loop.generate(session, np.array(PROMPT), options, noise))
+        plain = [
+            ("draft", e.canvas_index, e.step, e.start, e.ids.tolist(), e.accepted.astype(int).tolist())
+            if isinstance(e, Draft)
+            else ("committed", e.canvas_index, e.ids.tolist())
+            if isinstance(e, Committed)
+            else ("done",)
+            for e in events
+        ]
+        record = {"bundle": str(recording.bundle), "prompt": PROMPT, **settings, "statistics": {}}
+        yield f"{name}-generation", record | {"events": list(_events(plain))}, recording
+
+
+def _package_sessions(folder: Path) -> Iterator[PackageSession]:
+    """What opens a recorded session of a bundle in packages; none where edgekit does not run such bundles."""
     if importlib.util.find_spec("edgekit.runtime.packages") is None:
         return
     from reference_packages import ReferenceExecutor, random_packages
@@ -228,11 +274,13 @@ def _packages(folder: Path) -> Iterator[tuple[str, Recording]]:
     }  # fmt: skip
     for name, (family, lengths, options) in cases.items():
         bundle, model = random_packages(folder / name, family, lengths, **options)
-        recording = Recording(bundle, "coreml")
-        executor = ReferenceExecutor(model, bundle)
-        with Session(bundle, None, _RecordingExecutor(executor, bundle, recording)) as session:
-            recording.run(session, seed=len(name))
-        yield name, recording
+
+        def open_session(bundle: Path = bundle, model: Any = model) -> tuple[Recording, Session]:
+            recording = Recording(bundle, "coreml")
+            executor = ReferenceExecutor(model, bundle)
+            return recording, Session(bundle, None, _RecordingExecutor(executor, bundle, recording))
+
+        yield name, family, open_session
 
 
 class _RecordingExecutor:

@@ -80,7 +80,7 @@ def test_what_swift_uses_is_in_the_header(tmp_path: Path) -> None:
         for name in re.findall(r"\b(?:ek|EK)_\w+", path.read_text())
         if "import CEdgeKit" in path.read_text()
     }
-    assert {"ek_session_open", "ek_generate", "EK_STOPPED", "ek_plan_residency"} <= used
+    assert {"ek_session_open", "ek_generate", "EK_STOPPED", "ek_plan_residency", "ek_model_generate"} <= used
     header = HEADER.read_text()
     assert not [name for name in used if not re.search(rf"\b{name}\b", header)]
     source = tmp_path / "uses.c"

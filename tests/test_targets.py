@@ -52,7 +52,10 @@ def test_the_readme_of_a_bundle_has_swift_that_parses(bundle: Path, program_form
     (code,) = re.findall(r"```swift\n(.*?)```", text, re.S)
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
     assert not parser.parse(code.encode()).root_node.has_error, code
-    assert '"some-model"' in code
+    assert '"some-model"' in code and "session.generate(" in code
+    assert ("CoreMLPackages(" in code) == (program_format == "coreml")
+    assert ("YourPackageExecutor(" in code) == (program_format == "coreai")
+    assert ("the application's" in text) == (program_format == "coreai")
 
 
 def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:

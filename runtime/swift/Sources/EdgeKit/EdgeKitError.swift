@@ -27,7 +27,7 @@ public enum EdgeKitError: Error, Equatable, Sendable {
   case memoryPressure(String)
   /// The session was closed.
   case closed(String)
-  /// An engine of the system (Core ML, MLX) failed.
+  /// An engine of the system (Core ML, MLX) or of the application failed.
   case engineFailed(String)
   /// An error in the library: please report it.
   case internalError(String)
@@ -69,8 +69,14 @@ extension EdgeKitError {
     case EK_BUDGET_EXCEEDED: self = .budgetExceeded(text, sufficientBytes: ek_last_error_bytes())
     case EK_NOT_FINITE: self = .notFinite(text)
     case EK_INVALID_STATE: self = .invalidState(text)
+    case EK_CALLBACK_FAILED: self = .engineFailed(text)
     default: self = .internalError(text)
     }
+  }
+
+  /// Whatever a model, an executor or a closure of the application threw.
+  init(_ error: any Error) {
+    self = error as? EdgeKitError ?? .engineFailed("\(error)")
   }
 
   /// Throws unless `status` is EK_OK.

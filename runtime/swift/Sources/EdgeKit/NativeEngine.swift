@@ -1,5 +1,4 @@
 import CEdgeKit
-import Foundation
 
 /// The native core: whole generations through `ek_generate`.
 final class NativeEngine: Engine {
@@ -15,11 +14,7 @@ final class NativeEngine: Engine {
   init(path: String, options: SessionOptions) throws(EdgeKitError) {
     self.path = path
     self.options = options
-    guard ek_abi_version() == EK_ABI_VERSION else {
-      throw .unsupportedVersion(
-        "the native library has ABI version \(ek_abi_version()), this package was built for \(EK_ABI_VERSION); "
-          + "build both from the same release")
-    }
+    try NativeLibrary.check()
     _ = try session()
   }
 
@@ -34,10 +29,10 @@ final class NativeEngine: Engine {
     }
     let session = try session()
     prefixWasDropped = false
-    let status = withoutActuallyEscaping(onEvent) { escapable in
-      run(session, prompt: prompt.map(Int64.init), settings: settings, Receiver(escapable))
+    try NativeLibrary.generate(prompt: prompt, settings: settings, onEvent: onEvent) {
+      prompt, count, options, callback, user in
+      ek_generate(session, prompt, count, options, callback, user, nil)
     }
-    if status != EK_STOPPED { try EdgeKitError.check(status) }
   }
 
   func info() throws(EdgeKitError) -> SessionInfo {
@@ -94,76 +89,5 @@ final class NativeEngine: Engine {
       canvasLength: found.canvas_length == 0 ? nil : Int(found.canvas_length),
       maxPositions: found.max_positions == 0 ? nil : Int(found.max_positions),
       causalPrefix: found.causal_prefix != 0)
-  }
-
-  private func run(
-    _ session: OpaquePointer, prompt: [Int64], settings: GenerationSettings, _ receiver: Receiver
-  ) -> ek_status {
-    let user = Unmanaged.passUnretained(receiver).toOpaque()
-    return withExtendedLifetime(receiver) {
-      Self.withJSON(settings.options) { text in
-        var wanted = ek_generate_options(
-          struct_size: UInt32(MemoryLayout<ek_generate_options>.size), reserved: 0, seed: settings.seed,
-          max_new_tokens: Int64(settings.maxNewTokens ?? 0), steps: Int64(settings.steps ?? 0), options: text)
-        return ek_generate(session, prompt, Int64(prompt.count), &wanted, receive, user, nil)
-      }
-    }
-  }
-
-  private static func withJSON<Result>(
-    _ options: [String: JSONValue], _ body: (UnsafePointer<CChar>?) -> Result
-  ) -> Result {
-    // Encoding fails for numbers alone that JSON has no form for; the core then says what is wrong with the text.
-    guard !options.isEmpty else { return body(nil) }
-    let encoded = (try? JSONEncoder().encode(options)).map { String(decoding: $0, as: UTF8.self) }
-    return (encoded ?? "not a finite number").withCString(body)
-  }
-}
-
-/// What the callback of `ek_generate` gets as its user data.
-private final class Receiver {
-  let onEvent: (Event) -> Bool
-
-  init(_ onEvent: @escaping (Event) -> Bool) { self.onEvent = onEvent }
-}
-
-private func receive(_ event: UnsafePointer<ek_event>?, _ user: UnsafeMutableRawPointer?) -> Int32 {
-  guard let event, let user, let converted = Event(event.pointee) else { return 0 }
-  return Unmanaged<Receiver>.fromOpaque(user).takeUnretainedValue().onEvent(converted) ? 0 : 1
-}
-
-extension Event {
-  /// nil for kinds that a later version of the library may add.
-  fileprivate init?(_ event: ek_event) {
-    let tokens = UnsafeBufferPointer(start: event.ids, count: Int(event.count)).map { Int($0) }
-    switch event.kind {
-    case EK_EVENT_DRAFT:
-      let accepted = UnsafeBufferPointer(start: event.accepted, count: Int(event.count)).map { $0 != 0 }
-      self = .draft(
-        Draft(
-          canvasIndex: Int(event.canvas_index), step: Int(event.step), start: Int(event.start), tokens: tokens,
-          accepted: accepted))
-    case EK_EVENT_COMMITTED:
-      self = .committed(Committed(canvasIndex: Int(event.canvas_index), start: Int(event.start), tokens: tokens))
-    case EK_EVENT_DONE:
-      self = .done(event.statistics.map { GenerationStatistics($0.pointee) } ?? GenerationStatistics())
-    default:
-      return nil
-    }
-  }
-}
-
-extension GenerationStatistics {
-  fileprivate init(_ found: ek_generation_statistics) {
-    let reasons: [Int32: FinishReason] = [
-      EK_FINISH_EOS: .endToken, EK_FINISH_LENGTH: .length, EK_FINISH_STOPPED: .stopped,
-    ]
-    finishReason = reasons[found.finish_reason]
-    denoisingSteps = Int(found.denoising_steps)
-    forwards = Int(found.forwards)
-    projections = Int(found.projections)
-    prefills = Int(found.prefills)
-    committedTokens = Int(found.committed_tokens)
-    canvases = Int(found.canvases)
   }
 }

@@ -32,12 +32,27 @@ public final class Session: Sendable {
   ) async throws {
     guard case .native = bundle.manifest.programs else {
       throw EdgeKitError.unsupportedBundle(
-        "\(bundle.path): was exported for \(bundle.manifest.programs.format); generating from Swift takes a bundle of "
-          + "the native format: edgekit export --format native")
+        "\(bundle.path): was exported for \(bundle.manifest.programs.format); open its Segments for the session, or "
+          + "export a bundle of the native format: edgekit export --format native")
     }
     let path = bundle.path
     try await self.init(bundle: bundle, memoryPressure: memoryPressure) { () throws(EdgeKitError) in
       try NativeEngine(path: path, options: options)
+    }
+  }
+
+  /// Generates where Core ML or MLX computes. `segments` opens the bundle's segments, on the session's thread, which
+  /// alone uses them:
+  ///
+  ///     let session = try await Session(bundle: bundle) {
+  ///       try Segments(bundle: bundle, executor: CoreMLPackages(bundle: bundle), weightBytes: 800_000_000)
+  ///     }
+  ///
+  /// The segments observe memory pressure themselves and give weights back between two calls, so no generation stops
+  /// for it. Throws what `segments` throws, as `engineFailed` where it is no `EdgeKitError`.
+  public convenience init(bundle: Bundle, segments: @escaping @Sendable () throws -> Segments) async throws {
+    try await self.init(bundle: bundle, memoryPressure: nil) { () throws(EdgeKitError) in
+      do { return try SegmentEngine(bundle.manifest, try segments()) } catch { throw EdgeKitError(error) }
     }
   }
 

@@ -126,7 +126,7 @@ final class NativeTests: XCTestCase {
   }
 
   func testEveryStatusHasAMessage() {
-    for status in 1...16 {
+    for status in 1...17 {
       XCTAssertFalse(EdgeKitError(status: ek_status(status)).message.isEmpty)
     }
   }

@@ -20,6 +20,13 @@ public protocol Denoiser: AnyObject {
 
   /// What the last `denoise` would have given to this request.
   func project(_ request: HeadRequest) throws -> HeadOutput
+
+  /// Told that no pass follows soon, after a generation.
+  func idle()
+}
+
+extension Denoiser {
+  public func idle() {}
 }
 
 /// What to compute from the scores z = logits / temperature.
@@ -29,7 +36,7 @@ public struct HeadRequest {
   /// Above 0.
   public var temperature: Float = 1
   /// Standard Gumbel noise [rows, stop - start] for the tokens start..<stop, to sample with; a pure function.
-  public var gumbel: ((_ start: Int, _ stop: Int) -> [Float])?
+  public var gumbel: ((_ start: Int, _ stop: Int) throws -> [Float])?
   public var gumbelScale: Float = 1
   /// The expected embedding softmax(z) @ table, for self-conditioning.
   public var soft = false

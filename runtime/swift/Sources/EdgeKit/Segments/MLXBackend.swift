@@ -55,6 +55,8 @@ final class MLXBackend: SegmentBackend {
 
   var relieve: @Sendable (MemoryPressure) -> Void { store.relieve }
 
+  var residency: WeightResidency { store.residency }
+
   func begin(_ pass: Pass, then: Pass?) { store.begin(pass, then: then) }
   func idle() { store.idle() }
 

@@ -17,6 +17,13 @@ struct ResidencyUnit: Equatable {
   }
 }
 
+/// Bytes of weights that stay in memory, that others may hold while they are loaded ahead, and that a step loads.
+struct WeightResidency {
+  var pinned: UInt64 = 0
+  var ahead: UInt64 = 0
+  var streamed: UInt64 = 0
+}
+
 /// What stays in memory, by the native core's own rules.
 struct ResidencyPlan: Equatable {
   var pinned: Set<String>

@@ -4,6 +4,8 @@ protocol SegmentBackend: AnyObject {
   var chunks: [[Int]] { get }
   /// The tiles of the vocabulary head, in ascending order of tokens.
   var tiles: [Range<Int>] { get }
+  /// What stays in memory now.
+  var residency: WeightResidency { get }
 
   func begin(_ pass: Pass, then: Pass?)
   func idle()
@@ -85,7 +87,7 @@ final class SegmentDenoiser: Denoiser {
 
   func project(_ request: HeadRequest) throws -> HeadOutput { try pass(.head) { try head(request) } }
 
-  /// Tell that no pass follows soon: stops loading ahead.
+  /// Stops loading ahead.
   func idle() { backend.idle() }
 
   private func pass<Value>(_ kind: Pass, _ body: () throws -> Value) throws -> Value {
@@ -152,8 +154,8 @@ final class SegmentDenoiser: Denoiser {
     var state = HeadState(rows: rows.count, hidden: hiddenSize, vocabulary: vocabulary, request: request)
     let logits = request.logits || request.topK > 0
     for (index, tile) in backend.tiles.enumerated() {
-      let noise = request.gumbel.map { draw in
-        Tensor([rows.count, tile.count], draw(tile.lowerBound, tile.upperBound).map { $0 * request.gumbelScale })
+      let noise = try request.gumbel.map { draw in
+        Tensor([rows.count, tile.count], try draw(tile.lowerBound, tile.upperBound).map { $0 * request.gumbelScale })
       }
       let (part, z) = try backend.head(
         index, x: x, temperature: request.temperature, noise: noise, soft: request.soft, logits: logits)

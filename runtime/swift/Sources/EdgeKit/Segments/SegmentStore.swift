@@ -44,6 +44,14 @@ final class SegmentStore<Opened: Sendable> {
 
   func isPinned(_ name: String) -> Bool { pinned[name] != nil }
 
+  var residency: WeightResidency {
+    var found = WeightResidency(ahead: plan.aheadBytes)
+    for unit in units {
+      if isPinned(unit.name) { found.pinned += unit.bytes } else { found.streamed += unit.bytes }
+    }
+    return found
+  }
+
   /// Starts a pass; `then` is the kind that most likely follows, for loading ahead.
   func begin(_ pass: Pass, then: Pass?) {
     dropPins()

@@ -1,7 +1,9 @@
-/// Opens the segments of a bundle: what a denoising loop would drive where Core ML or MLX computes.
+/// Opens the segments of a bundle: what denoising loops drive where Core ML or MLX computes. For whole generations see
+/// `Session.init(bundle:segments:)`.
 public final class Segments {
   /// The model. For one thread at a time.
   public let denoiser: any Denoiser
+  private let backend: any SegmentBackend
   private let observation: (any MemoryPressureObservation)?
 
   /// Packages, by the system's runtime or what stands in for it. `weightBytes` bounds the packages that are open at
@@ -19,6 +21,7 @@ public final class Segments {
     let file = try FlashFile(path: bundle.url(bundle.manifest.weights.file).path)
     let backend = try PackageBackend(
       bundle: bundle, programs: programs, executor: executor, weightBytes: weightBytes)
+    self.backend = backend
     denoiser = SegmentDenoiser(bundle: bundle, file: file, backend: backend)
     observation = memoryPressure?.observe(backend.relieve)
   }
@@ -35,7 +38,10 @@ public final class Segments {
     let file = try FlashFile(path: bundle.url(bundle.manifest.weights.file).path)
     let backend = try MLXBackend(
       bundle: bundle, programs: programs, file: file, runner: runner, weightBytes: weightBytes)
+    self.backend = backend
     denoiser = SegmentDenoiser(bundle: bundle, file: file, backend: backend)
     observation = memoryPressure?.observe(backend.relieve)
   }
+
+  var residency: WeightResidency { backend.residency }
 }
