@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
     import jinja2
@@ -60,7 +61,7 @@ class Tokenizer:
             self._backend = Backend.from_file(str(file))
         except Exception as error:  # the library raises bare Exception for any malformed file
             raise TokenizerError(
-                f"{file}: is not a tokenizer ({_one_line(error)}); download it again"
+                f"{file}: is not a tokenizer ({one_line(error)}); download it again"
             ) from error
         # Files saved after training may carry a length limit or padding that is no part of the model.
         self._backend.no_truncation()
@@ -148,10 +149,10 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
             )
         except jinja2.TemplateError as error:
-            message = f"{self.path}: chat template {name!r} refuses this conversation: {_one_line(error)}"
+            message = f"{self.path}: chat template {name!r} refuses this conversation: {one_line(error)}"
             raise ChatTemplateError(message) from error
         except Exception as error:  # the template is a program of its own: any exception can come out of it
-            message = f"{self.path}: chat template {name!r} fails: {type(error).__name__}: {_one_line(error)}"
+            message = f"{self.path}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
             raise ChatTemplateError(message) from error
 
     def stream(self, skip_special: bool = True) -> TextStream:
@@ -184,7 +185,7 @@ class Tokenizer:
                 self._templates[name] = _environment().from_string(self.chat_templates[name])
             except jinja2.TemplateSyntaxError as error:
                 where = f"{self.path}: chat template {name!r} line {error.lineno}"
-                raise ChatTemplateError(f"{where}: {_one_line(error)}") from error
+                raise ChatTemplateError(f"{where}: {one_line(error)}") from error
         return self._templates[name]
 
     @cached_property
@@ -322,7 +323,3 @@ def _environment() -> jinja2.Environment:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
     return environment
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

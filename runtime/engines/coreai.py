@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgekit.runtime.engines.base import Arrays
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class CoreaiExecutor:
             manager = self._asset.load(path).executable()
             model = self._loop.run(manager.__aenter__())
         except Exception as error:
-            raise EngineFailed(f"{path}: Core AI cannot load it: {_reason(error)}") from error
+            raise EngineFailed(f"{path}: Core AI cannot load it: {one_line(error)}") from error
         return _Model(self._loop, self._array, path, manager, model)
 
 
@@ -93,7 +93,7 @@ class _Model:
             return {name: np.array(value.numpy()) for name, value in outputs.items()}
         except Exception as error:
             raise EngineFailed(
-                f"{self._path}: Core AI failed in function {function}: {_reason(error)}"
+                f"{self._path}: Core AI failed in function {function}: {one_line(error)}"
             ) from error
 
     def close(self) -> None:
@@ -102,7 +102,3 @@ class _Model:
         self._model = None
         if manager is not None:
             self._loop.run(manager.__aexit__(None, None, None))
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

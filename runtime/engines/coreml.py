@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgekit.runtime.engines.base import Arrays
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 
 
 class CoremlExecutor:
@@ -47,7 +47,7 @@ class CoremlExecutor:
             try:
                 self._paths[path] = self._models.utils.compile_model(str(path), target)
             except Exception as error:
-                raise EngineFailed(f"{path}: Core ML cannot compile it: {_reason(error)}") from error
+                raise EngineFailed(f"{path}: Core ML cannot compile it: {one_line(error)}") from error
         model = _Model(self._models.CompiledMLModel, path, self._paths[path])
         for function in functions:
             model.load(function)
@@ -68,7 +68,7 @@ class _Model:
                 self._functions[function] = self._make(self._compiled, function_name=function)
             except Exception as error:
                 raise EngineFailed(
-                    f"{self._path}: Core ML cannot load function {function}: {_reason(error)}"
+                    f"{self._path}: Core ML cannot load function {function}: {one_line(error)}"
                 ) from error
         return self._functions[function]
 
@@ -78,12 +78,8 @@ class _Model:
             return dict(model.predict(dict(inputs)))
         except Exception as error:
             raise EngineFailed(
-                f"{self._path}: Core ML failed in function {function}: {_reason(error)}"
+                f"{self._path}: Core ML failed in function {function}: {one_line(error)}"
             ) from error
 
     def close(self) -> None:
         self._functions.clear()
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
