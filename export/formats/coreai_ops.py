@@ -33,7 +33,7 @@ from coreai._compiler.ir import (
     Value,
 )
 
-from edgekit.export.formats.package_graph import Arguments, Nodes, Refused
+from edgekit.export.formats.nodes import Arguments, Nodes, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
@@ -302,12 +302,6 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-def _to(a: Arguments) -> Value:
-    if a["dtype"] != torch.float32:
-        raise Refused(f"converts to {a['dtype']}; float32 alone has a form")
-    return a["self"]  # float32 stands for the type that the program computes in
-
-
 #: What a node becomes: arguments by name -> value or values. Nodes that only give another shape are handled
 #: in `coreai_graph`.
 NODES: Nodes = {
@@ -329,5 +323,5 @@ NODES: Nodes = {
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: lambda a: transposed(a["self"], a["dim0"], a["dim1"]),
-    aten.to.dtype: _to,
+    aten.to.dtype: same_type,
 }

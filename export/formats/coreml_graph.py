@@ -29,7 +29,8 @@ from coremltools.converters.mil.mil import Var, types
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin
 
 from edgekit.export.formats.coreml_ops import NODES
-from edgekit.export.formats.package_graph import Arguments, PackageGraph
+from edgekit.export.formats.nodes import Arguments
+from edgekit.export.formats.package_graph import PackageGraph
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
 from edgekit.export.formats.stamp import Frame, Region, Template

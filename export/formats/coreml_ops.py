@@ -15,7 +15,7 @@ import torch
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
-from edgekit.export.formats.package_graph import Arguments, Refused
+from edgekit.export.formats.nodes import Arguments, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
@@ -196,12 +196,6 @@ def _transpose(a: Arguments) -> Var:
     return mb.transpose(x=a["self"], perm=order)
 
 
-def _to(a: Arguments) -> Var:
-    if a["dtype"] != torch.float32:
-        raise Refused(f"converts to {a['dtype']}; float32 alone has a form")
-    return a["self"]  # float32 stands for the type that the program computes in
-
-
 #: What a node becomes: arguments by name -> value or values. Besides those of the node there is `zeros`,
 #: which makes a vector of them. Nodes that only give another shape are handled in `coreml_graph`.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
@@ -223,5 +217,5 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: _transpose,
-    aten.to.dtype: _to,
+    aten.to.dtype: same_type,
 }

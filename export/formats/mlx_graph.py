@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import mlx.core as mx
 import torch
 from torch.fx import Node
-from torch.fx.node import map_arg
 
-from edgekit.export.errors import ExportError
 from edgekit.export.formats.mlx_layout import Form, matrix_specs
-from edgekit.export.formats.mlx_ops import NODES, RESHAPES, Matrix, Refused
-from edgekit.export.programs import Program, call_arguments
+from edgekit.export.formats.mlx_ops import NODES, Matrix
+from edgekit.export.formats.nodes import RESHAPES, NodeTranslator, Refused, makes_array
+from edgekit.export.programs import Program
 
 EXPERTS = torch.ops.edgekit.experts.default
 #: What the mixture takes from the layer before it, and gives to the layer after it.
@@ -71,11 +69,13 @@ def matrix_arguments(
     )
 
 
-class Graph:
+class Graph(NodeTranslator):
     """A program's nodes as MLX calls, whole or cut at its expert mixture.
 
     `forms`: the stored form of every matrix, by the name it has in the program.
     """
+
+    NAME, SYSTEM, NODES = "mlx", "MLX", NODES
 
     def __init__(self, program: Program, forms: Mapping[str, Form], precision: str) -> None:
         self._program, self._forms, self._precision = program, forms, precision
@@ -106,7 +106,7 @@ class Graph:
         last = {name: node for name, node in self._results.items() if node in later}
         crossing = [
             n for n in self._needed(last.values(), {mixture})
-            if n not in later and n.op == "call_function" and _is_array(n)
+            if n not in later and n.op == "call_function" and makes_array(n)
             and any(user in later for user in n.users)
         ]  # fmt: skip
         kept = {f"t{i}": n for i, n in enumerate(crossing)}
@@ -128,7 +128,7 @@ class Graph:
             for node, arguments in bound:
                 known[node] = self._value(node, [next(source) for _ in arguments])
             for node in computed:
-                known[node] = self._computed(node, known)
+                known[node] = self._computed(self._program.name, node, known)
             made = [known[node] for node in results.values()]
             return [m.astype(ARRAY_TYPES[o.dtype]) for m, o in zip(made, outputs, strict=True)]
 
@@ -162,10 +162,10 @@ class Graph:
         return Argument(name, "I64" if made == torch.int64 else dtype, self._shape(node))
 
     def _shape(self, node: Node) -> Shape:
-        return tuple(
-            n if isinstance(n, int) else self._lengths.get(str(n), (str(n), 0))[0]
-            for n in node.meta["val"].shape
-        )
+        return self._sizes(node.meta["val"].shape)
+
+    def _sizes(self, shape: Iterable[Any]) -> Shape:
+        return tuple(n if isinstance(n, int) else self._lengths.get(str(n), (str(n), 0))[0] for n in shape)
 
     def _value(self, node: Node, arrays: Sequence[mx.array]) -> Any:
         """What a placeholder stands for: an array, or a matrix in its stored form."""
@@ -179,34 +179,8 @@ class Graph:
         name, _, suffix = self._names.get(node, "").removeprefix("w.").rpartition(".")
         return name if name in self._forms and suffix in ("weight", "codes", "scales") else None
 
-    def _computed(self, node: Node, known: Mapping[Node, Any]) -> Any:
-        if not _is_array(node):
-            return None  # a size, or a check of the tracer
-        if node.target is operator.getitem:
-            return known[node.args[0]][node.args[1]]  # type: ignore[index]
-        if node.target in RESHAPES:
-            return self._reshaped(node, known[node.args[0]])  # type: ignore[index]
-        if node.target not in NODES:
-            self._refuse(node, "has no form in MLX")
-        arguments = {k: map_arg(v, lambda n: known.get(n)) for k, v in call_arguments(node).items()}
-        try:
-            return NODES[node.target](arguments)
-        except Refused as why:
-            self._refuse(node, str(why))
-
-    def _reshaped(self, node: Node, value: mx.array) -> mx.array:
-        shape = [n if isinstance(n, int) else -1 for n in node.meta["val"].shape]
-        if shape.count(-1) > 1:
-            self._refuse(node, f"gives shape {list(self._shape(node))}; of its sizes one may vary")
-        return mx.reshape(value, shape)
-
-    def _refuse(self, node: Node, why: str) -> Any:
-        raise ExportError(
-            f"program {self._program.name}: node {node.name} ({node.target}) {why}; "
-            "format mlx cannot express this model"
-        )
-
-
-def _is_array(node: Node) -> bool:
-    made = node.meta.get("val")
-    return isinstance(made, torch.Tensor | list | tuple)
+    def _reshaped(self, value: mx.array, shape: Sequence[Any]) -> mx.array:
+        sizes = [n if isinstance(n, int) else -1 for n in shape]
+        if sizes.count(-1) > 1:
+            raise Refused(f"gives shape {list(self._sizes(shape))}; of its sizes one may vary")
+        return mx.reshape(value, sizes)

@@ -20,13 +20,9 @@ import numpy as np
 import torch
 
 from edgekit.export.formats.mlx_layout import Form
+from edgekit.export.formats.nodes import Arguments, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
-Arguments = dict[str, Any]
-
-
-class Refused(Exception):
-    """A node that has no form in MLX; says why."""
 
 
 @dataclass(frozen=True)
@@ -176,12 +172,6 @@ def _transpose(a: Arguments) -> mx.array:
     return mx.swapaxes(a["self"], a["dim0"], a["dim1"])
 
 
-def _to(a: Arguments) -> mx.array:
-    if a["dtype"] != torch.float32:
-        raise Refused(f"converts to {a['dtype']}; float32 alone has a form")
-    return a["self"]  # nothing else is computed with
-
-
 #: What a node becomes: arguments by name -> array or arrays. `edgekit::experts` is not
 #: among them: layers are cut there, see `mlx_graph`. Nodes that only give another shape are handled there.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
@@ -202,10 +192,5 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: _transpose,
-    aten.to.dtype: _to,
+    aten.to.dtype: same_type,
 }
-#: Nodes that only give another shape, which is taken from what they make.
-RESHAPES = {
-    aten.view.default, aten.view_as.default, aten.reshape.default, aten.unflatten.int,
-    aten.flatten.using_ints, aten.unsqueeze.default,
-}  # fmt: skip

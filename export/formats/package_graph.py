@@ -5,39 +5,22 @@ One class per format derives from `PackageGraph` and says what constants, weight
 
 from __future__ import annotations
 
-import operator
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.fx import Node
-from torch.fx.node import map_arg
 
-from edgekit.export.errors import ExportError
+from edgekit.export.formats.nodes import NodeTranslator
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
 from edgekit.export.formats.stamp import Region, Template
-from edgekit.export.programs import Program, call_arguments
+from edgekit.export.programs import Program
 
-aten = torch.ops.aten
-#: Arguments of a node by name, defaults included. Values are the format's own.
-Arguments = dict[str, Any]
-#: What a node becomes: arguments -> value or values.
-Nodes = Mapping[Any, Callable[[Arguments], Any]]
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
 #: limit on how many there are.
 EXPERTS_AT_ONCE = 16
-#: Nodes that only give another shape, which is taken from what they make.
-RESHAPES = {
-    aten.view.default, aten.view_as.default, aten.reshape.default, aten.unflatten.int,
-    aten.flatten.using_ints, aten.unsqueeze.default,
-}  # fmt: skip
-
-
-class Refused(Exception):
-    """A node that has no form in a format; says why."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +45,8 @@ class Stack:
         return {part: Region(file, offset + i * size, size) for i, part in enumerate(self.parts)}
 
 
-class PackageGraph(ABC):
-    """A package being built. `NAME` is the format's, `SYSTEM` what it is for."""
-
-    NAME: str
-    SYSTEM: str
-    NODES: Nodes
+class PackageGraph(NodeTranslator):
+    """A package being built."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Signature] = {}
@@ -97,9 +76,6 @@ class PackageGraph(ABC):
     @abstractmethod
     def _scaled(self, name: str, codes: Any, scales: Any) -> Any:
         """The product of codes [..., N, K] and their scales [..., N, K / G], repeated over blocks."""
-
-    @abstractmethod
-    def _reshaped(self, value: Any, shape: Sequence[int]) -> Any: ...
 
     def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
         """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
@@ -146,28 +122,6 @@ class PackageGraph(ABC):
                 known[node] = self._computed(program.name, node, known)
         results = dict(zip(program.outputs, nodes[-1].args[0], strict=True))
         return {name: known[node] for name, node in results.items()}
-
-    def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
-        if not isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
-            return None  # a check of the tracer
-        if node.target is operator.getitem:
-            return known[node.args[0]][node.args[1]]  # type: ignore[index]
-        if node.target in RESHAPES:
-            return self._reshaped(known[node.args[0]], list(node.meta["val"].shape))  # type: ignore[index]
-        try:
-            if node.target not in self.NODES:
-                raise Refused(f"has no form in {self.SYSTEM}")
-            arguments = {k: map_arg(v, lambda n: known[n]) for k, v in call_arguments(node).items()}
-            return self.NODES[node.target](arguments | self._extras())
-        except Refused as why:
-            raise ExportError(
-                f"program {program}: node {node.name} ({node.target}) {why}; format {self.NAME} cannot "
-                "express this model"
-            ) from None
-
-    def _extras(self) -> Arguments:
-        """Arguments that every node gets besides its own."""
-        return {}
 
 
 def _given(name: str, weights: Mapping[str, Callable[[], Any]]) -> Any:
