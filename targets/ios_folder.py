@@ -14,6 +14,7 @@ from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
+from edgekit.runtime.session import SessionOptions
 from edgekit.targets.ios import TIERS, Tier
 
 README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
@@ -89,9 +90,10 @@ def info(bundle: Bundle) -> dict[str, Any]:
     """
     manifest, packages = bundle.manifest, bundle.packages
     with bundle.open_weights() as file:
-        canvas = bundle.model.canvas_length or 256
+        lengths = SessionOptions()
+        canvas = bundle.model.canvas_length or lengths.canvas
         # The budget of a tier is the model's alone.
-        wanted = replace(needs(bundle, file, 2048, canvas), process=0)
+        wanted = replace(needs(bundle, file, lengths.positions, canvas), process=0)
 
         def tier(known: Tier) -> dict[str, Any]:
             row: dict[str, Any] = asdict(known)
