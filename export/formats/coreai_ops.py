@@ -3,6 +3,10 @@
 A program computes in one type, that of its inputs. In float16 the norms, the router's probabilities and what
 the head makes of its logits are float32 inside. Norms and attention are composites: graphs of their own that
 say what they compute, for which devices have kernels of their own.
+
+Products with weights are convolutions of one pixel, with channels first and positions along the last axis:
+what the Neural Engine computes, and how Apple writes its own models for iOS (github.com/apple/coreai-models).
+Their kernels for processors sum float16 products in float32, those of matrix products in float16.
 """
 
 from __future__ import annotations
@@ -71,13 +75,36 @@ def transposed(x: Value, first: int = -2, second: int = -1) -> Value:
 
 def columns(x: Value, start: int, stop: int) -> Value:
     """x[..., start:stop]."""
-    before = x.type.rank - 1
-    return coreai.slice_(x, [0] * before + [start], [_END] * before + [stop], [1] * (before + 1))
+    return part_of(x, x.type.rank - 1, start, stop)
 
 
-def product(x: Value, matrix: Value) -> Value:
-    """x [..., K] times the transposed matrix [..., N, K]."""
-    return coreai.broadcasting_batch_matmul(x, transposed(matrix))
+def part_of(x: Value, axis: int, start: int, stop: int) -> Value:
+    """Elements start to stop along an axis."""
+    starts, stops, steps = [0] * x.type.rank, [_END] * x.type.rank, [1] * x.type.rank
+    starts[axis], stops[axis] = start, stop
+    return coreai.slice_(x, starts, stops, steps)
+
+
+def channels_first(x: Value) -> Value:
+    """x [..., T, K] with one matrix in it as a picture [1, K, 1, T]."""
+    length, width = shape_of(x)[-2:]
+    return reshape(transposed(reshape(x, [length, width])), [1, width, 1, length])
+
+
+def convolved(x: Value, kernel: Value, groups: int = 1) -> Value:
+    """A picture [1, K * groups, 1, T] times the transposed matrices of a kernel [N * groups, K, 1, 1]: a
+    picture [1, N * groups, 1, T].
+    """
+    once = np.ones(2, np.uint32)
+    return coreai.conv2d(x, kernel, once, once, np.asarray(groups, np.uint32))
+
+
+def projected(x: Value, kernel: Value) -> Value:
+    """x [..., T, K] with one matrix in it times the transposed matrix of a kernel [N, K, 1, 1]."""
+    *before, _ = shape_of(x)
+    rows = shape_of(kernel)[0]
+    y = reshape(convolved(channels_first(x), kernel), [rows, before[-1]])
+    return reshape(transposed(y), [*before, rows])
 
 
 def reduced(reduction: Callable[..., Value], x: Value, axis: int, keep: bool = False) -> Value:
@@ -141,7 +168,7 @@ def rms_norm(a: Arguments) -> Value:
 
 
 def linear(a: Arguments) -> Value:
-    y = product(a["x"], a["weight"])
+    y = projected(a["x"], a["weight"])
     return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
 
 
@@ -170,18 +197,19 @@ def attention(a: Arguments) -> Value:
 
     def body(q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         # Query heads that share a KV head are one more axis: keys and values are never repeated.
-        whole = shape_of(q)
+        whole, element = shape_of(q), q.type.element_type
+        q, k, v = wide(q), wide(k), wide(v)
         batch, groups, count, size = shape_of(k)
         shared = whole[1] // groups
         q = coreai.broadcasting_mul(q, like(q, scale))
         if shared > 1:
             q = reshape(q, [batch, groups, shared, whole[2], size])
             k, v = (reshape(x, [batch, groups, 1, count, size]) for x in (k, v))
-        scores = product(q, k)
+        scores = coreai.broadcasting_batch_matmul(q, transposed(k))
         if mask is not None:
-            scores = coreai.broadcasting_add(scores, mask)
+            scores = coreai.broadcasting_add(scores, wide(mask))
         y = coreai.broadcasting_batch_matmul(coreai.softmax(scores, scores.type.rank - 1), v)
-        return reshape(y, whole) if shared > 1 else y
+        return cast(reshape(y, whole) if shared > 1 else y, element)
 
     facts = {"is_causal": False, "scale": scale, "window_size": 0}
     return composite("scaled_dot_product_attention", inputs, facts, body)
@@ -202,26 +230,29 @@ def experts(a: Arguments) -> Value:
     # devices, and with a whole canvas nearly all experts are chosen anyway. Positions that did not choose an
     # expert have weight zero in the sum.
     x, index, weight = a["x"], a["index"], a["weight"]
+    length, width = shape_of(x)
+    picture, ids = channels_first(x), transposed(index)  # [1, K, 1, T], [k, T]
     element, start, total = x.type.element_type, 0, None
-    rows = coreai.expand_dims(x, [0])
     for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
-        count, both = shape_of(gate_up)[0], shape_of(gate_up)[1]
-        ids = np.arange(start, start + count, dtype=np.int32)[:, None, None]
-        chosen = coreai.broadcasting_equal(coreai.expand_dims(index, [0]), ids)  # [n, T, k]
-        mix = coreai.broadcasting_mul(cast(chosen, weight.type.element_type), weight)
-        mix = cast(reduced(coreai.reduce_sum, mix, -1, keep=True), element)  # [n, T, 1]
-        y = product(rows, gate_up)
-        inner = activated(columns(y, 0, both // 2), columns(y, both // 2, both), a["kind"])
-        part = product(coreai.broadcasting_mul(inner, mix), down)
-        part = reduced(coreai.reduce_sum, part, 0)
+        count = shape_of(down)[0] // width
+        own = np.arange(start, start + count, dtype=np.int32)[:, None, None]
+        chosen = coreai.broadcasting_equal(coreai.expand_dims(ids, [0]), own)  # [n, k, T]
+        mix = coreai.broadcasting_mul(cast(chosen, weight.type.element_type), transposed(weight))
+        mix = cast(reduced(coreai.reduce_sum, mix, 1, keep=True), element)  # [n, 1, T]
+        inner = shape_of(gate_up)[0] // (2 * count)
+        both = reshape(convolved(picture, gate_up), [count, 2, inner, length])
+        gate, up = (coreai.shrink_dims(y, [1]) for y in (part_of(both, 1, 0, 1), part_of(both, 1, 1, 2)))
+        mixed = coreai.broadcasting_mul(activated(gate, up, a["kind"]), mix)
+        part = convolved(reshape(mixed, [1, count * inner, 1, length]), down, groups=count)
+        part = reduced(coreai.reduce_sum, reshape(part, [count, width, length]), 0)
         total = part if total is None else coreai.broadcasting_add(total, part)
         start += count
     assert total is not None
-    return total
+    return transposed(total)
 
 
 def vocab_logits(a: Arguments) -> Value:
-    logits, cap = wide(product(a["x"], a["table"])), a["softcap"]
+    logits, cap = wide(projected(a["x"], a["table"])), a["softcap"]
     if cap > 0:
         bounded = coreai.tanh(coreai.broadcasting_divide(logits, like(logits, cap)))
         logits = coreai.broadcasting_mul(bounded, like(logits, cap))
@@ -240,7 +271,7 @@ def vocab_head(a: Arguments) -> list[Value]:
         there = coreai.gather_along_axis(z, coreai.expand_dims(sample, [1]), 1)
         out += [reduced(coreai.reduce_max, score, -1), sample, coreai.shrink_dims(there, [1])]
     if a["soft"]:
-        table = a["table"]
+        table = reshape(a["table"], shape_of(a["table"])[:2])
         out.append(wide(coreai.broadcasting_batch_matmul(cast(e, table.type.element_type), table)))
     return out
 

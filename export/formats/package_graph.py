@@ -19,8 +19,9 @@ from edgekit.export.formats.stamp import Region, Template
 from edgekit.export.programs import Program
 
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
-#: limit on how many there are.
-EXPERTS_AT_ONCE = 16
+#: limit on how many there are. The Neural Engine takes no more than 16384 output channels; 8 experts of
+#: DiffusionGemma have 11264.
+EXPERTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
