@@ -34,6 +34,7 @@ from coreai._compiler.ir import (
 )
 
 from edgekit.export.formats.nodes import Arguments, Nodes, Refused, same_type
+from edgekit.export.formats.package_graph import LARGEST, STEP
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
@@ -140,9 +141,27 @@ def rms_norm(a: Arguments) -> Value:
     return composite("rms_norm", {"input": x, "scale": weight}, {"axes": -1, "eps": eps}, body)
 
 
+def round_rows(x: Value) -> tuple[Value, Value]:
+    """See `PackageGraph`."""
+    # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
+    smallest = float(np.finfo(np.float16 if x.type.element_type == F16Type.get() else np.float32).tiny)
+    top = coreai.reduce_max(coreai.abs_(x), [x.type.rank - 1])
+    factor = coreai.broadcasting_mul(top, like(x, 1 / LARGEST))
+    factor = coreai.broadcasting_maximum(factor, like(x, smallest))
+    # Offsets before and after scaling are none, and the axis says nothing where the scale is one number.
+    how = (like(x, STEP), np.zeros((), np.int8), like(x, 0.0), np.zeros((), np.int32))
+    return coreai.dequantize(coreai.quantize(coreai.broadcasting_divide(x, factor), *how), *how), factor
+
+
 def linear(a: Arguments) -> Value:
-    y = product(a["x"], a["weight"])
+    x, factor = a["operand"](a["x"], a["weight"]) if a["act_bits"] == 8 else (a["x"], None)
+    y = multiplied(product(x, a["weight"]), factor)
     return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
+
+
+def multiplied(y: Value, factor: Value | None) -> Value:
+    """y [..., T, N] times the factors of its rows, if there are any."""
+    return y if factor is None else coreai.broadcasting_mul(y, factor)
 
 
 def rope(a: Arguments) -> Value:
@@ -200,19 +219,24 @@ def gated_act(a: Arguments) -> Value:
 def experts(a: Arguments) -> Value:
     # Every expert sees every position: shapes that depend on the router's choice are nothing for these
     # devices, and with a whole canvas nearly all experts are chosen anyway. Positions that did not choose an
-    # expert have weight zero in the sum.
+    # expert have weight zero in the sum. Rows are rounded before they are weighted: of those with weight zero
+    # nothing would be left to round.
     x, index, weight = a["x"], a["index"], a["weight"]
     element, start, total = x.type.element_type, 0, None
-    rows = coreai.expand_dims(x, [0])
     for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
         count, both = shape_of(gate_up)[0], shape_of(gate_up)[1]
         ids = np.arange(start, start + count, dtype=np.int32)[:, None, None]
         chosen = coreai.broadcasting_equal(coreai.expand_dims(index, [0]), ids)  # [n, T, k]
         mix = coreai.broadcasting_mul(cast(chosen, weight.type.element_type), weight)
         mix = cast(reduced(coreai.reduce_sum, mix, -1, keep=True), element)  # [n, T, 1]
-        y = product(rows, gate_up)
+        rows, factor = a["operand"](x, gate_up)
+        y = multiplied(product(coreai.expand_dims(rows, [0]), gate_up), factor)
         inner = activated(columns(y, 0, both // 2), columns(y, both // 2, both), a["kind"])
-        part = product(coreai.broadcasting_mul(inner, mix), down)
+        inner, factor = a["operand"](inner, down)
+        if factor is None:
+            part = product(coreai.broadcasting_mul(inner, mix), down)
+        else:
+            part = multiplied(product(inner, down), coreai.broadcasting_mul(factor, mix))
         part = reduced(coreai.reduce_sum, part, 0)
         total = part if total is None else coreai.broadcasting_add(total, part)
         start += count
@@ -221,7 +245,9 @@ def experts(a: Arguments) -> Value:
 
 
 def vocab_logits(a: Arguments) -> Value:
-    logits, cap = wide(product(a["x"], a["table"])), a["softcap"]
+    x, factor = a["operand"](a["x"], a["table"])
+    logits, cap = wide(product(x, a["table"])), a["softcap"]
+    logits = logits if factor is None else coreai.broadcasting_mul(logits, wide(factor))
     if cap > 0:
         bounded = coreai.tanh(coreai.broadcasting_divide(logits, like(logits, cap)))
         logits = coreai.broadcasting_mul(bounded, like(logits, cap))
@@ -302,8 +328,8 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-#: What a node becomes: arguments by name -> value or values. Nodes that only give another shape are handled
-#: in `coreai_graph`.
+#: What a node becomes: arguments by name -> value or values. Besides those of the node there is `operand`,
+#: which is `PackageGraph`'s. Nodes that only give another shape are handled in `coreai_graph`.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

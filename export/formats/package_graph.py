@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from edgekit.export.formats.nodes import NodeTranslator
+from edgekit.export.formats.nodes import Arguments, NodeTranslator
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
 from edgekit.export.formats.stamp import Region, Template
@@ -21,6 +21,11 @@ from edgekit.export.programs import Program
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
 #: limit on how many there are.
 EXPERTS_AT_ONCE = 16
+#: Int8 activations: rows are divided by a factor that makes their largest value 127 steps. The step is a
+#: power of two, so that float16 has its multiples exactly and every engine makes the same product of them; it
+#: is this one so that the factor, 64 / 127 of the largest value, is within float16 whatever that value is.
+STEP = 1 / 64
+LARGEST = 127 * STEP
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,20 @@ class Stack:
 
 
 class PackageGraph(NodeTranslator):
-    """A package being built."""
+    """A package being built. With `int8_activations` what is multiplied with a matrix of 8 bits is rounded to
+    int8 first, by rows; see `edgekit.export.ops.round_rows`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, int8_activations: bool = False) -> None:
+        self.int8_activations = int8_activations
         self.functions: dict[str, Signature] = {}
         #: The constants of all functions, in the order of their first use.
         self.stored: dict[str, Stack] = {}
-        self._known: dict[str, Any] = {}  # of the function that is being built
+        # Of the function that is being built: constants and weights, those of 8 bits among them, and what
+        # has been rounded.
+        self._known: dict[str, Any] = {}
+        self._eight_bits: set[Any] = set()
+        self._rounded: dict[Any, tuple[Any, Any]] = {}
 
     @abstractmethod
     def add(
@@ -74,8 +86,31 @@ class PackageGraph(NodeTranslator):
         """A new constant in the function that is being built; what it holds does not matter."""
 
     @abstractmethod
+    def _round_rows(self, x: Any) -> tuple[Any, Any]:
+        """x [..., K] rounded to multiples of `STEP` after its rows were divided by factors [..., 1], and the
+        factors.
+        """
+
+    @abstractmethod
     def _scaled(self, name: str, codes: Any, scales: Any) -> Any:
         """The product of codes [..., N, K] and their scales [..., N, K / G], repeated over blocks."""
+
+    def _begin(self) -> None:
+        """Begin a function."""
+        self._known, self._eight_bits, self._rounded = {}, set(), {}
+
+    def _extras(self) -> Arguments:
+        return {"operand": self._operand}
+
+    def _operand(self, x: Any, weight: Any) -> tuple[Any, Any]:
+        """What takes the place of x in its product with a weight, and by what the product's rows are to be
+        multiplied; None where by nothing.
+        """
+        if not (self.int8_activations and weight in self._eight_bits):
+            return x, None
+        if x not in self._rounded:  # several products may share it
+            self._rounded[x] = self._round_rows(x)
+        return self._rounded[x]
 
     def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
         """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
@@ -96,6 +131,8 @@ class PackageGraph(NodeTranslator):
         name = stored[0].name.removesuffix(".codes")
         if name not in self._known:
             self._known[name] = self._scaled(name, *values)
+            if stored[0].dtype.bits == 8:
+                self._eight_bits.add(self._known[name])
         return self._known[name]
 
     def translate(
