@@ -69,21 +69,27 @@ def make_bundle(
     scheme: Scheme,
     precision: str,
     packaging: Packaging,
+    activations: str | None = None,
     **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, **overrides)
-    how = options(program_format, scheme, precision, packaging)
+    how = options(program_format, scheme, precision, packaging, activations=activations)
     export(folder / "checkpoint", folder / "bundle", how)
     return folder / "bundle"
 
 
 def fitted(
-    program_format: str, checkpoint: Path, scheme: Scheme, precision: str, cut: Packaging
+    program_format: str,
+    checkpoint: Path,
+    scheme: Scheme,
+    precision: str,
+    cut: Packaging,
+    activations: str | None = None,
 ) -> PackagedBundle:
     """The format for a checkpoint."""
     arch = architecture(Checkpoint.open(checkpoint).config)
-    form: Any = formats.load(program_format, precision, cut)
+    form: Any = formats.load(program_format, precision, cut, activations)
     bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
     return bundle
 
@@ -283,8 +289,15 @@ def check_layers(programs: Programs, model: ReferenceModel, seed: int, least: fl
     return checked
 
 
-def check_around(programs: Programs, model: ReferenceModel, precision: str) -> None:
-    """Compare every function that is none of layers; the head is to be in four packages."""
+def check_around(
+    programs: Programs,
+    model: ReferenceModel,
+    precision: str,
+    round_rows: Callable[[torch.Tensor], torch.Tensor] = lambda x: x,
+) -> None:
+    """Compare every function that is none of layers; the head is to be in four packages. `round_rows` is what
+    happens to activations before the head.
+    """
     rng, arch = np.random.default_rng(7), model.architecture
     near: dict[str, Any] = (
         {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" else {"rtol": 0.01, "atol": 0.02}
@@ -300,7 +313,7 @@ def check_around(programs: Programs, model: ReferenceModel, precision: str) -> N
                 continue
             got = programs.run(package, name, values)
             with torch.no_grad():
-                expected = around(model, entry, function, values)
+                expected = around(model, entry, function, values, round_rows)
             assert got.keys() == expected.keys()
             for role, array in got.items():
                 if role in ("argmax", "sample") and precision == "float16":
@@ -314,7 +327,11 @@ def check_around(programs: Programs, model: ReferenceModel, precision: str) -> N
 
 
 def around(
-    model: ReferenceModel, entry: dict[str, Any], function: dict[str, Any], values: dict[str, Any]
+    model: ReferenceModel,
+    entry: dict[str, Any],
+    function: dict[str, Any],
+    values: dict[str, Any],
+    round_rows: Callable[[torch.Tensor], torch.Tensor],
 ) -> dict[str, np.ndarray]:
     """The results of a function that is none of layers, from the whole table and torch's own functions."""
     t, arch = {name: torched(np.float32(value)) for name, value in values.items()}, model.architecture
@@ -327,7 +344,7 @@ def around(
         unit = model._unit("self_conditioning.")
         return {"y": arch.self_conditioning(t["embedded"], t["soft"], unit).numpy()}
     table = table_of(model, entry["start"], entry["rows"])
-    z = t["x"] @ table.T
+    z = round_rows(t["x"]) @ table.T
     z = (arch.softcap * torch.tanh(z / arch.softcap) if arch.softcap else z) / t["temperature"]
     roles = {f["role"] for f in function["outputs"]}
     if "z" in roles:

@@ -50,7 +50,7 @@ def round_rows(x: Var) -> tuple[Var, Var]:
     # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
     top = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
     factor = mb.maximum(x=mb.mul(x=top, y=_like(x, 1 / LARGEST)), y=_like(x, _smallest(x)))
-    step = _like(x, STEP)
+    step = mb.const(val=_like(x, STEP))
     codes = mb.quantize(input=mb.real_div(x=x, y=factor), scale=step, output_dtype="int8")
     return mb.dequantize(input=codes, scale=step), factor
 
