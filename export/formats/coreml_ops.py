@@ -44,8 +44,9 @@ def rms_norm(a: Arguments) -> Var:
 
 
 def round_rows(x: Var) -> tuple[Var, Var]:
-    """See `PackageGraph`. A pair of quantize and dequantize before a product with codes of 8 bits is what
-    Core ML asks for to multiply integers, and constant scales are all that it takes.
+    """See `PackageGraph`. Quantize and dequantize with one constant scale, no zero point, before a product with
+    codes of 8 bits: so coremltools says that a device may multiply integers. It does before `linear` and `conv`
+    alone; experts are `matmul`, and may be computed in floats.
     """
     # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
     top = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
