@@ -44,9 +44,9 @@ def rms_norm(a: Arguments) -> Var:
 
 
 def round_rows(x: Var) -> tuple[Var, Var]:
-    """See `PackageGraph`. Quantize and dequantize with one constant scale, no zero point, before a product with
-    codes of 8 bits: so coremltools says that a device may multiply integers. It does before `linear` and `conv`
-    alone; experts are `matmul`, and may be computed in floats.
+    """See `PackageGraph`. Quantize and dequantize with one constant scale, no zero point, before a product
+    with codes of 8 bits: so coremltools says that a device may multiply integers. It says so of `linear` and
+    `conv` alone; experts are `matmul`, which a device may compute in floats.
     """
     # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
     top = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
