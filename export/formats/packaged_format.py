@@ -67,7 +67,7 @@ class System:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def variant(
-        self, precision: str | None, packaging: Packaging | None, activations: str | None
+        self, precision: str | None, packaging: Packaging | None, activations: str | None = None
     ) -> Packaged:
         """The format in a precision (None: float16), cut as `packaging` says, with activations (None: float)
         as `runtime.packages` knows them.
