@@ -6,8 +6,7 @@ Importing this module imports coreai-core; tests that do so are skipped where it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,6 @@ pytest.importorskip("coreai", reason="coreai-core is not installed")
 
 from coreai.authoring import AIModelAsset
 from coreai.runtime import NDArray
-
-# isort: split
-from coreai._compiler.dialects import coreai
-
-from edgekit.export.formats import coreai_ops
 
 
 def call(package: Path, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -63,19 +57,3 @@ class CoreaiPrograms(Programs):
         self._models.clear()
         self._loop.run_until_complete(self._stack.aclose())
         self._loop.close()
-
-
-@contextmanager
-def wide_products() -> Iterator[None]:
-    """Programs made inside have matrix products that sum in float32, as devices do it. The processor kernels
-    of the runtime sum float16 in float16: 64 dB for sums of 256, 51 for 4096, where rounding the result alone
-    leaves 85.
-    """
-    real = coreai.broadcasting_batch_matmul
-
-    def product(x: Any, y: Any) -> Any:
-        return coreai_ops.cast(real(coreai_ops.wide(x), coreai_ops.wide(y)), x.type.element_type)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coreai, "broadcasting_batch_matmul", product)
-        yield

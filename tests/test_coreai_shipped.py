@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bundles import quantized_reference
-from coreai_bundles import CoreaiPrograms, wide_products
+from coreai_bundles import CoreaiPrograms
 from package_bundles import check_layers, options
 
 from edgekit.export.checkpoint.hub import resolve
@@ -21,8 +21,7 @@ def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str,
     scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
     checkpoint = resolve(name)
     how = options("coreai", scheme, precision, Packaging(lengths, layers_per_chunk=1))
-    with wide_products():
-        export(checkpoint, tmp_path / "bundle", how)
+    export(checkpoint, tmp_path / "bundle", how)
     model = quantized_reference(checkpoint, scheme, "coreai")
     with CoreaiPrograms(tmp_path / "bundle") as programs:
         count = check_layers(programs, model, 3, least)

@@ -278,7 +278,9 @@ def one_product(
     made.seal(package.path)
     run = {"coreml": coreml_function, "coreai": coreai_function}[program_format]
     out = {n: torch.from_numpy(a.astype(np.float32)[0]) for n, a in run(package.path, {"x": x}).items()}
-    return out["steps"] / STEP, out["y"]
+    # What convolutions take has channels first.
+    steps = out["steps"][:, 0].T if out["steps"].ndim == 3 else out["steps"]
+    return steps / STEP, out["y"]
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

@@ -32,12 +32,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix, or matrix `index` of a stack [n, N, K]: a float constant, or codes with scales."""
+    """Matrix `index` of the `count` that lie below each other in a kernel [count * N, K, 1, 1]: a float
+    constant, or codes with scales.
+    """
 
     path: Path
     data: Constant
     scales: Constant | None
-    index: int | None = None
+    count: int = 1
+    index: int = 0
 
     @property
     def bits(self) -> int:
@@ -51,12 +54,11 @@ class Weight:
         return self._values(self.data, np.dtype(np.uint8)) ^ np.uint8(FLIP[self.bits]), scales
 
     def _values(self, constant: Constant, dtype: np.dtype) -> np.ndarray:
-        count = 1 if self.index is None else constant.shape[0]
-        nbytes = constant.nbytes // count
+        nbytes = constant.nbytes // self.count
         with open(self.path, "rb") as file:
-            file.seek(constant.offset + (self.index or 0) * nbytes)
+            file.seek(constant.offset + self.index * nbytes)
             data = np.frombuffer(file.read(nbytes), dtype)
-        return data.reshape(constant.shape[-2], -1)
+        return data.reshape(constant.shape[0] // self.count, -1)
 
 
 def weights(package: Path) -> dict[str, Weight]:
@@ -93,11 +95,13 @@ def _add(found: dict[str, Weight], path: Path, name: str, data: Constant, scales
     if len(data.shape) < 2:
         return
     match = _EXPERTS.fullmatch(name)
-    own = (
-        {f"{match[1]}.{e}.{match[4]}": Weight(path, data, scales, i)
-         for i, e in enumerate(range(int(match[2]), int(match[3]) + 1))}
-        if match else {name: Weight(path, data, scales)}
-    )  # fmt: skip
+    own = {name: Weight(path, data, scales)}
+    if match:
+        numbers = range(int(match[2]), int(match[3]) + 1)
+        own = {
+            f"{match[1]}.{e}.{match[4]}": Weight(path, data, scales, len(numbers), i)
+            for i, e in enumerate(numbers)
+        }
     for key, weight in own.items():
         if found.setdefault(key.replace(".", "_"), weight) != weight:
             raise ExportError(f"{path}: functions differ in {key}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tempfile
 from collections import OrderedDict
@@ -116,7 +117,7 @@ class CoreaiGraph(PackageGraph):
 
     def _constant(self, stored: Constant) -> Value:
         if stored.name not in self._resources:
-            kind = RankedTensorType.get(stored.shape, _elements()[stored.dtype.name])
+            kind = RankedTensorType.get(_kernel_shape(stored.shape), _elements()[stored.dtype.name])
             self._resources[stored.name] = DenseResourceElementsAttr.get_from_buffer(
                 self.content(stored), stored.name, kind, alignment=ALIGNMENT
             )
@@ -217,6 +218,13 @@ def seal(package: Path) -> None:
     """Write the digest of a package's program, which holds its weights: Core AI takes it for its identity."""
     with open(package / PROGRAM_FILE, "rb") as file:
         (package / HASH_FILE).write_bytes(hashlib.file_digest(file, "sha256").digest())
+
+
+def _kernel_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a constant in a program: matrices [N, K] and stacks [n, N, K] are kernels of convolutions
+    [n * N, K, 1, 1].
+    """
+    return tuple(shape) if len(shape) < 2 else (math.prod(shape[:-1]), shape[-1], 1, 1)
 
 
 def _zeros(shape: Sequence[int], element: Type) -> Value:

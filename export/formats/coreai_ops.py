@@ -3,6 +3,10 @@
 A program computes in one type, that of its inputs. In float16 the norms, the router's probabilities and what
 the head makes of its logits are float32 inside. Norms and attention are composites: graphs of their own that
 say what they compute, for which devices have kernels of their own.
+
+Products with weights are convolutions of one pixel, with channels first and positions along the last axis:
+what the Neural Engine computes, and how Apple writes its own models for iOS (github.com/apple/coreai-models).
+Their kernels for processors sum float16 products in float32, those of matrix products in float16.
 """
 
 from __future__ import annotations
@@ -72,13 +76,28 @@ def transposed(x: Value, first: int = -2, second: int = -1) -> Value:
 
 def columns(x: Value, start: int, stop: int) -> Value:
     """x[..., start:stop]."""
-    before = x.type.rank - 1
-    return coreai.slice_(x, [0] * before + [start], [_END] * before + [stop], [1] * (before + 1))
+    return part_of(x, x.type.rank - 1, start, stop)
 
 
-def product(x: Value, matrix: Value) -> Value:
-    """x [..., K] times the transposed matrix [..., N, K]."""
-    return coreai.broadcasting_batch_matmul(x, transposed(matrix))
+def part_of(x: Value, axis: int, start: int, stop: int) -> Value:
+    """Elements start to stop along an axis."""
+    starts, stops, steps = [0] * x.type.rank, [_END] * x.type.rank, [1] * x.type.rank
+    starts[axis], stops[axis] = start, stop
+    return coreai.slice_(x, starts, stops, steps)
+
+
+def channels_first(x: Value) -> Value:
+    """x [..., T, K] with one matrix in it as a picture [1, K, 1, T]."""
+    length, width = shape_of(x)[-2:]
+    return reshape(transposed(reshape(x, [length, width])), [1, width, 1, length])
+
+
+def convolved(x: Value, kernel: Value, groups: int = 1) -> Value:
+    """A picture [1, K * groups, 1, T] times the transposed matrices of a kernel [N * groups, K, 1, 1]: a
+    picture [1, N * groups, 1, T].
+    """
+    once = np.ones(2, np.uint32)
+    return coreai.conv2d(x, kernel, once, once, np.asarray(groups, np.uint32))
 
 
 def reduced(reduction: Callable[..., Value], x: Value, axis: int, keep: bool = False) -> Value:
@@ -141,27 +160,72 @@ def rms_norm(a: Arguments) -> Value:
     return composite("rms_norm", {"input": x, "scale": weight}, {"axes": -1, "eps": eps}, body)
 
 
-def round_rows(x: Value) -> tuple[Value, Value]:
-    """See `PackageGraph`."""
-    # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
+def row_factors(x: Value, axis: int) -> Value:
+    """What rows, along an axis, are divided by before they are rounded. Those that are smaller than normal
+    numbers are rounded in steps of these: nothing is divided by zero.
+    """
     smallest = float(np.finfo(np.float16 if x.type.element_type == F16Type.get() else np.float32).tiny)
-    top = coreai.reduce_max(coreai.abs_(x), [x.type.rank - 1])
-    factor = coreai.broadcasting_mul(top, like(x, 1 / LARGEST))
-    factor = coreai.broadcasting_maximum(factor, like(x, smallest))
+    top = coreai.reduce_max(coreai.abs_(x), [axis])
+    return coreai.broadcasting_maximum(coreai.broadcasting_mul(top, like(x, 1 / LARGEST)), like(x, smallest))
+
+
+def rounded(x: Value) -> Value:
+    """x as multiples of `STEP`, at most 127 of them."""
     # Offsets before and after scaling are none, and the axis says nothing where the scale is one number.
     how = (like(x, STEP), np.zeros((), np.int8), like(x, 0.0), np.zeros((), np.int32))
-    return coreai.dequantize(coreai.quantize(coreai.broadcasting_divide(x, factor), *how), *how), factor
+    return coreai.dequantize(coreai.quantize(x, *how), *how)
 
 
-def linear(a: Arguments) -> Value:
-    x, factor = a["operand"](a["x"], a["weight"]) if a["act_bits"] == 8 else (a["x"], None)
-    y = multiplied(product(x, a["weight"]), factor)
-    return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
+def round_rows(x: Value) -> tuple[Value, Value]:
+    """See `PackageGraph`. Rounded is the picture of x, right before its product."""
+    factor = row_factors(x, x.type.rank - 1)
+    return rounded(channels_first(coreai.broadcasting_divide(x, factor))), factor
+
+
+def round_groups(x: Value) -> tuple[Value, Value]:
+    """The same for x [n, K, T] with rows along the second axis: a picture of n groups of channels, and
+    factors [n, 1, T].
+    """
+    count, width, length = shape_of(x)
+    factor = row_factors(x, 1)
+    picture = reshape(coreai.broadcasting_divide(x, factor), [1, count * width, 1, length])
+    return rounded(picture), factor
+
+
+def operand(a: Arguments, x: Value, kernel: Value) -> tuple[Value, Value | None]:
+    """The picture of x [..., T, K] for its product with a kernel, and the factors of its rows if it is
+    rounded.
+    """
+    picture, factor = a["operand"](x, kernel)
+    return (channels_first(x) if factor is None else picture), factor
 
 
 def multiplied(y: Value, factor: Value | None) -> Value:
-    """y [..., T, N] times the factors of its rows, if there are any."""
+    """y times the factors of its rows, if there are any."""
     return y if factor is None else coreai.broadcasting_mul(y, factor)
+
+
+def projected(x: Value, kernel: Value, picture: Value | None = None) -> Value:
+    """x [..., T, K] with one matrix in it times the transposed matrix of a kernel [N, K, 1, 1]. `picture` is
+    that of x where it is rounded.
+    """
+    *before, _ = shape_of(x)
+    rows = shape_of(kernel)[0]
+    picture = channels_first(x) if picture is None else picture
+    y = reshape(convolved(picture, kernel), [rows, before[-1]])
+    return reshape(transposed(y), [*before, rows])
+
+
+def product(a: Arguments, x: Value, kernel: Value) -> tuple[Value, Value | None]:
+    """The same, and what its rows are to be multiplied by if x was rounded."""
+    picture, factor = operand(a, x, kernel)
+    return projected(x, kernel, picture), factor
+
+
+def linear(a: Arguments) -> Value:
+    x, kernel = a["x"], a["weight"]
+    y = multiplied(*product(a, x, kernel)) if a["act_bits"] == 8 else projected(x, kernel)
+    return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
 
 
 def rope(a: Arguments) -> Value:
@@ -189,18 +253,19 @@ def attention(a: Arguments) -> Value:
 
     def body(q: Value, k: Value, v: Value, mask: Value | None = None) -> Value:
         # Query heads that share a KV head are one more axis: keys and values are never repeated.
-        whole = shape_of(q)
+        whole, element = shape_of(q), q.type.element_type
+        q, k, v = wide(q), wide(k), wide(v)
         batch, groups, count, size = shape_of(k)
         shared = whole[1] // groups
         q = coreai.broadcasting_mul(q, like(q, scale))
         if shared > 1:
             q = reshape(q, [batch, groups, shared, whole[2], size])
             k, v = (reshape(x, [batch, groups, 1, count, size]) for x in (k, v))
-        scores = product(q, k)
+        scores = coreai.broadcasting_batch_matmul(q, transposed(k))
         if mask is not None:
-            scores = coreai.broadcasting_add(scores, mask)
+            scores = coreai.broadcasting_add(scores, wide(mask))
         y = coreai.broadcasting_batch_matmul(coreai.softmax(scores, scores.type.rank - 1), v)
-        return reshape(y, whole) if shared > 1 else y
+        return cast(reshape(y, whole) if shared > 1 else y, element)
 
     facts = {"is_causal": False, "scale": scale, "window_size": 0}
     return composite("scaled_dot_product_attention", inputs, facts, body)
@@ -222,32 +287,35 @@ def experts(a: Arguments) -> Value:
     # expert have weight zero in the sum. Rows are rounded before they are weighted: of those with weight zero
     # nothing would be left to round.
     x, index, weight = a["x"], a["index"], a["weight"]
+    length, width = shape_of(x)
+    ids = transposed(index)  # [k, T]
+    picture, scale = operand(a, x, a["gate_up"].groups[0])  # all groups have the same bits
     element, start, total = x.type.element_type, 0, None
     for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
-        count, both = shape_of(gate_up)[0], shape_of(gate_up)[1]
-        ids = np.arange(start, start + count, dtype=np.int32)[:, None, None]
-        chosen = coreai.broadcasting_equal(coreai.expand_dims(index, [0]), ids)  # [n, T, k]
-        mix = coreai.broadcasting_mul(cast(chosen, weight.type.element_type), weight)
-        mix = cast(reduced(coreai.reduce_sum, mix, -1, keep=True), element)  # [n, T, 1]
-        rows, factor = a["operand"](x, gate_up)
-        y = multiplied(product(coreai.expand_dims(rows, [0]), gate_up), factor)
-        inner = activated(columns(y, 0, both // 2), columns(y, both // 2, both), a["kind"])
-        inner, factor = a["operand"](inner, down)
+        count = shape_of(down)[0] // width
+        own = np.arange(start, start + count, dtype=np.int32)[:, None, None]
+        chosen = coreai.broadcasting_equal(coreai.expand_dims(ids, [0]), own)  # [n, k, T]
+        mix = coreai.broadcasting_mul(cast(chosen, weight.type.element_type), transposed(weight))
+        mix = cast(reduced(coreai.reduce_sum, mix, 1, keep=True), element)  # [n, 1, T]
+        inner = shape_of(gate_up)[0] // (2 * count)
+        both = reshape(convolved(picture, gate_up), [count, 2, inner, length])
+        both = both if scale is None else coreai.broadcasting_mul(both, reshape(scale, [1, length]))
+        gate, up = (coreai.shrink_dims(y, [1]) for y in (part_of(both, 1, 0, 1), part_of(both, 1, 1, 2)))
+        mixed, factor = a["operand"](activated(gate, up, a["kind"]), down, round_groups)
         if factor is None:
-            part = product(coreai.broadcasting_mul(inner, mix), down)
-        else:
-            part = multiplied(product(inner, down), coreai.broadcasting_mul(factor, mix))
+            mixed = reshape(coreai.broadcasting_mul(mixed, mix), [1, count * inner, 1, length])
+        part = reshape(convolved(mixed, down, groups=count), [count, width, length])
+        part = part if factor is None else multiplied(part, coreai.broadcasting_mul(factor, mix))
         part = reduced(coreai.reduce_sum, part, 0)
         total = part if total is None else coreai.broadcasting_add(total, part)
         start += count
     assert total is not None
-    return total
+    return transposed(total)
 
 
 def vocab_logits(a: Arguments) -> Value:
-    x, factor = a["operand"](a["x"], a["table"])
-    logits, cap = wide(product(x, a["table"])), a["softcap"]
-    logits = logits if factor is None else coreai.broadcasting_mul(logits, wide(factor))
+    y, factor = product(a, a["x"], a["table"])
+    logits, cap = multiplied(wide(y), None if factor is None else wide(factor)), a["softcap"]
     if cap > 0:
         bounded = coreai.tanh(coreai.broadcasting_divide(logits, like(logits, cap)))
         logits = coreai.broadcasting_mul(bounded, like(logits, cap))
@@ -266,7 +334,7 @@ def vocab_head(a: Arguments) -> list[Value]:
         there = coreai.gather_along_axis(z, coreai.expand_dims(sample, [1]), 1)
         out += [reduced(coreai.reduce_max, score, -1), sample, coreai.shrink_dims(there, [1])]
     if a["soft"]:
-        table = a["table"]
+        table = reshape(a["table"], shape_of(a["table"])[:2])
         out.append(wide(coreai.broadcasting_batch_matmul(cast(e, table.type.element_type), table)))
     return out
 

@@ -19,13 +19,16 @@ from edgekit.export.formats.stamp import Region, Template
 from edgekit.export.programs import Program
 
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no
-#: limit on how many there are.
-EXPERTS_AT_ONCE = 16
+#: limit on how many there are. The Neural Engine takes no more than 16384 output channels; 8 experts of
+#: DiffusionGemma have 11264.
+EXPERTS_AT_ONCE = 8
 #: Int8 activations: rows are divided by a factor that makes their largest value 127 steps. The step is a
 #: power of two, so that float16 has its multiples exactly and every engine makes the same product of them; it
 #: is this one so that the factor, 64 / 127 of the largest value, is within float16 whatever that value is.
 STEP = 1 / 64
 LARGEST = 127 * STEP
+#: Of a value: it rounded, as its product takes it, and the factors that it was divided by.
+Rounding = Callable[[Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class PackageGraph(NodeTranslator):
     @abstractmethod
     def _round_rows(self, x: Any) -> tuple[Any, Any]:
         """x [..., K] rounded to multiples of `STEP` after its rows were divided by factors [..., 1], and the
-        factors.
+        factors; see `Rounding`.
         """
 
     @abstractmethod
@@ -102,14 +105,14 @@ class PackageGraph(NodeTranslator):
     def _extras(self) -> Arguments:
         return {"operand": self._operand}
 
-    def _operand(self, x: Any, weight: Any) -> tuple[Any, Any]:
-        """What takes the place of x in its product with a weight, and by what the product's rows are to be
-        multiplied; None where by nothing.
+    def _operand(self, x: Any, weight: Any, rounding: Rounding | None = None) -> tuple[Any, Any]:
+        """What takes the place of x in its product with a weight, made by `rounding` if not by `_round_rows`,
+        and by what the product's rows are to be multiplied; None where by nothing.
         """
         if not (self.int8_activations and weight in self._eight_bits):
             return x, None
         if x not in self._rounded:  # several products may share it
-            self._rounded[x] = self._round_rows(x)
+            self._rounded[x] = (rounding or self._round_rows)(x)
         return self._rounded[x]
 
     def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
