@@ -67,6 +67,14 @@ def dequantize(weight: Tensor, group_scales: Tensor | None, scales: Tensor | Non
     return (q * group_scales[..., None].float()).flatten(-2) * scales[..., None]
 
 
+def round_rows(x: Tensor) -> Tensor:
+    """x [..., K] rounded to int8 by rows, as engines do where `act_bits` is 8: the integers nearest to
+    x * 127 / max|x|, of two equally near ones the even, times max|x| / 127. Rows of zeros stay zeros.
+    """
+    scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
+    return (x / scale).round() * scale
+
+
 @_operator(lambda x, weight, eps: torch.empty_like(x))
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root mean square normalization over the last axis in float32, times `weight` where there is one."""
@@ -98,8 +106,8 @@ def linear(
     bias: Tensor | None,
     act_bits: int,
 ) -> Tensor:
-    """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row;
-    16 forbids it.
+    """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row
+    (`round_rows`); 16 forbids it.
 
     The reference never rounds activations.
     """

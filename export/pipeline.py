@@ -90,6 +90,7 @@ class ExportOptions:
     overwrite: bool = False
     precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
     packaging: Packaging | None = None  # for formats whose weights are in packages
+    activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def export(
             stays for `resume`, and does not look like a bundle.
     """
     progress = progress or _Silent()
-    writer_module = formats.load(options.format, options.precision, options.packaging)
+    writer_module = formats.load(options.format, options.precision, options.packaging, options.activations)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
@@ -235,9 +236,8 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
     weights = sorted({checkpoint.file(n) for n in architecture.stored_shapes()})
     sizes = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in weights]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
-    form: Any = options.format if options.precision is None else [options.format, options.precision]
-    if options.packaging is not None:
-        form = [*form, asdict(options.packaging)]
+    packaging = None if options.packaging is None else asdict(options.packaging)
+    form = [options.format, options.precision, packaging, options.activations]
     text = json.dumps([form, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -3,6 +3,7 @@
 Section `programs` of the manifest:
 
     {"format": "coreml", "layout": "coreml-1", "precision": "float16", "minimum_os": {"macos": "15"},
+     "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -40,6 +41,8 @@ FORMATS = ("coreml", "coreai")
 LAYOUTS = {name: f"{name}-1" for name in FORMATS}
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
+#: What activations are before products with weights of 8 bits; floats are of the precision.
+ACTIVATIONS = ("float", "int8")
 STATISTICS = ("max", "argmax", "sum_exp", "sum_z_exp")
 SAMPLE_STATISTICS = ("score", "sample", "sample_z")
 #: Outputs that are token numbers.
@@ -102,6 +105,7 @@ class Packages:
 
     format: str
     precision: str
+    activations: str
     minimum_os: Mapping[str, str]
     entries: Mapping[str, Package]
 
@@ -159,6 +163,7 @@ def parse(
         packages = Packages(
             str(programs["format"]),
             _of(programs, "precision", str),
+            _activations(programs),
             {str(k): str(v) for k, v in _of(programs, "minimum_os", dict).items()},
             entries,
         )
@@ -182,6 +187,13 @@ def _of(table: Any, key: str, kind: type, at: str = "programs") -> Any:
 
 
 _NAMES = {dict: "an object", list: "a list", str: "a text", int: "a number"}
+
+
+def _activations(programs: Mapping[str, Any]) -> str:
+    found = _of(programs, "activations", str) if "activations" in programs else ACTIVATIONS[0]
+    if found not in ACTIVATIONS:
+        raise _Wrong(f"activations are {found[:40]!r}, expected one of {', '.join(ACTIVATIONS)}")
+    return found
 
 
 def _check_parts(packages: Packages, layers: Sequence[Layer], sizes: Sizes) -> None:

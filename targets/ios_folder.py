@@ -118,6 +118,7 @@ def info(bundle: Bundle) -> dict[str, Any]:
             found |= {
                 "minimum_os": dict(packages.minimum_os),
                 "precision": packages.precision,
+                "activations": packages.activations,
                 "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
                 "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
             }

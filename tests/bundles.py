@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,8 @@ def passes(session: Session, model: ReferenceModel, seed: int = 0) -> tuple[Head
     return out, expected
 
 
-def round_rows(x: Tensor) -> Tensor:
-    """Activations rounded to int8 with one scale per row, as float."""
-    scale = x.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
-    return (x / scale).round() * scale
-
-
 @contextmanager
-def int8_activations() -> Iterator[None]:
+def int8_activations(round_rows: Callable[[Tensor], Tensor] = ops.round_rows) -> Iterator[None]:
     """Inside, the reference rounds activations where an engine may: before quantized matrices with act_bits
     8, and in the head.
     """

@@ -20,6 +20,17 @@ from coreai.authoring import AIModelAsset
 from coreai.runtime import NDArray
 
 
+def call(package: Path, function: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run a function of an asset once; arrays by name."""
+
+    async def run() -> dict[str, np.ndarray]:
+        async with AIModelAsset.load(package).executable() as model:
+            out = await model.load_function(function)({n: NDArray(a) for n, a in inputs.items()})
+            return {name: np.array(value.numpy()) for name, value in out.items()}
+
+    return asyncio.run(run())
+
+
 class CoreaiPrograms(Programs):
     """The functions of a bundle in Apple's runtime; opened packages stay open."""
 

@@ -391,6 +391,10 @@ def quantizations() -> Iterator[Case]:
             name = np.dtype(target).name
             yield Case("quantize", {"input": x}, {"scale": dtype(0.5), "zero_point": target(5),
                        "output_dtype": name}, label=name)  # fmt: skip
+            # Halves go to the even neighbour, and what is beyond the type to its end.
+            halves = (np.arange(-300, 300, dtype=dtype) / dtype(2)).reshape(4, 150)
+            yield Case("quantize", {"input": halves / dtype(64)},
+                       {"scale": dtype(1 / 64), "output_dtype": name}, label=f"halves_{name}")  # fmt: skip
             zeros = integers(0, 9, 4, dtype=target)
             yield Case("quantize", {"input": x}, {"scale": scales, "zero_point": zeros, "axis": 1,
                        "output_dtype": name}, label=f"channels_{name}")  # fmt: skip

@@ -69,21 +69,27 @@ def make_bundle(
     scheme: Scheme,
     precision: str,
     packaging: Packaging,
+    activations: str | None = None,
     **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, **overrides)
-    how = options(program_format, scheme, precision, packaging)
+    how = options(program_format, scheme, precision, packaging, activations=activations)
     export(folder / "checkpoint", folder / "bundle", how)
     return folder / "bundle"
 
 
 def fitted(
-    program_format: str, checkpoint: Path, scheme: Scheme, precision: str, cut: Packaging
+    program_format: str,
+    checkpoint: Path,
+    scheme: Scheme,
+    precision: str,
+    cut: Packaging,
+    activations: str | None = None,
 ) -> PackagedBundle:
     """The format for a checkpoint."""
     arch = architecture(Checkpoint.open(checkpoint).config)
-    form: Any = formats.load(program_format, precision, cut)
+    form: Any = formats.load(program_format, precision, cut, activations)
     bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
     return bundle
 
@@ -283,8 +289,20 @@ def check_layers(programs: Programs, model: ReferenceModel, seed: int, least: fl
     return checked
 
 
-def check_around(programs: Programs, model: ReferenceModel, precision: str) -> None:
-    """Compare every function that is none of layers; the head is to be in four packages."""
+def unrounded(x: torch.Tensor) -> torch.Tensor:
+    """Activations as they are."""
+    return x
+
+
+def check_around(
+    programs: Programs,
+    model: ReferenceModel,
+    precision: str,
+    round_rows: Callable[[torch.Tensor], torch.Tensor] = unrounded,
+) -> None:
+    """Compare every function that is none of layers; the head is to be in four packages. `round_rows` is what
+    happens to activations before the head.
+    """
     rng, arch = np.random.default_rng(7), model.architecture
     near: dict[str, Any] = (
         {"rtol": 1e-4, "atol": 1e-5} if precision == "float32" else {"rtol": 0.01, "atol": 0.02}
@@ -300,11 +318,11 @@ def check_around(programs: Programs, model: ReferenceModel, precision: str) -> N
                 continue
             got = programs.run(package, name, values)
             with torch.no_grad():
-                expected = around(model, entry, function, values)
+                expected = around(model, entry, function, values, round_rows)
             assert got.keys() == expected.keys()
             if precision == "float16" and "argmax" in got:
                 # Of nearly equal scores half precision may choose another one.
-                z, rows = head_scores(model, entry, values), np.arange(len(values["x"]))
+                z, rows = head_scores(model, entry, values, round_rows), np.arange(len(values["x"]))
                 for role in ("argmax", "sample") if "sample" in got else ("argmax",):
                     score = z + values["noise"] if role == "sample" else z
                     assert (score[rows, got[role]] >= score.max(1) - 0.02).all(), f"{package} {name} {role}"
@@ -319,16 +337,25 @@ def check_around(programs: Programs, model: ReferenceModel, precision: str) -> N
 
 
 @torch.no_grad()
-def head_scores(model: ReferenceModel, entry: dict[str, Any], values: dict[str, Any]) -> np.ndarray:
+def head_scores(
+    model: ReferenceModel,
+    entry: dict[str, Any],
+    values: dict[str, Any],
+    round_rows: Callable[[torch.Tensor], torch.Tensor] = unrounded,
+) -> np.ndarray:
     """z [T, V'] of a tile of the head for the rows x [T, H]."""
     x, temperature = (torched(np.float32(values[role])) for role in ("x", "temperature"))
     cap = model.architecture.softcap
-    z = x @ table_of(model, entry["start"], entry["rows"]).T
+    z = round_rows(x) @ table_of(model, entry["start"], entry["rows"]).T
     return ((cap * torch.tanh(z / cap) if cap else z) / temperature).numpy()
 
 
 def around(
-    model: ReferenceModel, entry: dict[str, Any], function: dict[str, Any], values: dict[str, Any]
+    model: ReferenceModel,
+    entry: dict[str, Any],
+    function: dict[str, Any],
+    values: dict[str, Any],
+    round_rows: Callable[[torch.Tensor], torch.Tensor] = unrounded,
 ) -> dict[str, np.ndarray]:
     """The results of a function that is none of layers, from the whole table and torch's own functions."""
     t, arch = {name: torched(np.float32(value)) for name, value in values.items()}, model.architecture
@@ -340,7 +367,8 @@ def around(
         assert arch.self_conditioning is not None
         unit = model._unit("self_conditioning.")
         return {"y": arch.self_conditioning(t["embedded"], t["soft"], unit).numpy()}
-    table, z = table_of(model, entry["start"], entry["rows"]), torched(head_scores(model, entry, values))
+    table = table_of(model, entry["start"], entry["rows"])
+    z = torched(head_scores(model, entry, values, round_rows))
     roles = {f["role"] for f in function["outputs"]}
     if "z" in roles:
         return {"z": z.numpy()}

@@ -44,24 +44,32 @@ LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dr
 
 
 @pytest.mark.parametrize(
-    ("family", "preset", "precision"),
-    [("diffusion_gemma", "mixed4", "float16"), ("llada", "int4", "float32"), ("dream", "bf16", "float16")],
-)
+    ("family", "preset", "precision", "activations"),
+    [
+        ("diffusion_gemma", "mixed4", "float16", None), ("llada", "int4", "float32", None),
+        ("dream", "bf16", "float16", None), ("dream", "int8", "float16", "int8"),
+    ],
+)  # fmt: skip
 def test_stamped_packages_equal_converted_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    preset: str,
+    precision: str,
+    activations: str | None,
 ) -> None:
     """coremltools converts the same programs with the weights as constants, and writes its own weight file:
     operations, constants and descriptions are to be the same.
     """
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
-    bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
-    form = fitted("coreml", tmp_path / "checkpoint", scheme, precision, cut)
+    bundle = make_bundle(tmp_path, family, scheme, precision, cut, activations=activations, **SMALL[family])
+    form = fitted("coreml", tmp_path / "checkpoint", scheme, precision, cut, activations)
     packages = [Stamped(bundle / f"packages/{p.name}.mlpackage", form.template(p)) for p in form.packages]
     made: list[CoremlGraph] = []
 
     class WithWeights(CoremlGraph):
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__(activations == "int8")
             made.append(self)
 
         def values(self, stored: Any) -> np.ndarray:

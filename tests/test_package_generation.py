@@ -47,10 +47,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def exported(name: str, program_format: str, precision: str, folder: Path) -> Exported:
-    options = ExportOptions(program_format, "ios", SCHEME, precision=precision, packaging=PACKAGING[name])
+def exported(
+    name: str,
+    program_format: str,
+    precision: str,
+    folder: Path,
+    scheme: Scheme = SCHEME,
+    activations: str | None = None,
+) -> Exported:
+    options = ExportOptions(
+        program_format, "ios", scheme, precision=precision, packaging=PACKAGING[name], activations=activations
+    )
     export(TINY / name, folder / name, options)
-    return name, folder / name, bundles.quantized_reference(TINY / name, SCHEME, program_format)
+    return name, folder / name, bundles.quantized_reference(TINY / name, scheme, program_format)
 
 
 @pytest.fixture(
@@ -138,3 +147,19 @@ def test_core_ai_generates_what_the_reference_generates(
     case = exported(name, "coreai", "float32", tmp_path)
     tasks = ["copying", "json"] if resident is None else ["question"]
     assert check(case, tasks, None, resident) >= 1
+
+
+@pytest.mark.parametrize("name", PACKAGING)
+@pytest.mark.parametrize(
+    ("program_format", "precision", "tasks"),
+    [("coreml", "float16", ["json"]), ("coreai", "float32", ["json", "question"])],
+)
+def test_int8_activations_answer_right(
+    name: str, program_format: str, precision: str, tasks: list[str], tmp_path: Path
+) -> None:
+    """Weights and activations in 8 bits: the tokens of the reference that rounds as the packages do."""
+    pytest.importorskip({"coreml": "coremltools", "coreai": "coreai.authoring"}[program_format])
+    case = exported(name, program_format, precision, tmp_path, Scheme("int8"), "int8")
+    executor = MilExecutor() if program_format == "coreml" else None
+    with bundles.int8_activations():
+        assert check(case, tasks, executor, None) == len(tasks)

@@ -77,6 +77,10 @@ def other_lengths(manifest: Table) -> None:
 DAMAGE: dict[str, tuple[Callable[[Table], object], str]] = {
     "no packages": (lambda m: m["programs"].pop("packages"), "programs: packages is missing, expected an"),
     "no precision": (lambda m: m["programs"].pop("precision"), "precision is missing"),
+    "unknown activations": (lambda m: m["programs"].update(activations="int4"),
+                            "activations are 'int4', expected one of float, int8"),
+    "activations that are none": (lambda m: m["programs"].update(activations=None),
+                                  "activations is missing, expected a text"),
     "a package that is a list": (lambda m: packages(m).update(final=[]),
                                  "package final: path is missing, expected a text"),
     "a file elsewhere": (lambda m: entry(m).update(files=["tokenizer/tokenizer.json"]),

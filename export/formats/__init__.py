@@ -27,7 +27,7 @@ _SYSTEMS = {
     "mlx": "macOS and Linux",
     "coreai": "macOS 26 on Apple silicon, and Linux on x86-64 with glibc 2.34",
 }
-#: Formats whose weights are in packages: their `variant` takes a `Packaging` besides.
+#: Formats whose weights are in packages: their `variant` takes a `Packaging` and activations besides.
 PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
@@ -49,12 +49,17 @@ OPTIONAL: dict[str, Any] = {
 }
 
 
-def load(name: str, precision: str | None = None, packaging: Packaging | None = None) -> ModuleType:
+def load(
+    name: str,
+    precision: str | None = None,
+    packaging: Packaging | None = None,
+    activations: str | None = None,
+) -> ModuleType:
     """The module of a format, or its variant for a precision ("float16", "float32"); None is its own.
-    `packaging` is for formats whose weights are in packages.
+    `packaging` and `activations` ("float", "int8") are for formats whose weights are in packages.
 
     Raises:
-        ExportError: unknown format or precision, or its packages are not installed.
+        ExportError: unknown format, precision or activations, or its packages are not installed.
     """
     if name not in FORMATS:
         raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
@@ -78,8 +83,13 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
         raise ExportError(
             f"format {name} has no packages, hence no lengths, chunks or minimum OS to choose; leave them out"
         )
+    if activations is not None and name not in PACKAGED:
+        raise ExportError(
+            f"format {name} has no activations to choose, they are its engine's; leave --activations out"
+        )
     if hasattr(module, "variant"):
-        variant: ModuleType = module.variant(*(precision, packaging)[: 2 if name in PACKAGED else 1])
+        chosen = (precision, packaging, activations) if name in PACKAGED else (precision,)
+        variant: ModuleType = module.variant(*chosen)
         return variant
     if precision is not None:
         raise ExportError(f"format {name} has no precision to choose; leave it out")

@@ -41,7 +41,7 @@ from coreai.authoring.graph_builder import GraphOp
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode
-from edgekit.export.formats.coreai_ops import NODES, reshape, shape_of
+from edgekit.export.formats.coreai_ops import NODES, reshape, round_rows, shape_of
 from edgekit.export.formats.package_graph import PackageGraph, Stack
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
@@ -75,8 +75,8 @@ class CoreaiGraph(PackageGraph):
 
     NAME, SYSTEM, NODES = "coreai", "Core AI", NODES
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, int8_activations: bool = False) -> None:
+        super().__init__(int8_activations)
         self._resources: dict[str, Any] = {}
         self._used: dict[str, set[str]] = {}  # constants by function
         self._context = Context()
@@ -90,7 +90,7 @@ class CoreaiGraph(PackageGraph):
         inputs: Sequence[Feature],
         body: Callable[[dict[str, Value]], Mapping[str, Value]],
     ) -> None:
-        self._known = {}
+        self._begin()
         with self._context, Location.unknown(), InsertionPoint(self._module._body):
             elements = _elements()
             types = [RankedTensorType.get(f.shape, elements[f.dtype]) for f in inputs]
@@ -122,6 +122,9 @@ class CoreaiGraph(PackageGraph):
                 self.content(stored), stored.name, kind, alignment=ALIGNMENT
             )
         return coreai.ConstantOp(value=self._resources[stored.name]).result
+
+    def _round_rows(self, x: Value) -> tuple[Value, Value]:
+        return round_rows(x)
 
     def _scaled(self, name: str, codes: Value, scales: Value) -> Value:
         offsets = [_zeros(shape_of(scales), v.type.element_type) for v in (codes, scales)]

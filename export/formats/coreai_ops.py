@@ -38,6 +38,7 @@ from coreai._compiler.ir import (
 )
 
 from edgekit.export.formats.nodes import Arguments, Nodes, Refused, same_type
+from edgekit.export.formats.package_graph import LARGEST, STEP
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
@@ -97,14 +98,6 @@ def convolved(x: Value, kernel: Value, groups: int = 1) -> Value:
     """
     once = np.ones(2, np.uint32)
     return coreai.conv2d(x, kernel, once, once, np.asarray(groups, np.uint32))
-
-
-def projected(x: Value, kernel: Value) -> Value:
-    """x [..., T, K] with one matrix in it times the transposed matrix of a kernel [N, K, 1, 1]."""
-    *before, _ = shape_of(x)
-    rows = shape_of(kernel)[0]
-    y = reshape(convolved(channels_first(x), kernel), [rows, before[-1]])
-    return reshape(transposed(y), [*before, rows])
 
 
 def reduced(reduction: Callable[..., Value], x: Value, axis: int, keep: bool = False) -> Value:
@@ -167,8 +160,71 @@ def rms_norm(a: Arguments) -> Value:
     return composite("rms_norm", {"input": x, "scale": weight}, {"axes": -1, "eps": eps}, body)
 
 
+def row_factors(x: Value, axis: int) -> Value:
+    """What rows, along an axis, are divided by before they are rounded. Those that are smaller than normal
+    numbers are rounded in steps of these: nothing is divided by zero.
+    """
+    smallest = float(np.finfo(np.float16 if x.type.element_type == F16Type.get() else np.float32).tiny)
+    top = coreai.reduce_max(coreai.abs_(x), [axis])
+    return coreai.broadcasting_maximum(coreai.broadcasting_mul(top, like(x, 1 / LARGEST)), like(x, smallest))
+
+
+def rounded(x: Value) -> Value:
+    """x as multiples of `STEP`, at most 127 of them."""
+    # Offsets before and after scaling are none, and the axis says nothing where the scale is one number.
+    how = (like(x, STEP), np.zeros((), np.int8), like(x, 0.0), np.zeros((), np.int32))
+    return coreai.dequantize(coreai.quantize(x, *how), *how)
+
+
+def round_rows(x: Value) -> tuple[Value, Value]:
+    """See `PackageGraph`. Rounded is the picture of x, right before its product."""
+    factor = row_factors(x, x.type.rank - 1)
+    return rounded(channels_first(coreai.broadcasting_divide(x, factor))), factor
+
+
+def round_groups(x: Value) -> tuple[Value, Value]:
+    """The same for x [n, K, T] with rows along the second axis: a picture of n groups of channels, and
+    factors [n, 1, T].
+    """
+    count, width, length = shape_of(x)
+    factor = row_factors(x, 1)
+    picture = reshape(coreai.broadcasting_divide(x, factor), [1, count * width, 1, length])
+    return rounded(picture), factor
+
+
+def operand(a: Arguments, x: Value, kernel: Value) -> tuple[Value, Value | None]:
+    """The picture of x [..., T, K] for its product with a kernel, and the factors of its rows if it is
+    rounded.
+    """
+    picture, factor = a["operand"](x, kernel)
+    return (channels_first(x) if factor is None else picture), factor
+
+
+def multiplied(y: Value, factor: Value | None) -> Value:
+    """y times the factors of its rows, if there are any."""
+    return y if factor is None else coreai.broadcasting_mul(y, factor)
+
+
+def projected(x: Value, kernel: Value, picture: Value | None = None) -> Value:
+    """x [..., T, K] with one matrix in it times the transposed matrix of a kernel [N, K, 1, 1]. `picture` is
+    that of x where it is rounded.
+    """
+    *before, _ = shape_of(x)
+    rows = shape_of(kernel)[0]
+    picture = channels_first(x) if picture is None else picture
+    y = reshape(convolved(picture, kernel), [rows, before[-1]])
+    return reshape(transposed(y), [*before, rows])
+
+
+def product(a: Arguments, x: Value, kernel: Value) -> tuple[Value, Value | None]:
+    """The same, and what its rows are to be multiplied by if x was rounded."""
+    picture, factor = operand(a, x, kernel)
+    return projected(x, kernel, picture), factor
+
+
 def linear(a: Arguments) -> Value:
-    y = projected(a["x"], a["weight"])
+    x, kernel = a["x"], a["weight"]
+    y = multiplied(*product(a, x, kernel)) if a["act_bits"] == 8 else projected(x, kernel)
     return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
 
 
@@ -228,10 +284,12 @@ def gated_act(a: Arguments) -> Value:
 def experts(a: Arguments) -> Value:
     # Every expert sees every position: shapes that depend on the router's choice are nothing for these
     # devices, and with a whole canvas nearly all experts are chosen anyway. Positions that did not choose an
-    # expert have weight zero in the sum.
+    # expert have weight zero in the sum. Rows are rounded before they are weighted: of those with weight zero
+    # nothing would be left to round.
     x, index, weight = a["x"], a["index"], a["weight"]
     length, width = shape_of(x)
-    picture, ids = channels_first(x), transposed(index)  # [1, K, 1, T], [k, T]
+    ids = transposed(index)  # [k, T]
+    picture, scale = operand(a, x, a["gate_up"].groups[0])  # all groups have the same bits
     element, start, total = x.type.element_type, 0, None
     for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
         count = shape_of(down)[0] // width
@@ -241,10 +299,14 @@ def experts(a: Arguments) -> Value:
         mix = cast(reduced(coreai.reduce_sum, mix, 1, keep=True), element)  # [n, 1, T]
         inner = shape_of(gate_up)[0] // (2 * count)
         both = reshape(convolved(picture, gate_up), [count, 2, inner, length])
+        both = both if scale is None else coreai.broadcasting_mul(both, reshape(scale, [1, length]))
         gate, up = (coreai.shrink_dims(y, [1]) for y in (part_of(both, 1, 0, 1), part_of(both, 1, 1, 2)))
-        mixed = coreai.broadcasting_mul(activated(gate, up, a["kind"]), mix)
-        part = convolved(reshape(mixed, [1, count * inner, 1, length]), down, groups=count)
-        part = reduced(coreai.reduce_sum, reshape(part, [count, width, length]), 0)
+        mixed, factor = a["operand"](activated(gate, up, a["kind"]), down, round_groups)
+        if factor is None:
+            mixed = reshape(coreai.broadcasting_mul(mixed, mix), [1, count * inner, 1, length])
+        part = reshape(convolved(mixed, down, groups=count), [count, width, length])
+        part = part if factor is None else multiplied(part, coreai.broadcasting_mul(factor, mix))
+        part = reduced(coreai.reduce_sum, part, 0)
         total = part if total is None else coreai.broadcasting_add(total, part)
         start += count
     assert total is not None
@@ -252,7 +314,8 @@ def experts(a: Arguments) -> Value:
 
 
 def vocab_logits(a: Arguments) -> Value:
-    logits, cap = wide(projected(a["x"], a["table"])), a["softcap"]
+    y, factor = product(a, a["x"], a["table"])
+    logits, cap = multiplied(wide(y), None if factor is None else wide(factor)), a["softcap"]
     if cap > 0:
         bounded = coreai.tanh(coreai.broadcasting_divide(logits, like(logits, cap)))
         logits = coreai.broadcasting_mul(bounded, like(logits, cap))
@@ -333,8 +396,8 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-#: What a node becomes: arguments by name -> value or values. Nodes that only give another shape are handled
-#: in `coreai_graph`.
+#: What a node becomes: arguments by name -> value or values. Besides those of the node there is `operand`,
+#: which is `PackageGraph`'s. Nodes that only give another shape are handled in `coreai_graph`.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -28,7 +28,7 @@ from coremltools.converters.mil.mil import Program as MilProgram
 from coremltools.converters.mil.mil import Var, types
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin
 
-from edgekit.export.formats.coreml_ops import NODES
+from edgekit.export.formats.coreml_ops import NODES, round_rows
 from edgekit.export.formats.nodes import Arguments
 from edgekit.export.formats.package_graph import PackageGraph
 from edgekit.export.formats.package_layout import Constant
@@ -57,8 +57,8 @@ class CoremlGraph(PackageGraph):
 
     NAME, SYSTEM, NODES = "coreml", "Core ML", NODES
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, int8_activations: bool = False) -> None:
+        super().__init__(int8_activations)
         self.program = MilProgram()
 
     def add(
@@ -68,7 +68,7 @@ class CoremlGraph(PackageGraph):
         body: Callable[[dict[str, Var]], Mapping[str, Var]],
     ) -> None:
         mb.name_count.clear()  # names are numbered by it: equal packages are to have equal bytes
-        self._known = {}
+        self._begin()
         placeholders = {f.name: mb.placeholder(shape=f.shape, dtype=_TYPES[f.dtype]) for f in inputs}
         with MilFunction(placeholders, opset_version=TARGET) as function:
             results = body({f.role: function.inputs[f.name] for f in inputs})
@@ -89,6 +89,9 @@ class CoremlGraph(PackageGraph):
     def _constant(self, stored: Constant) -> Var:
         return mb.const(val=self.values(stored), name=_identifier(stored.name))
 
+    def _round_rows(self, x: Var) -> tuple[Var, Var]:
+        return round_rows(x)
+
     def _scaled(self, name: str, codes: Var, scales: Var) -> Var:
         return mb.constexpr_blockwise_shift_scale(data=codes, scale=scales, name=_identifier(name))
 
@@ -96,7 +99,7 @@ class CoremlGraph(PackageGraph):
         return mb.reshape(x=value, shape=shape)
 
     def _extras(self) -> Arguments:
-        return {"zeros": self._zeros}
+        return super()._extras() | {"zeros": self._zeros}
 
     def _zeros(self, like: Var, count: int) -> Var:
         """A vector of zeros in the type of `like`: no tensor, and zero in the file."""

@@ -16,6 +16,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
 from edgekit.export.formats.nodes import Arguments, Refused, same_type
+from edgekit.export.formats.package_graph import LARGEST, STEP
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
@@ -45,14 +46,36 @@ def rms_norm(a: Arguments) -> Var:
     return y if a["weight"] is None else mb.mul(x=y, y=a["weight"])
 
 
+def round_rows(x: Var) -> tuple[Var, Var]:
+    """See `PackageGraph`. Quantize and dequantize with one constant scale, no zero point, before a product
+    with codes of 8 bits: so coremltools says that a device may multiply integers. It says so of `linear` and
+    `conv` alone; experts are `matmul`, which a device may compute in floats.
+    """
+    # Rows that are smaller than normal numbers are rounded in steps of these: nothing is divided by zero.
+    top = mb.reduce_max(x=mb.abs(x=x), axes=[-1], keep_dims=True)
+    factor = mb.maximum(x=mb.mul(x=top, y=_like(x, 1 / LARGEST)), y=_like(x, _smallest(x)))
+    step = mb.const(val=_like(x, STEP))
+    codes = mb.quantize(input=mb.real_div(x=x, y=factor), scale=step, output_dtype="int8")
+    return mb.dequantize(input=codes, scale=step), factor
+
+
+def _smallest(x: Var) -> float:
+    """The smallest normal number of the type of x."""
+    return float(np.finfo(_like(x, 0).dtype).tiny)
+
+
 def linear(a: Arguments) -> Var:
-    return _product(a, a["weight"], a["bias"])
+    x, factor = a["operand"](a["x"], a["weight"]) if a["act_bits"] == 8 else (a["x"], None)
+    return _product(a, x, factor, a["weight"], a["bias"])
 
 
-def _product(a: Arguments, weight: Var, bias: Var | None) -> Var:
+def _product(a: Arguments, x: Var, factor: Var | None, weight: Var, bias: Var | None) -> Var:
     # Left out, a bias would be written into the program as zeros, once for each product.
-    bias = a["zeros"](a["x"], _shape(weight)[0]) if bias is None else bias
-    return mb.linear(x=a["x"], weight=weight, bias=bias)
+    if factor is None and bias is not None:
+        return mb.linear(x=x, weight=weight, bias=bias)
+    y = mb.linear(x=x, weight=weight, bias=a["zeros"](x, _shape(weight)[0]))
+    y = y if factor is None else mb.mul(x=y, y=factor)
+    return y if bias is None else mb.add(x=y, y=bias)
 
 
 def rope(a: Arguments) -> Var:
@@ -102,7 +125,8 @@ def gated_act(a: Arguments) -> Var:
 def experts(a: Arguments) -> Var:
     # Every expert sees every position: shapes that depend on the router's choice are nothing for these
     # devices, and with a whole canvas nearly all experts are chosen anyway. Positions that did not choose an
-    # expert have weight zero in the sum, which is over experts and their columns at once.
+    # expert have weight zero in the sum, which is over experts and their columns at once. Rows are rounded
+    # before they are weighted: of those with weight zero nothing would be left to round.
     x, index, weight = a["x"], a["index"], a["weight"]
     start, total = 0, None
     for gate_up, down in zip(a["gate_up"].groups, a["down"].groups, strict=True):
@@ -111,10 +135,15 @@ def experts(a: Arguments) -> Var:
         chosen = mb.equal(x=mb.expand_dims(x=index, axes=[0]), y=ids)
         chosen = mb.cast(x=chosen, dtype="fp16" if x.dtype == types.fp16 else "fp32")
         mix = mb.reduce_sum(x=mb.mul(x=chosen, y=weight), axes=[-1], keep_dims=True)  # [n, T, 1]
-        both = mb.matmul(x=mb.expand_dims(x=x, axes=[0]), y=gate_up, transpose_y=True)
+        rows, factor = a["operand"](x, gate_up)
+        both = mb.matmul(x=mb.expand_dims(x=rows, axes=[0]), y=gate_up, transpose_y=True)
+        both = both if factor is None else mb.mul(x=both, y=factor)
         gate, up = mb.split(x=both, num_splits=2, axis=-1)
-        inner = mb.mul(x=activated(gate, up, a["kind"]), y=mix)
-        part = mb.reduce_sum(x=mb.matmul(x=inner, y=down, transpose_y=True), axes=[0])
+        inner, factor = a["operand"](activated(gate, up, a["kind"]), down)
+        inner = mb.mul(x=inner, y=mix) if factor is None else inner
+        part = mb.matmul(x=inner, y=down, transpose_y=True)
+        part = part if factor is None else mb.mul(x=part, y=mb.mul(x=factor, y=mix))
+        part = mb.reduce_sum(x=part, axes=[0])
         total = part if total is None else mb.add(x=total, y=part)
         start += count
     assert total is not None
@@ -122,7 +151,8 @@ def experts(a: Arguments) -> Var:
 
 
 def vocab_logits(a: Arguments) -> Var:
-    logits, cap = _product(a, a["table"], None), a["softcap"]
+    x, factor = a["operand"](a["x"], a["table"])
+    logits, cap = _product(a, x, factor, a["table"], None), a["softcap"]
     if cap > 0:
         bounded = mb.tanh(x=mb.mul(x=logits, y=_like(logits, 1 / cap)))
         logits = mb.mul(x=bounded, y=_like(logits, cap))
@@ -207,8 +237,9 @@ def _transpose(a: Arguments) -> Var:
     return mb.transpose(x=a["self"], perm=order)
 
 
-#: What a node becomes: arguments by name -> value or values. Besides those of the node there is `zeros`,
-#: which makes a vector of them. Nodes that only give another shape are handled in `coreml_graph`.
+#: What a node becomes: arguments by name -> value or values. Besides those of the node there are `zeros`,
+#: which makes a vector of them, and `operand`, which is `PackageGraph`'s. Nodes that only give another shape
+#: are handled in `coreml_graph`.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from edgekit.export.formats.nodes import NodeTranslator
+from edgekit.export.formats.nodes import Arguments, NodeTranslator
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
 from edgekit.export.formats.stamp import Region, Template
@@ -22,6 +22,13 @@ from edgekit.export.programs import Program
 #: limit on how many there are. The Neural Engine takes no more than 16384 output channels; 8 experts of
 #: DiffusionGemma have 11264.
 EXPERTS_AT_ONCE = 8
+#: Int8 activations: rows are divided by a factor that makes their largest value 127 steps. The step is a
+#: power of two, so that float16 has its multiples exactly and every engine makes the same product of them; it
+#: is this one so that the factor, 64 / 127 of the largest value, is within float16 whatever that value is.
+STEP = 1 / 64
+LARGEST = 127 * STEP
+#: Of a value: it rounded, as its product takes it, and the factors that it was divided by.
+Rounding = Callable[[Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -47,13 +54,20 @@ class Stack:
 
 
 class PackageGraph(NodeTranslator):
-    """A package being built."""
+    """A package being built. With `int8_activations` what is multiplied with a matrix of 8 bits is rounded to
+    int8 first, by rows; see `edgekit.export.ops.round_rows`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, int8_activations: bool = False) -> None:
+        self.int8_activations = int8_activations
         self.functions: dict[str, Signature] = {}
         #: The constants of all functions, in the order of their first use.
         self.stored: dict[str, Stack] = {}
-        self._known: dict[str, Any] = {}  # of the function that is being built
+        # Of the function that is being built: constants and weights, those of 8 bits among them, and what
+        # has been rounded.
+        self._known: dict[str, Any] = {}
+        self._eight_bits: set[Any] = set()
+        self._rounded: dict[Any, tuple[Any, Any]] = {}
 
     @abstractmethod
     def add(
@@ -75,8 +89,31 @@ class PackageGraph(NodeTranslator):
         """A new constant in the function that is being built; what it holds does not matter."""
 
     @abstractmethod
+    def _round_rows(self, x: Any) -> tuple[Any, Any]:
+        """x [..., K] rounded to multiples of `STEP` after its rows were divided by factors [..., 1], and the
+        factors; see `Rounding`.
+        """
+
+    @abstractmethod
     def _scaled(self, name: str, codes: Any, scales: Any) -> Any:
         """The product of codes [..., N, K] and their scales [..., N, K / G], repeated over blocks."""
+
+    def _begin(self) -> None:
+        """Begin a function."""
+        self._known, self._eight_bits, self._rounded = {}, set(), {}
+
+    def _extras(self) -> Arguments:
+        return {"operand": self._operand}
+
+    def _operand(self, x: Any, weight: Any, rounding: Rounding | None = None) -> tuple[Any, Any]:
+        """What takes the place of x in its product with a weight, made by `rounding` if not by `_round_rows`,
+        and by what the product's rows are to be multiplied; None where by nothing.
+        """
+        if not (self.int8_activations and weight in self._eight_bits):
+            return x, None
+        if x not in self._rounded:  # several products may share it
+            self._rounded[x] = (rounding or self._round_rows)(x)
+        return self._rounded[x]
 
     def constant(self, stored: Constant, parts: Sequence[str] = (), tensor: bool = True) -> Any:
         """A constant in the function that is being built; `parts` are its tensors where it is a stack. One
@@ -97,6 +134,8 @@ class PackageGraph(NodeTranslator):
         name = stored[0].name.removesuffix(".codes")
         if name not in self._known:
             self._known[name] = self._scaled(name, *values)
+            if stored[0].dtype.bits == 8:
+                self._eight_bits.add(self._known[name])
         return self._known[name]
 
     def translate(

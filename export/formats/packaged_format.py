@@ -4,7 +4,7 @@ of `PackagedBundle` once there is a model. A `System` says what is a format's ow
 A bundle holds `packages/NAME<suffix>`, see `packaging`, and a flash file with the embedding table alone,
 whose rows are looked up outside of the packages. `programs` in the manifest:
 
-    {"format", "layout", "minimum_os": {"ios", "macos"}, "precision",
+    {"format", "layout", "minimum_os": {"ios", "macos"}, "precision", "activations": "float" or "int8",
      "packages": {NAME: {"path", "bytes", "files", "parts", "functions", and of the head "start", "rows"}}}
     function = {"kind", "t", "p", "inputs": [feature...], "outputs": [feature...]}
     feature = {"name", "dtype", "shape", "role"}
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.export.errors import ExportError
+from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import native_layout, package_layout
 from edgekit.export.formats.package_content import Content, build
 from edgekit.export.formats.package_graph import PackageGraph
@@ -47,6 +47,7 @@ from edgekit.export.programs import Lengths
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
 from edgekit.export.units import RunPlan
 from edgekit.flashload.format import TensorSpec
+from edgekit.runtime.packages import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,32 @@ class System:
     suffix: str
     versions: Mapping[str, str]
     limit_bytes: int
-    graph: Callable[[], PackageGraph]
+    graph: Callable[[bool], PackageGraph]
     seal: Callable[[Path], None]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def variant(self, precision: str | None, packaging: Packaging | None) -> Packaged:
-        """The format in a precision (None: float16), cut as `packaging` says.
+    def variant(
+        self, precision: str | None, packaging: Packaging | None, activations: str | None = None
+    ) -> Packaged:
+        """The format in a precision (None: float16), cut as `packaging` says, with activations (None: float)
+        as `runtime.packages` knows them.
 
         Raises:
-            ExportError: an unknown precision, or a version of iOS that the format is not for.
+            ExportError: an unknown precision or activations, or a version of iOS that the format is not for.
         """
         if precision is not None and precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
             raise ExportError(f"format {self.name} has no precision {precision!r}; it has: {known}")
+        if activations is not None and activations not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ExportError(f"format {self.name} has no activations {activations!r}; it has: {known}")
         packaging = packaging or Packaging()
         if packaging.minimum_os is not None and packaging.minimum_os not in self.versions:
             raise ExportError(
                 f"format {self.name} is not for iOS {packaging.minimum_os}; "
                 f"it is for {' and '.join(self.versions)}"
             )
-        return Packaged(self, precision or next(iter(PRECISIONS)), packaging)
+        return Packaged(self, precision or next(iter(PRECISIONS)), packaging, activations or ACTIVATIONS[0])
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Packaged:
     system: System
     precision: str
     packaging: Packaging
+    activations: str
 
     @property
     def NAME(self) -> str:
@@ -101,9 +109,12 @@ class Packaged:
         """The choices, all of which the layout can store.
 
         Raises:
-            QuantizationError: the experts of a layer differ in bits, while they are stored as one.
+            QuantizationError: the experts of a layer differ in bits, while they are stored as one; or
+                activations are to be int8 for matrices that have not 8 bits.
         """
         check_experts_alike(architecture, choices, self.system.name)
+        if self.activations == "int8":
+            _check_eight_bits(choices)
         return dict(choices)
 
     def fitted(
@@ -127,7 +138,22 @@ class Packaged:
         row_bytes = sum(t.nbytes for t in specs("table", row, choices[table.name]))
         packages = cut(architecture, sizes, row_bytes, self.packaging, self.system.limit_bytes)
         programs = StaticPrograms(architecture, choices, native_layout.placeholders)
-        return PackagedBundle(self.system, self.precision, self.packaging, lengths, packages, programs)
+        return PackagedBundle(
+            self.system, self.precision, self.packaging, self.activations, lengths, packages, programs
+        )
+
+
+def _check_eight_bits(choices: Mapping[str, Choice]) -> None:
+    """That activations can be int8: they are for hardware that multiplies 8 bits with 8 bits, off which
+    weights of 4 bits keep a layer. Single matrices may stay float.
+    """
+    bits = {name: choice.bits for name, choice in choices.items()}
+    small = next((name for name in bits if bits[name] < 8), None)
+    wrong = small if 8 in bits.values() else next(iter(bits))
+    if wrong is not None:
+        raise QuantizationError(
+            f"int8 activations are for weights of 8 bits, {wrong} has {bits[wrong]}; export with --quant int8"
+        )
 
 
 @dataclass(frozen=True)
@@ -137,6 +163,7 @@ class PackagedBundle:
     system: System
     precision: str
     packaging: Packaging
+    activations: str
     lengths: Sequence[Lengths]
     packages: Sequence[Package]
     programs: StaticPrograms
@@ -180,7 +207,8 @@ class PackagedBundle:
         """What the manifest says about the programs besides the packages."""
         ios = self.packaging.minimum_os or next(iter(self.system.versions))
         minimum = {"ios": ios, "macos": self.system.versions[ios]}
-        return {"minimum_os": minimum, "precision": self.precision, **self.system.facts}
+        own = {"minimum_os": minimum, "precision": self.precision, "activations": self.activations}
+        return {**own, **self.system.facts}
 
     def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
         """Where the runs go."""
@@ -191,9 +219,8 @@ class PackagedBundle:
         """The files and functions of a package, without its weights."""
         key = content_key(package, self.programs.kinds)
         if key not in self._contents:
-            self._contents[key] = build(
-                self.system.graph(), self.programs, package, self.lengths, self.precision
-            )
+            graph = self.system.graph(self.activations == "int8")
+            self._contents[key] = build(graph, self.programs, package, self.lengths, self.precision)
         return self._contents[key]
 
     def template(self, package: Package) -> Template:

@@ -32,6 +32,11 @@ _MOST_NOTES = 6
     "--format", "format_", help="Format: native, onnx, mlx, coreml or coreai. Default: the target's."
 )
 @click.option("--precision", help="float16 or float32 (mlx, coreml, coreai). Default: float16.")
+@click.option(
+    "--activations",
+    help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 (coreml, coreai). "
+    "Default: float.",
+)
 @click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
     "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
@@ -66,6 +71,7 @@ def command(
     target: str,
     format_: str | None,
     precision: str | None,
+    activations: str | None,
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
@@ -116,7 +122,7 @@ def command(
                 steps.note(f"exporting {model} to {folder} ({program_format}, {preset})")
                 options = ExportOptions(
                     program_format, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                    precision=precision, packaging=packaging,
+                    precision=precision, packaging=packaging, activations=activations,
                 )  # fmt: skip
                 result = export(path, folder, options, steps)
                 chosen.finish(folder)

@@ -108,6 +108,7 @@ def _package_facts(bundle: Bundle) -> dict[str, Any]:
     bits = _package_bits(bundle)
     return {
         "precision": packages.precision,
+        "activations": packages.activations,
         "minimum_os": dict(packages.minimum_os),
         "packages": [
             {
@@ -302,7 +303,10 @@ def _heading(text: str) -> None:
 def _show_packages(programs: dict[str, Any]) -> None:
     names = {"ios": "iOS", "macos": "macOS"}
     systems = [f"{names.get(k, visible(k))} {visible(v)}" for k, v in programs["minimum_os"].items()]
-    click.echo(f"  {visible(programs['precision'])}, for {' and '.join(systems)} or newer")
+    arithmetic = visible(programs["precision"])
+    if programs["activations"] != "float":
+        arithmetic += f", {programs['activations']} activations"
+    click.echo(f"  {arithmetic}, for {' and '.join(systems)} or newer")
     rows = []
     for package in programs["packages"]:
         lengths = sorted({(f["t"], f["p"]) for f in package["functions"]})

@@ -154,13 +154,15 @@ public struct PackagePrograms: Codable, Sendable, Equatable {
   /// Version by system.
   public var minimumOS: [String: String]
   public var precision: String
+  /// Before products with weights of 8 bits: "int8", or "float" (as if it were not there).
+  public var activations: String?
   /// By name: `self_conditioning`, `layers.A-B`, `final`, `head.N`.
   public var packages: [String: Package]
 
   enum CodingKeys: String, CodingKey {
     case format, layout, coreai
     case minimumOS = "minimum_os"
-    case precision, packages
+    case precision, activations, packages
   }
 
   public struct Package: Codable, Sendable, Equatable {
