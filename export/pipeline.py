@@ -50,6 +50,7 @@ from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
+from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
 
@@ -149,7 +150,7 @@ def export(
     files += formats.optional(writer_module, "write_files")(output, checkpoint.config, choices, runs)
     notes = [*architecture.notes, *report.notes()]
     if coverage.ignored_nbytes:
-        left_out = f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB)"
+        left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
         notes.insert(0, f"{left_out} are not part of the bundle")
     provenance = {
         "checkpoint": options.source or model.name,
@@ -183,8 +184,8 @@ def _finished(output: Path, tag: str) -> ExportResult | None:
     tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
-    size = manifest.weights.size + package_bytes(manifest.programs)
-    return ExportResult(output, report, tuple(manifest.provenance["notes"]), size)
+    nbytes = manifest.weights.size + package_bytes(manifest.programs)
+    return ExportResult(output, report, tuple(manifest.provenance["notes"]), nbytes)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

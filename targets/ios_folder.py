@@ -12,6 +12,7 @@ from typing import Any
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
+from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.session import SessionOptions
@@ -134,24 +135,19 @@ def readme(name: str, facts: dict[str, Any]) -> str:
         preset=facts["quantization"],
         format=program_format,
         systems="iOS {ios} and macOS {macos}".format(**facts.get("minimum_os", _NATIVE_SYSTEMS)),
-        download=_gb(facts["download_bytes"]),
+        download=size(facts["download_bytes"]),
         code=code.format(name=name, executor=_EXECUTORS.get(program_format)),
         scope=_SCOPES[program_format],
         tiers="\n".join(_tier_row(tier) for tier in facts["tiers"]),
-        activations=_gb(facts["activation_bytes"]),
-        prefix=_gb(facts["prefix_bytes"]),
+        activations=size(facts["activation_bytes"]),
+        prefix=size(facts["prefix_bytes"]),
         info=INFO_FILE,
     )
 
 
 def _tier_row(tier: dict[str, Any]) -> str:
-    first = f"| {tier['name']} | {_gb(tier['budget_bytes'])} | "
+    first = f"| {tier['name']} | {size(tier['budget_bytes'])} | "
     if not tier["runs"]:
-        return f"{first}does not run: needs {_gb(tier['needed_bytes'])} | |"
-    return f"{first}{_gb(tier['resident_bytes'])} | {_gb(tier['bytes_per_step'])} |"
-
-
-def _gb(count: int) -> str:
-    if count == 0:
-        return "nothing"
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+        return f"{first}does not run: needs {size(tier['needed_bytes'])} | |"
+    read = size(tier["bytes_per_step"]) if tier["bytes_per_step"] else "nothing"
+    return f"{first}{size(tier['resident_bytes'])} | {read} |"

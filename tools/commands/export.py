@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit import targets
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, command_line, grouped, note, on_terminal, table
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.options import debug_option, json_option
-from edgekit.tools.text import size
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult

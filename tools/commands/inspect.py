@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.console import grouped, table
 from edgekit.tools.options import bundle_argument, debug_option, json_option, memory_option
-from edgekit.tools.text import size, visible
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan

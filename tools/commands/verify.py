@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED
 from edgekit.tools.options import bundle_argument, debug_option, json_option
-from edgekit.tools.text import size, visible
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import Manifest
