@@ -11,8 +11,7 @@ import hashlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +31,12 @@ from edgekit.export.bundle_files import (
 )
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
-from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
-from edgekit.export.formats.packaging import PACKAGE_FOLDER, Packaging
+from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
+from edgekit.export.output_folder import claim, report_journal
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
@@ -98,9 +98,35 @@ class ExportResult:
     """A finished bundle: its folder, what quantization did, and what the user should know."""
 
     path: Path
+    format: str
     report: QuantizationReport
     notes: tuple[str, ...]
     weights_bytes: int
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """An export that nothing is known against: all but the output folder has been checked."""
+
+    options: ExportOptions
+    checkpoint: Checkpoint
+    architecture: Architecture
+    format: Any  # see `edgekit.export.formats`; fitted to the model where it has that
+    choices: Mapping[str, Choice]
+    runs: Sequence[RunPlan]
+    tag: str
+    left_out: str  # what of the checkpoint is not used, if anything
+
+    @property
+    def weights_file(self) -> str:
+        """The name of the flash file."""
+        return str(formats.optional(self.format, "WEIGHTS_FILE"))
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the weights will take, but for alignment and what packages hold besides."""
+        runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
+        return runs + int(formats.optional(self.format, "copied_bytes")())
 
 
 def export(
@@ -112,80 +138,98 @@ def export(
         EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was written
             stays for `resume`, and does not look like a bundle.
     """
-    progress = progress or _Silent()
-    writer_module = formats.load(options.format, options.precision, options.packaging)
+    return write(plan_export(model, options), output, progress)
+
+
+def plan_export(model: Path, options: ExportOptions) -> ExportPlan:
+    """What an export of the checkpoint in folder `model` will do. Writes nothing, reads headers alone.
+
+    Raises:
+        EdgekitError: one line on what is wrong with the checkpoint or the options.
+    """
+    module: Any = formats.load(options.format, options.precision, options.packaging)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     choices = choose(architecture, options.scheme)
-    choices = formats.optional(writer_module, "storable")(architecture, options.scheme, choices)
-    if (fitted := formats.optional(writer_module, "fitted")) is not None:
-        writer_module = fitted(architecture, choices, max_positions(checkpoint.config))
-    runs = plan_runs(architecture, choices, writer_module, options.tile_bytes)
-    weights = output / formats.optional(writer_module, "WEIGHTS_FILE")
-    _claim(output, options, weights)
-
+    choices = formats.optional(module, "storable")(architecture, options.scheme, choices)
+    if (fitted := formats.optional(module, "fitted")) is not None:
+        module = fitted(architecture, choices, max_positions(checkpoint.config))
+    runs = plan_runs(architecture, choices, module, options.tile_bytes)
     tag = _fingerprint(checkpoint, options, architecture)
-    if options.resume and (finished := _finished(output, tag)) is not None:
-        return finished
-    with _open_store(writer_module, weights, runs, options.resume, tag) as writer:
-        reports = _ReportJournal(_report_journal(weights), keep=options.resume)
+    left_out = ""
+    if coverage.ignored_nbytes:
+        left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
+    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, left_out)
+
+
+def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
+    """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
+    progress = progress or _Silent()
+    options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
+    module, choices, runs = plan.format, plan.choices, plan.runs
+    weights = output / plan.weights_file
+    claim(output, weights.name, resume=options.resume, overwrite=options.overwrite)
+    if options.resume and (done := finished(plan, output)) is not None:
+        return done
+    with _open_store(module, weights, runs, options.resume, plan.tag) as writer:
+        reports = _ReportJournal(report_journal(weights), keep=options.resume)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             if not writer.done(run.spec.name):
-                writer.write_run(run.spec.name, _tensors(run, checkpoint, writer_module, choices, reports))
+                writer.write_run(run.spec.name, _tensors(run, checkpoint, module, choices, reports))
             progress.advance(run.source_elements * 4, run.spec.name)
         progress.stage("checksum of the weights", 0)
         digest = writer.finish()
         report = reports.result(options.scheme, runs)
 
-    folder = output / formats.optional(writer_module, "TOKENIZER_FOLDER")
+    folder = output / formats.optional(module, "TOKENIZER_FOLDER")
     files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
     sampler = sampler_config(architecture, checkpoint.generation_config, folder)
     contents = Contents(
-        writer_module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
+        module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
     )
     progress.stage("compiling programs", 0)
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
-    files += formats.optional(writer_module, "write_files")(output, checkpoint.config, choices, runs)
+    files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
     notes = [*architecture.notes, *report.notes()]
-    if coverage.ignored_nbytes:
-        left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-        notes.insert(0, f"{left_out} are not part of the bundle")
+    if plan.left_out:
+        notes.insert(0, f"{plan.left_out} are not part of the bundle")
     provenance = {
-        "checkpoint": options.source or model.name,
+        "checkpoint": options.source or checkpoint.path.name,
         "target": options.target,
         "notes": notes,
-        "tag": tag,
+        "tag": plan.tag,
     }
     write_manifest(output, contents, programs, files, provenance)
-    for journal in (_report_journal(weights), output / PACKAGE_JOURNAL):
+    for journal in (report_journal(weights), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
-    return ExportResult(output, report, tuple(notes), digest.size + package_bytes(programs))
+    nbytes = digest.size + package_bytes(programs)
+    return ExportResult(output, options.format, report, tuple(notes), nbytes)
 
 
-def _open_store(module: Any, weights: Path, runs: list[RunPlan], resume: bool, tag: str) -> Store:
-    """Where the runs go: the flash file, or what the format has for them."""
-    opening = formats.optional(module, "open_store")
-    if opening is None:
-        return FlashWriter(weights, [r.spec for r in runs], resume=resume, tag=tag)
-    store: Store = opening(weights, runs, resume=resume, tag=tag)
-    return store
-
-
-def _finished(output: Path, tag: str) -> ExportResult | None:
+def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     """The result of an export that is already complete; its journal of reports is gone."""
     if not (output / manifests.MANIFEST_NAME).exists():
         return None
     manifest = manifests.load(output)
-    if manifest.provenance.get("tag") != tag:
+    if manifest.provenance.get("tag") != plan.tag:
         return None  # the writer says what is in the way
     rows = json.loads((output / REPORT_FILE).read_text(encoding="utf-8"))
     tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
     nbytes = manifest.weights.size + package_bytes(manifest.programs)
-    return ExportResult(output, report, tuple(manifest.provenance["notes"]), nbytes)
+    return ExportResult(output, plan.options.format, report, tuple(manifest.provenance["notes"]), nbytes)
+
+
+def _open_store(module: Any, weights: Path, runs: Sequence[RunPlan], resume: bool, tag: str) -> Store:
+    """Where the runs go: the flash file, or what the format has for them."""
+    opening = formats.optional(module, "open_store")
+    if opening is None:
+        return FlashWriter(weights, [r.spec for r in runs], resume=resume, tag=tag)
+    store: Store = opening(weights, runs, resume=resume, tag=tag)
+    return store
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -197,38 +241,6 @@ def _embedding_dtype(checkpoint: Checkpoint) -> str:
         or "float32"
     )
     return named if named in ("float32", "float16", "bfloat16") else "float32"
-
-
-def _report_journal(weights: Path) -> Path:
-    """Where reports on finished runs wait for the export to finish."""
-    return weights.with_name(weights.name + ".report")
-
-
-def _claim(output: Path, options: ExportOptions, weights: Path) -> None:
-    """Make the output folder ours, or say why it is not."""
-    leftovers = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
-    leftovers += [_report_journal(weights), output / PACKAGE_JOURNAL]
-    if output.exists() and not output.is_dir():
-        raise ExportError(f"{output}: is a file; give a folder")
-    if output.exists() and any(output.iterdir()):
-        # Weights alone are no sign of an export: a checkpoint may have a file of that name.
-        whole = (output / manifests.MANIFEST_NAME).exists()
-        if not (whole or any(p.exists() for p in leftovers)):
-            raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
-        if not (options.resume or options.overwrite):
-            state = (
-                "already holds a bundle; --overwrite replaces it"
-                if whole
-                else "holds an unfinished export; --resume continues it, --overwrite starts again"
-            )
-            raise ExportError(f"{output}: {state}")
-        if options.overwrite and not options.resume:
-            # The manifest goes first: from here on the folder is not a bundle until the new one is complete.
-            earlier = output / manifests.load(output).weights.file if whole else weights
-            for path in (output / manifests.MANIFEST_NAME, earlier, weights, *leftovers):
-                path.unlink(missing_ok=True)
-            shutil.rmtree(output / PACKAGE_FOLDER, ignore_errors=True)
-    output.mkdir(parents=True, exist_ok=True)
 
 
 def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:
@@ -306,7 +318,7 @@ class _ReportJournal:
             file.flush()
             os.fsync(file.fileno())
 
-    def result(self, scheme: Scheme, runs: list[RunPlan]) -> QuantizationReport:
+    def result(self, scheme: Scheme, runs: Sequence[RunPlan]) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""
         rows = [
             TensorReport(**{**row, "shape": tuple(row["shape"])})

@@ -26,8 +26,9 @@ PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
 #: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,
-#: runs) besides, returning their names; what it stores for float vectors. Without the rest, the format itself
-#: is right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
+#: runs) besides, returning their names; what it stores for float vectors; bytes of weights that it stores
+#: beside the runs. Without the rest, the format itself is right for every model, runs go to the flash file,
+#: and the manifest knows nothing more of layers:
 #: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
 OPTIONAL: dict[str, Any] = {
     "WEIGHTS_FILE": "weights.safetensors",
@@ -37,6 +38,7 @@ OPTIONAL: dict[str, Any] = {
     "storable": lambda architecture, scheme, choices: choices,
     "write_files": lambda folder, config, choices, runs: [],
     "floats": lambda name, values: values,
+    "copied_bytes": lambda: 0,
     "fitted": None,
     "open_store": None,
     "layer_facts": None,

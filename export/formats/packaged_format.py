@@ -182,6 +182,14 @@ class PackagedBundle:
         minimum = {"ios": ios, "macos": self.system.versions[ios]}
         return {"minimum_os": minimum, "precision": self.precision, **self.system.facts}
 
+    def copied_bytes(self) -> int:
+        """A tied table is in the head's packages besides."""
+        architecture = self.programs.architecture
+        if architecture.head is not None:
+            return 0
+        table = WeightSpec("table", architecture.embedding.shape, "head", ())
+        return sum(t.nbytes for t in self.specs("table", table, self.programs.choices["embedding"]))
+
     def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
         """Where the runs go."""
         tied = self.programs.architecture.head is None
