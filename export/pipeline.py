@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -128,6 +129,10 @@ class ExportPlan:
         runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
         return runs + int(formats.optional(self.format, "copied_bytes")())
 
+    def alike(self, other: ExportPlan) -> bool:
+        """Whether both store the same arrays."""
+        return self.runs == other.runs and bool(formats.optional(self.format, "stores_like")(other.format))
+
 
 def export(
     model: Path, output: Path, options: ExportOptions, progress: Progress | None = None
@@ -165,31 +170,95 @@ def plan_export(model: Path, options: ExportOptions) -> ExportPlan:
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
     """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
-    progress = progress or _Silent()
-    options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
-    module, choices, runs = plan.format, plan.choices, plan.runs
-    weights = output / plan.weights_file
-    claim(output, weights.name, resume=options.resume, overwrite=options.overwrite)
-    if options.resume and (done := finished(plan, output)) is not None:
-        return done
-    with _open_store(module, weights, runs, options.resume, plan.tag) as writer:
-        reports = _ReportJournal(report_journal(weights), keep=options.resume)
+    return write_each([plan], [output], progress or _Silent())[0]
+
+
+def write_each(
+    plans: Sequence[ExportPlan], outputs: Sequence[Path], progress: Progress
+) -> list[ExportResult]:
+    """Do what is planned, each in a folder of its own. Every weight is quantized once: plans of several must
+    store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
+    """
+    results: dict[Path, ExportResult] = {}
+    for plan, output in zip(plans, outputs, strict=True):
+        claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
+        if plan.options.resume and (done := finished(plan, output)) is not None:
+            results[output] = done
+    todo = [(p, o) for p, o in zip(plans, outputs, strict=True) if o not in results]
+    for (plan, output), weights in zip(todo, _write_weights(todo, progress), strict=True):
+        named = f"{plan.options.format}: " if len(plans) > 1 else ""
+        progress.stage(f"{named}compiling programs", 0)
+        results[output] = _complete(plan, output, *weights, progress)
+    return [results[output] for output in outputs]
+
+
+def _write_weights(
+    todo: Sequence[tuple[ExportPlan, Path]], progress: Progress
+) -> list[tuple[FileDigest, QuantizationReport]]:
+    """Write what the runs of alike plans store; what `_complete` is to know of each."""
+    if not todo:
+        return []
+    first, runs = todo[0][0], todo[0][0].runs
+    with ExitStack() as stack:
+        sinks = []
+        for plan, output in todo:
+            sinks.append(_Sink(plan, output))
+            stack.enter_context(sinks[-1].store)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
-            if not writer.done(run.spec.name):
-                writer.write_run(run.spec.name, _tensors(run, checkpoint, module, choices, reports))
+            lacking = [sink for sink in sinks if not sink.store.done(run.spec.name)]
+            rows: list[TensorReport] = []
+            tensors = _tensors(run, first.checkpoint, first.format, first.choices, rows)
+            if len(lacking) > 1:
+                # Several stores take their turns, so that the run is held; one takes tensor by tensor.
+                held = list(tensors)
+                for sink in lacking:
+                    sink.write_run(run.spec.name, iter(held), rows)
+                del held
+            elif lacking:
+                lacking[0].write_run(run.spec.name, tensors, rows)
             progress.advance(run.source_elements * 4, run.spec.name)
         progress.stage("checksum of the weights", 0)
-        digest = writer.finish()
-        report = reports.result(options.scheme, runs)
+        return [(s.store.finish(), s.reports.result(first.options.scheme, runs)) for s in sinks]
 
+
+class _Sink:
+    """Where the runs of a plan go, and the reports on them."""
+
+    def __init__(self, plan: ExportPlan, output: Path) -> None:
+        weights, resume = output / plan.weights_file, plan.options.resume
+        opening = formats.optional(plan.format, "open_store")
+        self.store: Store
+        if opening is None:
+            self.store = FlashWriter(weights, [r.spec for r in plan.runs], resume=resume, tag=plan.tag)
+        else:
+            self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
+        self.reports = _ReportJournal(report_journal(weights), keep=resume)
+
+    def write_run(
+        self, name: str, tensors: Iterator[tuple[str, np.ndarray]], rows: list[TensorReport]
+    ) -> None:
+        """Write a run; `rows` are complete once `tensors` has given the last one."""
+
+        def reported() -> Iterator[tuple[str, np.ndarray]]:
+            yield from tensors
+            self.reports.append(name, rows)
+
+        self.store.write_run(name, reported())
+
+
+def _complete(
+    plan: ExportPlan, output: Path, digest: FileDigest, report: QuantizationReport, progress: Progress
+) -> ExportResult:
+    """Write what a bundle holds besides its weights, the manifest last."""
+    options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
+    module, choices, runs = plan.format, plan.choices, plan.runs
     folder = output / formats.optional(module, "TOKENIZER_FOLDER")
     files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
     sampler = sampler_config(architecture, checkpoint.generation_config, folder)
     contents = Contents(
         module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
     )
-    progress.stage("compiling programs", 0)
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
     files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
     notes = [*architecture.notes, *report.notes()]
@@ -202,7 +271,7 @@ def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> E
         "tag": plan.tag,
     }
     write_manifest(output, contents, programs, files, provenance)
-    for journal in (report_journal(weights), output / PACKAGE_JOURNAL):
+    for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     nbytes = digest.size + package_bytes(programs)
     return ExportResult(output, options.format, report, tuple(notes), nbytes)
@@ -221,15 +290,6 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
     nbytes = manifest.weights.size + package_bytes(manifest.programs)
     return ExportResult(output, plan.options.format, report, tuple(manifest.provenance["notes"]), nbytes)
-
-
-def _open_store(module: Any, weights: Path, runs: Sequence[RunPlan], resume: bool, tag: str) -> Store:
-    """Where the runs go: the flash file, or what the format has for them."""
-    opening = formats.optional(module, "open_store")
-    if opening is None:
-        return FlashWriter(weights, [r.spec for r in runs], resume=resume, tag=tag)
-    store: Store = opening(weights, runs, resume=resume, tag=tag)
-    return store
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -256,12 +316,11 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
 
 
 def _tensors(
-    run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], reports: _ReportJournal
+    run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], rows: list[TensorReport]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The stored arrays of a run in order, made one weight at a time; the run's report is journalled at the
-    end.
+    """The stored arrays of a run in order, made one weight at a time; what is to be reported on them goes to
+    `rows`.
     """
-    rows: list[TensorReport] = []
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
@@ -291,7 +350,6 @@ def _tensors(
         del quantized
         for name in list(stored):
             yield name, stored.pop(name)
-    reports.append(run.spec.name, rows)
 
 
 class _ReportJournal:

@@ -22,6 +22,7 @@ from edgekit.export.pipeline import (
     finished,
     plan_export,
     write,
+    write_each,
 )
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
@@ -42,16 +43,20 @@ def plan_together(
     plans = [plan_export(model, each[0])]
     for options in each[1:]:
         try:
-            plans.append(plan_export(model, options))
+            plans.append(_sharing(plan_export(model, options), plans[0]))
         except EdgekitError as error:
             return plans[:1], str(error)
     total = sum(plan.weights_bytes for plan in plans)
     if total >= limit_bytes:
         names = " and ".join(options.format for options in each)
-        return plans[
-            :1
-        ], f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
+        why = f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
+        return plans[:1], why
     return plans, ""
+
+
+def _sharing(plan: ExportPlan, first: ExportPlan) -> ExportPlan:
+    """The plan, with the programs of the first where they are the same."""
+    return replace(plan, format=plan.format.sharing(first.format)) if plan.alike(first) else plan
 
 
 def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress) -> list[ExportResult]:
@@ -69,12 +74,13 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     if found is not None and found.whole:
         _reopen(plans, output)
     bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
-    results = []
-    for plan in plans:
-        # What was to be overwritten is gone.
-        own = replace(plan, options=replace(plan.options, overwrite=False))
-        name = plan.options.format
-        results.append(write(own, output / name, _Named(name, progress)))
+    # What was to be overwritten is gone.
+    each = [replace(plan, options=replace(plan.options, overwrite=False)) for plan in plans]
+    outputs = [output / plan.options.format for plan in each]
+    if all(plan.alike(each[0]) for plan in each[1:]):
+        results = write_each(each, outputs, progress)
+    else:
+        results = [write(plan, folder, progress) for plan, folder in zip(each, outputs, strict=True)]
     files = [f"{m.path}/{manifests.MANIFEST_NAME}" for m in members]
     entries = {name: manifests.file_entry(output / name) for name in files}
     bundle_set.save(BundleSet(tuple(members), entries), output)
@@ -108,16 +114,3 @@ def _member(plan: ExportPlan) -> Member:
 
 def _age(member: Member) -> tuple[int, ...]:
     return bundle_set.version(member.minimum_os["ios"])
-
-
-class _Named:
-    """Progress whose stages say of which format they are."""
-
-    def __init__(self, name: str, progress: Progress) -> None:
-        self._name, self._progress = name, progress
-
-    def stage(self, name: str, total: int) -> None:
-        self._progress.stage(f"{self._name}: {name}", total)
-
-    def advance(self, done: int, what: str) -> None:
-        self._progress.advance(done, what)
