@@ -44,8 +44,6 @@ def claim(
         ExportError: why it cannot be ours.
     """
     found = find(output, weights)
-    for member in members:
-        find(output / member, weights)
     if found is not None:
         if not (resume or overwrite):
             what = "bundles" if found.several else "a bundle"
@@ -62,8 +60,12 @@ def claim(
                 else ("one bundle", "say which with --format or --min-os to go on with it")
             )
             raise ExportError(f"{output}: holds {held}; {advice}, or start again with --overwrite")
+        for member in members:
+            find(output / member, weights)
         if overwrite:
             _clear_set(output) if found.several else _clear_bundle(output, weights)
+            if not members:
+                (output / bundle_set.PARTIAL_NAME).unlink(missing_ok=True)
             found = None
     output.mkdir(parents=True, exist_ok=True)
     return found
@@ -111,6 +113,7 @@ def _clear_bundle(folder: Path, weights: str) -> None:
 
 
 def _clear_set(output: Path) -> None:
+    """Leaves the name of an unfinished set, so that the folder stays ours."""
     whole, partial = output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME
     try:
         earlier = bundle_set.load(output, whole.name if whole.exists() else partial.name)
@@ -122,7 +125,6 @@ def _clear_set(output: Path) -> None:
         if (output / member.path).is_dir():
             _clear_bundle(output / member.path, WEIGHTS_FILE)
     _remove(output, [*earlier.files, *(f"{m.path}/{manifests.MANIFEST_NAME}" for m in earlier.members)])
-    partial.unlink()
 
 
 def _remove(folder: Path, names: Sequence[str]) -> None:
