@@ -35,7 +35,8 @@ def plan_together(
     model: Path, each: Sequence[ExportOptions], limit_bytes: int
 ) -> tuple[list[ExportPlan], str]:
     """The plans of an export in several formats whose weights stay below `limit_bytes` together. Where they
-    do not, or one of the formats cannot have the model, the plan of the first alone, and why.
+    do not, or one of the formats cannot have the model, the plan of the first alone, and why. One format has
+    no limit.
 
     Raises:
         EdgekitError: what is wrong with the checkpoint, or the first format cannot have it.
@@ -47,7 +48,7 @@ def plan_together(
         except EdgekitError as error:
             return plans[:1], str(error)
     total = sum(plan.weights_bytes for plan in plans)
-    if total >= limit_bytes:
+    if len(plans) > 1 and total >= limit_bytes:
         names = " and ".join(options.format for options in each)
         why = f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
         return plans[:1], why

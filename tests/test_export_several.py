@@ -132,6 +132,7 @@ def test_what_does_not_fit_is_told_and_the_first_is_left(
     plans, why = plan_together(checkpoint, each(), PLENTY)
     total = sum(plan.weights_bytes for plan in plans)
     assert [len(plan_together(checkpoint, each(), limit)[0]) for limit in (total + 1, total)] == [2, 1]
+    assert plan_together(checkpoint, each()[:1], 0)[1] == ""
     plans, why = plan_together(checkpoint, each(), 1000)
     assert [plan.options.format for plan in plans] == ["coreml"]
     assert "coreml and coreai together have" in why and "an app has room for 1 kB" in why
