@@ -11,8 +11,8 @@ import hashlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +32,12 @@ from edgekit.export.bundle_files import (
 )
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
-from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
-from edgekit.export.formats.packaging import PACKAGE_FOLDER, Packaging
+from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
+from edgekit.export.output_folder import claim, report_journal
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
@@ -50,6 +51,7 @@ from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
+from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
 
@@ -98,9 +100,39 @@ class ExportResult:
     """A finished bundle: its folder, what quantization did, and what the user should know."""
 
     path: Path
+    format: str
     report: QuantizationReport
     notes: tuple[str, ...]
     weights_bytes: int
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """An export that nothing is known against: all but the output folder has been checked."""
+
+    options: ExportOptions
+    checkpoint: Checkpoint
+    architecture: Architecture
+    format: Any  # see `edgekit.export.formats`; fitted to the model where it has that
+    choices: Mapping[str, Choice]
+    runs: Sequence[RunPlan]
+    tag: str
+    left_out: str  # what of the checkpoint is not used, if anything
+
+    @property
+    def weights_file(self) -> str:
+        """The name of the flash file."""
+        return str(formats.optional(self.format, "WEIGHTS_FILE"))
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the weights will take, but for alignment and what packages hold besides."""
+        runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
+        return runs + int(formats.optional(self.format, "copied_bytes")())
+
+    def alike(self, other: ExportPlan) -> bool:
+        """Whether both store the same arrays."""
+        return self.runs == other.runs and bool(formats.optional(self.format, "stores_like")(other.format))
 
 
 def export(
@@ -112,80 +144,153 @@ def export(
         EdgekitError: one line on what is wrong with the checkpoint, the options or the disk. What was written
             stays for `resume`, and does not look like a bundle.
     """
-    progress = progress or _Silent()
-    writer_module = formats.load(options.format, options.precision, options.packaging, options.activations)
+    return write(plan_export(model, options), output, progress)
+
+
+def plan_export(model: Path, options: ExportOptions) -> ExportPlan:
+    """What an export of the checkpoint in folder `model` will do. Writes nothing, reads headers alone.
+
+    Raises:
+        EdgekitError: one line on what is wrong with the checkpoint or the options.
+    """
+    module: Any = formats.load(options.format, options.precision, options.packaging, options.activations)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     choices = choose(architecture, options.scheme)
-    choices = formats.optional(writer_module, "storable")(architecture, options.scheme, choices)
-    if (fitted := formats.optional(writer_module, "fitted")) is not None:
-        writer_module = fitted(architecture, choices, max_positions(checkpoint.config))
-    runs = plan_runs(architecture, choices, writer_module, options.tile_bytes)
-    weights = output / formats.optional(writer_module, "WEIGHTS_FILE")
-    _claim(output, options, weights)
-
+    choices = formats.optional(module, "storable")(architecture, options.scheme, choices)
+    if (fitted := formats.optional(module, "fitted")) is not None:
+        module = fitted(architecture, choices, max_positions(checkpoint.config))
+    runs = plan_runs(architecture, choices, module, options.tile_bytes)
     tag = _fingerprint(checkpoint, options, architecture)
-    if options.resume and (finished := _finished(output, tag)) is not None:
-        return finished
-    with _open_store(writer_module, weights, runs, options.resume, tag) as writer:
-        reports = _ReportJournal(_report_journal(weights), keep=options.resume)
+    left_out = ""
+    if coverage.ignored_nbytes:
+        left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
+    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, left_out)
+
+
+def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
+    """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
+    return write_each([plan], [output], progress or _Silent())[0]
+
+
+def write_each(
+    plans: Sequence[ExportPlan], outputs: Sequence[Path], progress: Progress
+) -> list[ExportResult]:
+    """Do what is planned, each in a folder of its own. Every weight is quantized once: plans of several must
+    store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
+    """
+    results: dict[Path, ExportResult] = {}
+    for plan, output in zip(plans, outputs, strict=True):
+        claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
+        if plan.options.resume and (done := finished(plan, output)) is not None:
+            results[output] = done
+    todo = [(p, o) for p, o in zip(plans, outputs, strict=True) if o not in results]
+    for (plan, output), weights in zip(todo, _write_weights(todo, progress), strict=True):
+        named = f"{plan.options.format}: " if len(plans) > 1 else ""
+        progress.stage(f"{named}compiling programs", 0)
+        results[output] = _complete(plan, output, *weights, progress)
+    return [results[output] for output in outputs]
+
+
+def _write_weights(
+    todo: Sequence[tuple[ExportPlan, Path]], progress: Progress
+) -> list[tuple[FileDigest, QuantizationReport]]:
+    """Write what the runs of alike plans store; what `_complete` is to know of each."""
+    if not todo:
+        return []
+    first, runs = todo[0][0], todo[0][0].runs
+    with ExitStack() as stack:
+        sinks = []
+        for plan, output in todo:
+            sinks.append(_Sink(plan, output))
+            stack.enter_context(sinks[-1].store)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
-            if not writer.done(run.spec.name):
-                writer.write_run(run.spec.name, _tensors(run, checkpoint, writer_module, choices, reports))
+            lacking = [sink for sink in sinks if not sink.store.done(run.spec.name)]
+            rows: list[TensorReport] = []
+            tensors = _tensors(run, first.checkpoint, first.format, first.choices, rows)
+            if len(lacking) > 1:
+                # Several stores take their turns, so that the run is held; one takes tensor by tensor.
+                held = list(tensors)
+                for sink in lacking:
+                    sink.write_run(run.spec.name, iter(held), rows)
+                del held
+            elif lacking:
+                lacking[0].write_run(run.spec.name, tensors, rows)
             progress.advance(run.source_elements * 4, run.spec.name)
         progress.stage("checksum of the weights", 0)
-        digest = writer.finish()
-        report = reports.result(options.scheme, runs)
+        return [(s.store.finish(), s.reports.result(first.options.scheme, runs)) for s in sinks]
 
-    folder = output / formats.optional(writer_module, "TOKENIZER_FOLDER")
+
+class _Sink:
+    """Where the runs of a plan go, and the reports on them."""
+
+    def __init__(self, plan: ExportPlan, output: Path) -> None:
+        weights, resume = output / plan.weights_file, plan.options.resume
+        opening = formats.optional(plan.format, "open_store")
+        self.store: Store
+        if opening is None:
+            self.store = FlashWriter(weights, [r.spec for r in plan.runs], resume=resume, tag=plan.tag)
+        else:
+            self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
+        self.reports = _ReportJournal(report_journal(weights), keep=resume)
+
+    def write_run(
+        self, name: str, tensors: Iterator[tuple[str, np.ndarray]], rows: list[TensorReport]
+    ) -> None:
+        """Write a run; `rows` are complete once `tensors` has given the last one."""
+
+        def reported() -> Iterator[tuple[str, np.ndarray]]:
+            yield from tensors
+            self.reports.append(name, rows)
+
+        self.store.write_run(name, reported())
+
+
+def _complete(
+    plan: ExportPlan, output: Path, digest: FileDigest, report: QuantizationReport, progress: Progress
+) -> ExportResult:
+    """Write what a bundle holds besides its weights, the manifest last."""
+    options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
+    module, choices, runs = plan.format, plan.choices, plan.runs
+    folder = output / formats.optional(module, "TOKENIZER_FOLDER")
     files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
     sampler = sampler_config(architecture, checkpoint.generation_config, folder)
     contents = Contents(
-        writer_module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
+        module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
     )
-    progress.stage("compiling programs", 0)
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
-    files += formats.optional(writer_module, "write_files")(output, checkpoint.config, choices, runs)
+    files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
     notes = [*architecture.notes, *report.notes()]
-    if coverage.ignored_nbytes:
-        left_out = f"{len(coverage.ignored)} stored tensors ({coverage.ignored_nbytes / 1e6:.1f} MB)"
-        notes.insert(0, f"{left_out} are not part of the bundle")
+    if plan.left_out:
+        notes.insert(0, f"{plan.left_out} are not part of the bundle")
     provenance = {
-        "checkpoint": options.source or model.name,
+        "checkpoint": options.source or checkpoint.path.name,
         "target": options.target,
         "notes": notes,
-        "tag": tag,
+        "tag": plan.tag,
     }
     write_manifest(output, contents, programs, files, provenance)
-    for journal in (_report_journal(weights), output / PACKAGE_JOURNAL):
+    for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
-    return ExportResult(output, report, tuple(notes), digest.size + package_bytes(programs))
+    nbytes = digest.size + package_bytes(programs)
+    return ExportResult(output, options.format, report, tuple(notes), nbytes)
 
 
-def _open_store(module: Any, weights: Path, runs: list[RunPlan], resume: bool, tag: str) -> Store:
-    """Where the runs go: the flash file, or what the format has for them."""
-    opening = formats.optional(module, "open_store")
-    if opening is None:
-        return FlashWriter(weights, [r.spec for r in runs], resume=resume, tag=tag)
-    store: Store = opening(weights, runs, resume=resume, tag=tag)
-    return store
-
-
-def _finished(output: Path, tag: str) -> ExportResult | None:
+def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     """The result of an export that is already complete; its journal of reports is gone."""
     if not (output / manifests.MANIFEST_NAME).exists():
         return None
     manifest = manifests.load(output)
-    if manifest.provenance.get("tag") != tag:
+    if manifest.provenance.get("tag") != plan.tag:
         return None  # the writer says what is in the way
     rows = json.loads((output / REPORT_FILE).read_text(encoding="utf-8"))
     tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
-    size = manifest.weights.size + package_bytes(manifest.programs)
-    return ExportResult(output, report, tuple(manifest.provenance["notes"]), size)
+    nbytes = manifest.weights.size + package_bytes(manifest.programs)
+    return ExportResult(output, plan.options.format, report, tuple(manifest.provenance["notes"]), nbytes)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -197,38 +302,6 @@ def _embedding_dtype(checkpoint: Checkpoint) -> str:
         or "float32"
     )
     return named if named in ("float32", "float16", "bfloat16") else "float32"
-
-
-def _report_journal(weights: Path) -> Path:
-    """Where reports on finished runs wait for the export to finish."""
-    return weights.with_name(weights.name + ".report")
-
-
-def _claim(output: Path, options: ExportOptions, weights: Path) -> None:
-    """Make the output folder ours, or say why it is not."""
-    leftovers = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
-    leftovers += [_report_journal(weights), output / PACKAGE_JOURNAL]
-    if output.exists() and not output.is_dir():
-        raise ExportError(f"{output}: is a file; give a folder")
-    if output.exists() and any(output.iterdir()):
-        # Weights alone are no sign of an export: a checkpoint may have a file of that name.
-        whole = (output / manifests.MANIFEST_NAME).exists()
-        if not (whole or any(p.exists() for p in leftovers)):
-            raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
-        if not (options.resume or options.overwrite):
-            state = (
-                "already holds a bundle; --overwrite replaces it"
-                if whole
-                else "holds an unfinished export; --resume continues it, --overwrite starts again"
-            )
-            raise ExportError(f"{output}: {state}")
-        if options.overwrite and not options.resume:
-            # The manifest goes first: from here on the folder is not a bundle until the new one is complete.
-            earlier = output / manifests.load(output).weights.file if whole else weights
-            for path in (output / manifests.MANIFEST_NAME, earlier, weights, *leftovers):
-                path.unlink(missing_ok=True)
-            shutil.rmtree(output / PACKAGE_FOLDER, ignore_errors=True)
-    output.mkdir(parents=True, exist_ok=True)
 
 
 def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:
@@ -243,12 +316,11 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
 
 
 def _tensors(
-    run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], reports: _ReportJournal
+    run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], rows: list[TensorReport]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The stored arrays of a run in order, made one weight at a time; the run's report is journalled at the
-    end.
+    """The stored arrays of a run in order, made one weight at a time; what is to be reported on them goes to
+    `rows`.
     """
-    rows: list[TensorReport] = []
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
@@ -278,7 +350,6 @@ def _tensors(
         del quantized
         for name in list(stored):
             yield name, stored.pop(name)
-    reports.append(run.spec.name, rows)
 
 
 class _ReportJournal:
@@ -305,7 +376,7 @@ class _ReportJournal:
             file.flush()
             os.fsync(file.fileno())
 
-    def result(self, scheme: Scheme, runs: list[RunPlan]) -> QuantizationReport:
+    def result(self, scheme: Scheme, runs: Sequence[RunPlan]) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""
         rows = [
             TensorReport(**{**row, "shape": tuple(row["shape"])})

@@ -35,8 +35,10 @@ def write_atomic(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         fsync_directory(path.parent)
-    except OSError as error:
+    except BaseException as error:  # an interrupt leaves nothing behind either
         temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise WriteFailed(
             f"{path}: cannot write ({error.strerror}); check the folder and free space"
         ) from error

@@ -136,8 +136,8 @@ def loads(data: bytes, where: str) -> Manifest:
     weights = table["weights"]
     if set(weights) != {"file", "size", "sha256"}:
         raise MalformedFile(f"{where}: weights must have exactly file, size and sha256")
-    entry = _file_entry(weights["file"], {"size": weights["size"], "sha256": weights["sha256"]}, where)
-    files = {name: _file_entry(name, value, where) for name, value in table["files"].items()}
+    entry = parse_entry(weights["file"], {"size": weights["size"], "sha256": weights["sha256"]}, where)
+    files = {name: parse_entry(name, value, where) for name, value in table["files"].items()}
     if weights["file"] in files or MANIFEST_NAME in files:
         raise MalformedFile(f"{where}: files must list neither the weights nor the manifest itself")
     return Manifest(
@@ -153,8 +153,9 @@ def loads(data: bytes, where: str) -> Manifest:
     )
 
 
-def _file_entry(name: Any, value: Any, where: str) -> FileEntry:
-    if not _is_inside(name):
+def parse_entry(name: Any, value: Any, where: str) -> FileEntry:
+    """The entry of file `name`, for whatever lists files as a manifest does. Raises MalformedFile."""
+    if not is_inside(name):
         raise MalformedFile(f"{where}: {str(name)[:80]!r} is not a plain relative path inside the bundle")
     if not isinstance(value, dict) or set(value) != {"size", "sha256"}:
         raise MalformedFile(f"{where}: {name} must have exactly size and sha256")
@@ -166,7 +167,7 @@ def _file_entry(name: Any, value: Any, where: str) -> FileEntry:
     return FileEntry(size, digest)
 
 
-def _is_inside(name: Any) -> bool:
+def is_inside(name: Any) -> bool:
     """A bundle comes from elsewhere: its manifest must not reach outside its directory on any system."""
     if not isinstance(name, str) or not name or any(letter in name for letter in "\\:\0"):
         return False

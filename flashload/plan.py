@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
+from edgekit.flashload.sizes import size
 
 DENSE_SMALL = "dense small"  # group of norms, routers, shared parts: little work per request
 EXPERT = "expert"  # group of experts
@@ -51,24 +52,22 @@ class Plan:
     def describe(self, *, names: bool = False) -> list[str]:
         """The plan as lines of text; with `names` also one line per unit in execution order."""
         lines = [
-            f"budget   {_size(self.budget_bytes)}: {_size(self.footprint_bytes)} used, "
-            f"{_size(self.budget_bytes - self.footprint_bytes)} left",
-            f"pinned   {_size(self.pinned_bytes)} in {len(self.pinned)} of {len(self.units)} units",
-            f"streamed {_size(self.streamed_bytes)} per step in {len(self.streamed)} units",
-            f"ring     {_size(self.ring_bytes)}"
-            if self.ring_bytes
-            else "ring     none: everything is pinned",
+            f"budget   {size(self.budget_bytes)}: {size(self.footprint_bytes)} used, "
+            f"{size(self.budget_bytes - self.footprint_bytes)} left",
+            f"pinned   {size(self.pinned_bytes)} in {len(self.pinned)} of {len(self.units)} units",
+            f"streamed {size(self.streamed_bytes)} per step in {len(self.streamed)} units",
+            f"ring     {size(self.ring_bytes)}" if self.ring_bytes else "ring     none: everything is pinned",
         ]
         for group in dict.fromkeys(unit.group for unit in self.units):
             members = [unit for unit in self.units if unit.group == group]
             kept = [unit for unit in members if unit.name in self.pinned]
             lines.append(
                 f"  {group}: {len(kept)} of {len(members)} pinned, "
-                f"{_size(sum(unit.nbytes for unit in kept))} of {_size(sum(unit.nbytes for unit in members))}"
+                f"{size(sum(unit.nbytes for unit in kept))} of {size(sum(unit.nbytes for unit in members))}"
             )
         if names:
             lines += [
-                f"  {'pin   ' if unit.name in self.pinned else 'stream'} {unit.name} {_size(unit.nbytes)}"
+                f"  {'pin   ' if unit.name in self.pinned else 'stream'} {unit.name} {size(unit.nbytes)}"
                 for unit in self.units
             ]
         return lines
@@ -219,15 +218,3 @@ def _spread(kind: Sequence[Unit], count: int) -> list[Unit]:
     """`count` of the units at even distances: unit i when floor((i+1)*count/L) > floor(i*count/L)."""
     total = len(kind)
     return [unit for i, unit in enumerate(kind) if (i + 1) * count // total > i * count // total]
-
-
-def _size(nbytes: int) -> str:
-    """Bytes as people read them (decimal units, like storage is sold)."""
-    if nbytes < 1000:
-        return f"{nbytes} B"
-    value = nbytes / 1000
-    prefixes = "kMGT"
-    while value >= 999.5 and len(prefixes) > 1:
-        value /= 1000
-        prefixes = prefixes[1:]
-    return f"{value:.3g} {prefixes[0]}B"

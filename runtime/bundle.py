@@ -11,6 +11,7 @@ from edgekit.flashload.errors import MalformedFile, OpenFailed
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime import packages
+from edgekit.runtime.bundle_choice import choose
 from edgekit.runtime.packages import Packages
 
 
@@ -86,11 +87,15 @@ class Bundle:
     packages: Packages | None = None  # None: all weights are in the flash file
 
     @classmethod
-    def open(cls, path: str | Path) -> Bundle:
-        """Raises OpenFailed, MalformedFile or UnsupportedVersion."""
+    def open(cls, path: str | Path, engine: str | None = None) -> Bundle:
+        """The bundle in a folder, or of a set there the one for `engine`, or by default for this system.
+
+        Raises OpenFailed, MalformedFile, UnsupportedVersion, or UnsupportedBundle where a set has none.
+        """
         path = Path(path)
         if path.is_file():
             raise OpenFailed(f"{path}: is a file; give the folder of a bundle")
+        path = choose(path, engine)
         if path.is_dir() and not (path / manifests.MANIFEST_NAME).exists():
             raise OpenFailed(
                 f"{path}: has no {manifests.MANIFEST_NAME}: not a bundle, or an unfinished export, "

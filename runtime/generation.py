@@ -72,12 +72,13 @@ class Generator:
         engine: str | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`engine` insists on one by name; otherwise it is the one that the bundle was exported for.
+        """`engine` insists on one by name; otherwise it is the one that the bundle was exported for, and of a
+        set of bundles the newest that this system runs.
         `executor` runs a bundle's packages in place of the format's own, for checks.
 
         Raises EdgekitError when the bundle or its tokenizer cannot be read.
         """
-        self.bundle = Bundle.open(path)
+        self.bundle = Bundle.open(path, engine)
         self.tokenizer = Tokenizer(self.bundle.tokenizer_path)
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
         self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}

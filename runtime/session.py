@@ -263,14 +263,16 @@ def open_session(
     engine: str | None = None,
     executor: Executor | None = None,
 ) -> Session | NativeSession:
-    """The session for a bundle's format: the native core's, or the shared one over an engine.
+    """The session for a bundle's format: the native core's, or the shared one over an engine. Of a set it is
+    the bundle that `engine` or this system runs.
 
     `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"); `executor` is as in
     `Session`. Raises UnsupportedBundle when the bundle is for another, and what the sessions raise.
     """
-    written = str(Bundle.open(path).manifest.programs.get("format"))
     if engine is not None and engine not in engines.ENGINES:
         raise UnsupportedBundle(f"there is no engine {engine!r}; known: {', '.join(engines.ENGINES)}")
+    bundle = Bundle.open(path, engine)
+    written = str(bundle.manifest.programs.get("format"))
     if engine is not None and engine != written:
         raise UnsupportedBundle(
             f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
@@ -278,8 +280,8 @@ def open_session(
     if written == "native":
         from edgekit.runtime.native_session import NativeSession
 
-        return NativeSession(path, options)
-    return Session(path, options, executor)
+        return NativeSession(bundle.path, options)
+    return Session(bundle.path, options, executor)
 
 
 def pass_mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:

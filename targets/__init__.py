@@ -22,7 +22,9 @@ class Target:
 
     `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
     `since` names the formats for the newest systems, each with the first version of the system that has it;
-    `describe` the module whose `describe(folder)` adds to a finished bundle what its users need besides.
+    `together` the formats that are written side by side where none is asked for and their weights take less
+    than `together_bytes`; `describe` the module whose `describe(folder)` adds to a finished bundle, or set of
+    bundles, what its users need besides.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Target:
     preset: str
     group_size: int
     since: Mapping[str, int] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+    together_bytes: int = 0
     describe: str | None = None
 
     def format(self, wanted: str | None = None, minimum_os: str | None = None) -> str:
@@ -44,8 +48,16 @@ class Target:
         newest = [f for f, first in self.since.items() if _major(minimum_os) >= first]
         return wanted or (newest or self.formats)[0]
 
+    def formats_for(self, wanted: str | None = None, minimum_os: str | None = None) -> tuple[str, ...]:
+        """The formats to write: several where neither a format nor a system is asked for. Raises as `format`
+        does.
+        """
+        if wanted is None and minimum_os is None and self.together:
+            return self.together
+        return (self.format(wanted, minimum_os),)
+
     def finish(self, folder: Path) -> None:
-        """Add to the bundle in `folder` what the target brings besides. Raises EdgekitError."""
+        """Add to the bundle or set in `folder` what the target brings besides. Raises EdgekitError."""
         if self.describe is not None:
             importlib.import_module(self.describe).describe(folder)
 

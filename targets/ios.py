@@ -29,6 +29,11 @@ TIERS = (
     Tier("16 GB iPad", 11_000_000_000, "limit of 12 GB measured on iPad Pro M1"),
 )
 
+#: What an app may have in the App Store, uncompressed: App Store Connect Help, "Maximum build file sizes".
+APP_BYTES = 4_000_000_000
+#: What of it is left for the app itself, and for what bundles hold besides weights: programs, tokenizers.
+REST_BYTES = 200_000_000
+
 TARGET = Target(
     name="ios",
     summary="iPhones and iPads: Core ML or Core AI on the Neural Engine and the GPU, or the native core",
@@ -36,5 +41,7 @@ TARGET = Target(
     preset="mixed4",
     group_size=32,
     since={"coreai": 27},
+    together=("coreml", "coreai"),
+    together_bytes=APP_BYTES - REST_BYTES,
     describe="edgekit.targets.ios_folder",
 )

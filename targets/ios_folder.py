@@ -1,5 +1,5 @@
-"""What a bundle for iOS brings besides itself: README.md, which says how an application uses it, and
-Info.json with the sizes per tier of devices.
+"""What a bundle for iOS, or a set of them, brings besides itself: README.md, which says how an application
+uses it, and Info.json with the sizes per tier of devices.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
+from edgekit.flashload.bundle_set import BundleSet
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
+from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.session import SessionOptions
@@ -19,36 +22,15 @@ from edgekit.targets.ios import TIERS, Tier
 
 README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
 
-_SESSION = """\
-let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
-let session = try await Session(path: path, options: SessionOptions(memoryBytes: 1_500_000_000))
-for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
-  if case .committed(let part) = event {{ print(part.tokens) }}
-}}"""
-_SEGMENTS = """\
-let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
-let bundle = try EdgeKit.Bundle(path: path)
-let session = try await Session(bundle: bundle) {{
-  try Segments(bundle: bundle, executor: {executor}(bundle: bundle), weightBytes: 800_000_000)
-}}
-for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
-  if case .committed(let part) = event {{ print(part.tokens) }}
-}}"""
-_EXECUTORS = {"coreml": "CoreMLPackages", "coreai": "YourPackageExecutor"}
-_SCOPES = {
-    "native": "Passes and denoising loop run in the native core.",
-    "coreml": "Core ML computes the passes; the denoising loop runs in the native core.",
-    "coreai": """\
-`YourPackageExecutor` is the application's: a `PackageExecutor` that opens .aimodel assets with Core AI, which
-the Swift package does not have. The denoising loop runs in the native core. A bundle that generates with the
-package alone is made by `edgekit export --target ios --format coreml` or `--format native`.""",
-}
+_RUNTIMES = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
 _NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
 
 _README = """\
 # {name}
 
-{model}, quantized with {preset}, format {format}, from {systems} on: {download} to download. Made by edgekit.
+{model}, quantized with {preset}, made by edgekit:
+
+{bundles}
 
 Drag this folder into an Xcode project as a folder reference (or download it at run time), add edgekit's Swift
 package `runtime/swift`, and:
@@ -57,31 +39,56 @@ package `runtime/swift`, and:
 import EdgeKit
 import Foundation
 
-{code}
+let path = Foundation.Bundle.main.path(forResource: "{name}", ofType: nil)!
+let session = try await Session(path: path, options: SessionOptions(memoryBytes: 1_500_000_000))
+for try await event in session.generate([5, 6, 7]) {{  // token ids of the prompt
+  if case .committed(let part) = event {{ print(part.tokens) }}
+}}
 ```
 
-{scope}
+{runtimes} computes the passes; the denoising loop runs in the native core.{choice}
+
+{memory}
+
+{info} has the figures in bytes, and the sources of the limits. More than the default limit takes the
+entitlement `com.apple.developer.kernel.increased-memory-limit`.
+"""
+_CHOICE = """ `Session` takes the
+newest bundle that the device's system runs; an app that needs one of them alone takes its folder in place of
+this one."""
+_MEMORY = """\
+## Memory{of}
 
 | device | memory for the model | weights that stay | read in every step |
 |---|---|---|---|
 {tiers}
 
-Activations take {activations} of that memory, a prefix up to {prefix}. {info} has the figures in bytes, and
-the sources of the limits. More than the default limit takes the entitlement
-`com.apple.developer.kernel.increased-memory-limit`.
-"""
+Activations take {activations} of that memory, a prefix up to {prefix}."""
 
 
 def describe(folder: Path) -> None:
-    """Write README.md and Info.json into a bundle, and them into its manifest. Raises EdgekitError when the
-    bundle cannot be read or written.
+    """Write README.md and Info.json into a bundle or a set of bundles, and them into its manifest or
+    bundles.json. Raises EdgekitError when the folder cannot be read or written.
     """
-    bundle = Bundle.open(folder)
-    facts = info(bundle)
+    several = bundle_set.load(folder) if bundle_set.is_set(folder) else None
+    if several is None:
+        bundle = Bundle.open(folder)
+        facts = info(bundle)
+    else:
+        facts = set_info(folder, several)
     write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
     write_atomic(folder / README_FILE, readme(folder.resolve().name, facts).encode())
     own = {name: manifests.file_entry(folder / name) for name in OWN}
-    manifests.save(replace(bundle.manifest, files={**bundle.manifest.files, **own}), folder)
+    if several is None:
+        manifests.save(replace(bundle.manifest, files={**bundle.manifest.files, **own}), folder)
+    else:
+        bundle_set.save(replace(several, files={**several.files, **own}), folder)
+
+
+def set_info(folder: Path, several: BundleSet) -> dict[str, Any]:
+    """`info` of every bundle of a set, with the folder of each."""
+    each = [{"path": m.path} | info(Bundle.open(folder / m.path)) for m in several.members]
+    return {"download_bytes": sum(facts["download_bytes"] for facts in each), "bundles": each}
 
 
 def info(bundle: Bundle) -> dict[str, Any]:
@@ -126,33 +133,38 @@ def info(bundle: Bundle) -> dict[str, Any]:
 
 
 def readme(name: str, facts: dict[str, Any]) -> str:
-    """README.md of a bundle in folder `name`."""
-    program_format = facts["format"]
-    code = _SESSION if program_format == "native" else _SEGMENTS
+    """README.md of a bundle or set in folder `name`; `facts` are those of `info` or `set_info`."""
+    each = facts.get("bundles", [facts])
     return _README.format(
         name=name,
-        model=facts["model"],
-        preset=facts["quantization"],
-        format=program_format,
-        systems="iOS {ios} and macOS {macos}".format(**facts.get("minimum_os", _NATIVE_SYSTEMS)),
-        download=_gb(facts["download_bytes"]),
-        code=code.format(name=name, executor=_EXECUTORS.get(program_format)),
-        scope=_SCOPES[program_format],
-        tiers="\n".join(_tier_row(tier) for tier in facts["tiers"]),
-        activations=_gb(facts["activation_bytes"]),
-        prefix=_gb(facts["prefix_bytes"]),
+        model=each[0]["model"],
+        preset=each[0]["quantization"],
+        bundles="\n".join(map(_bundle_line, each)),
+        runtimes=" or ".join(_RUNTIMES[own["format"]] for own in each),
+        choice=_CHOICE if len(each) > 1 else "",
+        memory="\n\n".join(map(_memory, each)),
         info=INFO_FILE,
     )
 
 
+def _bundle_line(facts: dict[str, Any]) -> str:
+    path = f"`{facts['path']}`: " if "path" in facts else ""
+    systems = "iOS {ios} and macOS {macos}".format(**facts.get("minimum_os", _NATIVE_SYSTEMS))
+    return f"- {path}format {facts['format']}, from {systems} on, {size(facts['download_bytes'])} to download"
+
+
+def _memory(facts: dict[str, Any]) -> str:
+    return _MEMORY.format(
+        of=f" of `{facts['path']}`" if "path" in facts else "",
+        tiers="\n".join(map(_tier_row, facts["tiers"])),
+        activations=size(facts["activation_bytes"]),
+        prefix=size(facts["prefix_bytes"]),
+    )
+
+
 def _tier_row(tier: dict[str, Any]) -> str:
-    first = f"| {tier['name']} | {_gb(tier['budget_bytes'])} | "
+    first = f"| {tier['name']} | {size(tier['budget_bytes'])} | "
     if not tier["runs"]:
-        return f"{first}does not run: needs {_gb(tier['needed_bytes'])} | |"
-    return f"{first}{_gb(tier['resident_bytes'])} | {_gb(tier['bytes_per_step'])} |"
-
-
-def _gb(count: int) -> str:
-    if count == 0:
-        return "nothing"
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+        return f"{first}does not run: needs {size(tier['needed_bytes'])} | |"
+    read = size(tier["bytes_per_step"]) if tier["bytes_per_step"] else "nothing"
+    return f"{first}{size(tier['resident_bytes'])} | {read} |"

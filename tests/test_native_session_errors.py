@@ -224,6 +224,15 @@ def test_damaged_manifests_are_refused(gemma: Path, tmp_path: Path, damage: str)
     assert words in library.ek_last_error().decode()
 
 
+def test_bundles_for_several_formats_are_none_for_the_core(tmp_path: Path) -> None:
+    library, handle = _library(_native.library_path()), ctypes.c_void_p()
+    (tmp_path / "bundles.json").write_text("{}")
+    unsupported = 11
+    assert library.ek_session_open(str(tmp_path).encode(), None, ctypes.byref(handle)) == unsupported
+    (line,) = library.ek_last_error().decode().splitlines()
+    assert line.startswith(f"{tmp_path}: has bundles for several formats") and "--format native" in line
+
+
 def test_damaged_files_are_refused(gemma: Path, tmp_path: Path) -> None:
     def fresh(name: str) -> Path:
         return Path(shutil.copytree(gemma, tmp_path / name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,100 @@ def test_verify_computes_with_packages_on_request(bundle: Path) -> None:
         assert "layers were compared with themselves" in found["notes"][0]
     else:
         assert not names and "--evaluate is for Core ML packages" in found["notes"][0]
+
+
+# --- bundles for several formats --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("several") / "model"
+    write_checkpoint(folder, "llada", n_layers=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def several(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
+    """A set, and what the export said of it."""
+    for module in ("coremltools", "coreai.authoring"):
+        pytest.importorskip(module)
+    words = ["--target", "ios", "--lengths", "16", "--json", "-o", checkpoint.parent / "set"]
+    result = edgekit("export", checkpoint, *words)
+    assert result.exit_code == 0, result.output
+    return checkpoint.parent / "set", json.loads(result.stdout)
+
+
+def test_export_for_ios_describes_both_bundles(several: tuple[Path, dict[str, Any]]) -> None:
+    folder, said = several
+    assert said["bundle"] == str(folder)
+    assert [(b["bundle"], b["format"]) for b in said["bundles"]] == [
+        (str(folder / name), name) for name in ("coreml", "coreai")
+    ]
+    for found in said["bundles"]:
+        packages = entries(Path(found["bundle"])).values()
+        flash = Path(found["bundle"], "weights.safetensors").stat().st_size
+        assert found["weights_bytes"] == flash + sum(package["bytes"] for package in packages)
+    assert (folder / "README.md").exists() and (folder / "Info.json").exists()
+
+
+def test_verify_reads_every_bundle_of_a_set(several: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(several[0], tmp_path / "set"))
+    found = json.loads(edgekit("verify", folder, "--json").stdout)
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    names = [item["name"] for item in found["items"]]
+    assert found["ok"] and not found["surplus"] and files <= set(names) and len(names) == len(set(names))
+    (folder / "coreml" / "notes.txt").write_text("mine")
+    (folder / "README.md").write_text("other")
+    (folder / "coreai" / "quantization.json").unlink()
+    assert damaged(folder).keys() == {"README.md", "coreai/quantization.json"}
+    assert "coreml/notes.txt is not part of the bundle" in edgekit("verify", folder).stderr
+    shutil.rmtree(folder / "coreai")
+    assert {"coreai", "README.md"} <= damaged(folder).keys()
+    (folder / "bundles.json").write_text("{}")
+    (line,) = damaged(folder).items()
+    assert line[0] == "bundles.json" and "has no schema_version" in line[1]
+
+
+def test_run_and_inspect_say_which_bundle_they_take(several: tuple[Path, dict[str, Any]]) -> None:
+    folder = several[0]
+    said = f"{folder} has bundles for several formats; taking {folder / 'coreai'}"
+    shown = edgekit("inspect", folder)
+    assert shown.exit_code == 0 and shown.stderr.splitlines() == [said]
+    assert json.loads(edgekit("inspect", folder, "--json").stdout)["programs"]["format"] == "coreai"
+    words = ["--max-new-tokens", "4", "--steps", "1", "--option", "block_length=4"]
+    ran = edgekit("run", folder, "-p", "a", "--raw", *words)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stderr.splitlines()[0] == said and "tokens in 1 denoising steps" in ran.stderr
+    refused = edgekit("run", folder, "-p", "a", "--engine", "native")
+    assert refused.exit_code == 2 and "for coreai and coreml, not for native" in refused.stderr
+    refused = edgekit("run", folder, "-p", "a", "--engine", "coreml", "--raw", *words)
+    assert refused.exit_code == 2 and "Core ML runs on macOS and iOS only" in refused.stderr
+
+
+def test_without_an_extra_one_format_is_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one line says so, and how to get the other."""
+    pytest.importorskip("coremltools")
+    for name in [n for n in sys.modules if n.startswith(("coreai.", "edgekit.export.formats.coreai"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "coreai", None)
+    words = ["export", checkpoint, "--target", "ios", "--lengths", "16", "-o"]
+    result = edgekit(*words, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("note: for coreml alone")]
+    assert line == (
+        "note: for coreml alone: format coreai needs the package coreai: "
+        "pip install 'edgekit[export,coreai]'; --min-os 27 exports for coreai"
+    )
+    assert entries(tmp_path / "out")["final"]["path"].endswith(".mlpackage")
+    said = json.loads(edgekit(*words, tmp_path / "again", "--json").stdout)
+    assert said["format"] == "coreml" and line == f"note: {said['notes'][-1]}"
+    # Asked for, it is an error.
+    assert edgekit(*words, tmp_path / "new", "--min-os", "27").exit_code == 2
+
+
+# --- what packages compute --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["float16", "float32"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import tree_sitter_swift
 from bundles import make_bundle
 
 from edgekit import targets
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import units
 from edgekit.targets import ios, ios_folder
@@ -45,17 +48,51 @@ def test_info_has_the_plan_of_every_tier(bundle: Path, monkeypatch: pytest.Monke
     assert "does not run: needs" in text and "| nothing |" in text
 
 
-@pytest.mark.parametrize("program_format", ["native", "coreml", "coreai"])
-def test_the_readme_of_a_bundle_has_swift_that_parses(bundle: Path, program_format: str) -> None:
-    facts = ios_folder.info(Bundle.open(bundle)) | {"format": program_format}
+@pytest.mark.parametrize("formats", [["native"], ["coreml"], ["coreai"], ["coreai", "coreml"]])
+def test_the_readme_has_swift_that_parses(bundle: Path, formats: list[str]) -> None:
+    each = [ios_folder.info(Bundle.open(bundle)) | {"format": name} for name in formats]
+    facts = each[0] if len(each) == 1 else {"bundles": [own | {"path": own["format"]} for own in each]}
     text = ios_folder.readme("some-model", facts)
     (code,) = re.findall(r"```swift\n(.*?)```", text, re.S)
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
     assert not parser.parse(code.encode()).root_node.has_error, code
     assert '"some-model"' in code and "session.generate(" in code
-    assert ("CoreMLPackages(" in code) == (program_format == "coreml")
-    assert ("YourPackageExecutor(" in code) == (program_format == "coreai")
-    assert ("the application's" in text) == (program_format == "coreai")
+    assert text.count("| device |") == len(formats)
+    runtimes = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
+    assert " or ".join(runtimes[name] for name in formats) + " computes the passes" in text
+    assert ("newest bundle" in text) == (len(formats) > 1)
+
+
+def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        shutil.copytree(bundle, tmp_path / "set" / name)
+    members = [
+        Member(name, name, {"ios": ios_version, "macos": "15"})
+        for name, ios_version in (("new", "27"), ("old", "18"))
+    ]
+    bundle_set.save(BundleSet(tuple(members)), tmp_path / "set")
+    targets.get("ios").finish(tmp_path / "set")
+    facts = json.loads((tmp_path / "set" / "Info.json").read_text())
+    assert [own["path"] for own in facts["bundles"]] == ["new", "old"]
+    assert facts["download_bytes"] == 2 * ios_folder.info(Bundle.open(bundle))["download_bytes"]
+    text = (tmp_path / "set" / "README.md").read_text()
+    assert text.startswith("# set\n") and "- `new`: format native" in text
+    bundles = bundle_set.load(tmp_path / "set")
+    assert bundles.members == tuple(members) and bundles.files.keys() == {"Info.json", "README.md"}
+    assert not (tmp_path / "set" / "new" / "README.md").exists()
+
+
+def test_both_formats_are_for_those_who_ask_for_none() -> None:
+    target = targets.get("ios")
+    assert target.formats_for() == ("coreml", "coreai")
+    for system, expected in (("18", "coreml"), ("26", "coreml"), ("26.4", "coreml"), ("27", "coreai")):
+        assert target.formats_for(minimum_os=system) == (expected,)
+    for name in target.formats:
+        assert target.formats_for(name) == (name,)
+    assert targets.get("host").formats_for() == ("native",)
+    with pytest.raises(targets.UnknownTarget, match="does not run format 'mlx'"):
+        target.formats_for("mlx")
+    assert target.together_bytes == ios.APP_BYTES - ios.REST_BYTES
 
 
 def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status
 from edgekit.tools.interrupts import Interrupts
-from edgekit.tools.text import size
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator, Prompt, Settings

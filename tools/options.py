@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edgekit.tools.failures import DEBUG
 from edgekit.tools.text import parse_size
+
+if TYPE_CHECKING:
+    from edgekit.runtime.bundle import Bundle
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +67,13 @@ def debug_option(command: F) -> F:
     return click.option(
         "--debug", is_flag=True, is_eager=True, expose_value=False, callback=remember, help="Show tracebacks."
     )(command)
+
+
+def chosen_from(given: str, bundle: Bundle) -> str:
+    """What to say of a bundle that was taken from those in folder `given`; empty if there was no choice."""
+    if bundle.path == Path(given):
+        return ""
+    return f"{given} has bundles for several formats; taking {bundle.path}"
 
 
 memory_option = click.option(

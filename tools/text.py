@@ -1,4 +1,4 @@
-"""Text that a terminal can show whatever a model or a file name holds, and sizes for people."""
+"""Text that a terminal can show whatever a model or a file name holds, and sizes as people type them."""
 
 from __future__ import annotations
 
@@ -37,17 +37,6 @@ def _picture(character: str) -> str:
     if category == "Zs" or character == _JOINER:  # wide spaces; the joiner that builds emoji
         return character
     return f"<U+{code:04X}>" if category in _WITHOUT_GLYPH or category == "Cc" else character
-
-
-def size(count: int | float) -> str:
-    """Bytes as people read them, in decimal units as storage is sold: `1.23 GB`."""
-    value, prefixes = float(count), ["", "k", "M", "G", "T"]
-    if value < 1000:
-        return f"{value:.0f} B"
-    while value >= 999.5 and len(prefixes) > 1:
-        value /= 1000
-        del prefixes[0]
-    return f"{value:.0f} {prefixes[0]}B" if value >= 999.5 else f"{value:.3g} {prefixes[0]}B"
 
 
 def parse_size(text: str) -> int:

@@ -9,8 +9,9 @@ from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import console
-from edgekit.tools.text import size, visible
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -32,8 +32,9 @@ PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
 #: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,
-#: runs) besides, returning their names; what it stores for float vectors. Without the rest, the format itself
-#: is right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
+#: runs) besides, returning their names; what it stores for float vectors; bytes of weights that it stores
+#: beside the runs; whether another format stores the same arrays. Without the rest, the format itself is
+#: right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
 #: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
 OPTIONAL: dict[str, Any] = {
     "WEIGHTS_FILE": "weights.safetensors",
@@ -43,6 +44,8 @@ OPTIONAL: dict[str, Any] = {
     "storable": lambda architecture, scheme, choices: choices,
     "write_files": lambda folder, config, choices, runs: [],
     "floats": lambda name, values: values,
+    "copied_bytes": lambda: 0,
+    "stores_like": lambda other: False,
     "fitted": None,
     "open_store": None,
     "layer_facts": None,

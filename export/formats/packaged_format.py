@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,23 @@ class PackagedBundle:
         minimum = {"ios": ios, "macos": self.system.versions[ios]}
         own = {"minimum_os": minimum, "precision": self.precision, "activations": self.activations}
         return {**own, **self.system.facts}
+
+    def copied_bytes(self) -> int:
+        """A tied table is in the head's packages besides."""
+        architecture = self.programs.architecture
+        if architecture.head is not None:
+            return 0
+        table = WeightSpec("table", architecture.embedding.shape, "head", ())
+        return sum(t.nbytes for t in self.specs("table", table, self.programs.choices["embedding"]))
+
+    def stores_like(self, other: Any) -> bool:
+        """Whether the packages of another format hold the same arrays."""
+        same = isinstance(other, PackagedBundle) and other.precision == self.precision
+        return same and other.programs.choices == self.programs.choices
+
+    def sharing(self, other: PackagedBundle) -> PackagedBundle:
+        """This format with the programs of one that stores alike, so that they are made once."""
+        return replace(self, programs=other.programs)
 
     def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
         """Where the runs go."""

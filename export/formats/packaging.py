@@ -32,6 +32,7 @@ from edgekit.export.programs import (
     self_conditioning_program,
 )
 from edgekit.export.quantize import Choice
+from edgekit.flashload.sizes import size
 
 PACKAGE_FOLDER = "packages"
 #: Rows of a package of the head: what the Neural Engine takes as one dimension.
@@ -193,8 +194,7 @@ def cut(
                 f"use --layers-per-chunk {fitting[-1]}" if fitting else "use fewer bits (--quant, --override)"
             )
             raise ExportError(
-                f"package {name} would have {nbytes / 1e9:.2f} GB, over the limit of "
-                f"{limit_bytes / 1e9:.2f} GB; {advice}"
+                f"package {name} would have {size(nbytes)}, over the limit of {size(limit_bytes)}; {advice}"
             )
         packages.append(Package(name, "layers", layers))
     packages.append(Package("final", "final"))

@@ -32,10 +32,10 @@ from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FlashWriter
 from edgekit.tools.bench import model_configs
 from edgekit.tools.console import Steps
-from edgekit.tools.text import size
 
 Stored = np.ndarray[Any, Any]
 #: Elements of a pool of random values, and the most that is cut from it at once.

@@ -18,12 +18,12 @@ from typing import Any
 import click
 import numpy as np
 
+from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.types import HeadRequest
 from edgekit.runtime.session import SessionOptions, open_session
 from edgekit.tools.options import Bytes
-from edgekit.tools.text import size
 
 
 def measure(

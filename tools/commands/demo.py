@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.console import command_line, table
 from edgekit.tools.failures import INTERRUPTED, Failure
 from edgekit.tools.options import Bytes, debug_option
-from edgekit.tools.text import size, visible
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator

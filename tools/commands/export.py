@@ -7,16 +7,17 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit import targets
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, command_line, grouped, note, on_terminal, table
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.options import debug_option, json_option
-from edgekit.tools.text import size
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
@@ -52,7 +53,11 @@ _MOST_NOTES = 6
     metavar="DIR",
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
 )
-@click.option("--min-os", help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: 18.")
+@click.option(
+    "--min-os",
+    help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: a bundle for 18 and one for 27 "
+    "where both fit into an app, for 18 alone otherwise.",
+)
 @click.option(
     "--lengths",
     metavar="N,N...",
@@ -90,9 +95,9 @@ def command(
     edgekit: tiny-gemma, tiny-llada. Memory holds a few tensors at a time, whatever the size of the model.
     """
     chosen = targets.get(target)
-    program_format = chosen.format(format_, min_os)
-    if format_ is None and program_format == "native":
-        program_format = _usable_format(chosen)
+    names = chosen.formats_for(format_, min_os)
+    if format_ is None and names == ("native",):
+        names = (_usable_format(chosen),)
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
     if as_json or not on_terminal(sys.stderr):
@@ -101,6 +106,7 @@ def command(
     name = _name(model)
     preset = chosen.preset if quant is None else quant
     folder = output or Path(f"{name}-{target}-{preset}")
+    alone = ""
     try:
         with warnings.catch_warnings():
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
@@ -109,8 +115,9 @@ def command(
             with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.checkpoint.hub import resolve
                 from edgekit.export.formats.packaging import Packaging, parse_lengths
-                from edgekit.export.pipeline import ExportOptions, export
+                from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
+                from edgekit.export.several import plan_together, write_together
 
                 given = None if lengths is None else parse_lengths(lengths)
                 cut = (given, max_positions, layers_per_chunk, min_os)
@@ -119,19 +126,30 @@ def command(
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
             path = resolve(model)  # outside of Steps: a download has bars of its own
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                steps.note(f"exporting {model} to {folder} ({program_format}, {preset})")
-                options = ExportOptions(
-                    program_format, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                    precision=precision, packaging=packaging, activations=activations,
-                )  # fmt: skip
-                result = export(path, folder, options, steps)
+                each = [
+                    ExportOptions(
+                        own, target, scheme, source=name, resume=resume, overwrite=overwrite,
+                        precision=precision, packaging=packaging, activations=activations,
+                    )
+                    for own in names
+                ]  # fmt: skip
+                plans, why = plan_together(path, each, chosen.together_bytes)
+                written = " and ".join(plan.options.format for plan in plans)
+                steps.note(f"exporting {model} to {folder} ({written}, {preset})")
+                if why:
+                    alone = f"for {written} alone: {why}; {_instead(chosen, names[1:])}"
+                    steps.note(f"note: {alone}")
+                if len(plans) > 1:
+                    results = write_together(plans, folder, steps)
+                else:
+                    results = [write(plans[0], folder, steps)]
                 chosen.finish(folder)
     except KeyboardInterrupt:
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
     if as_json:
-        click.echo(json.dumps(_as_dict(result)))
+        click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
-        _show(result, target, time.monotonic() - started)
+        _show(folder, results, target, time.monotonic() - started)
 
 
 def _usable_format(target: targets.Target) -> str:
@@ -151,28 +169,43 @@ def _name(model: str) -> str:
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
 
 
-def _as_dict(result: ExportResult) -> dict[str, Any]:
-    return {
-        "bundle": str(result.path),
-        "weights_bytes": result.weights_bytes,
-        "quantization": result.report.as_dict(),
-        "notes": list(result.notes),
-    }
+def _instead(target: targets.Target, formats: Sequence[str]) -> str:
+    """How to export for formats that were left out."""
+    ways = [f"--min-os {target.since[f]}" if f in target.since else f"--format {f}" for f in formats]
+    return f"{' or '.join(ways)} exports for {' or '.join(formats)}"
 
 
-def _show(result: ExportResult, target: str, seconds: float) -> None:
-    lines = grouped(result.notes)
+def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[str, Any]:
+    """One object per bundle, and one around them where they are several."""
+    each = [
+        {
+            "bundle": str(result.path),
+            "format": result.format,
+            "weights_bytes": result.weights_bytes,
+            "quantization": result.report.as_dict(),
+            "notes": [*result.notes, *([alone] if alone else [])],
+        }
+        for result in results
+    ]
+    return {"bundle": str(folder), "bundles": each} if len(each) > 1 else each[0]
+
+
+def _show(folder: Path, results: Sequence[ExportResult], target: str, seconds: float) -> None:
+    first = results[0]  # all have the same codes
+    lines = grouped(dict.fromkeys(line for result in results for line in result.notes))
     for line in lines[:_MOST_NOTES]:
         note(f"note: {line}")
     if len(lines) > _MOST_NOTES:
-        note(f"note: {len(lines) - _MOST_NOTES} more; {command_line('inspect', result.path)} shows all")
-    show_quantization(result.report.as_dict())
+        note(f"note: {len(lines) - _MOST_NOTES} more; {command_line('inspect', first.path)} shows all")
+    show_quantization(first.report.as_dict())
     note(f"done in {seconds:.1f} s")
-    click.echo(f"\n{result.path}  {size(result.weights_bytes)} of weights")
+    click.echo()
+    for result in results:
+        click.echo(f"{result.path}  {size(result.weights_bytes)} of weights")
     if target == "ios":
-        click.echo(f"next: {command_line('verify', result.path)}; its README.md says how an app uses it")
+        click.echo(f"next: {command_line('verify', folder)}; its README.md says how an app uses it")
     else:
-        click.echo(f"next: {command_line('run', result.path, '-p', 'Hello', '--watch')}")
+        click.echo(f"next: {command_line('run', folder, '-p', 'Hello', '--watch')}")
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
-from edgekit.tools.console import grouped, table
-from edgekit.tools.options import bundle_argument, debug_option, json_option, memory_option
-from edgekit.tools.text import size, visible
+from edgekit.tools.console import grouped, note, table
+from edgekit.tools.options import bundle_argument, chosen_from, debug_option, json_option, memory_option
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan
@@ -30,7 +31,8 @@ REPORT_FILE = "quantization.json"
 @json_option
 @debug_option
 def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json: bool) -> None:
-    """Show model, sizes, quantization, programs, layers and origin of BUNDLE.
+    """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
+    that `run` takes.
 
     With --memory also what would stay in memory and what would be streamed in every denoising step. Reads
     headers only; `edgekit verify` checks the data.
@@ -38,6 +40,9 @@ def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json:
     from edgekit.runtime.bundle import Bundle
 
     opened = Bundle.open(bundle)
+    taken = chosen_from(bundle, opened)
+    if taken and not as_json:
+        note(taken)
     with opened.open_weights() as file:
         found = _facts(opened, file)
         if memory is not None:

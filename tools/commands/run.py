@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.tools.console import note, on_terminal
-from edgekit.tools.options import Assignment, Bytes, bundle_argument, debug_option, json_option, memory_option
+from edgekit.tools.options import (
+    Assignment,
+    Bytes,
+    bundle_argument,
+    chosen_from,
+    debug_option,
+    json_option,
+    memory_option,
+)
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator, Settings
@@ -62,7 +70,8 @@ def command(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Generate text from BUNDLE, a folder that `edgekit export` wrote.
+    """Generate text from BUNDLE, a folder that `edgekit export` wrote. Where it has bundles for several
+    formats, the newest that this system runs is taken.
 
     The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
     that do not fit are read from disk in every denoising step.
@@ -87,6 +96,9 @@ def command(
         written = generator.bundle.manifest.programs.get("format")
         if threads is not None and written not in ENGINES_WITH_THREADS:
             note(f"note: --threads has no effect: {written} decides about threads itself")
+        taken = chosen_from(bundle, generator.bundle)
+        if taken and not as_json:
+            note(taken)
         display = display_for(generator, settings, watch=watch, quiet=as_json)
         result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
         plan = plan_as_dict(generator)
@@ -94,6 +106,7 @@ def command(
         click.echo(
             json.dumps(
                 {
+                    "bundle": str(generator.bundle.path),
                     "text": result.text,
                     "token_ids": result.ids,
                     "statistics": result.statistics(),

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.flashload import bundle_set
+from edgekit.flashload.errors import BundleError, EdgekitError, OpenFailed
+from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED
 from edgekit.tools.options import bundle_argument, debug_option, json_option
-from edgekit.tools.text import size, visible
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import Manifest
@@ -45,7 +48,7 @@ class Item:
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> None:
-    """Check every byte of BUNDLE against its checksums.
+    """Check every byte of BUNDLE against its checksums, and of every bundle where it has several.
 
     Each run of the flash file against its xxh3-64, the whole flash file and every other file against their
     SHA-256; of packages also that they have the functions that the manifest declares. Prints what is damaged;
@@ -54,7 +57,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
     path = Path(bundle)
     with Steps("opening", quiet=as_json) as steps:
         notes: list[str] = []
-        items = list(_check(path, steps, notes, evaluate))
+        items = list((_check_set if bundle_set.is_set(path) else _check)(path, steps, notes, evaluate))
         surplus = _surplus(path, {i.name for i in items})
     damaged = [i for i in items if i.damage]
     if as_json:
@@ -82,12 +85,35 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         ctx.exit(DAMAGED)
 
 
+def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterator[Item]:
+    """Every item of a set, those of its bundles under their paths."""
+    try:
+        bundles = bundle_set.load(path)
+    except EdgekitError as error:
+        # It names the bundles: without it nothing else can be checked.
+        yield Item(bundle_set.SET_NAME, 0, str(error))
+        return
+    yield Item(bundle_set.SET_NAME, (path / bundle_set.SET_NAME).stat().st_size)
+    manifests = {f"{member.path}/{MANIFEST_NAME}" for member in bundles.members}
+    for name, entry in bundles.files.items():
+        damage = _file_damage(path / name, entry.size, entry.sha256, steps)
+        if damage or name not in manifests:  # which the bundles count themselves
+            yield Item(name, entry.size, damage)
+    for member in bundles.members:
+        own: list[str] = []
+        try:
+            for item in _check(path / member.path, steps, own, evaluate):
+                yield replace(item, name=f"{member.path}/{item.name}")
+        except OpenFailed as error:
+            yield Item(member.path, 0, str(error))
+        notes += [f"{member.path}: {line}" for line in own]
+
+
 def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterator[Item]:
     """Every item of the bundle; what could not be checked is added to `notes`. Raises EdgekitError when there
     is no bundle at `path`.
     """
-    from edgekit.flashload.errors import OpenFailed
-    from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry
+    from edgekit.flashload.manifest import FileEntry
     from edgekit.runtime.bundle import Bundle
 
     try:

@@ -19,6 +19,10 @@ void check_folder(const std::string &folder) {
     fail(EK_OPEN_FAILED, folder, ": is a file; give the folder of a bundle");
   }
   if (std::filesystem::is_directory(path, error) && !std::filesystem::exists(path / "edgekit.json", error)) {
+    if (std::filesystem::exists(path / "bundles.json", error)) {
+      fail(EK_UNSUPPORTED_BUNDLE, folder,
+           ": has bundles for several formats, none of them for the native engine; export with --format native");
+    }
     fail(EK_OPEN_FAILED, folder,
          ": has no edgekit.json: not a bundle, or an unfinished export, which --resume continues");
   }

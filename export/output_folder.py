@@ -1,0 +1,140 @@
+"""The folder that an export writes to: what is there already, and making room for what comes.
+
+Nothing is removed but what exports have written: files that a manifest lists, and what an export leaves
+behind when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgekit.export.bundle_files import WEIGHTS_FILE
+from edgekit.export.errors import ExportError
+from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
+from edgekit.export.formats.packaging import PACKAGE_FOLDER
+from edgekit.flashload import bundle_set
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import MalformedFile
+
+
+@dataclass(frozen=True)
+class Found:
+    """An earlier export: a set of bundles (`several`) or one, whole or unfinished."""
+
+    several: bool
+    whole: bool
+
+
+def report_journal(weights: Path) -> Path:
+    """Where reports on finished runs wait for the export to finish."""
+    return weights.with_name(weights.name + ".report")
+
+
+def claim(
+    output: Path, weights: str, *, resume: bool, overwrite: bool, members: Sequence[str] = ()
+) -> Found | None:
+    """Make the folder ours for one bundle, or for one in each of its folders `members`, with weights in files
+    of that name. Returns what was found and is to go on.
+
+    Raises:
+        ExportError: why it cannot be ours.
+    """
+    found = find(output, weights)
+    if found is not None:
+        if not (resume or overwrite):
+            what = "bundles" if found.several else "a bundle"
+            state = (
+                f"already holds {what}; --overwrite replaces {'them' if found.several else 'it'}"
+                if found.whole
+                else "holds an unfinished export; --resume continues it, --overwrite starts again"
+            )
+            raise ExportError(f"{output}: {state}")
+        if resume and found.several != bool(members):
+            held, advice = (
+                ("bundles for several formats", "leave --format and --min-os out to go on with them")
+                if found.several
+                else ("one bundle", "say which with --format or --min-os to go on with it")
+            )
+            raise ExportError(f"{output}: holds {held}; {advice}, or start again with --overwrite")
+        for member in members:
+            find(output / member, weights)
+        if overwrite:
+            _clear_set(output) if found.several else _clear_bundle(output, weights)
+            if not members:
+                (output / bundle_set.PARTIAL_NAME).unlink(missing_ok=True)
+            found = None
+    output.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def find(output: Path, weights: str) -> Found | None:
+    """What an earlier export has left in a folder; None if it is empty or not there.
+
+    Raises:
+        ExportError: the folder holds other things, or is none.
+    """
+    if output.exists() and not output.is_dir():
+        raise ExportError(f"{output}: is a file; give a folder")
+    if not output.exists() or not any(output.iterdir()):
+        return None
+    if (output / manifests.MANIFEST_NAME).exists():
+        return Found(several=False, whole=True)
+    for name, whole in ((bundle_set.SET_NAME, True), (bundle_set.PARTIAL_NAME, False)):
+        if (output / name).exists():
+            return Found(several=True, whole=whole)
+    # Weights alone are no sign of an export: a checkpoint may have a file of that name.
+    if any(path.exists() for path in _leftovers(output / weights)):
+        return Found(several=False, whole=False)
+    raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
+
+
+def _leftovers(weights: Path) -> list[Path]:
+    """What stands beside the weights until an export is finished."""
+    journals = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
+    return [*journals, report_journal(weights), weights.parent / PACKAGE_JOURNAL]
+
+
+def _clear_bundle(folder: Path, weights: str) -> None:
+    listed = [weights]
+    manifest = folder / manifests.MANIFEST_NAME
+    if manifest.exists():
+        earlier = manifests.load(folder)
+        listed += [earlier.weights.file, *earlier.files]
+        # The manifest goes first: from here on the folder is not a bundle until a new one is complete.
+        manifest.unlink()
+    _remove(folder, listed)
+    shutil.rmtree(folder / PACKAGE_FOLDER, ignore_errors=True)
+    for path in _leftovers(folder / weights):
+        path.unlink(missing_ok=True)
+
+
+def _clear_set(output: Path) -> None:
+    """Leaves the name of an unfinished set, so that the folder stays ours."""
+    whole, partial = output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME
+    try:
+        earlier = bundle_set.load(output, whole.name if whole.exists() else partial.name)
+    except MalformedFile as error:
+        raise ExportError(f"{error}; --overwrite needs it to know what to replace") from None
+    if whole.exists():
+        os.replace(whole, partial)
+    for member in earlier.members:
+        if (output / member.path).is_dir():
+            _clear_bundle(output / member.path, WEIGHTS_FILE)
+    _remove(output, [*earlier.files, *(f"{m.path}/{manifests.MANIFEST_NAME}" for m in earlier.members)])
+
+
+def _remove(folder: Path, names: Sequence[str]) -> None:
+    """Remove files below a folder, and the folders that are empty then."""
+    inside = folder.resolve()
+    for name in names:
+        path = folder / name
+        if not path.parent.resolve().is_relative_to(inside):
+            continue  # behind a link: somebody else's
+        path.unlink(missing_ok=True)
+        for parent in path.relative_to(folder).parents[:-1]:
+            if (folder / parent).is_dir() and not any((folder / parent).iterdir()):
+                (folder / parent).rmdir()

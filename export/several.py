@@ -1,0 +1,117 @@
+"""One model in several formats: a bundle for each in a folder of its own, and bundles.json beside them.
+
+bundles.json is written last. Until then the folder holds an unfinished set under another name of that file,
+see `edgekit.flashload.bundle_set`, which `resume` continues: bundles that are whole stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgekit.export import formats
+from edgekit.export.errors import ExportError
+from edgekit.export.output_folder import claim
+from edgekit.export.pipeline import (
+    ExportOptions,
+    ExportPlan,
+    ExportResult,
+    Progress,
+    finished,
+    plan_export,
+    write,
+    write_each,
+)
+from edgekit.flashload import bundle_set
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.bundle_set import BundleSet, Member
+from edgekit.flashload.errors import EdgekitError, ResumeMismatch
+from edgekit.flashload.sizes import size
+
+
+def plan_together(
+    model: Path, each: Sequence[ExportOptions], limit_bytes: int
+) -> tuple[list[ExportPlan], str]:
+    """The plans of an export in several formats whose weights stay below `limit_bytes` together. Where they
+    do not, or one of the formats cannot have the model, the plan of the first alone, and why. One format has
+    no limit.
+
+    Raises:
+        EdgekitError: what is wrong with the checkpoint, or the first format cannot have it.
+    """
+    plans = [plan_export(model, each[0])]
+    for options in each[1:]:
+        try:
+            plans.append(_sharing(plan_export(model, options), plans[0]))
+        except EdgekitError as error:
+            return plans[:1], str(error)
+    total = sum(plan.weights_bytes for plan in plans)
+    if len(plans) > 1 and total >= limit_bytes:
+        names = " and ".join(options.format for options in each)
+        why = f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
+        return plans[:1], why
+    return plans, ""
+
+
+def _sharing(plan: ExportPlan, first: ExportPlan) -> ExportPlan:
+    """The plan, with the programs of the first where they are the same."""
+    return replace(plan, format=plan.format.sharing(first.format)) if plan.alike(first) else plan
+
+
+def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress) -> list[ExportResult]:
+    """Do what is planned, each in the folder of `output` that is named after its format. All plans have the
+    same options but for formats.
+
+    Raises:
+        EdgekitError: as `pipeline.export` does.
+    """
+    options, weights = plans[0].options, plans[0].weights_file
+    members = sorted((_member(plan) for plan in plans), key=_age, reverse=True)
+    found = claim(
+        output, weights, resume=options.resume, overwrite=options.overwrite, members=[m.path for m in members]
+    )
+    if found is not None and found.whole:
+        _reopen(plans, output)
+    bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
+    # What was to be overwritten is gone.
+    each = [replace(plan, options=replace(plan.options, overwrite=False)) for plan in plans]
+    outputs = [output / plan.options.format for plan in each]
+    if all(plan.alike(each[0]) for plan in each[1:]):
+        results = write_each(each, outputs, progress)
+    else:
+        results = [write(plan, folder, progress) for plan, folder in zip(each, outputs, strict=True)]
+    files = [f"{m.path}/{manifests.MANIFEST_NAME}" for m in members]
+    entries = {name: manifests.file_entry(output / name) for name in files}
+    bundle_set.save(BundleSet(tuple(members), entries), output)
+    (output / bundle_set.PARTIAL_NAME).unlink()
+    return results
+
+
+def _reopen(plans: Sequence[ExportPlan], output: Path) -> None:
+    """Let a whole set be an unfinished one, unless a bundle of it is of another export.
+
+    Raises:
+        ResumeMismatch: it is.
+    """
+    for plan in plans:
+        folder = output / plan.options.format
+        if (folder / manifests.MANIFEST_NAME).exists() and finished(plan, folder) is None:
+            raise ResumeMismatch(
+                f"{folder}: belongs to another export (other model, preset, lengths or version); "
+                "resume with the same options, or start again with --overwrite"
+            )
+    os.replace(output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME)
+
+
+def _member(plan: ExportPlan) -> Member:
+    name = plan.options.format
+    minimum = formats.optional(plan.format, "facts")().get("minimum_os")
+    if minimum is None:
+        raise ExportError(f"format {name} runs on every system; it is exported by itself")
+    return Member(name, name, minimum)
+
+
+def _age(member: Member) -> tuple[int, ...]:
+    return bundle_set.version(member.minimum_os["ios"])

@@ -1,0 +1,146 @@
+"""bundles.json: what it says, what is refused, and which bundle a system takes."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import BundleSet, Member
+from edgekit.flashload.errors import BundleError, MalformedFile, OpenFailed, UnsupportedVersion
+from edgekit.flashload.manifest import FileEntry
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle_choice import choose
+from edgekit.runtime.errors import UnsupportedBundle
+
+NEW = Member("coreai", "coreai", {"ios": "27", "macos": "27"})
+OLD = Member("coreml", "coreml", {"ios": "18", "macos": "15.4"})
+SET = BundleSet((NEW, OLD), {"README.md": FileEntry(3, "ab" * 32)})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    bundle_set.save(SET, tmp_path)
+    return tmp_path
+
+
+def test_what_is_written_is_read(folder: Path) -> None:
+    assert bundle_set.load(folder) == SET and bundle_set.is_set(folder)
+    # A reader of another language relies on these names.
+    assert json.loads((folder / "bundles.json").read_text()) == {
+        "schema_version": 1,
+        "bundles": [
+            {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}},
+            {"path": "coreml", "format": "coreml", "minimum_os": {"ios": "18", "macos": "15.4"}},
+        ],
+        "files": {"README.md": {"size": 3, "sha256": "ab" * 32}},
+    }
+
+
+def test_a_folder_with_a_manifest_is_one_bundle(folder: Path) -> None:
+    (folder / "edgekit.json").write_text("{}")
+    assert not bundle_set.is_set(folder) and choose(folder) == folder
+
+
+def changed(*keys: Any, to: Any) -> bytes:
+    table: Any = json.loads(
+        json.dumps(
+            {
+                "schema_version": 1,
+                "bundles": [vars(NEW), vars(OLD)],
+                "files": {"README.md": vars(SET.files["README.md"])},
+            }
+        )
+    )
+    at = table
+    for key in keys[:-1]:
+        at = at[key]
+    if to is None:
+        del at[keys[-1]]
+    else:
+        at[keys[-1]] = to
+    return json.dumps(table).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "said"),
+    [
+        (b"", MalformedFile, "not valid JSON"),
+        (b"[]", MalformedFile, "has no schema_version"),
+        (b'{"schema_version": 1, "schema_version": 1}', MalformedFile, "appears twice"),
+        (changed("schema_version", to=2), UnsupportedVersion, "schema version 2, this edgekit reads 1"),
+        (changed("schema_version", to=True), UnsupportedVersion, "True"),
+        (changed("bundles", to=[]), MalformedFile, "lists no bundles"),
+        (changed("bundles", to={}), MalformedFile, "bundles of the file is '{}'"),
+        (changed("bundles", to=["coreml"]), MalformedFile, "'coreml' is no bundle"),
+        (changed("bundles", 1, to=vars(NEW)), MalformedFile, "two bundles have the same path"),
+        (changed("bundles", 1, "format", to="coreai"), MalformedFile, "the same format"),
+        (changed("bundles", to=[vars(OLD), vars(NEW)]), MalformedFile, "newer systems must come before"),
+        (changed("bundles", 0, "path", to=None), MalformedFile, "must have exactly path, format, minimum_os"),
+        (
+            changed("bundles", 0, "path", to="../other"),
+            MalformedFile,
+            "'../other' is not a plain",
+        ),
+        (changed("bundles", 0, "path", to="/tmp"), MalformedFile, "'/tmp' is not a plain relative path"),
+        (changed("bundles", 0, "size", to=5), MalformedFile, "size"),
+        (changed("bundles", 0, "format", to=7), MalformedFile, "format of a bundle is '7'"),
+        (changed("bundles", 0, "minimum_os", to={"ios": "27"}), MalformedFile, "exactly ios, macos"),
+        (changed("bundles", 0, "minimum_os", "macos", to="27.x"), MalformedFile, "'27.x' is no version"),
+        (changed("bundles", 0, "minimum_os", "ios", to=27), MalformedFile, "is '27'"),
+        (changed("bundles", 0, "minimum_os", "ios", to=""), MalformedFile, "'' is no version"),
+        (changed("files", "README.md", "size", to=-1), MalformedFile, "bad size"),
+        (changed("files", "../x", to={"size": 1, "sha256": "ab" * 32}), MalformedFile, "inside the bundle"),
+    ],
+)
+def test_a_damaged_file_is_one_line(folder: Path, data: bytes, kind: type[BundleError], said: str) -> None:
+    (folder / "bundles.json").write_bytes(data)
+    for read in (bundle_set.load, choose, Bundle.open):
+        with pytest.raises(kind) as caught:
+            read(folder)
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(str(folder / "bundles.json")) and said in line
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    order = ["9", "15", "15.4", "15.10", "26", "26.0.1"]
+    assert sorted(reversed(order), key=bundle_set.version) == order
+
+
+@pytest.mark.parametrize(
+    ("system", "engine", "taken"),
+    [
+        ("", None, "coreai"),  # not macOS
+        ("27", None, "coreai"),
+        ("27.1", None, "coreai"),
+        ("26.4", None, "coreml"),
+        ("15.10", None, "coreml"),
+        ("", "coreml", "coreml"),
+        ("27.1", "coreml", "coreml"),
+        ("26.4", "coreai", "coreai"),  # who insists may know better
+    ],
+)
+def test_the_newest_bundle_that_runs_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, system: str, engine: str | None, taken: str
+) -> None:
+    monkeypatch.setattr(platform, "mac_ver", lambda: (system, ("", "", ""), ""))
+    assert choose(folder, engine) == folder / taken
+
+
+def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), ""))
+    with pytest.raises(UnsupportedBundle, match="are for macOS 15.4 and later, this is macOS 15.3"):
+        choose(folder)
+    with pytest.raises(
+        UnsupportedBundle, match="holds bundles for coreai and coreml, not for native; .*--format native"
+    ):
+        choose(folder, "native")
+
+
+def test_a_bundle_that_is_not_there_is_told(folder: Path) -> None:
+    with pytest.raises(OpenFailed, match="coreai: cannot open"):
+        Bundle.open(folder)
