@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.errors import EdgekitError, MalformedFile
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,10 @@ def _clear_bundle(folder: Path, weights: str) -> None:
     listed = [weights]
     manifest = folder / manifests.MANIFEST_NAME
     if manifest.exists():
-        earlier = manifests.load(folder)
-        listed += [earlier.weights.file, *earlier.files]
+        # One that is damaged or of a newer version is replaced too; what it listed cannot be known then.
+        with suppress(EdgekitError):
+            earlier = manifests.load(folder)
+            listed += [earlier.weights.file, *earlier.files]
         # The manifest goes first: from here on the folder is not a bundle until a new one is complete.
         manifest.unlink()
     _remove(folder, listed)

@@ -51,6 +51,7 @@ from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
@@ -279,12 +280,19 @@ def _complete(
 
 
 def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
-    """The result of an export that is already complete; its journal of reports is gone."""
+    """The result of an export that is already complete; its journal of reports is gone.
+
+    Raises:
+        ResumeMismatch: what is complete is another export's.
+    """
     if not (output / manifests.MANIFEST_NAME).exists():
         return None
     manifest = manifests.load(output)
     if manifest.provenance.get("tag") != plan.tag:
-        return None  # the writer says what is in the way
+        raise ResumeMismatch(
+            f"{output}: holds the bundle of another export (other model, format, preset or version); "
+            "give another folder, or replace it with --overwrite"
+        )
     rows = json.loads((output / REPORT_FILE).read_text(encoding="utf-8"))
     tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)

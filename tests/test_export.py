@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -228,7 +229,14 @@ def test_existing_folders_are_not_overwritten(tmp_path: Path) -> None:
             export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
         int8 = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), overwrite=True)
         export(tmp_path / "checkpoint", tmp_path / "out", int8)
-    assert manifests.load(tmp_path / "out").quantization["preset"] == "int8"
+        before = digests(tmp_path / "out")
+        with pytest.raises(ResumeMismatch, match="holds the bundle of another export"):
+            export(tmp_path / "checkpoint", tmp_path / "out", replace(OPTIONS, resume=True))
+        assert digests(tmp_path / "out") == before
+        assert manifests.load(tmp_path / "out").quantization["preset"] == "int8"
+        (tmp_path / "out" / "edgekit.json").write_text("{")
+        export(tmp_path / "checkpoint", tmp_path / "out", int8)
+        assert digests(tmp_path / "out") == before
     assert (tmp_path / "notes" / "diary.txt").read_text() == "keep"
 
 

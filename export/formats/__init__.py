@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import platform
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings a format's packages, where it is not `export`.
 _EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml", "coreai": "export,coreai"}
-#: What the packages of formats can be installed on, where that is not every system.
+_APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
+#: The systems and machines that a format's packages exist for, where that is not all of them.
 _SYSTEMS = {
-    "mlx": "macOS and Linux",
-    "coreai": "macOS 26 on Apple silicon, and Linux on x86-64 with glibc 2.34",
+    "mlx": ((_APPLE, _X86, _ARM), "Apple silicon and Linux"),
+    "coreai": ((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
 }
 #: Formats whose weights are in packages: their `variant` takes a `Packaging` and activations besides.
 PACKAGED = ("coreml", "coreai")
@@ -74,12 +76,14 @@ def load(
         if (error.name or "").startswith("edgekit"):
             raise
         package, extra = (error.name or name).partition(".")[0], _EXTRAS.get(name, "export")
-        if isinstance(error, ModuleNotFoundError):
-            why = f"needs the package {package}: pip install 'edgekit[{extra}]'"
-        else:
+        systems, named = _SYSTEMS.get(name, ((), ""))
+        if not isinstance(error, ModuleNotFoundError):
             why = f"cannot load the package {package}: {one_line(error)}"
-        where = f" (it is for {_SYSTEMS[name]})" if name in _SYSTEMS else ""
-        raise ExportError(f"format {name} {why}{where}") from error
+        elif systems and (platform.system(), platform.machine()) not in systems:
+            why = f"needs the package {package}, which there is for {named} only"
+        else:
+            why = f"needs the package {package}: pip install 'edgekit[{extra}]'"
+        raise ExportError(f"format {name} {why}") from error
     finally:
         logging.disable(quiet)
     if packaging is not None and name not in PACKAGED:
