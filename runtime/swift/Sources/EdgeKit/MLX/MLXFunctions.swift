@@ -6,7 +6,18 @@
   /// Runs function files through mlx-c. Inputs are copied into arrays of MLX's, and every call is evaluated before it
   /// returns: nothing refers to the weights afterwards.
   public final class MLXFunctions: FunctionRunner {
-    public enum Device: Sendable { case gpu, cpu }
+    public enum Device: Sendable {
+      case gpu, cpu
+
+      /// The GPU of Apple's systems, the processor elsewhere.
+      public static var standard: Device {
+        #if canImport(Darwin)
+          .gpu
+        #else
+          .cpu
+        #endif
+      }
+    }
 
     /// MLX's default stream takes the work of one thread at a time.
     private static let busy = NSLock()
@@ -16,7 +27,7 @@
     private var functions: [String: mlx_imported_function] = [:]
 
     /// Throws `unsupportedBundle` when the bundle is not MLX's.
-    public init(bundle: Bundle, device: Device = .gpu) throws(EdgeKitError) {
+    public init(bundle: Bundle, device: Device = .standard) throws(EdgeKitError) {
       guard case .mlx = bundle.manifest.programs else {
         throw .unsupportedBundle("\(bundle.path): was exported for \(bundle.manifest.programs.format), not for mlx")
       }

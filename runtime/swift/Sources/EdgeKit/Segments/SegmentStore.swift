@@ -23,14 +23,14 @@ final class SegmentStore<Opened: Sendable> {
   /// `units` in execution order; `passes`: for each kind of pass, the units it uses, in order. `open` is also called on
   /// the thread that opens ahead. Throws `budgetExceeded`, and what opening the units that stay open throws.
   init(
-    units: [ResidencyUnit], passes: [Pass: [String]], weightBytes: UInt64?,
+    units: [ResidencyUnit], passes: [Pass: [String]], limits: WeightLimits, lookedUpBytes: UInt64,
     open: @escaping @Sendable (String) throws(EdgeKitError) -> Opened, close: @escaping @Sendable (Opened) -> Void
   ) throws(EdgeKitError) {
     self.units = units
     self.passes = passes
     self.open = open
     self.close = close
-    plan = try ResidencyPlan(units, weightBytes: weightBytes)
+    plan = try ResidencyPlan(units, limits, lookedUpBytes: lookedUpBytes)
     makeAhead()
     do throws(EdgeKitError) {
       for unit in units where plan.pinned.contains(unit.name) { pinned[unit.name] = try open(unit.name) }
