@@ -171,9 +171,7 @@ final class SegmentGenerationTests: XCTestCase {
   ) async throws -> Session {
     let bundle = try EdgeKit.Bundle(path: expected.bundle)
     return try await Session(bundle: bundle) {
-      let isMLX = bundle.manifest.programs.format == "mlx"
-      let executor: SegmentExecutor = isMLX ? .functions(replay) : .packages(replay)
-      let segments = try Segments(bundle, executor, pressure) { _ in limits }
+      let segments = try Segments(bundle, executor(bundle, replay), pressure) { _ in limits }
       opened.segments = segments
       return segments
     }
@@ -238,6 +236,26 @@ final class SegmentGenerationTests: XCTestCase {
     }
   }
 
+  /// At every kind of call, also among experts of which some stay and others do not.
+  func testMemoryPressureAtAnyCallLeavesTheTokens() async throws {
+    for (name, expected) in try segmentGenerations() where name.contains("gemma") {
+      let recording = try Recording(name)
+      let total = recording.calls.count
+      let begin = try XCTUnwrap((total / 2..<total).first { recording.calls[$0].begins == "denoise" })
+      let end = (begin + 1..<total).first { recording.calls[$0].begins != nil } ?? total
+      let bundle = try EdgeKit.Bundle(path: expected.bundle)
+      let all = try Segments(bundle, executor(bundle, Replay(recording)), nil) { _ in WeightLimits() }.residency.pinned
+      for place in stride(from: begin, to: end, by: max(1, (end - begin) / 12)) {
+        let (replay, pressure) = (Replay(recording), ManualMemoryPressure())
+        let session = try await open(expected, replay, limits: WeightLimits(residentBytes: all / 2), pressure)
+        replay.beforeCall(place + 1) { pressure.send(place % 2 == 0 ? .critical : .warning) }
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, "\(name) \(place)")
+        XCTAssertEqual(replay.unused, [], name)
+      }
+    }
+  }
+
   func testCancellingOverSegmentsStopsAtAStepBoundary() async throws {
     for (name, expected) in try segmentGenerations() {
       let recording = try Recording(name)
@@ -291,6 +309,10 @@ final class SegmentGenerationTests: XCTestCase {
       XCTAssertTrue(text.contains("native"), text)
     }
   }
+}
+
+private func executor(_ bundle: EdgeKit.Bundle, _ replay: Replay) -> SegmentExecutor {
+  bundle.manifest.programs.format == "mlx" ? .functions(replay) : .packages(replay)
 }
 
 /// Segments as a test sees them from their session's thread, between two calls.

@@ -134,11 +134,12 @@ final class MLXBackend: SegmentBackend {
     let chosen = index.integers
     let values = x.floats
     var parts = [Float](repeating: 0, count: rows * k * hidden)
-    let pinned = layer.experts.indices.filter { store.isPinned(layer.experts[$0]) }
-    let streamed = layer.experts.indices.filter { !store.isPinned(layer.experts[$0]) }
-    for number in pinned + streamed {
-      let places = chosen.indices.filter { chosen[$0] == number }
-      try store.use(layer.experts[number]) { (weights: Weights) throws -> Void in
+    let numbers = Dictionary(layer.experts.enumerated().map { ($0.element, $0.offset) }) { $1 }
+    var left = layer.experts
+    while !left.isEmpty {
+      try store.use(anyOf: left) { (name: String, weights: Weights) throws -> Void in
+        left.removeAll { $0 == name }
+        let places = chosen.indices.filter { chosen[$0] == numbers[name] }
         if places.isEmpty { return }
         var own: [Float] = []
         for place in places {
