@@ -9,8 +9,8 @@ enum SegmentExecutor {
     #if canImport(CoreML)
       found.insert("coreml")
     #endif
-    #if canImport(CoreAI) && (os(iOS) || os(macOS)) && arch(arm64)
-      if #available(iOS 27, macOS 27, *) { found.insert("coreai") }
+    #if canImport(CoreAI) && !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
+      if #available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *) { found.insert("coreai") }
     #endif
     #if canImport(Cmlx)
       found.insert("mlx")
@@ -21,19 +21,17 @@ enum SegmentExecutor {
   /// This build's own for the bundle's format. Throws `unsupportedBundle` where it has none.
   static func own(_ bundle: Bundle) throws(EdgeKitError) -> SegmentExecutor {
     let format = bundle.manifest.programs.format
-    switch format {
     #if canImport(CoreML)
-      case "coreml": return .packages(CoreMLPackages(bundle: bundle))
+      if format == "coreml" { return .packages(CoreMLPackages(bundle: bundle)) }
     #endif
-    #if canImport(CoreAI) && (os(iOS) || os(macOS)) && arch(arm64)
-      case "coreai":
-        if #available(iOS 27, macOS 27, *) { return .packages(CoreAIPackages()) }
+    #if canImport(CoreAI) && !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
+      if #available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *), format == "coreai" {
+        return .packages(CoreAIPackages())
+      }
     #endif
     #if canImport(Cmlx)
-      case "mlx": return .functions(try MLXFunctions(bundle: bundle))
+      if format == "mlx" { return .functions(try MLXFunctions(bundle: bundle)) }
     #endif
-    default: break
-    }
     throw .unsupportedBundle("\(bundle.path): \(missing(format)); this build runs \(listed(formats))")
   }
 

@@ -67,7 +67,7 @@ public final class Session: Sendable {
     engine: @escaping @Sendable () throws(EdgeKitError) -> any Engine
   ) async throws {
     self.bundle = bundle
-    core = Core(EngineThread(name: "edgekit \(bundle.path)", make: engine))
+    core = Core(ConfinedThread(name: "edgekit \(bundle.path)", make: engine))
     core.observe(memoryPressure)
     _ = try await info()
   }
@@ -126,10 +126,10 @@ private final class Core: Sendable {
   }
 
   private static let closedError = EdgeKitError.closed("the session is closed")
-  private let thread: EngineThread
+  private let thread: ConfinedThread<any Engine>
   private let state = Mutex(State())
 
-  init(_ thread: EngineThread) { self.thread = thread }
+  init(_ thread: ConfinedThread<any Engine>) { self.thread = thread }
 
   func observe(_ source: (any MemoryPressureSource)?) {
     let observation = source?.observe { [weak self] in self?.feel($0) }

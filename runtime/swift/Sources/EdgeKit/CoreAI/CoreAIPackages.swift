@@ -1,10 +1,10 @@
-#if canImport(CoreAI) && (os(iOS) || os(macOS)) && arch(arm64)
+#if canImport(CoreAI) && !((os(macOS) || targetEnvironment(macCatalyst)) && arch(x86_64))
   import CoreAI
   import Foundation
   import Synchronization
 
   /// Opens and calls `.aimodel` assets with Core AI.
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   public struct CoreAIPackages: PackageExecutor {
     private let options: SpecializationOptions
 
@@ -28,7 +28,7 @@
 
   /// An asset made ready for this device. The model itself holds no weights: its functions do, each loaded at its first
   /// call.
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   private final class CoreAIPackage: OpenPackage {
     private let url: URL
     private let model: AIModel
@@ -83,7 +83,7 @@
   }
 
   /// An array as the function takes it, strides included, with the values of a tensor.
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   private func array(
     _ tensor: Tensor, _ descriptor: InferenceValue.Descriptor?, _ feature: PackagePrograms.Feature
   ) throws(EdgeKitError) -> NDArray {
@@ -100,7 +100,7 @@
     return array
   }
 
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   private func fill<Value, Scalar: BitwiseCopyable>(
     _ array: inout NDArray, _ values: [Value], _ convert: (Value) -> Scalar
   ) {
@@ -113,7 +113,7 @@
     }
   }
 
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   private func tensor(
     _ array: NDArray, _ feature: PackagePrograms.Feature
   ) throws(EdgeKitError) -> Tensor {
@@ -126,7 +126,7 @@
     }
   }
 
-  @available(iOS 27, macOS 27, *)
+  @available(iOS 27, macOS 27, tvOS 27, visionOS 27, watchOS 27, *)
   private func scalars<Value, Scalar: BitwiseCopyable>(_ array: NDArray, _ convert: (Scalar) -> Value) -> [Value] {
     let (shape, strides) = (array.shape, array.strides)
     return array.view(as: Scalar.self).withUnsafePointer { scalars, _, _ in

@@ -19,8 +19,9 @@
       }
     }
 
-    /// MLX's default stream takes the work of one thread at a time.
-    private static let busy = NSLock()
+    /// MLX's streams are those of the thread that made them, and functions that are imported run on the first stream of
+    /// the process: all sessions compute on one thread.
+    private static let thread = ConfinedThread<Void>(name: "edgekit mlx") {}
 
     private let bundle: Bundle
     private let device: Device
@@ -34,6 +35,10 @@
       self.bundle = bundle
       self.device = device
       MLXErrors.install()
+      try Self.thread.wait { () throws(EdgeKitError) in try Self.select(device) }
+    }
+
+    private static func select(_ device: Device) throws(EdgeKitError) {
       let made = mlx_device_new_type(device == .gpu ? MLX_GPU : MLX_CPU, 0)
       defer { mlx_device_free(made) }
       guard mlx_set_default_device(made) == 0 else { throw MLXErrors.last("the device") }
@@ -45,14 +50,10 @@
       _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
     ) throws(EdgeKitError) -> [Tensor] {
       let file = bundle.url(device == .gpu ? function.gpu.file : function.cpu.file).path
-      let outcome: Result<[Tensor], EdgeKitError> = Self.busy.withLock {
-        do throws(EdgeKitError) {
-          return .success(try run(name, file, function, inputs))
-        } catch {
-          return .failure(error)
-        }
+      return try Self.thread.wait { () throws(EdgeKitError) in
+        try Self.select(device)
+        return try run(name, file, function, inputs)
       }
-      return try outcome.get()
     }
 
     private func run(

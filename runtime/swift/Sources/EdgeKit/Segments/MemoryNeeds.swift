@@ -21,20 +21,18 @@ struct MemoryNeeds: Equatable {
   init(_ manifest: Manifest, _ file: FlashFile, positions: Int, canvas: Int) throws(EdgeKitError) {
     let model = manifest.model
     process = ek_process_bytes()
-    switch manifest.programs {
-    case .packages(let programs):
-      // No function takes longer ones.
-      let longest = programs.lengths.map(\.p).max() ?? 0
-      let positions = model.causalPrefix ? min(positions, longest) : 0
-      prefix = Self.prefix(manifest, positions)
-      activations = bytes(Self.packageActivations(manifest, programs, Double(canvas), Double(canvas + positions)))
-      scratch = 0
-    default:
-      let positions = model.causalPrefix ? positions : 0
-      prefix = Self.prefix(manifest, positions)
-      activations = bytes(try Self.activations(manifest, file, Double(canvas), Double(canvas + positions)))
+    var kept = model.causalPrefix ? positions : 0
+    guard case .packages(let programs) = manifest.programs else {
+      prefix = Self.prefix(manifest, kept)
+      activations = bytes(try Self.activations(manifest, file, Double(canvas), Double(canvas + kept)))
       scratch = bytes(try Self.scratch(manifest, file))
+      return
     }
+    // No function takes longer ones.
+    kept = min(kept, programs.lengths.map(\.p).max() ?? 0)
+    prefix = Self.prefix(manifest, kept)
+    activations = bytes(Self.packageActivations(manifest, programs, Double(canvas), Double(canvas + kept)))
+    scratch = 0
   }
 
   /// A buffer that grows is copied while the old one lives.
