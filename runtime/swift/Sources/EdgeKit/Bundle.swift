@@ -40,7 +40,8 @@ public struct Bundle: Sendable {
     let chosen = folder.appendingPathComponent(entry.path)
     let manifest = chosen.appendingPathComponent(Self.manifestName)
     guard let data = FileManager.default.contents(atPath: manifest.path) else {
-      throw .openFailed("\(manifest.path): cannot be read, though \(BundleList.fileName) names it; copy the folder again")
+      throw .openFailed(
+        "\(manifest.path): cannot be read, though \(BundleList.fileName) names it; copy the folder again")
     }
     self.init(path: chosen.path, manifest: try Manifest(data: data, name: manifest.path))
   }

@@ -59,7 +59,9 @@ struct BundleList: Decodable, Equatable {
   func entry(on platform: Platform) -> Entry? {
     var best: (entry: Entry, minimum: Version)?
     for entry in bundles where platform.formats.contains(entry.format) {
-      guard let minimum = entry.minimumOS[platform.system].flatMap(Version.init), minimum <= platform.version else { continue }
+      guard let minimum = entry.minimumOS[platform.system].flatMap(Version.init), minimum <= platform.version else {
+        continue
+      }
       if let best, best.minimum >= minimum { continue }
       best = (entry, minimum)
     }

@@ -57,9 +57,11 @@ final class BundleListTests: XCTestCase {
       guard case EdgeKitError.openFailed(let text) = error else { return XCTFail("\(error)") }
       XCTAssertTrue(text.contains("coreai/edgekit.json") && text.contains("bundles.json"), text)
     }
-    XCTAssertThrowsError(try EdgeKit.Bundle(path: folder.path, on: try platform("macos", "14.2", ["coreml"]))) { error in
+    XCTAssertThrowsError(try EdgeKit.Bundle(path: folder.path, on: try platform("macos", "14.2", ["coreml"]))) {
+      error in
       guard case EdgeKitError.unsupportedBundle(let text) = error else { return XCTFail("\(error)") }
-      for words in ["coreai (coreai, ios 27, macos 27)", "coreml (coreml, ios 18, macos 15)", "macos 14.2 with coreml"] {
+      for words in ["coreai (coreai, ios 27, macos 27)", "coreml (coreml, ios 18, macos 15)", "macos 14.2 with coreml"]
+      {
         XCTAssertTrue(text.contains(words), text)
       }
       XCTAssertFalse(text.contains("\n"))

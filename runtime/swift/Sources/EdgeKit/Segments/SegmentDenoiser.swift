@@ -174,14 +174,16 @@ final class SegmentDenoiser: Denoiser {
       let noise = try request.gumbel.map { draw in
         let drawn = try draw(tile.lowerBound, tile.upperBound)
         guard drawn.count == rows.count * tile.count else {
-          throw EdgeKitError.invalidArgument("noise for \(rows.count) rows of \(tile.count) tokens has \(drawn.count) values")
+          throw EdgeKitError.invalidArgument(
+            "noise for \(rows.count) rows of \(tile.count) tokens has \(drawn.count) values")
         }
         return Tensor([rows.count, tile.count], drawn.map { $0 * request.gumbelScale })
       }
       let (part, z) = try backend.head(
         index, x: x, temperature: request.temperature, noise: noise, soft: request.soft, logits: logits)
       let hidden = request.soft ? hiddenSize : 0
-      guard part.holds(rows.count, samples: noise != nil, hidden: hidden), z?.count ?? rows.count * tile.count == rows.count * tile.count
+      guard part.holds(rows.count, samples: noise != nil, hidden: hidden),
+        z?.count ?? rows.count * tile.count == rows.count * tile.count
       else { throw EdgeKitError.engineFailed("tile \(index) of the head gave too few values; export the bundle again") }
       state.add(tile.lowerBound, part)
       if let z { state.add(tile.lowerBound, logits: z) }

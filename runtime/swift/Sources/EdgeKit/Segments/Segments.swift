@@ -53,7 +53,9 @@ public final class Segments {
           weightBytes: budget > found.total ? budget - found.total : 0, residentBytes: options.residentBytes)
       }
     } catch {
-      guard case .budgetExceeded(_, let weights) = error, let needs, let budget = options.memoryBytes else { throw error }
+      guard case .budgetExceeded(_, let weights) = error, let needs, let budget = options.memoryBytes else {
+        throw error
+      }
       throw needs.exceeded(budget, weights: weights, bundle.path)
     }
   }
