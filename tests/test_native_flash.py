@@ -25,7 +25,7 @@ from edgekit.runtime.process import resident_bytes
 
 OPEN_FAILED, TRUNCATED_FILE, CHECKSUM_MISMATCH, MALFORMED_FILE = 4, 6, 8, 9
 SPECS = [
-    RunSpec("layers.0", (TensorSpec("layers.0.w", "U8", (999, 333)), TensorSpec("layers.0.s", "F16", (333,)))),
+    RunSpec("layers.0", (TensorSpec("layers.0.w", "U8", (99, 333)), TensorSpec("layers.0.s", "F16", (33,)))),
     RunSpec("final", (TensorSpec("final.norm.weight", "F32", (3,)),)),
     RunSpec("table", (TensorSpec("table.codes", "I8", (500, 40)), TensorSpec("other", "F32", (2, 3, 5)))),
 ]  # fmt: skip
