@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from native_bundles import native_bundle
 from native_sampler import OK
 
 from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch
 from edgekit.flashload.plan import Unit, plan
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.memory import needs, residency, units
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.session import Session, SessionOptions
 
 Arrays = Mapping[str, np.ndarray]
-#: Name, family, and what opens a session.
-PackageSession = tuple[str, str, Callable[[], tuple["Recording", Session]]]
+#: Name, family, and what opens a session that is recorded.
+RecordedSession = tuple[str, str, Callable[[], tuple["Recording", Session]]]
 #: Families and settings of the recorded generations.
 GENERATIONS: list[tuple[str, dict[str, Any]]] = [
     ("diffusion_gemma", {"seed": 5, "max_new_tokens": 33, "steps": 4, "options": {"entropy_bound": 2.0}}),
@@ -47,15 +51,19 @@ def write(folder: Path) -> None:
         generations.append(_generation(bundle, settings))
     bundles["onnx"] = str(make_bundle(folder / "onnx", "llada", n_layers=1))
     segments = {}
-    packages = list(_package_sessions(folder))
-    for name, recorded in (*_mlx(folder), *_packages(packages)):
+    sessions = [*_mlx_sessions(folder), *_package_sessions(folder)]
+    own = []
+    for name, recorded in _passes(sessions):
         recorded.save(folder, name)
         segments[name] = recorded.format
         bundles[recorded.format] = str(recorded.bundle)
+        own.append(recorded.bundle)
     whole = {}
-    for name, generation, recorded in _package_generations(packages):
+    for name, generation, recorded in _whole_generations(sessions):
         recorded.save(folder, name)
         whole[name] = generation
+    _write_json(folder / "memory.json", [_memory(session) for session in sessions])
+    _write_json(folder / "damaged.json", [_damaged(path) for path in {*map(Path, bundles.values()), *own}])
     _write_json(folder / "segment_generations.json", whole)
     _write_json(folder / "bundles.json", bundles)
     _write_json(folder / "generations.json", generations)
@@ -122,6 +130,26 @@ class Recording:
     passes: list[dict[str, Any]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
+    #: The pass that began after the last call.
+    begun: str | None = None
+
+    def watch(self, session: Session) -> None:
+        """Have calls say which pass they begin."""
+        weights: Any = session._weights
+        begin = weights.begin
+
+        def watched(kind: str, then: str) -> None:
+            self.begun = kind
+            begin(kind, then)
+
+        weights.begin = watched
+
+    def add(self, unit: str, function: str, inputs: Any, outputs: Any) -> None:
+        """A call."""
+        self.calls.append({
+            "unit": unit, "function": function, "inputs": inputs, "outputs": outputs, "begins": self.begun,
+        })  # fmt: skip
+        self.begun = None
 
     def array(self, array: np.ndarray) -> dict[str, Any]:
         """Where a copy of the array lies. Weights, which the bundle holds, are a sum of their bytes."""
@@ -175,7 +203,61 @@ class Recording:
         })  # fmt: skip
 
 
-def _mlx(folder: Path) -> Iterator[tuple[str, Recording]]:
+def _memory(session: RecordedSession) -> dict[str, Any]:
+    """What a session needs besides weights, and its plans under limits of its weights."""
+    name, _, open_session = session
+    recording, opened = open_session()
+    with opened:
+        bundle, file = opened.bundle, opened._file
+        rows = []
+        for positions, canvas in ((2048, 256), (40, 16)):
+            wanted = replace(needs(bundle, file, positions, canvas), process=0)
+            rows.append({
+                "positions": positions, "canvas": canvas, "prefix": wanted.prefix,
+                "activations": wanted.activations, "scratch": wanted.scratch,
+            })  # fmt: skip
+        step, looked_up = units(bundle.model, file, bundle.packages)
+        total = sum(u.nbytes for u in step)
+        extra = {u.name for u in looked_up}
+        plans = []
+        for weights in (None, total // 3, total // 2, total - 1, total, 2 * total):
+            for resident in (None, 0, total // 4, total):
+                row: dict[str, Any] = {"weights": weights, "resident": resident}
+                memory = None if weights is None else weights + wanted.total
+                try:
+                    made = residency(bundle, file, wanted, memory, resident)
+                    held = sum(u.nbytes for u in made.units if u.name in made.pinned - extra)
+                    row |= {"pinned": held, "ahead": made.ring_bytes, "streamed": made.streamed_bytes}
+                except BudgetExceeded as error:
+                    row |= {"needed": error.needed_bytes - wanted.total}
+                plans.append(row)
+    return {"recording": name, "format": recording.format, "needs": rows, "plans": plans}
+
+
+def _damaged(bundle: Path) -> dict[str, Any]:
+    """A copy of a bundle with a bit of its weights turned over, and what Python says of it."""
+    copy = bundle.with_name(f"{bundle.name}-damaged")
+    shutil.copytree(bundle, copy)
+    opened = Bundle.open(copy)
+    path = copy / opened.manifest.weights.file
+    with opened.open_weights() as file:
+        run = file.layout.runs[len(file.layout.runs) // 2]
+    with open(path, "r+b") as raw:
+        raw.seek(run.offset + run.length // 2)
+        byte = raw.read(1)[0]
+        raw.seek(run.offset + run.length // 2)
+        raw.write(bytes([byte ^ 4]))
+    with opened.open_weights() as file:
+        try:
+            file.load(run)
+        except ChecksumMismatch as error:
+            # Python's file has the folder's own spelling.
+            return {"bundle": str(copy), "file": str(path), "run": run.name, "message": str(error)}
+    raise AssertionError(f"{path}: the damage was not noticed")
+
+
+def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
+    """What opens a recorded session of an MLX bundle; none without MLX."""
     try:
         import mlx.core  # noqa: F401
     except ImportError:
@@ -188,17 +270,15 @@ def _mlx(folder: Path) -> Iterator[tuple[str, Recording]]:
         bundle = make_bundle(
             folder / f"mlx-{family}", family, Scheme("mixed4", 32), program_format="mlx", **shape
         )
-        recording = Recording(bundle, "mlx")
-        with Session(bundle) as session:
+
+        def open_session(bundle: Path = bundle) -> tuple[Recording, Session]:
+            recording, session = Recording(bundle, "mlx"), Session(bundle)
             engine: Any = session._engine
             plain = engine._function
+            engine._function = lambda name, entry: _recorded(recording, name, entry, plain(name, entry))
+            return recording, session
 
-            def function(name: str, entry: dict[str, Any], plain: Any = plain) -> Callable[..., Any]:
-                return _recorded(recording, name, entry, plain(name, entry))  # noqa: B023
-
-            engine._function = function
-            recording.run(session, seed=len(family))
-        yield f"mlx-{family}", recording
+        yield f"mlx-{family}", family, open_session
 
 
 def _recorded(recording: Recording, name: str, entry: dict[str, Any], call: Any) -> Callable[..., Any]:
@@ -217,14 +297,14 @@ def _recorded(recording: Recording, name: str, entry: dict[str, Any], call: Any)
             {"name": o["name"], "array": recording.array(np.array(a))}
             for o, a in zip(entry["outputs"], outputs, strict=True)
         ]
-        recording.calls.append({"unit": "", "function": name, "inputs": inputs, "outputs": given})
+        recording.add("", name, inputs, given)
         return outputs
 
     return run
 
 
-def _packages(sessions: Sequence[PackageSession]) -> Iterator[tuple[str, Recording]]:
-    """Passes of bundles in packages, computed by the reference layers."""
+def _passes(sessions: Sequence[RecordedSession]) -> Iterator[tuple[str, Recording]]:
+    """Passes, with every call of a function that they make."""
     for name, _, open_session in sessions:
         recording, session = open_session()
         with session:
@@ -232,12 +312,13 @@ def _packages(sessions: Sequence[PackageSession]) -> Iterator[tuple[str, Recordi
         yield name, recording
 
 
-def _package_generations(
-    sessions: Sequence[PackageSession],
+def _whole_generations(
+    sessions: Sequence[RecordedSession],
 ) -> Iterator[tuple[str, dict[str, Any], Recording]]:
     """Whole generations by the loops in Python, with every call of a function that they make."""
     for name, family, open_session in sessions:
         recording, session = open_session()
+        recording.watch(session)
         settings = dict(GENERATIONS)[family]
         sampling = session.bundle.manifest.sampler
         loop = sampler(sampling["name"])
@@ -260,7 +341,7 @@ def _package_generations(
         yield f"{name}-generation", record | {"events": list(_events(plain))}, recording
 
 
-def _package_sessions(folder: Path) -> Iterator[PackageSession]:
+def _package_sessions(folder: Path) -> Iterator[RecordedSession]:
     """What opens a recorded session of a bundle in packages; none where edgekit does not run such bundles."""
     if importlib.util.find_spec("edgekit.runtime.packages") is None:
         return
@@ -302,9 +383,7 @@ class _RecordingModel:
             [{"name": name, "array": record(array)} for name, array in side.items()]
             for side in (inputs, outputs)
         ]
-        self._recording.calls.append(
-            {"unit": self._unit, "function": function, "inputs": given[0], "outputs": given[1]}
-        )
+        self._recording.add(self._unit, function, given[0], given[1])
         return outputs
 
     def close(self) -> None:

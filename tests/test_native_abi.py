@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from native_bundles import native_bundle
+from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
 from native_model import Model
@@ -37,6 +38,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_event": Event,
     "ek_generate_options": Options,
     "ek_model": Model,
+    "ek_flash_tensor": Tensor,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
@@ -50,6 +52,7 @@ FIRST_SIZES = {
     "ek_event": 64,
     "ek_generate_options": 40,
     "ek_model": 96,
+    "ek_flash_tensor": 48,
 }
 
 

@@ -80,7 +80,7 @@ def test_what_swift_uses_is_in_the_header(tmp_path: Path) -> None:
         for name in re.findall(r"\b(?:ek|EK)_\w+", path.read_text())
         if "import CEdgeKit" in path.read_text()
     }
-    assert {"ek_session_open", "ek_generate", "EK_STOPPED", "ek_plan_residency", "ek_model_generate"} <= used
+    assert {"ek_session_open", "ek_generate", "EK_STOPPED", "ek_plan_residency", "ek_flash_read_run"} <= used
     header = HEADER.read_text()
     assert not [name for name in used if not re.search(rf"\b{name}\b", header)]
     source = tmp_path / "uses.c"
@@ -263,6 +263,28 @@ def test_the_readme_names_what_there_is() -> None:
 # --- with a compiler ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(shutil.which("swiftc") is None, reason="swiftc is not on PATH")
+@pytest.mark.skipif(sys.platform == "darwin", reason="there Core AI is the system's")
+def test_core_ai_is_used_as_documented(tmp_path: Path) -> None:
+    """The sources compile against a module with the documented interface, and not against another one."""
+    stub = (PACKAGE / "Tests" / "Stubs" / "CoreAI.swift").read_text()
+    sources = [p for p in SOURCES if "Sources" in p.parts]
+    for name, text, fits in (("own", stub, True), ("other", stub.replace("loadFunction", "load"), False)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "CoreAI.swift").write_text(text)
+        options = ["-swift-version", "6", "-parse-as-library"]
+        module = ["-emit-module", "-module-name", "CoreAI", "CoreAI.swift", "-o", "CoreAI.swiftmodule"]
+        subprocess.run(["swiftc", *options, *module], cwd=folder, check=True, capture_output=True)
+        result = subprocess.run(
+            ["swiftc", *options, "-typecheck", "-warnings-as-errors", "-I", folder, "-I", MODULE_MAP.parent,
+             *sources],
+            cwd=PACKAGE, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (result.returncode == 0) == fits, result.stderr[-4000:]
+        assert fits or "loadFunction" in result.stderr
+
+
 @pytest.mark.skipif(shutil.which("swift") is None, reason="swift is not on PATH")
 @pytest.mark.skipif(sys.platform == "darwin", reason="there the package takes an XCFramework; run swift test")
 def test_the_package_builds_and_passes_its_tests(fixtures: Path, tmp_path: Path) -> None:
@@ -278,4 +300,36 @@ def test_the_package_builds_and_passes_its_tests(fixtures: Path, tmp_path: Path)
     executed = re.findall(
         r"Executed (\d+) tests?, with (?:(\d+) tests? skipped and )?0 failures", result.stdout
     )
-    assert executed and int(executed[-1][0]) > 30 and executed[-1][1] in ("", "0")
+    assert executed and int(executed[-1][0]) > 60 and executed[-1][1] in ("", "0")
+    check_example(fixtures, tmp_path / "build", folder)
+
+
+def check_example(fixtures: Path, build: Path, library: Path) -> None:
+    """edgekit-generate gives the events of the C ABI, or one line for a format that it does not execute."""
+
+    def example(*arguments: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["swift", "run", "--skip-build", "--scratch-path", str(build), "edgekit-generate",
+             *map(str, arguments)],
+            cwd=PACKAGE, capture_output=True, text=True, check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(library)},
+        )  # fmt: skip
+
+    recorded = json.loads((fixtures / "generations.json").read_text())[0]
+    for name, value in recorded["options"].items():
+        recorded["prompt"] += ["--option", f"{name}={json.dumps(value)}"]
+    lengths = ["--new-tokens", recorded["max_new_tokens"], "--steps", recorded["steps"]]
+    result = example(recorded["bundle"], "--seed", recorded["seed"], *lengths, *recorded["prompt"])
+    assert result.returncode == 0, result.stderr
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [e["event"] for e in events] == [e["kind"] for e in recorded["events"]]
+    assert [e.get("ids", []) for e in events] == [e["ids"] for e in recorded["events"]]
+    packages = json.loads((fixtures / "bundles.json").read_text())["coreml"]
+    result = example(packages, 5)
+    assert result.returncode == 2 and result.stdout == ""
+    line = result.stderr.splitlines()[-1]
+    assert (
+        line.startswith("edgekit-generate: error: ")
+        and "Core ML" in line
+        and "this build runs native" in line
+    )

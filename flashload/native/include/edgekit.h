@@ -254,6 +254,54 @@ EK_API ek_status ek_plan_residency(const ek_unit *units, int64_t count, uint64_t
                                    uint64_t least_ahead_bytes, uint64_t units_ahead, uint8_t *pinned,
                                    uint64_t *ahead_bytes) EK_NOEXCEPT;
 
+/* Physical memory of the process now, which memory_bytes of a session bounds; 0 where the system does not tell. */
+EK_API uint64_t ek_process_bytes(void) EK_NOEXCEPT;
+
+/* ---- Flash files ----------------------------------------------------------------------------------------------
+ *
+ * For engines outside of the library that bind weights themselves, such as functions of MLX: the weights of a bundle, a
+ * safetensors file laid out in runs (flashload/format.py), read and verified as sessions do it. */
+
+typedef struct ek_flash_file ek_flash_file;
+
+/* Opens the flash file at `path` (UTF-8), reads its header alone and starts threads that read. `*file` is null after a
+ * failure; otherwise it belongs to the caller, who gives it to ek_flash_close. Different threads may use it at the same
+ * time. A null file is EK_INVALID_ARGUMENT everywhere but in ek_flash_close. EK_INVALID_ARGUMENT, EK_OPEN_FAILED,
+ * EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED, EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_flash_open(const char *path, ek_flash_file **file) EK_NOEXCEPT;
+
+/* Closes it; null is allowed. No other call on it may be under way or follow. */
+EK_API void ek_flash_close(ek_flash_file *file) EK_NOEXCEPT;
+
+/* The size of the run of that name, padding included, and how many tensors it holds; either pointer may be null.
+ * EK_INVALID_ARGUMENT for a run that the file does not have. */
+EK_API ek_status ek_flash_find_run(ek_flash_file *file, const char *run, uint64_t *bytes, int64_t *tensors) EK_NOEXCEPT;
+
+typedef struct ek_flash_tensor {
+  uint32_t struct_size;
+  uint32_t rank;
+  const char *name;       /* unique in its run: without the run's own name and a dot where it starts with them */
+  const char *dtype;      /* as in safetensors: "U8", "F32", "BF16", ... */
+  const int64_t *shape;   /* [rank], row-major */
+  uint64_t offset, bytes; /* within the run */
+} ek_flash_tensor;
+
+/* Fills *tensor, up to its struct_size, with the tensor number `index` of a run. What it points at belongs to the file
+ * and lives until it is closed. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64_t index,
+                                     ek_flash_tensor *tensor) EK_NOEXCEPT;
+
+/* Reads a whole run into `buffer` of `size` bytes, at least those of the run: past the page cache where the buffer begins
+ * at a page and the system allows it. A run is verified when it is first read, and again after the file was written to:
+ * bytes that are not those that were exported are EK_CHECKSUM_MISMATCH. After a failure the buffer holds no particular
+ * bytes. EK_INVALID_ARGUMENT, those of reading, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *buffer, uint64_t size) EK_NOEXCEPT;
+
+/* Copies `size` bytes from `offset` of a run through the page cache, for single rows of a table. They are not verified,
+ * but exact in length. EK_INVALID_ARGUMENT for bytes outside of the run, those of reading. */
+EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64_t offset, uint64_t size,
+                                    void *out) EK_NOEXCEPT;
+
 /* ---- Generation ----------------------------------------------------------------------------------------------- */
 
 /* How a generation came to its end. */

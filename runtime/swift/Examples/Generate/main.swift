@@ -1,6 +1,7 @@
-// Runs a bundle on token ids and prints its events, a JSON object a line.
+// Runs a bundle on token ids and prints its events, a JSON object a line. The bundle is of any format that this build
+// executes: native everywhere, coreml and coreai on Apple's systems, mlx with the module Cmlx.
 //
-//     edgekit-generate BUNDLE [--seed N] [--new-tokens N] [--steps N] [--memory BYTES] ID ID …
+//     edgekit-generate BUNDLE [--seed N] [--new-tokens N] [--steps N] [--memory BYTES] [--option NAME=JSON] ID ID …
 import EdgeKit
 import Foundation
 
@@ -28,6 +29,12 @@ struct Arguments {
       case "--new-tokens": settings.maxNewTokens = try number(word) as Int
       case "--steps": settings.steps = try number(word) as Int
       case "--memory": memoryBytes = try number(word) as UInt64
+      case "--option":
+        let parts = (words.popFirst() ?? "").split(separator: "=", maxSplits: 1).map(String.init)
+        guard parts.count == 2, let value = try? JSONDecoder().decode(JSONValue.self, from: Data(parts[1].utf8)) else {
+          throw EdgeKitError.invalidArgument("--option takes NAME=JSON, such as temperature=0.7")
+        }
+        settings.options[parts[0]] = value
       default:
         guard let id = Int(word) else { throw EdgeKitError.invalidArgument("'\(word)' is not a token id") }
         prompt.append(id)

@@ -14,14 +14,36 @@ public struct Bundle: Sendable {
     self.manifest = manifest
   }
 
-  /// Reads the manifest alone. Throws `openFailed`, `malformedFile` or `unsupportedVersion`.
-  public init(path: String) throws(EdgeKitError) {
-    let file = URL(fileURLWithPath: path).appendingPathComponent(Self.manifestName)
-    guard let data = FileManager.default.contents(atPath: file.path) else {
+  /// Reads the manifest alone. Where the folder holds bundles for several systems (`bundles.json`), the bundle is the
+  /// one for the newest system that this one is, among those whose format this build executes.
+  ///
+  /// Throws `openFailed`, `malformedFile`, `unsupportedVersion`, or `unsupportedBundle` when none of several can run.
+  public init(path: String) throws(EdgeKitError) { try self.init(path: path, on: .current) }
+
+  init(path: String, on platform: Platform) throws(EdgeKitError) {
+    let folder = URL(fileURLWithPath: path)
+    let file = folder.appendingPathComponent(Self.manifestName)
+    if let data = FileManager.default.contents(atPath: file.path) {
+      self.init(path: path, manifest: try Manifest(data: data, name: file.path))
+      return
+    }
+    let several = folder.appendingPathComponent(BundleList.fileName)
+    guard let data = FileManager.default.contents(atPath: several.path) else {
       throw .openFailed("\(file.path): cannot be read; give the folder of an exported bundle")
     }
-    self.path = path
-    manifest = try Manifest(data: data, name: file.path)
+    let list = try BundleList(data: data, name: several.path)
+    guard let entry = list.entry(on: platform) else {
+      throw .unsupportedBundle(
+        "\(path): holds \(list.requirements); \(platform.system) \(platform.version) with \(SegmentExecutor.listed(platform.formats)) "
+          + "runs none of them; export one for it")
+    }
+    let chosen = folder.appendingPathComponent(entry.path)
+    let manifest = chosen.appendingPathComponent(Self.manifestName)
+    guard let data = FileManager.default.contents(atPath: manifest.path) else {
+      throw .openFailed(
+        "\(manifest.path): cannot be read, though \(BundleList.fileName) names it; copy the folder again")
+    }
+    self.init(path: chosen.path, manifest: try Manifest(data: data, name: manifest.path))
   }
 
   /// The folder of the tokenizer's files: one of their own, or the bundle itself.

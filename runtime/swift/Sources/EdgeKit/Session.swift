@@ -8,15 +8,17 @@ import Synchronization
 ///       if case .committed(let part) = event { print(part.tokens) }
 ///     }
 ///
-/// Memory pressure never ends the process: a warning has the weights given back after the generation that runs; when
-/// memory is critical, that generation stops at its next step with `EdgeKitError.memoryPressure`. Later ones run with
-/// fewer weights in memory, to the same tokens.
+/// Memory pressure never ends the process. Where the native core computes, a warning has the weights given back after the
+/// generation that runs; when memory is critical, that generation stops at its next step with
+/// `EdgeKitError.memoryPressure`. Over segments the generation goes on, and gives weights back between two calls. Later
+/// generations run with fewer weights in memory, to the same tokens.
 public final class Session: Sendable {
   /// The opened bundle.
   public let bundle: Bundle
   private let core: Core
 
-  /// Opens the bundle in the folder `path` and reads the weights that stay in memory.
+  /// Opens the bundle in the folder `path`, or the one of several there that fits this system, and reads the weights that
+  /// stay in memory. Throws what `Bundle.init(path:)` throws, and as below.
   public convenience init(
     path: String, options: SessionOptions = SessionOptions(),
     memoryPressure: (any MemoryPressureSource)? = defaultMemoryPressureSource()
@@ -25,15 +27,18 @@ public final class Session: Sendable {
     try await self.init(bundle: bundle, options: options, memoryPressure: memoryPressure)
   }
 
-  /// Reads the weights of a bundle that stay in memory. `unsupportedBundle` when it is not of the native format.
+  /// Reads the weights of a bundle that stay in memory. The native core computes, or Core ML, Core AI or MLX, whichever
+  /// the bundle was exported for. Throws `unsupportedBundle` when this build does not execute that format,
+  /// `budgetExceeded`, and the errors of reading.
   public convenience init(
     bundle: Bundle, options: SessionOptions = SessionOptions(),
     memoryPressure: (any MemoryPressureSource)? = defaultMemoryPressureSource()
   ) async throws {
     guard case .native = bundle.manifest.programs else {
-      throw EdgeKitError.unsupportedBundle(
-        "\(bundle.path): was exported for \(bundle.manifest.programs.format); open its Segments for the session, or "
-          + "export a bundle of the native format: edgekit export --format native")
+      try await self.init(bundle: bundle) {
+        try Segments(bundle: bundle, options: options, memoryPressure: memoryPressure)
+      }
+      return
     }
     let path = bundle.path
     try await self.init(bundle: bundle, memoryPressure: memoryPressure) { () throws(EdgeKitError) in
@@ -41,11 +46,11 @@ public final class Session: Sendable {
     }
   }
 
-  /// Generates where Core ML or MLX computes. `segments` opens the bundle's segments, on the session's thread, which
-  /// alone uses them:
+  /// Generates over segments that an executor of the application's computes, or with a budget for their weights alone.
+  /// `segments` opens them, on the session's thread, which alone uses them:
   ///
   ///     let session = try await Session(bundle: bundle) {
-  ///       try Segments(bundle: bundle, executor: CoreMLPackages(bundle: bundle), weightBytes: 800_000_000)
+  ///       try Segments(bundle: bundle, executor: MyPackages(), weightBytes: 800_000_000)
   ///     }
   ///
   /// The segments observe memory pressure themselves and give weights back between two calls, so no generation stops
@@ -62,7 +67,7 @@ public final class Session: Sendable {
     engine: @escaping @Sendable () throws(EdgeKitError) -> any Engine
   ) async throws {
     self.bundle = bundle
-    core = Core(EngineThread(name: "edgekit \(bundle.path)", make: engine))
+    core = Core(ConfinedThread(name: "edgekit \(bundle.path)", make: engine))
     core.observe(memoryPressure)
     _ = try await info()
   }
@@ -121,10 +126,10 @@ private final class Core: Sendable {
   }
 
   private static let closedError = EdgeKitError.closed("the session is closed")
-  private let thread: EngineThread
+  private let thread: ConfinedThread<any Engine>
   private let state = Mutex(State())
 
-  init(_ thread: EngineThread) { self.thread = thread }
+  init(_ thread: ConfinedThread<any Engine>) { self.thread = thread }
 
   func observe(_ source: (any MemoryPressureSource)?) {
     let observation = source?.observe { [weak self] in self?.feel($0) }

@@ -1,6 +1,6 @@
 /// How a session holds a model. The same tokens come out whatever is set here.
 public struct SessionOptions: Sendable, Equatable {
-  /// Threads that compute; 0: one per core that the process may use.
+  /// Threads that compute, where the native core does; 0: one per core that the process may use.
   public var threads = 0
   /// Bounds the physical memory of the whole process; nil: no limit, all weights stay in memory.
   public var memoryBytes: UInt64?

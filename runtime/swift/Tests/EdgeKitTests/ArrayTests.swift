@@ -24,9 +24,9 @@ final class ArrayTests: XCTestCase {
 
   func testStoredValuesAreDecoded() {
     let bytes: [UInt8] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]
-    XCTAssertEqual(Tensor([2], dtype: "F32", bytes: bytes).floats, [1, -2])
-    XCTAssertEqual(Tensor([2], dtype: "BF16", bytes: [0x80, 0x3f, 0, 0xc0]).floats, [1, -2])
-    XCTAssertEqual(Tensor([2], dtype: "F16", bytes: [0, 0x3c, 0, 0xc0]).floats, [1, -2])
+    XCTAssertEqual(Tensor([2], dtype: "F32", bytes: StoredBytes(bytes)).floats, [1, -2])
+    XCTAssertEqual(Tensor([2], dtype: "BF16", bytes: StoredBytes([0x80, 0x3f, 0, 0xc0])).floats, [1, -2])
+    XCTAssertEqual(Tensor([2], dtype: "F16", bytes: StoredBytes([0, 0x3c, 0, 0xc0])).floats, [1, -2])
     XCTAssertEqual(Tensor([3], [0.4, -1.6, .nan]).integers, [0, -2, 0])
   }
 

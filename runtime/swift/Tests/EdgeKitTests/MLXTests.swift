@@ -12,9 +12,33 @@
         let runner = try MLXFunctions(bundle: bundle, device: .cpu)
         for weightBytes in [nil, UInt64(400_000)] {
           let segments = try Segments(bundle: bundle, runner: runner, weightBytes: weightBytes)
-          try check(recording, segments.denoiser, tolerance: 1e-4)
+          try check(recording, segments.denoiser, tolerance: 1e-3)
         }
       }
+    }
+
+    /// Resident, streamed, and while memory runs low: event for event those of the loops in Python.
+    func testGenerationsAreThoseOfPython() async throws {
+      let all = try Fixtures().decode("segment_generations.json", as: [String: RecordedGeneration].self)
+      var count = 0
+      for (name, expected) in all where name.hasPrefix("mlx") {
+        for options in [SessionOptions(), SessionOptions(residentBytes: 0)] {
+          let pressure = ManualMemoryPressure()
+          let session = try await Session(path: expected.bundle, options: options, memoryPressure: pressure)
+          for level in [MemoryPressure.normal, .warning, .critical] {
+            var events: [Event] = []
+            for try await event in session.generate(expected.prompt, settings: expected.settings) {
+              events.append(event)
+              if events.count == 2 { pressure.send(level) }
+            }
+            XCTAssertEqual(events.map(RecordedEvent.init), expected.events, "\(name) \(level)")
+          }
+          let left = try await session.statistics().pinnedBytes
+          XCTAssertEqual(left, 0)
+          count += 1
+        }
+      }
+      XCTAssertGreaterThan(count, 0)
     }
 
     func testWhatMLXRefusesIsAnError() throws {

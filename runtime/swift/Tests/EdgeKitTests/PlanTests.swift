@@ -26,7 +26,9 @@ final class PlanTests: XCTestCase {
         units.append(own)
       }
       do throws(EdgeKitError) {
-        let plan = try ResidencyPlan(units, weightBytes: each.budget)
+        let experts = units.contains { $0.group == "expert" }
+        let plan = try ResidencyPlan(
+          units, budgetBytes: each.budget, leastAheadBytes: 0, unitsAhead: experts ? 3 : 2)
         XCTAssertEqual(plan.pinned.sorted(), each.pinned)
         XCTAssertEqual(plan.aheadBytes, each.ahead)
       } catch {
@@ -38,11 +40,11 @@ final class PlanTests: XCTestCase {
   }
 
   func testWithoutABudgetEverythingStays() throws {
-    let plan = try ResidencyPlan([ResidencyUnit("a", bytes: 5, group: "layer")], weightBytes: nil)
+    let plan = try ResidencyPlan([ResidencyUnit("a", bytes: 5, group: "layer")], WeightLimits())
     XCTAssertEqual(plan.pinned, ["a"])
     XCTAssertEqual(plan.aheadBytes, 0)
     XCTAssertThrowsError(
-      try ResidencyPlan([ResidencyUnit("a", bytes: 0, group: "layer")], weightBytes: 9)
+      try ResidencyPlan([ResidencyUnit("a", bytes: 0, group: "layer")], WeightLimits(weightBytes: 9))
     ) { XCTAssertTrue("\($0)".contains("unit a"), "\($0)") }
   }
 }

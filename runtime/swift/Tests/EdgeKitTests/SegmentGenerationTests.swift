@@ -159,18 +159,140 @@ final class SegmentGenerationTests: XCTestCase {
   }
 
   /// Over the functions of a bundle in segments, answered from a recording of Python's generation.
-  func testGenerationsOverSegmentsAreThoseOfPython() async throws {
+  private func segmentGenerations() throws -> [(name: String, expected: RecordedGeneration)] {
     let found = try Fixtures().decode("segment_generations.json", as: [String: RecordedGeneration].self)
     XCTAssertGreaterThanOrEqual(found.count, 2)
-    for (name, expected) in found {
-      let replay = Replay(try Recording(name))
+    return found.sorted { $0.key < $1.key }.map { ($0.key, $0.value) }
+  }
+
+  private func open(
+    _ expected: RecordedGeneration, _ replay: Replay, limits: WeightLimits = WeightLimits(),
+    _ pressure: ManualMemoryPressure? = nil, _ opened: Opened = Opened()
+  ) async throws -> Session {
+    let bundle = try EdgeKit.Bundle(path: expected.bundle)
+    return try await Session(bundle: bundle) {
+      let segments = try Segments(bundle, executor(bundle, replay), pressure) { _ in limits }
+      opened.segments = segments
+      return segments
+    }
+  }
+
+  func testGenerationsOverSegmentsAreThoseOfPython() async throws {
+    for (name, expected) in try segmentGenerations() {
+      for resident in [nil, UInt64(0)] {
+        let replay = Replay(try Recording(name))
+        let session = try await open(expected, replay, limits: WeightLimits(residentBytes: resident))
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
+        XCTAssertEqual(replay.unused, [], name)
+        let statistics = try await session.statistics()
+        XCTAssertEqual(statistics.pinnedBytes == 0, resident == 0)
+        XCTAssertEqual(statistics.streamedBytesPerStep == 0, resident == nil)
+      }
+    }
+  }
+
+  /// Pins go between two calls, in the middle of a pass; the tokens stay.
+  func testMemoryPressureInTheMiddleOfAPassDropsPinsAndTheTokensStay() async throws {
+    for (name, expected) in try segmentGenerations() {
+      let recording = try Recording(name)
+      let total = recording.calls.count
+      // Not the first call of a pass, nor of the generation.
+      let places = [total / 3, 2 * total / 3].map { from in
+        (from..<total).first { recording.calls[$0].begins == nil } ?? from
+      }
+      for levels in [[MemoryPressure.warning, .critical], [.critical, .warning], [.warning, .warning]] {
+        let (replay, pressure, opened) = (Replay(recording), ManualMemoryPressure(), Opened())
+        let session = try await open(expected, replay, pressure, opened)
+        let all = try await session.statistics().pinnedBytes
+        let pinned = Mutex<[UInt64]>([])
+        for (place, level) in zip(places, levels) {
+          // Counted from 1. From another thread; the next call is made with what is left.
+          replay.beforeCall(place + 1) {
+            let sent = DispatchSemaphore(value: 0)
+            Thread.detachNewThread {
+              pressure.send(level)
+              sent.signal()
+            }
+            sent.wait()
+          }
+          replay.beforeCall(place + 2) { pinned.withLock { $0.append(opened.pinnedBytes) } }
+        }
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
+        XCTAssertEqual(replay.unused, [], name)
+        let found = pinned.withLock { $0 }
+        XCTAssertEqual(found.count, 2)
+        XCTAssertLessThanOrEqual(found[0], levels[0] == .critical ? 0 : all / 2, name)
+        XCTAssertLessThanOrEqual(found[1], levels.contains(.critical) ? 0 : found[0] / 2, name)
+        let after = try await session.statistics()
+        XCTAssertEqual(after.pinnedBytes, found[1])
+        XCTAssertEqual(after.pinnedBytes + after.streamedBytesPerStep, all)
+        // The session goes on with what is left.
+        replay.restart()
+        let again = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(again.map(RecordedEvent.init), expected.events, name)
+      }
+    }
+  }
+
+  /// At every kind of call, also among experts of which some stay and others do not.
+  func testMemoryPressureAtAnyCallLeavesTheTokens() async throws {
+    for (name, expected) in try segmentGenerations() where name.contains("gemma") {
+      let recording = try Recording(name)
+      let total = recording.calls.count
+      let begin = try XCTUnwrap((total / 2..<total).first { recording.calls[$0].begins == "denoise" })
+      let end = (begin + 1..<total).first { recording.calls[$0].begins != nil } ?? total
       let bundle = try EdgeKit.Bundle(path: expected.bundle)
-      let session = try await Session(bundle: bundle) { try Segments(bundle: bundle, executor: replay) }
+      let all = try Segments(bundle, executor(bundle, Replay(recording)), nil) { _ in WeightLimits() }.residency.pinned
+      for place in stride(from: begin, to: end, by: max(1, (end - begin) / 12)) {
+        let (replay, pressure) = (Replay(recording), ManualMemoryPressure())
+        let session = try await open(expected, replay, limits: WeightLimits(residentBytes: all / 2), pressure)
+        replay.beforeCall(place + 1) { pressure.send(place % 2 == 0 ? .critical : .warning) }
+        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        XCTAssertEqual(events.map(RecordedEvent.init), expected.events, "\(name) \(place)")
+        XCTAssertEqual(replay.unused, [], name)
+      }
+    }
+  }
+
+  func testCancellingOverSegmentsStopsAtAStepBoundary() async throws {
+    for (name, expected) in try segmentGenerations() {
+      let recording = try Recording(name)
+      let replay = Replay(recording)
+      let session = try await open(expected, replay, limits: WeightLimits(residentBytes: 0))
+      // A call in the middle of a later pass waits until the stream was left.
+      let (reached, left) = (DispatchSemaphore(value: 0), DispatchSemaphore(value: 0))
+      let place = try XCTUnwrap(
+        (recording.calls.count / 2..<recording.calls.count).first { recording.calls[$0].begins == nil })
+      replay.beforeCall(place + 1) {
+        reached.signal()
+        left.wait()
+      }
+      let task = Task {
+        var seen: [Event] = []
+        for try await event in session.generate(expected.prompt, settings: expected.settings) { seen.append(event) }
+        return seen
+      }
+      await withCheckedContinuation { (continuation: CheckedContinuation<Void, Never>) in
+        Thread.detachNewThread {
+          reached.wait()
+          continuation.resume()
+        }
+      }
+      task.cancel()
+      let seen = try await task.value
+      left.signal()
+      XCTAssertEqual(seen.map(RecordedEvent.init), Array(expected.events.prefix(seen.count)), name)
+      // The pass that ran came to its end, and no other began.
+      _ = try await session.info()
+      XCTAssertGreaterThan(replay.count, place)
+      XCTAssertLessThan(replay.count, recording.calls.count, "\(name) went on")
+      let next = try XCTUnwrap(recording.calls[replay.count].begins, "\(name) stopped in the middle of a pass")
+      XCTAssertTrue(["denoise", "prefill"].contains(next), "\(name) stopped before a \(next)")
+      replay.restart()
       let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
       XCTAssertEqual(events.map(RecordedEvent.init), expected.events, name)
-      XCTAssertEqual(replay.unused, [], name)
-      let pinned = try await session.statistics().pinnedBytes
-      XCTAssertGreaterThan(pinned, 0)
     }
   }
 
@@ -187,6 +309,16 @@ final class SegmentGenerationTests: XCTestCase {
       XCTAssertTrue(text.contains("native"), text)
     }
   }
+}
+
+private func executor(_ bundle: EdgeKit.Bundle, _ replay: Replay) -> SegmentExecutor {
+  bundle.manifest.programs.format == "mlx" ? .functions(replay) : .packages(replay)
+}
+
+/// Segments as a test sees them from their session's thread, between two calls.
+private final class Opened: @unchecked Sendable {
+  weak var segments: Segments?
+  var pinnedBytes: UInt64 { segments?.residency.pinned ?? .max }
 }
 
 private struct NoExecutor: PackageExecutor {

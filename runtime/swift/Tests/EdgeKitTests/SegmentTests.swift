@@ -190,6 +190,8 @@ struct Recording {
     var function: String
     var inputs: [Argument]
     var outputs: [Argument]
+    /// The pass that begins here.
+    var begins: String?
   }
 
   struct Request: Decodable {
@@ -260,6 +262,8 @@ final class Replay: FunctionRunner, PackageExecutor {
     var mostOpenBytes: UInt64 = 0
     var openNow = 0
     var opened = 0
+    var lastUnit = ""
+    var lastFunction = ""
   }
 
   private let recording: Recording
@@ -273,6 +277,9 @@ final class Replay: FunctionRunner, PackageExecutor {
     return recording.calls.indices.filter { !used.contains($0) }.map { recording.calls[$0].function }
   }
 
+  /// Name of the unit and the function of the last call.
+  var last: (unit: String, function: String) { state.withLock { ($0.lastUnit, $0.lastFunction) } }
+  var count: Int { state.withLock { $0.count } }
   var mostOpenBytes: UInt64 { state.withLock { $0.mostOpenBytes } }
   var openNow: Int { state.withLock { $0.openNow } }
   var opened: Int { state.withLock { $0.opened } }
@@ -281,7 +288,14 @@ final class Replay: FunctionRunner, PackageExecutor {
     state.withLock { $0.hooks[number] = body }
   }
 
-  func restart() { state.withLock { $0.used = [] } }
+  /// Has every recorded call answered once more, and counts calls anew, without hooks.
+  func restart() {
+    state.withLock { state in
+      state.used = []
+      state.count = 0
+      state.hooks = [:]
+    }
+  }
 
   func call(
     _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
@@ -344,11 +358,12 @@ final class Replay: FunctionRunner, PackageExecutor {
   private func answer(
     _ unit: String, _ function: String, _ inputs: [String: Tensor]
   ) throws(EdgeKitError) -> [String: Tensor] {
-    let (number, hook, used) = state.withLock { state in
+    let (hook, used) = state.withLock { state in
       state.count += 1
-      return (state.count, state.hooks[state.count], state.used)
+      state.lastUnit = unit
+      state.lastFunction = function
+      return (state.hooks[state.count], state.used)
     }
-    _ = number
     do { try hook?() } catch { throw error as? EdgeKitError ?? .internalError("\(error)") }
     // Experts run in the order in which they are at hand: among calls of a function, the first with these inputs.
     var nearest = "no call of that name is left"
@@ -373,7 +388,9 @@ final class Replay: FunctionRunner, PackageExecutor {
     for argument in call.inputs {
       guard let own = inputs[argument.name] else { return "no \(argument.name)" }
       if let sum = argument.byte_sum {
-        guard case .stored(_, let bytes) = own.values, bytes.reduce(0, { $0 + Int($1) }) == sum else {
+        guard case .stored(_, let bytes) = own.values,
+          bytes.withUnsafeBytes({ $0.reduce(0) { $0 + Int($1) } }) == sum
+        else {
           return "weights \(argument.name)"
         }
       } else if let place = argument.array {

@@ -38,7 +38,8 @@
       let outcome: Result<URL, EdgeKitError> = busy.withLock {
         if FileManager.default.fileExists(atPath: target.path) { return .success(target) }
         do {
-          let made = try compile(package)
+          // Core ML compiles for tasks alone.
+          let made = try waitFor { try await MLModel.compileModel(at: package) }
           try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
           try FileManager.default.moveItem(at: made, to: target)
           return .success(target)
@@ -47,21 +48,6 @@
             .engineFailed("\(package.path): Core ML cannot compile it (\(error.localizedDescription)); copy it again"))
         }
       }
-      return try outcome.get()
-    }
-
-    /// Core ML compiles for tasks alone; the thread that opens packages ahead waits for one.
-    private func compile(_ package: URL) throws -> URL {
-      let result = Mutex<Result<URL, any Error>?>(nil)
-      let done = DispatchSemaphore(value: 0)
-      Task.detached {
-        let outcome: Result<URL, any Error>
-        do { outcome = .success(try await MLModel.compileModel(at: package)) } catch { outcome = .failure(error) }
-        result.withLock { $0 = outcome }
-        done.signal()
-      }
-      done.wait()
-      guard let outcome = result.withLock({ $0 }) else { throw EdgeKitError.internalError("no result of compiling") }
       return try outcome.get()
     }
   }

@@ -6,23 +6,39 @@
   /// Runs function files through mlx-c. Inputs are copied into arrays of MLX's, and every call is evaluated before it
   /// returns: nothing refers to the weights afterwards.
   public final class MLXFunctions: FunctionRunner {
-    public enum Device: Sendable { case gpu, cpu }
+    public enum Device: Sendable {
+      case gpu, cpu
 
-    /// MLX's default stream takes the work of one thread at a time.
-    private static let busy = NSLock()
+      /// The GPU of Apple's systems, the processor elsewhere.
+      public static var standard: Device {
+        #if canImport(Darwin)
+          .gpu
+        #else
+          .cpu
+        #endif
+      }
+    }
+
+    /// MLX's streams are those of the thread that made them, and functions that are imported run on the first stream of
+    /// the process: all sessions compute on one thread.
+    private static let thread = ConfinedThread<Void>(name: "edgekit mlx") {}
 
     private let bundle: Bundle
     private let device: Device
     private var functions: [String: mlx_imported_function] = [:]
 
     /// Throws `unsupportedBundle` when the bundle is not MLX's.
-    public init(bundle: Bundle, device: Device = .gpu) throws(EdgeKitError) {
+    public init(bundle: Bundle, device: Device = .standard) throws(EdgeKitError) {
       guard case .mlx = bundle.manifest.programs else {
         throw .unsupportedBundle("\(bundle.path): was exported for \(bundle.manifest.programs.format), not for mlx")
       }
       self.bundle = bundle
       self.device = device
       MLXErrors.install()
+      try Self.thread.wait { () throws(EdgeKitError) in try Self.select(device) }
+    }
+
+    private static func select(_ device: Device) throws(EdgeKitError) {
       let made = mlx_device_new_type(device == .gpu ? MLX_GPU : MLX_CPU, 0)
       defer { mlx_device_free(made) }
       guard mlx_set_default_device(made) == 0 else { throw MLXErrors.last("the device") }
@@ -34,14 +50,10 @@
       _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
     ) throws(EdgeKitError) -> [Tensor] {
       let file = bundle.url(device == .gpu ? function.gpu.file : function.cpu.file).path
-      let outcome: Result<[Tensor], EdgeKitError> = Self.busy.withLock {
-        do throws(EdgeKitError) {
-          return .success(try run(name, file, function, inputs))
-        } catch {
-          return .failure(error)
-        }
+      return try Self.thread.wait { () throws(EdgeKitError) in
+        try Self.select(device)
+        return try run(name, file, function, inputs)
       }
-      return try outcome.get()
     }
 
     private func run(

@@ -61,7 +61,18 @@ public struct Manifest: Codable, Sendable, Equatable {
     for (index, layer) in layers.enumerated() where model.ropes[layer.rope] == nil {
       throw .malformedFile("\(name): layer \(index) wants rope '\(layer.rope)', which the model does not have")
     }
+    // Sizes of arrays are products of these.
+    let sizes =
+      [("hidden_size", model.hiddenSize), ("vocab_size", model.vocabularySize)]
+      + [("canvas_length", model.canvasLength ?? 1), ("max_positions", model.maxPositions ?? 1)]
+      + layers.flatMap { [("kv_heads", $0.kvHeads), ("head_dim", $0.headDim), ("window", $0.window ?? 1)] }
+    for (label, size) in sizes where !(1...Self.mostPerAxis).contains(size) {
+      throw .malformedFile("\(name): \(label) is \(size), not a size of a model; export the bundle again")
+    }
   }
+
+  /// No axis of an array that a model has is longer.
+  static let mostPerAxis = 1 << 24
 
   /// A bundle comes from elsewhere: its manifest must not reach outside its folder on any system.
   static func isInside(_ path: String) -> Bool {
@@ -137,6 +148,9 @@ extension Manifest {
     public var starts: [Int]
     public var rows: Int
     public var bits: Int
+
+    /// The tokens of each tile.
+    var tiles: [Range<Int>] { zip(starts, starts.dropFirst() + [rows]).map { $0..<$1 } }
   }
 
   public struct Layer: Codable, Sendable, Equatable {

@@ -12,6 +12,13 @@ struct TilePart {
   var sample: [Int]?
   var sampleZ: [Float]?
   var soft: [Float]?
+
+  /// Whether it has a value of each kind for every row.
+  func holds(_ rows: Int, samples: Bool, hidden: Int) -> Bool {
+    let counts = [top.count, arg.count, sumExp.count, sumZExp.count]
+    let sampled = samples ? [score?.count ?? 0, sample?.count ?? 0, sampleZ?.count ?? 0] : []
+    return (counts + sampled).allSatisfy { $0 == rows } && (hidden == 0 || soft?.count == rows * hidden)
+  }
 }
 
 /// Joins the parts of tiles, in ascending order of tokens, by the online softmax (arXiv 1805.02867).

@@ -23,10 +23,15 @@ final class MLXBackend: SegmentBackend {
   private let runner: any FunctionRunner
   private let store: SegmentStore<Weights>
 
-  /// `weightBytes` bounds the weights that are in memory at once; nil: all stay.
+  /// `limits` bound the weights that are in memory at once.
   init(
-    bundle: Bundle, programs: MLXPrograms, file: FlashFile, runner: any FunctionRunner, weightBytes: UInt64?
+    bundle: Bundle, programs: MLXPrograms, file: FlashFile, runner: any FunctionRunner, limits: WeightLimits
   ) throws(EdgeKitError) {
+    guard programs.layout == "mlx-1" else {
+      throw .unsupportedVersion(
+        "\(bundle.path): functions of another layout than mlx-1, which this version reads; update it or export the "
+          + "bundle again")
+    }
     path = bundle.path
     layerTable = bundle.manifest.layers
     entries = programs.entries
@@ -35,21 +40,19 @@ final class MLXBackend: SegmentBackend {
     let tables = bundle.manifest.model.tables
     let table = tables.head ?? tables.embedding
     headRuns = table.runs
-    tiles = zip(table.starts, table.starts.dropFirst() + [table.rows]).map { $0..<$1 }
+    tiles = table.tiles
     let conditioning = bundle.manifest.model.selfConditioning ? ["self_conditioning"] : []
     let layers = layerTable.flatMap { layer in [(layer.run, "layer")] + layer.experts.map { ($0, "expert") } }
     let step =
       conditioning.map { ($0, "self-conditioning") } + layers + [("final", "final")] + table.runs.map { ($0, "head") }
     var units: [ResidencyUnit] = []
     for (name, group) in step {
-      guard let run = file.runs[name], !run.range.isEmpty else {
-        throw .malformedFile("\(file.path): has no run '\(name)', which the manifest names; export the bundle again")
-      }
-      units.append(ResidencyUnit(name, bytes: UInt64(run.range.count), group: group))
+      units.append(ResidencyUnit(name, bytes: try file.bytes(of: [name]), group: group))
     }
     store = try SegmentStore(
       units: units,
-      passes: [.denoise: step.map(\.0), .prefill: layers.map(\.0), .head: table.runs], weightBytes: weightBytes,
+      passes: [.denoise: step.map(\.0), .prefill: layers.map(\.0), .head: table.runs], limits: limits,
+      lookedUpBytes: tables.head == nil ? 0 : try file.bytes(of: tables.embedding.runs),
       open: { name throws(EdgeKitError) in try file.load(name) }, close: { _ in })
   }
 
@@ -123,15 +126,20 @@ final class MLXBackend: SegmentBackend {
     let x = try output(given, "experts.x")
     let index = try output(given, "experts.index")
     let weight = try output(given, "experts.weight").floats
+    guard x.shape.count == 2, index.shape.count == 2, index.shape[0] == x.shape[0], weight.count == index.count else {
+      throw EdgeKitError.engineFailed(
+        "program \(layer.program) chooses experts \(index.shape) for rows \(x.shape); export the bundle again")
+    }
     let (rows, hidden, k) = (x.shape[0], x.shape[1], index.shape[1])
     let chosen = index.integers
     let values = x.floats
     var parts = [Float](repeating: 0, count: rows * k * hidden)
-    let pinned = layer.experts.indices.filter { store.isPinned(layer.experts[$0]) }
-    let streamed = layer.experts.indices.filter { !store.isPinned(layer.experts[$0]) }
-    for number in pinned + streamed {
-      let places = chosen.indices.filter { chosen[$0] == number }
-      try store.use(layer.experts[number]) { (weights: Weights) throws -> Void in
+    let numbers = Dictionary(layer.experts.enumerated().map { ($0.element, $0.offset) }) { $1 }
+    var left = layer.experts
+    while !left.isEmpty {
+      try store.use(anyOf: left) { (name: String, weights: Weights) throws -> Void in
+        left.removeAll { $0 == name }
+        let places = chosen.indices.filter { chosen[$0] == numbers[name] }
         if places.isEmpty { return }
         var own: [Float] = []
         for place in places {
@@ -171,14 +179,8 @@ final class MLXBackend: SegmentBackend {
     _ name: String, _ function: MLXPrograms.Function, _ arrays: [String: Tensor], _ weights: Weights
   ) throws(EdgeKitError) -> [String: Tensor] {
     var lengths: [String: Int] = [:]
-    var inputs: [Tensor] = []
-    for argument in function.inputs {
-      let own = argument.name.hasPrefix("w.") ? weights[String(argument.name.dropFirst(2))] : arrays[argument.name]
-      guard let own else {
-        throw .engineFailed(
-          "program \(name) takes \(argument.name), which its run does not hold; export the bundle again")
-      }
-      // Functions do not check sizes: a wrong one would read beyond the array.
+    // Functions do not check sizes: a wrong one would read beyond the array.
+    func check(_ argument: MLXPrograms.Argument, _ own: Tensor, _ verb: String) throws(EdgeKitError) {
       let fits = zip(argument.shape, own.shape).allSatisfy { size, found in
         switch size {
         case .fixed(let wanted): return wanted == found
@@ -189,14 +191,24 @@ final class MLXBackend: SegmentBackend {
       }
       guard fits, argument.shape.count == own.shape.count else {
         throw .engineFailed(
-          "program \(name) takes \(argument.name) as \(argument.shape), not as \(own.shape); export the bundle again")
+          "program \(name) \(verb) \(argument.name) as \(argument.shape), not as \(own.shape); export the bundle again")
       }
+    }
+    var inputs: [Tensor] = []
+    for argument in function.inputs {
+      let own = argument.name.hasPrefix("w.") ? weights[String(argument.name.dropFirst(2))] : arrays[argument.name]
+      guard let own else {
+        throw .engineFailed(
+          "program \(name) takes \(argument.name), which its run does not hold; export the bundle again")
+      }
+      try check(argument, own, "takes")
       inputs.append(own)
     }
     let outputs = try runner.call(name, function, inputs: inputs)
     guard outputs.count == function.outputs.count else {
       throw .engineFailed("program \(name) gave \(outputs.count) arrays, the manifest says \(function.outputs.count)")
     }
+    for (argument, own) in zip(function.outputs, outputs) { try check(argument, own, "gives") }
     return Dictionary(zip(function.outputs.map(\.name), outputs)) { $1 }
   }
 

@@ -24,10 +24,11 @@ final class PackageBackend: SegmentBackend {
   private let called = Called()
   private let store: SegmentStore<Opened>
 
-  /// `weightBytes` bounds the packages that are open at once; nil: all stay open.
+  /// `limits` bound the packages that are open at once.
   init(
-    bundle: Bundle, programs: PackagePrograms, executor: any PackageExecutor, weightBytes: UInt64?
+    bundle: Bundle, programs: PackagePrograms, file: FlashFile, executor: any PackageExecutor, limits: WeightLimits
   ) throws(EdgeKitError) {
+    try programs.check(bundle.manifest, bundle.path)
     let layers = bundle.manifest.layers
     let entries = programs.packages
     var chunks: [[Int]] = []
@@ -62,7 +63,8 @@ final class PackageBackend: SegmentBackend {
     tiles = heads.map { ($0.value.start ?? 0)..<(($0.value.start ?? 0) + ($0.value.rows ?? 0)) }
     let called = called
     store = try SegmentStore(
-      units: units, passes: [.denoise: step, .prefill: layerNames, .head: headNames], weightBytes: weightBytes,
+      units: units, passes: [.denoise: step, .prefill: layerNames, .head: headNames], limits: limits,
+      lookedUpBytes: try file.bytes(of: bundle.manifest.model.tables.embedding.runs),
       open: { name throws(EdgeKitError) in
         guard let entry = entries[name] else { throw .internalError("there is no package \(name)") }
         let expected = called.functions.withLock { $0[name] ?? [] }

@@ -12,7 +12,10 @@ struct NamedFunction {
   /// The prefix positions that each layer of the chunk takes.
   var prefixes: [Int] {
     let layers = function.outputs.filter { $0.role.hasPrefix("k.") }.count
-    return (0..<layers).map { input("prefix_k.\($0)")?.shape[2] ?? 0 }
+    return (0..<layers).map { slot in
+      guard let shape = input("prefix_k.\(slot)")?.shape, shape.count == 4 else { return 0 }
+      return shape[2]
+    }
   }
 }
 

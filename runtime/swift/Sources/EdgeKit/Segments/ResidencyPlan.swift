@@ -24,22 +24,48 @@ struct WeightResidency {
   var streamed: UInt64 = 0
 }
 
+/// How many bytes of weights may be in memory.
+struct WeightLimits: Equatable {
+  /// Of what stays and what is loaded ahead together; nil: all stays.
+  var weightBytes: UInt64?
+  /// Bounds what stays further.
+  var residentBytes: UInt64?
+}
+
 /// What stays in memory, by the native core's own rules.
 struct ResidencyPlan: Equatable {
+  /// As in runtime/memory.py: what loading ahead may take of the budget beyond the two largest units.
+  private static let aheadShare: UInt64 = 8
+  private static let aheadMost: UInt64 = 256 << 20
+
   var pinned: Set<String>
   /// What the other units may hold while they are loaded ahead; 0 when all are pinned.
   var aheadBytes: UInt64
 
-  /// Divides `units`, given in execution order. `weightBytes` bounds pins and what is loaded ahead together; nil: all
-  /// stay in memory. Throws `budgetExceeded`.
-  init(_ units: [ResidencyUnit], weightBytes: UInt64?) throws(EdgeKitError) {
-    guard let weightBytes else {
-      pinned = Set(units.map(\.name))
-      aheadBytes = 0
-      return
-    }
+  /// Divides `units`, given in execution order. `lookedUpBytes` are those of tables whose rows are read one by one.
+  /// Throws `budgetExceeded`.
+  init(_ units: [ResidencyUnit], _ limits: WeightLimits, lookedUpBytes: UInt64 = 0) throws(EdgeKitError) {
     // A layer's dense run is held while its experts pass: room for it and two experts.
-    let unitsAhead: UInt64 = units.contains { $0.group == "expert" } ? 3 : 2
+    let unitsAhead = units.contains { $0.group == "expert" } ? 3 : 2
+    let all = units.reduce(0) { $0 + $1.bytes }
+    let everything = all + lookedUpBytes
+    var budget = limits.weightBytes ?? everything
+    var ahead = min(Self.aheadMost, min(budget, everything) / Self.aheadShare)
+    if let resident = limits.residentBytes {
+      let largest = units.map(\.bytes).sorted(by: >).prefix(unitsAhead).reduce(0, +)
+      // A budget that holds every unit would pin every unit, whatever the cap.
+      let below = max(resident, all > 0 ? all - 1 : 0)
+      let (sum, overflows) = resident.addingReportingOverflow(max(ahead, largest))
+      budget = min(budget, overflows ? .max : sum, below)
+      ahead = budget > resident ? budget - resident : 0
+    }
+    try self.init(units, budgetBytes: budget, leastAheadBytes: ahead, unitsAhead: unitsAhead)
+  }
+
+  /// `ek_plan_residency`.
+  init(
+    _ units: [ResidencyUnit], budgetBytes: UInt64, leastAheadBytes: UInt64, unitsAhead: Int
+  ) throws(EdgeKitError) {
     var flags = [UInt8](repeating: 0, count: units.count)
     var ahead: UInt64 = 0
     let texts = units.flatMap { [$0.name, $0.group] }.map { Array($0.utf8CString) }
@@ -47,7 +73,8 @@ struct ResidencyPlan: Equatable {
       let given = units.indices.map { index in
         ek_unit(name: pointers[2 * index], group: pointers[2 * index + 1], bytes: units[index].bytes)
       }
-      return ek_plan_residency(given, Int64(given.count), weightBytes, 0, unitsAhead, &flags, &ahead)
+      return ek_plan_residency(
+        given, Int64(given.count), budgetBytes, leastAheadBytes, UInt64(unitsAhead), &flags, &ahead)
     }
     try EdgeKitError.check(status)
     pinned = Set(units.indices.filter { flags[$0] != 0 }.map { units[$0].name })

@@ -6,6 +6,8 @@ protocol SegmentBackend: AnyObject {
   var tiles: [Range<Int>] { get }
   /// What stays in memory now.
   var residency: WeightResidency { get }
+  /// Has weights that stay in memory given back before the next are used; from any thread.
+  var relieve: @Sendable (MemoryPressure) -> Void { get }
 
   func begin(_ pass: Pass, then: Pass?)
   func idle()
@@ -68,7 +70,8 @@ final class SegmentDenoiser: Denoiser {
   }
 
   func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws -> HeadOutput {
-    try pass(.denoise) {
+    if ids.isEmpty { throw EdgeKitError.invalidArgument("a canvas has at least one position") }
+    return try pass(.denoise) {
       var x = try embed(ids)
       if manifest.model.selfConditioning {
         if let soft, soft.shape != [ids.count, hiddenSize] {
@@ -77,9 +80,9 @@ final class SegmentDenoiser: Denoiser {
         }
         let scale = manifest.model.embeddingScale
         let earlier = soft.map { Tensor(x.shape, $0.floats.map { $0 * scale }) } ?? Tensor(zeros: x.shape)
-        x = try backend.selfCondition(embedded: x, soft: earlier)
+        x = try fitting(try backend.selfCondition(embedded: x, soft: earlier), x.shape)
       }
-      let y = try backend.final(try layers(x, .denoise))
+      let y = try fitting(try backend.final(try layers(x, .denoise)), x.shape)
       last = Tensor([ids.count, hiddenSize], y.floats)
       return try head(request)
     }
@@ -105,10 +108,10 @@ final class SegmentDenoiser: Denoiser {
     guard let wrong = ids.firstIndex(where: { !(0..<vocabulary).contains($0) }) else {
       let table = manifest.model.tables.embedding
       var out = [Float](repeating: 0, count: ids.count * hiddenSize)
-      let stops = table.starts.dropFirst() + [table.rows]
-      for (run, (start, stop)) in zip(table.runs, zip(table.starts, stops)) {
-        let here = ids.indices.filter { (start..<stop).contains(ids[$0]) }
-        let rows = try file.tableRows(run, here.map { ids[$0] - start }, hidden: hiddenSize)
+      for (run, tokens) in zip(table.runs, table.tiles) {
+        let here = ids.indices.filter { tokens.contains(ids[$0]) }
+        if here.isEmpty { continue }
+        let rows = try file.tableRows(run, here.map { ids[$0] - tokens.lowerBound }, hidden: hiddenSize)
         for (index, position) in here.enumerated() {
           for column in 0..<hiddenSize {
             out[position * hiddenSize + column] = rows[index * hiddenSize + column] * manifest.model.embeddingScale
@@ -138,27 +141,50 @@ final class SegmentDenoiser: Denoiser {
           phase: phase)
       }
       let (y, kept) = try backend.layers(index, x: x, inputs)
-      x = y
+      x = try fitting(y, x.shape)
       if phase == .prefill {
-        for (number, (keys, values)) in zip(chunk, kept) { cache.append(number, keys: keys, values: values) }
+        for (number, (keys, values)) in zip(chunk, kept) {
+          let shape = [1, manifest.layers[number].kvHeads, length, manifest.layers[number].headDim]
+          cache.append(number, keys: try fitting(keys, shape), values: try fitting(values, shape))
+        }
       }
     }
     return x
   }
 
+  /// What an engine gave, of the shape that the model says.
+  private func fitting(_ tensor: Tensor, _ shape: [Int]) throws(EdgeKitError) -> Tensor {
+    guard tensor.shape == shape else {
+      throw .engineFailed("a pass gave an array \(tensor.shape) for \(shape); export the bundle again")
+    }
+    return tensor
+  }
+
   private func head(_ request: HeadRequest) throws -> HeadOutput {
     guard let last else { throw EdgeKitError.invalidState("project needs a denoise before it") }
     let rows = request.rows ?? Array(0..<last.shape[0])
+    if let wrong = rows.first(where: { !(0..<last.shape[0]).contains($0) }) {
+      throw EdgeKitError.invalidArgument("row \(wrong) of a canvas of \(last.shape[0]) positions was asked for")
+    }
     let all = last.floats
     let x = Tensor([rows.count, hiddenSize], rows.flatMap { all[($0 * hiddenSize)..<(($0 + 1) * hiddenSize)] })
     var state = HeadState(rows: rows.count, hidden: hiddenSize, vocabulary: vocabulary, request: request)
     let logits = request.logits || request.topK > 0
     for (index, tile) in backend.tiles.enumerated() {
       let noise = try request.gumbel.map { draw in
-        Tensor([rows.count, tile.count], try draw(tile.lowerBound, tile.upperBound).map { $0 * request.gumbelScale })
+        let drawn = try draw(tile.lowerBound, tile.upperBound)
+        guard drawn.count == rows.count * tile.count else {
+          throw EdgeKitError.invalidArgument(
+            "noise for \(rows.count) rows of \(tile.count) tokens has \(drawn.count) values")
+        }
+        return Tensor([rows.count, tile.count], drawn.map { $0 * request.gumbelScale })
       }
       let (part, z) = try backend.head(
         index, x: x, temperature: request.temperature, noise: noise, soft: request.soft, logits: logits)
+      let hidden = request.soft ? hiddenSize : 0
+      guard part.holds(rows.count, samples: noise != nil, hidden: hidden),
+        z?.count ?? rows.count * tile.count == rows.count * tile.count
+      else { throw EdgeKitError.engineFailed("tile \(index) of the head gave too few values; export the bundle again") }
       state.add(tile.lowerBound, part)
       if let z { state.add(tile.lowerBound, logits: z) }
     }

@@ -14,7 +14,7 @@ final class SegmentStore<Opened: Sendable> {
   private var pinned: [String: Opened] = [:]
   private var ahead: OpenAhead<Opened>?
   /// What is left of the pass that runs, pinned units included.
-  private var remaining: ArraySlice<String> = []
+  private var remaining: [String] = []
   /// The pass that was scheduled behind it.
   private var expected: Pass?
   /// Not relieved yet.
@@ -23,14 +23,14 @@ final class SegmentStore<Opened: Sendable> {
   /// `units` in execution order; `passes`: for each kind of pass, the units it uses, in order. `open` is also called on
   /// the thread that opens ahead. Throws `budgetExceeded`, and what opening the units that stay open throws.
   init(
-    units: [ResidencyUnit], passes: [Pass: [String]], weightBytes: UInt64?,
+    units: [ResidencyUnit], passes: [Pass: [String]], limits: WeightLimits, lookedUpBytes: UInt64,
     open: @escaping @Sendable (String) throws(EdgeKitError) -> Opened, close: @escaping @Sendable (Opened) -> Void
   ) throws(EdgeKitError) {
     self.units = units
     self.passes = passes
     self.open = open
     self.close = close
-    plan = try ResidencyPlan(units, weightBytes: weightBytes)
+    plan = try ResidencyPlan(units, limits, lookedUpBytes: lookedUpBytes)
     makeAhead()
     do throws(EdgeKitError) {
       for unit in units where plan.pinned.contains(unit.name) { pinned[unit.name] = try open(unit.name) }
@@ -56,7 +56,7 @@ final class SegmentStore<Opened: Sendable> {
   func begin(_ pass: Pass, then: Pass?) {
     dropPins()
     let names = passes[pass] ?? []
-    remaining = names[...]
+    remaining = names
     if expected != pass {
       ahead?.cancel()
       ahead?.schedule(streamed(names))
@@ -74,13 +74,22 @@ final class SegmentStore<Opened: Sendable> {
 
   /// Runs `body` on the opened unit. Units must be used in the order of the pass.
   func use<Value>(_ name: String, _ body: (Opened) throws -> Value) throws -> Value {
+    try use(anyOf: [name]) { try body($1) }
+  }
+
+  /// Runs `body` on one of the units, which are in the order of the pass: one that stays open where there is such, which
+  /// leaves the others time to be loaded; else the first.
+  func use<Value>(anyOf names: [String], _ body: (String, Opened) throws -> Value) throws -> Value {
     dropPins()
-    if let at = remaining.firstIndex(of: name) { remaining = remaining[(at + 1)...] }
-    if let opened = pinned[name] { return try body(opened) }
+    guard let name = names.first(where: isPinned) ?? names.first else {
+      throw EdgeKitError.internalError("no segment was asked for; please report it")
+    }
+    if let at = remaining.firstIndex(of: name) { remaining.remove(at: at) }
+    if let opened = pinned[name] { return try body(name, opened) }
     guard let ahead else { throw EdgeKitError.internalError("segment \(name) is neither pinned nor scheduled") }
     let opened = try ahead.take(name)
     defer { ahead.release(name, opened) }
-    return try body(opened)
+    return try body(name, opened)
   }
 
   /// Has pins closed, from any thread: half of their bytes after a warning, all when memory is critical, before the next
@@ -108,7 +117,7 @@ final class SegmentStore<Opened: Sendable> {
     plan.aheadBytes = max(plan.aheadBytes, sizes.prefix(2).reduce(0, +))
     ahead?.cancel()
     makeAhead()
-    ahead?.schedule(streamed(Array(remaining)))
+    ahead?.schedule(streamed(remaining))
     if let expected { ahead?.schedule(streamed(passes[expected] ?? [])) }
   }
 

@@ -4,7 +4,7 @@ public struct Tensor: Sendable, Equatable {
     case floats([Float])
     case integers([Int64])
     /// Elements as a file stores them, little-endian; `dtype` as in safetensors.
-    case stored(dtype: String, bytes: [UInt8])
+    case stored(dtype: String, bytes: StoredBytes)
   }
 
   public var shape: [Int]
@@ -23,7 +23,7 @@ public struct Tensor: Sendable, Equatable {
     values = .integers(integers)
   }
 
-  public init(_ shape: [Int], dtype: String, bytes: [UInt8]) {
+  public init(_ shape: [Int], dtype: String, bytes: StoredBytes) {
     self.shape = shape
     values = .stored(dtype: dtype, bytes: bytes)
   }
@@ -53,9 +53,9 @@ public struct Tensor: Sendable, Equatable {
     }
   }
 
-  /// The first `rows` entries of an axis.
+  /// The first `rows` entries of an axis; the tensor itself where it has no more.
   func prefix(rows: Int, axis: Int) -> Tensor {
-    if shape[axis] == rows { return self }
+    guard axis < shape.count, shape[axis] > rows else { return self }
     var cut = shape
     cut[axis] = rows
     let inner = shape[(axis + 1)...].reduce(1, *)
@@ -77,7 +77,7 @@ public struct Tensor: Sendable, Equatable {
 }
 
 private func decode<Bits: FixedWidthInteger>(
-  _ bytes: [UInt8], _ type: Bits.Type, _ convert: (Bits) -> Float
+  _ bytes: StoredBytes, _ type: Bits.Type, _ convert: (Bits) -> Float
 ) -> [Float] {
   bytes.withUnsafeBytes { raw in
     (0..<(raw.count / MemoryLayout<Bits>.size)).map {
