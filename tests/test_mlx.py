@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -449,10 +448,8 @@ def test_scales_beyond_half_precision_are_refused() -> None:
     assert np.isfinite(stored["big.scales"]).all()
 
 
-def test_a_missing_package_names_the_extra(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [m for m in sys.modules if m.startswith(("mlx", "edgekit.export.formats.mlx"))]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "mlx.core", None)
+def test_a_missing_package_names_the_extra(small: Path, hide_package: Callable[..., None]) -> None:
+    hide_package("mlx", "edgekit.export.formats.mlx", "edgekit.runtime.engines.mlx")
     with pytest.raises(EngineUnavailable, match=r"the mlx engine needs mlx: pip install 'edgekit\[mlx\]'"):
         Session(small)
     with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[export,mlx\]'"):
