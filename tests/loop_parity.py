@@ -1,10 +1,11 @@
 """Whole denoising loops of a bundle beside the PyTorch reference that holds the same codes.
 
 `check_steps`: a loop runs on the reference's answers, and the bundle is asked the same in every pass: the
-same canvas, the same embedding of the pass before, a prefix of the same tokens. What it answers is compared number
-by number. `check_tokens`: both run loops of their own, and what they decide is compared. Rounding may turn a
-decision between two that are nearly equal, after which the loops go different ways: the decisions up to there
-are compared, and the first that differs must be one of those, see `Difference`. `check_loop` does both.
+same canvas, the same embedding of the pass before, a prefix of the same tokens. What it answers is compared
+number by number. `check_tokens`: both run loops of their own, and what they decide is compared. Rounding may
+turn a decision between two that are nearly equal, after which the loops go different ways: the decisions up
+to there are compared, and the first that differs must be one of those, see `Difference`. `check_loop` does
+both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import (
     SAMPLERS,
     Committed,
@@ -70,6 +72,10 @@ LOOPS: dict[str, list[tuple[int, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
+#: Decibels of a pass of these loops in float16: three layers and the head. A layer alone has over 60.
+FLOAT16 = {"diffusion_gemma": 42, "llada": 52, "llada_moe": 42, "dream": 58}
+
+
 def loops(bundle: Bundle) -> Iterator[Loop]:
     """`LOOPS` of a bundle, each with a prompt and noise of its own; nothing ends them early."""
     model, rng = bundle.model, np.random.default_rng(20)
@@ -78,6 +84,12 @@ def loops(bundle: Bundle) -> Iterator[Loop]:
     for seed, (length, own) in enumerate(LOOPS[model.family]):
         options = SAMPLERS[sampler].options(config, **own, **canvas, eos_token_ids=())
         yield Loop(sampler, options, rng.integers(0, model.vocab_size, length), seed)
+
+
+def prompt_loop(generator: Generator, prompt: str, settings: Settings) -> Loop:
+    """What a generator runs for a prompt."""
+    ids = np.array(generator.encode(Prompt(prompt)))
+    return Loop(generator.sampler.family, generator.options(settings), ids, settings.seed)
 
 
 @dataclass(frozen=True)
@@ -234,7 +246,7 @@ def check_scores(number: int, expected: Step, found: Step, least: float | None) 
     """
     a, b = expected.output.logits, found.output.logits
     assert a is not None and b is not None
-    own = float(np.median(rowfloat(np.median(row_decibels(expected, found)))))
+    own = float(np.median(row_decibels(expected, found)))
     if least is None:
         np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-3 * a.std(), err_msg=f"pass {number}")
     else:
@@ -301,8 +313,8 @@ def leads(loop: Loop, step: Step, count: int) -> Floats:
 
 def check_tokens(reference: Run, found: Run, loop: Loop, least: float | None = None) -> list[Difference]:
     """Compare the passes of two loops up to where they part, if they do: scores, if `least` decibels are
-    asked for, drafts, and what is committed. Returns the decisions that differ, all of them between what is nearly
-    equal; those of the last pass that is compared are why the loops part.
+    asked for, drafts, and what is committed. Returns the decisions that differ, all of them between what is
+    nearly equal; those of the last pass that is compared are why the loops part.
 
     Errors come back through self-conditioning, and random models make them ten times as large in every pass:
     what each pass adds is for `check_steps`.

@@ -18,7 +18,7 @@ import torch
 from bundles import TILE_BYTES, make_bundle, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
-from reference_denoiser import ReferenceDenoiser
+from loop_parity import check_loop, check_loops, prompt_loop
 from torch import nn
 from watched import run_watched
 
@@ -34,8 +34,8 @@ from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
-from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.text import Tokenizer
 from edgekit.tools.cli import main
@@ -136,21 +136,10 @@ def test_gumbel_samples_are_the_argmax_with_noise(case: Case) -> None:
     np.testing.assert_allclose(out.sample_prob, p[np.arange(4), out.sample], rtol=1e-4)
 
 
-def generate(denoiser: Any, bundle: Bundle, prompt: np.ndarray, tokens: int, steps: int) -> list[int]:
-    """The tokens of a short generation."""
-    name, config = bundle.manifest.sampler["name"], bundle.manifest.sampler["config"]
-    options = generation_options(name, config, bundle.model.canvas_length, max_new_tokens=tokens, steps=steps)
-    events = SAMPLERS[name].generate(denoiser, prompt, options, PhiloxNoise(3))
-    return [int(i) for e in events if isinstance(e, Committed) for i in e.ids]
-
-
-def test_generation_equals_the_reference_token_for_token(case: Case) -> None:
+def test_loops_equal_the_reference(case: Case) -> None:
     path, model = case
-    arch, bundle = model.architecture, Bundle.open(path)
-    prompt = np.random.default_rng(1).integers(0, arch.vocab_size, 9)
     with Session(path) as session:
-        ids = generate(session, bundle, prompt, 32, 4)
-    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 32, 4) and len(ids) > 0
+        check_loops(session, model)
 
 
 def test_streamed_equals_resident_bit_for_bit(case: Case) -> None:
@@ -278,23 +267,29 @@ def test_half_precision_scales_leave_60_decibels_a_layer(tmp_path: Path, family:
         out, expected = bundles.passes(session, model)
     assert min(decibels(got, want) for _, got, want in layers.pairs) > 60
     assert out.logits is not None and decibels(out.logits, expected.numpy()) > 55
+    with Session(bundle) as session:
+        check_loops(session, model, 50)
     tensors = mx.load(str(bundle / "model.safetensors"))
     assert {t.dtype for n, t in tensors.items() if n.endswith((".scales", ".biases"))} == {mx.float16}
 
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
-def test_the_shipped_models_generate_what_the_reference_generates(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("precision", "least"), [("float32", None), (None, 50)])
+def test_the_shipped_models_generate_what_the_reference_generates(
+    tmp_path: Path, name: str, precision: str | None, least: float | None
+) -> None:
+    """What `--precision` leaves to the format is scales in float16."""
     checkpoint = resolve(name)
     scheme = Scheme("mixed4", 32)
-    export(checkpoint, tmp_path / "bundle", ExportOptions("mlx", scheme=scheme, precision="float32"))
-    bundle, model = Bundle.open(tmp_path / "bundle"), quantized_reference(checkpoint, scheme, "mlx")
-    prompt = np.array(Tokenizer(bundle.tokenizer_path).chat([{"role": "user", "content": "12 + 34 ="}]))
-    with Session(bundle.path) as session:
+    export(checkpoint, tmp_path / "bundle", ExportOptions("mlx", scheme=scheme, precision=precision))
+    model = quantized_reference(checkpoint, scheme, "mlx")
+    with Generator(tmp_path / "bundle") as generator, Session(tmp_path / "bundle") as session:
         layers = Layers(session, model)
-        ids = generate(session, bundle, prompt, 16, 3)
-    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 16, 3) and len(ids) > 0
-    worst = max(float(np.abs(got - want).max()) for _, got, want in layers.pairs)
-    assert worst < 1e-3
+        for prompt in ("12 + 34 =", "Copy: wall, lamp, Ida"):
+            loop = prompt_loop(generator, prompt, Settings(max_new_tokens=24, steps=4, seed=3))
+            check_loop(session, model, loop, least, least or 60)
+    if precision == "float32":
+        assert max(float(np.abs(got - want).max()) for _, got, want in layers.pairs) < 1e-3
 
 
 def test_unusual_shapes_are_stored_in_16_bits_and_said_so(tmp_path: Path) -> None:
