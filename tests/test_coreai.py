@@ -66,12 +66,14 @@ def test_loops_equal_the_reference(case: Case) -> None:
         check_loops(session, model)
 
 
-@pytest.mark.parametrize(("family", "preset"), HALF_CASES)
-def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str, preset: str) -> None:
+@pytest.mark.parametrize("family", LENGTHS)
+def test_float16_layers_and_loops_are_close_to_the_reference(tmp_path: Path, family: str) -> None:
     with wide_products():
-        bundle, model = case_bundle(tmp_path, "coreai", family, preset, precision="float16")
+        bundle, model = case_bundle(tmp_path, "coreai", family, "mixed4", precision="float16")
     with CoreaiPrograms(bundle) as programs:
         check_layers(programs, model, 1, 60)
+    with Session(bundle) as session:
+        check_loops(session, model, FLOAT16[family])
 
 
 def test_float16_layers_as_they_are_shipped(half: Case) -> None:
@@ -86,11 +88,11 @@ def test_what_is_around_float16_layers(half: Case) -> None:
         check_around(programs, model, "float16")
 
 
-def test_float16_loops_are_close_to_the_reference(half: Case) -> None:
-    """As they are shipped, whose layers have fewer decibels here."""
+def test_float16_loops_as_they_are_shipped(half: Case) -> None:
+    """One of each family: the runtime is slow at this on processors."""
     bundle, model = half
     with Session(bundle) as session:
-        check_loops(session, model, FLOAT16[model.architecture.family] - 8)
+        check_loops(session, model, FLOAT16[model.architecture.family] - 8, slice(-1, None))
 
 
 def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> None:

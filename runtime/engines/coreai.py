@@ -57,8 +57,8 @@ class _Ended(Exception):
 class _Loop:
     """An event loop in a thread, and the end of everything that is under way in the runtime.
 
-    The runtime's threads call Python when a function is done. A thread that does so while the interpreter ends
-    is ended by unwinding it, as is any other thread inside of the runtime; the frames of Swift abort the
+    The runtime's threads call Python when a function is done. A thread that does so while the interpreter
+    ends is ended by unwinding it, as is any other thread inside of the runtime; the frames of Swift abort the
     process for that. So the interpreter must not end before the runtime is idle.
     """
 
