@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +53,27 @@ def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def rng() -> np.random.Generator:
     """A generator that gives each test the same numbers on every run."""
     return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def hide_package(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """hide_package("onnx", "edgekit.runtime.engines.onnx") makes a package look as if it were not installed;
+    modules whose names begin like the further arguments, which may have imported it, are imported anew.
+    """
+
+    def hide(package: str, *importers: str) -> None:
+        real = builtins.__import__
+
+        def without(name: str, *args: Any, **kwargs: Any) -> Any:
+            if name.partition(".")[0] == package:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+            return real(name, *args, **kwargs)
+
+        for name in [n for n in sys.modules if importers and n.startswith(importers)]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(builtins, "__import__", without)
+
+    return hide
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import TILE_BYTES
+from bundles import TILE_BYTES, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 
@@ -47,7 +47,15 @@ SMALL: dict[str, dict[str, Any]] = {
     "llada_moe": {"num_hidden_layers": 3, "num_experts": 21, "num_experts_per_tok": 3},
     "dream": {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
 }
-LENGTHS = {"diffusion_gemma": (0, 48), "llada": (8, 13), "llada_moe": (11,), "dream": (7, 20)}
+LENGTHS = {"diffusion_gemma": (0, 20, 48), "llada": (8, 29), "llada_moe": (27,), "dream": (7, 29)}
+#: Family, preset and layers per chunk: every family and every preset, each twice.
+CASES = [
+    ("diffusion_gemma", "mixed4", 3), ("diffusion_gemma", "bf16", 1), ("llada", "int4", 2),
+    ("llada", "int8", 3), ("llada_moe", "mixed4", 2), ("llada_moe", "int8", 1), ("dream", "int4", 3),
+    ("dream", "bf16", 2),
+]  # fmt: skip
+#: Family and preset of what is compared layer by layer in half precision.
+HALF_CASES = [("diffusion_gemma", "mixed4"), ("llada", "int4"), ("llada_moe", "int8"), ("dream", "bf16")]
 
 
 def options(
@@ -70,13 +78,29 @@ def make_bundle(
     precision: str,
     packaging: Packaging,
     activations: str | None = None,
+    seed: int = 0,
     **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
-    write_checkpoint(folder / "checkpoint", family, **overrides)
+    write_checkpoint(folder / "checkpoint", family, seed, **overrides)
     how = options(program_format, scheme, precision, packaging, activations=activations)
     export(folder / "checkpoint", folder / "bundle", how)
     return folder / "bundle"
+
+
+def case_bundle(
+    folder: Path, program_format: str, family: str, preset: str, chunk: int = 1, precision: str = "float32"
+) -> tuple[Path, ReferenceModel]:
+    """A small model's bundle, with a head in four packages, and the reference that holds the same codes.
+    Models with other chunks have other weights.
+    """
+    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgekit.export.formats.packaging.MOST_HEAD_ROWS", 100)
+        bundle = make_bundle(
+            folder, family, program_format, scheme, precision, cut, seed=chunk, **SMALL[family]
+        )
+    return bundle, quantized_reference(folder / "checkpoint", scheme, program_format)
 
 
 def fitted(

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from bundles import quantized_reference
 from coreai_bundles import CoreaiPrograms
+from loop_parity import FLOAT16, check_loops
 from package_bundles import (
+    CASES,
+    HALF_CASES,
     LENGTHS,
-    SMALL,
+    case_bundle,
     check_around,
     check_layers,
     decibels,
@@ -22,50 +25,63 @@ from package_bundles import (
     random,
 )
 
-from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.session import Session
 
-CASES = [
-    ("diffusion_gemma", "mixed4", 3), ("diffusion_gemma", "bf16", 1), ("llada", "int4", 2),
-    ("llada", "int8", 3), ("llada_moe", "mixed4", 2), ("llada_moe", "int8", 1), ("dream", "int4", 3),
-    ("dream", "bf16", 2),
-]  # fmt: skip
+Case = tuple[Path, ReferenceModel]
 
 
-@pytest.mark.parametrize(("family", "preset", "chunk"), CASES)
-def test_layers_equal_the_reference(tmp_path: Path, family: str, preset: str, chunk: int) -> None:
-    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=chunk)
-    bundle = make_bundle(tmp_path, family, "coreai", scheme, "float32", cut, **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreai")
+@pytest.fixture(scope="module", params=CASES, ids=lambda c: "-".join(map(str, c)))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """In float32."""
+    return case_bundle(tmp_path_factory.mktemp("coreai"), "coreai", *request.param)
+
+
+@pytest.fixture(scope="module", params=HALF_CASES, ids=lambda c: "-".join(c))
+def half(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """In float16, layer by layer, as it is shipped."""
+    return case_bundle(tmp_path_factory.mktemp("half"), "coreai", *request.param, precision="float16")
+
+
+def test_layers_equal_the_reference(case: Case) -> None:
+    bundle, model = case
     with CoreaiPrograms(bundle) as programs:
+        chunks = [name for name in programs.entries if name.startswith("layers")]
         count = check_layers(programs, model, 1, None)
-    assert count == -(-len(model.architecture.layers) // chunk) * len(LENGTHS[family])
+    assert count == len(chunks) * len(LENGTHS[model.architecture.family])
 
 
-@pytest.mark.parametrize("family", SMALL)
-def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str) -> None:
-    scheme, cut = Scheme("mixed4", 32), Packaging(LENGTHS[family], layers_per_chunk=1)
-    bundle = make_bundle(tmp_path, family, "coreai", scheme, "float16", cut, **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreai")
+def test_what_is_around_the_layers(case: Case) -> None:
+    """Norm, self-conditioning and all forms of the head."""
+    bundle, model = case
+    with CoreaiPrograms(bundle) as programs:
+        check_around(programs, model, "float32")
+
+
+def test_loops_equal_the_reference(case: Case) -> None:
+    bundle, model = case
+    with Session(bundle) as session:
+        check_loops(session, model)
+
+
+def test_float16_layers_are_close_to_the_reference(half: Case) -> None:
+    bundle, model = half
     with CoreaiPrograms(bundle) as programs:
         check_layers(programs, model, 1, 60)
 
 
-@pytest.mark.parametrize(
-    ("family", "preset"), [("diffusion_gemma", "mixed4"), ("llada", "int8"), ("dream", "bf16")]
-)
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_what_is_around_the_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
-) -> None:
-    """Norm, self-conditioning and all forms of the head, which is cut into four packages."""
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
-    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family][-1:])
-    bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreai")
+def test_what_is_around_float16_layers(half: Case) -> None:
+    bundle, model = half
     with CoreaiPrograms(bundle) as programs:
-        check_around(programs, model, precision)
+        check_around(programs, model, "float16")
+
+
+def test_float16_loops_are_close_to_the_reference(half: Case) -> None:
+    bundle, model = half
+    with Session(bundle) as session:
+        check_loops(session, model, FLOAT16[model.architecture.family])
 
 
 def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ and what is refused.
 
 from __future__ import annotations
 
-import builtins
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -245,21 +245,10 @@ def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) ->
 
 
 def test_without_the_extra_one_line_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hide_package: Callable[..., None]
 ) -> None:
-    import sys
-
     write_checkpoint(tmp_path / "checkpoint", "llada")
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "coreai":
-            raise ModuleNotFoundError("No module named 'coreai'", name="coreai")
-        return real(name, *args, **kwargs)
-
-    for name in [n for n in sys.modules if n.startswith("edgekit.export.formats.coreai")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without)
+    hide_package("coreai", "edgekit.export.formats.coreai")
     with pytest.raises(ExportError) as caught:
         export(tmp_path / "checkpoint", tmp_path / "bundle", options("coreai", Scheme()))
     assert str(caught.value) == "format coreai needs the package coreai: pip install 'edgekit[export,coreai]'"

@@ -18,7 +18,8 @@ from edgekit.export.quantize import Scheme
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
 @pytest.mark.parametrize(("precision", "least"), [("float32", None), ("float16", 60)])
 def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str, least: float | None) -> None:
-    scheme, lengths = Scheme("mixed4", 32), (0, 160) if name == "tiny-gemma" else (24,)
+    prefixes = (0, 160) if precision == "float32" else (0,)
+    scheme, lengths = Scheme("mixed4", 32), prefixes if name == "tiny-gemma" else (24,)
     checkpoint = resolve(name)
     how = options("coreai", scheme, precision, Packaging(lengths, layers_per_chunk=1))
     export(checkpoint, tmp_path / "bundle", how)

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from bundles import quantized_reference
 from coreml_bundles import CoremlPrograms, make_bundle
+from loop_parity import FLOAT16, check_loops
 from package_bundles import (
+    CASES,
+    HALF_CASES,
     HIDDEN,
     LENGTHS,
     SMALL,
     around,
+    case_bundle,
     check_around,
     check_layers,
     decibels,
@@ -22,55 +26,66 @@ from package_bundles import (
     random,
 )
 
-from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.mil.ops.registry import registered
+from edgekit.runtime.session import Session
 
 pytest.importorskip("coremltools", reason="coremltools is not installed")
 
-CASES = [
-    ("diffusion_gemma", "mixed4", 3), ("diffusion_gemma", "bf16", 1), ("llada", "int4", 2),
-    ("llada", "int8", 3), ("llada_moe", "mixed4", 2), ("llada_moe", "int8", 1), ("dream", "int4", 3),
-    ("dream", "bf16", 2),
-]  # fmt: skip
+Case = tuple[Path, ReferenceModel]
 
 
-@pytest.mark.parametrize(("family", "preset", "chunk"), CASES)
-def test_layers_equal_the_reference(tmp_path: Path, family: str, preset: str, chunk: int) -> None:
-    scheme = Scheme(preset, 32)
-    packaging = Packaging(LENGTHS[family], layers_per_chunk=chunk)
-    bundle = make_bundle(tmp_path, family, scheme, "float32", packaging, **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
-    count = check_layers(CoremlPrograms(bundle), model, 1, None)
-    chunks = -(-len(model.architecture.layers) // chunk)
-    assert count == chunks * len(LENGTHS[family])
+@pytest.fixture(scope="module", params=CASES, ids=lambda c: "-".join(map(str, c)))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """In float32."""
+    return case_bundle(tmp_path_factory.mktemp("coreml"), "coreml", *request.param)
 
 
-@pytest.mark.parametrize("family", SMALL)
-def test_float16_layers_are_close_to_the_reference(tmp_path: Path, family: str) -> None:
-    """Layer by layer. What is not rounded, but for the stored scales, is closer still."""
-    scheme = Scheme("mixed4", 32)
-    packaging = Packaging(LENGTHS[family], layers_per_chunk=1)
-    bundle = make_bundle(tmp_path, family, scheme, "float16", packaging, **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
+@pytest.fixture(scope="module", params=HALF_CASES, ids=lambda c: "-".join(c))
+def half(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """In float16, layer by layer."""
+    return case_bundle(tmp_path_factory.mktemp("half"), "coreml", *request.param, precision="float16")
+
+
+def test_layers_equal_the_reference(case: Case) -> None:
+    bundle, model = case
+    programs = CoremlPrograms(bundle)
+    chunks = [name for name in programs.entries if name.startswith("layers")]
+    count = check_layers(programs, model, 1, None)
+    assert count == len(chunks) * len(LENGTHS[model.architecture.family])
+
+
+def test_what_is_around_the_layers(case: Case) -> None:
+    """Norm, self-conditioning and all forms of the head."""
+    bundle, model = case
+    check_around(CoremlPrograms(bundle), model, "float32")
+
+
+def test_loops_equal_the_reference(case: Case) -> None:
+    bundle, model = case
+    with Session(bundle, executor=MilExecutor()) as session:
+        check_loops(session, model)
+
+
+def test_float16_layers_are_close_to_the_reference(half: Case) -> None:
+    """What is not rounded, but for the stored scales, is closer still."""
+    bundle, model = half
     check_layers(CoremlPrograms(bundle), model, 1, 60)
     check_layers(CoremlPrograms(bundle, "float32"), model, 1, 65)
 
 
-@pytest.mark.parametrize(
-    ("family", "preset"), [("diffusion_gemma", "mixed4"), ("llada", "int8"), ("dream", "bf16")]
-)
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_what_is_around_the_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
-) -> None:
-    """Norm, self-conditioning and all forms of the head, which is cut into four packages."""
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
-    scheme, lengths = Scheme(preset, 32), LENGTHS[family][-1:]
-    bundle = make_bundle(tmp_path, family, scheme, precision, Packaging(lengths), **SMALL[family])
-    model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
-    check_around(CoremlPrograms(bundle), model, precision)
+def test_what_is_around_float16_layers(half: Case) -> None:
+    bundle, model = half
+    check_around(CoremlPrograms(bundle), model, "float16")
+
+
+def test_float16_loops_are_close_to_the_reference(half: Case) -> None:
+    bundle, model = half
+    with Session(bundle, executor=MilExecutor()) as session:
+        check_loops(session, model, FLOAT16[model.architecture.family])
 
 
 def test_sums_of_the_head_survive_accumulators_of_half_precision(

@@ -4,8 +4,8 @@ quantizer's, interrupted exports, and what is refused.
 
 from __future__ import annotations
 
-import builtins
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,19 +229,8 @@ def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:
     assert block_scales("w", empty, "float16")[0] == 0 and block_scales("w", empty, "float32")[0] > 0
 
 
-def test_without_coremltools_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "coremltools":
-            raise ModuleNotFoundError("No module named 'coremltools'", name="coremltools")
-        return real(name, *args, **kwargs)
-
-    for name in [n for n in sys.modules if n.startswith("edgekit.export.formats.coreml")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", missing)
+def test_without_coremltools_the_extra_is_named(hide_package: Callable[..., None]) -> None:
+    hide_package("coremltools", "edgekit.export.formats.coreml")
     with pytest.raises(
         EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[export,core"
     ):

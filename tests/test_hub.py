@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -184,15 +183,8 @@ def test_bugs_keep_their_traceback(download: Any) -> None:
         resolve(REPO)
 
 
-def test_without_huggingface_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "huggingface_hub":
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_without_huggingface_hub(hide_package: Callable[..., None]) -> None:
+    hide_package("huggingface_hub")
     with pytest.raises(HubNotInstalled, match=r"edgekit\[hub\]"):
         resolve(REPO)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from bundles import TILE_BYTES, make_bundle, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
+from loop_parity import check_loops, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 from torch import nn
 from watched import run_watched
@@ -35,8 +35,8 @@ from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
-from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.text import Tokenizer
 from edgekit.tools.cli import main
@@ -137,21 +137,10 @@ def test_gumbel_samples_are_the_argmax_with_noise(case: Case) -> None:
     np.testing.assert_allclose(out.sample_prob, p[np.arange(4), out.sample], rtol=1e-4)
 
 
-def generate(denoiser: Any, bundle: Bundle, prompt: np.ndarray, tokens: int, steps: int) -> list[int]:
-    """The tokens of a short generation."""
-    name, config = bundle.manifest.sampler["name"], bundle.manifest.sampler["config"]
-    options = generation_options(name, config, bundle.model.canvas_length, max_new_tokens=tokens, steps=steps)
-    events = SAMPLERS[name].generate(denoiser, prompt, options, PhiloxNoise(3))
-    return [int(i) for e in events if isinstance(e, Committed) for i in e.ids]
-
-
-def test_generation_equals_the_reference_token_for_token(case: Case) -> None:
+def test_loops_equal_the_reference(case: Case) -> None:
     path, model = case
-    arch, bundle = model.architecture, Bundle.open(path)
-    prompt = np.random.default_rng(1).integers(0, arch.vocab_size, 9)
     with Session(path) as session:
-        ids = generate(session, bundle, prompt, 32, 4)
-    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 32, 4) and len(ids) > 0
+        check_loops(session, model)
 
 
 def test_streamed_equals_resident_bit_for_bit(case: Case) -> None:
@@ -279,23 +268,29 @@ def test_half_precision_scales_leave_60_decibels_a_layer(tmp_path: Path, family:
         out, expected = bundles.passes(session, model)
     assert min(decibels(got, want) for _, got, want in layers.pairs) > 60
     assert out.logits is not None and decibels(out.logits, expected.numpy()) > 55
+    with Session(bundle) as session:
+        check_loops(session, model, 50)
     tensors = mx.load(str(bundle / "model.safetensors"))
     assert {t.dtype for n, t in tensors.items() if n.endswith((".scales", ".biases"))} == {mx.float16}
 
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
-def test_the_shipped_models_generate_what_the_reference_generates(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("precision", "least"), [("float32", 60), (None, 50)])
+def test_the_shipped_models_generate_what_the_reference_generates(
+    tmp_path: Path, name: str, precision: str | None, least: float
+) -> None:
+    """What `--precision` leaves to the format is scales in float16."""
     checkpoint = resolve(name)
     scheme = Scheme("mixed4", 32)
-    export(checkpoint, tmp_path / "bundle", ExportOptions("mlx", scheme=scheme, precision="float32"))
-    bundle, model = Bundle.open(tmp_path / "bundle"), quantized_reference(checkpoint, scheme, "mlx")
-    prompt = np.array(Tokenizer(bundle.tokenizer_path).chat([{"role": "user", "content": "12 + 34 ="}]))
-    with Session(bundle.path) as session:
-        layers = Layers(session, model)
-        ids = generate(session, bundle, prompt, 16, 3)
-    assert ids == generate(ReferenceDenoiser(model), bundle, prompt, 16, 3) and len(ids) > 0
-    worst = max(float(np.abs(got - want).max()) for _, got, want in layers.pairs)
-    assert worst < 1e-3
+    export(checkpoint, tmp_path / "bundle", ExportOptions("mlx", scheme=scheme, precision=precision))
+    model = quantized_reference(checkpoint, scheme, "mlx")
+    with Generator(tmp_path / "bundle") as generator:
+        loop = prompt_loop(generator, "12 + 34 =", Settings(max_new_tokens=16, steps=3, seed=3))
+    with Session(tmp_path / "bundle") as session:
+        layers = Layers(session, model) if precision == "float32" else None
+        check_tokens(run(ReferenceDenoiser(model), loop), run(session, loop), loop, least)
+    if layers is not None:
+        assert max(float(np.abs(got - want).max()) for _, got, want in layers.pairs) < 1e-3
 
 
 def test_unusual_shapes_are_stored_in_16_bits_and_said_so(tmp_path: Path) -> None:
@@ -449,10 +444,8 @@ def test_scales_beyond_half_precision_are_refused() -> None:
     assert np.isfinite(stored["big.scales"]).all()
 
 
-def test_a_missing_package_names_the_extra(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [m for m in sys.modules if m.startswith(("mlx", "edgekit.export.formats.mlx"))]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "mlx.core", None)
+def test_a_missing_package_names_the_extra(small: Path, hide_package: Callable[..., None]) -> None:
+    hide_package("mlx", "edgekit.export.formats.mlx", "edgekit.runtime.engines.mlx")
     with pytest.raises(EngineUnavailable, match=r"the mlx engine needs mlx: pip install 'edgekit\[mlx\]'"):
         Session(small)
     with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[export,mlx\]'"):
