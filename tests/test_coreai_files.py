@@ -29,7 +29,7 @@ from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import package_layout, packaging
+from edgekit.export.formats import floats, package_layout, packaging
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
@@ -113,7 +113,7 @@ def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.nd
     for unit, spec in arch.weights():
         if spec.role == "float":
             values = np.concatenate([np.atleast_1d(source.read(p.tensor)) for p in spec.parts])
-            out[f"{unit}.{spec.name}"] = package_layout.numbers(spec.name, values, precision)
+            out[f"{unit}.{spec.name}"] = floats.numbers(spec.name, values, precision)
     return out
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from edgekit.export.formats.coreai_graph import CoreaiGraph, seal
+from edgekit.export.formats.coreai_graph import CoreaiGraph
 from edgekit.export.formats.packaged_format import System
 
 SYSTEM = System(
@@ -19,7 +19,6 @@ SYSTEM = System(
     # Apple's advice for assets on iOS.
     limit_bytes=2_000_000_000,
     graph=CoreaiGraph,
-    seal=seal,
     facts={"coreai": importlib.metadata.version("coreai-core")},
 )
 variant = SYSTEM.variant

@@ -6,7 +6,6 @@ stored once, whatever the number of functions, and found in the written file by 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -142,9 +141,11 @@ class CoreaiGraph(PackageGraph):
             (folder / METADATA_FILE).write_text(
                 json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8"
             )
-            (folder / HASH_FILE).unlink()  # it is for `seal` to write
+            # Core AI takes the digest of the program, which holds the weights, for a package's identity.
+            (folder / HASH_FILE).unlink()
             self._check(folder / PROGRAM_FILE)
-            return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
+            regions = _regions(self.stored.values(), folder / PROGRAM_FILE)
+            return Template.of_folder(folder, regions, {PROGRAM_FILE: HASH_FILE})
 
     def _check(self, program: Path) -> None:
         """That the functions in a file use the constants that they were given, none of them folded."""
@@ -209,12 +210,6 @@ def _regions(stored: Iterable[Stack], program: Path) -> dict[str, Region]:
             raise ExportError(f"Core AI has not stored {stack.constant.name} as it is: {nbytes} bytes of it")
         regions |= stack.regions(PROGRAM_FILE, offset)
     return regions
-
-
-def seal(package: Path) -> None:
-    """Write the digest of a package's program, which holds its weights: Core AI takes it for its identity."""
-    with open(package / PROGRAM_FILE, "rb") as file:
-        (package / HASH_FILE).write_bytes(hashlib.file_digest(file, "sha256").digest())
 
 
 def _kernel_shape(shape: Sequence[int]) -> tuple[int, ...]:

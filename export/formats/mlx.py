@@ -34,6 +34,7 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import mlx_layout, mlxfn
+from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
 from edgekit.export.formats.mlx_layout import EXPERT_PARTS, Form, form
 from edgekit.export.formats.mlx_ops import Matrix, expert
@@ -53,13 +54,11 @@ from edgekit.runtime import mlx_version
 
 PROGRAM_FOLDER = "programs"
 CONFIG_FILE, INDEX_FILE = "config.json", "model.safetensors.index.json"
-#: Of the stored scales; the first is the default. Half precision leaves 75 dB a layer and better against the
-#: same codes with float32 scales, which take a bit more for each weight in groups of 32.
-PRECISIONS = ("float16", "float32")
 
 
 def variant(precision: str | None) -> MlxFormat:
-    """The format in a precision; None is the default.
+    """The format in a precision of the stored scales; None is float16, which leaves 75 dB a layer and better
+    against the same codes with float32 scales, which take a bit more for each weight in groups of 32.
 
     Raises:
         ExportError: an unknown precision, or a version of MLX whose files edgekit does not know.
@@ -72,7 +71,7 @@ def variant(precision: str | None) -> MlxFormat:
             f"mlx {version} writes functions that edgekit does not know; "
             f"pip install '{mlx_version.REQUIREMENT}'"
         )
-    return MlxFormat(precision or PRECISIONS[0])
+    return MlxFormat(precision or next(iter(PRECISIONS)))
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import native_layout, package_layout
+from edgekit.export.formats import floats, native_layout, package_layout
+from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.package_content import Content, build
 from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_layout import PRECISIONS
 from edgekit.export.formats.package_store import PackageStore
 from edgekit.export.formats.packaging import (
     Package,
@@ -52,8 +52,7 @@ from edgekit.flashload.format import TensorSpec
 @dataclass(frozen=True)
 class System:
     """What is particular to a format. `versions` of iOS that may be asked for, the first by default, with the
-    macOS of the same year; `limit_bytes` of a package; `seal` is called for packages that have all their
-    tensors.
+    macOS of the same year; `limit_bytes` of a package.
     """
 
     name: str
@@ -62,7 +61,6 @@ class System:
     versions: Mapping[str, str]
     limit_bytes: int
     graph: Callable[[], PackageGraph]
-    seal: Callable[[Path], None]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def variant(self, precision: str | None, packaging: Packaging | None) -> Packaged:
@@ -166,7 +164,7 @@ class PackagedBundle:
 
     def floats(self, name: str, values: np.ndarray) -> np.ndarray:
         """The stored array of a float weight."""
-        return package_layout.numbers(name, values, self.precision)
+        return floats.numbers(name, values, self.precision)
 
     def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
         """The kind of every layer."""
@@ -203,10 +201,6 @@ class PackagedBundle:
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray:
         """See `PackageSource`."""
         return package_layout.head_array(suffix, rows, self.precision)
-
-    def seal(self, path: Path) -> None:
-        """See `PackageSource`."""
-        self.system.seal(path)
 
     def write_programs(
         self,
