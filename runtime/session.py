@@ -177,8 +177,10 @@ class Session:
 
     def close(self) -> None:
         """Release memory and files."""
-        self._weights.close()
-        self._file.close()
+        try:
+            self._weights.close()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Session:
         return self
