@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError, MalformedFile
+from edgekit.runtime import coreai_version
 from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.packages import Function, Package, Packages
 
@@ -24,9 +25,13 @@ def damage(bundle: Path, packages: Packages, package: Package) -> str:
     the process over an asset that it cannot parse.
 
     Raises:
-        EngineUnavailable: what reads packages of the format is not installed.
+        EngineUnavailable: what reads packages of the format is not installed, or does not read these.
     """
     path = bundle / package.path
+    if packages.format == "coreai":
+        complaint = coreai_version.complaint() or coreai_version.bundle_complaint(packages.written_by)
+        if complaint:
+            raise EngineUnavailable(complaint)
     try:
         found = _coreml(path) if packages.format == "coreml" else _coreai(path)
     except EngineUnavailable:

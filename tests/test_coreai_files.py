@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from package_bundles import (
     LENGTHS,
     SMALL,
     check_flipped_bits,
+    check_left_over,
     check_stored,
+    check_vectors,
     fitted,
+    float_vectors,
     make_bundle,
     options,
     quantized_matrices,
@@ -27,14 +32,15 @@ from package_bundles import (
 
 from edgekit import targets
 from edgekit.export import formats
-from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import floats, package_layout, packaging
 from edgekit.export.formats.packaging import Packaging
-from edgekit.export.models import architecture
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
+from edgekit.runtime import coreai_version
+from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
 pytest.importorskip("coreai", reason="coreai-core is not installed")
@@ -46,7 +52,7 @@ from coreai._compiler.dialects import coreai
 
 from edgekit.export.formats import coreai as coreai_format
 from edgekit.export.formats import coreai_bytecode, coreai_graph, package_content
-from edgekit.export.formats.coreai_audit import stored_matrices
+from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
 
 # --- what is stored ---------------------------------------------------------------------------------------
@@ -103,17 +109,11 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.ndarray]:
     """All stored tensors by the name that they have in runs."""
-    source = Checkpoint.open(checkpoint)
-    arch = architecture(source.config)
-    made = quantized_matrices(checkpoint, scheme)
-    out: dict[str, np.ndarray] = {}
-    for name, q in made.items():
+    vectors = float_vectors(checkpoint)
+    out = {name: floats.numbers(name, values, precision) for name, values in vectors.items()}
+    for name, q in quantized_matrices(checkpoint, scheme).items():
         role = "head" if name == "head" else "mlp"
         out |= package_layout.arrays(name, role, q, precision)
-    for unit, spec in arch.weights():
-        if spec.role == "float":
-            values = np.concatenate([np.atleast_1d(source.read(p.tensor)) for p in spec.parts])
-            out[f"{unit}.{spec.name}"] = floats.numbers(spec.name, values, precision)
     return out
 
 
@@ -122,7 +122,7 @@ def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.nd
     [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
      ("dream", "bf16", "float32")],
 )  # fmt: skip
-def test_stored_codes_are_the_quantizers(
+def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
@@ -130,6 +130,9 @@ def test_stored_codes_are_the_quantizers(
     bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
     check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+    form = fitted("coreai", tmp_path / "checkpoint", scheme, precision, cut)
+    check_vectors(bundle, form, stored_vectors)
+    check_left_over(bundle, stored_matrices)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -244,10 +247,46 @@ def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) ->
     assert result.exit_code == 2 and "format coreai is not for iOS 28; it is for 27" in result.output
 
 
+def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which versions read which assets is nowhere said; the runtime ends the process over what it cannot read."""
+    bundle = make_bundle(tmp_path, "llada", "coreai", Scheme(), "float16", Packaging((8,)), n_layers=1)
+    said = r"coreai-core 1\.0\.0b4 is installed, edgekit knows 1\.0\.0b3 alone; pip install 'coreai-core==1"
+    with monkeypatch.context() as patch:
+        patch.setattr(coreai_version, "installed", lambda: "1.0.0b4")
+        with pytest.raises(ExportError, match=said):
+            export(tmp_path / "checkpoint", tmp_path / "other", options("coreai", Scheme()))
+        assert not (tmp_path / "other").exists()
+        with pytest.raises(EngineUnavailable, match=said):
+            Session(bundle)
+        result = CliRunner().invoke(main, ["verify", str(bundle)])
+        assert result.exit_code == 0 and "1.0.0b4 is installed" in " ".join(result.stderr.split())
+    path = bundle / "edgekit.json"
+    manifest = json.loads(path.read_text())
+    for version, named in (("1.0.0b2", "1.0.0b2"), (None, "an unknown version")):
+        manifest["programs"]["coreai"] = version
+        path.write_text(json.dumps(manifest))
+        with pytest.raises(UnsupportedBundle, match=f"written by coreai-core {named}, .*export the bundle"):
+            Session(bundle)
+        result = CliRunner().invoke(main, ["verify", str(bundle)])
+        assert result.exit_code == 0 and f"written by coreai-core {named}" in " ".join(result.stderr.split())
+
+
+def test_a_version_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "edgekit.export.formats.coreai")
+    monkeypatch.setitem(sys.modules, "edgekit.export.formats.coreai_graph", None)
+    monkeypatch.setattr(coreai_version, "installed", lambda: "2.0")
+    with pytest.raises(ExportError, match=r"^coreai-core 2\.0 is installed, edgekit knows 1\.0\.0b3 alone"):
+        formats.load("coreai")
+
+
+def test_the_version_is_the_one_that_the_extra_installs() -> None:
+    project = Path(__file__).parent.parent / "pyproject.toml"
+    assert f'"""{coreai_version.REQUIREMENT};' in project.read_text()
+
+
 def test_without_the_extra_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
 
     write_checkpoint(tmp_path / "checkpoint", "llada")
     real = builtins.__import__

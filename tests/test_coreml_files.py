@@ -15,7 +15,14 @@ import pytest
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from coreml_bundles import SMALL, make_bundle, options
-from package_bundles import check_flipped_bits, check_stored, fitted, quantized_matrices
+from package_bundles import (
+    check_flipped_bits,
+    check_left_over,
+    check_stored,
+    check_vectors,
+    fitted,
+    quantized_matrices,
+)
 
 from edgekit.export import formats
 from edgekit.export.errors import ExportError, QuantizationError
@@ -34,7 +41,7 @@ from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
 
 from edgekit.export.formats import coreml, package_content  # noqa: E402
-from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
+from edgekit.export.formats.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
 from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
@@ -126,7 +133,7 @@ def described(package: Package, name: str) -> dict[str, Any]:
     [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
      ("dream", "bf16", "float32")],
 )  # fmt: skip
-def test_stored_codes_are_the_quantizers(
+def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
@@ -135,6 +142,9 @@ def test_stored_codes_are_the_quantizers(
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
     check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+    form = fitted("coreml", tmp_path / "checkpoint", scheme, precision, cut)
+    check_vectors(bundle, form, stored_vectors)
+    check_left_over(bundle, stored_matrices)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
