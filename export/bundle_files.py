@@ -20,7 +20,7 @@ from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 
 WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
-REPORT_FILE = "quantization.json"
+REPORT_FILE = manifests.REPORT_NAME
 
 
 @dataclass(frozen=True)

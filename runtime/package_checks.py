@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError, MalformedFile
 from edgekit.runtime import coreai_version
-from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.errors import EngineUnavailable, one_line
 from edgekit.runtime.packages import Function, Package, Packages
 
 _ARRAY = re.compile(r"NDArray \((\w+), (\d+(?: × \d+)*)\)")
@@ -98,7 +98,7 @@ def _coreai(path: Path) -> _Functions:
     try:
         summary = AIModelAsset.load(path).summary(include_statistics=False)
     except RuntimeError as error:
-        raise MalformedFile(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise MalformedFile(f"{path} cannot be read: {one_line(error)}") from error
     if summary is None:
         raise MalformedFile(f"{path} holds no program")
 

@@ -248,7 +248,7 @@ def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) ->
 
 
 def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which versions read which assets is nowhere said; the runtime ends the process over what it cannot read."""
+    """Which versions read which assets is nowhere said; what it cannot parse ends the runtime's process."""
     bundle = make_bundle(tmp_path, "llada", "coreai", Scheme(), "float16", Packaging((8,)), n_layers=1)
     said = r"coreai-core 1\.0\.0b4 is installed, edgekit knows 1\.0\.0b3 alone; pip install 'coreai-core==1"
     with monkeypatch.context() as patch:
@@ -287,7 +287,6 @@ def test_the_version_is_the_one_that_the_extra_installs() -> None:
 def test_without_the_extra_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     write_checkpoint(tmp_path / "checkpoint", "llada")
     real = builtins.__import__
 

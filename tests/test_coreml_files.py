@@ -5,7 +5,6 @@ quantizer's, interrupted exports, and what is refused.
 from __future__ import annotations
 
 import builtins
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from edgekit.export import formats
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Region, Stamped, Template, locate
+from edgekit.export.formats.stamp import Stamped
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -234,40 +233,3 @@ def test_without_coremltools_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[export,core"
     ):
         formats.load("coreml")
-
-
-# --- templates --------------------------------------------------------------------------------------------
-
-
-def test_a_template_keeps_all_but_its_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
-    first, second = (rng.integers(0, 256, n, np.uint8).tobytes() for n in (37, 500))
-    (tmp_path / "t" / "in").mkdir(parents=True)
-    (tmp_path / "t" / "in" / "data").write_bytes(b"head" + first + b"--" + second + b"tail")
-    (tmp_path / "t" / "other").write_bytes(b"plain")
-    regions = locate(tmp_path / "t", "in/data", {"a": first, "b": second})
-    assert regions == {"a": Region("in/data", 4, 37), "b": Region("in/data", 43, 500)}
-    template = Template.of_folder(tmp_path / "t", regions)
-    made = template.create(tmp_path / "p")
-    made.write("b", np.frombuffer(second, np.uint8)[100:], start=100)
-    made.write("a", np.arange(37, dtype=np.uint8))
-    made.sync()
-    found = (tmp_path / "p" / "in" / "data").read_bytes()
-    assert found == b"head" + bytes(range(37)) + b"--" + bytes(100) + second[100:] + b"tail"
-    assert (tmp_path / "p" / "other").read_bytes() == b"plain"
-    assert made.read("b", 100, 7).tobytes() == second[100:107]
-    short = np.zeros(2, np.uint8)
-    for name, data, start in (("a", np.zeros(38, np.uint8), 0), ("a", short, 36), ("c", short, 0)):
-        with pytest.raises(ExportError):
-            made.write(name, data, start)
-    with pytest.raises(ExportError):
-        made.read("a", 30, 8)
-    outside, nowhere = Region("in/data", 540, 10), Region("x", 0, 1)
-    for bad in ({"a": outside}, {"a": nowhere}, {"a": regions["b"], "b": regions["b"]}):
-        with pytest.raises(ExportError):
-            Template(template.files, bad)
-    (tmp_path / "t" / "in" / "data").write_bytes(first + b"--" + first)
-    with pytest.raises(ExportError, match="occurs more than once"):
-        locate(tmp_path / "t", "in/data", {"a": first})
-    with pytest.raises(ExportError, match="does not occur"):
-        locate(tmp_path / "t", "in/data", {"b": second})
-    assert json.loads(json.dumps(template.digest())) != Template(template.files, {"a": regions["a"]}).digest()

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgekit.export.bundle_files import REPORT_FILE
 from edgekit.export.errors import ExportError
 from edgekit.export.models import architecture
 from edgekit.flashload import manifest as manifests
@@ -59,7 +58,7 @@ def packaged_matrices(bundle: Path, weights: Weights) -> Iterator[StoredMatrix]:
             also what `weights` raises: a file cannot be read.
     """
     manifest = manifests.load(bundle)
-    rows = json.loads((bundle / REPORT_FILE).read_text(encoding="utf-8"))
+    rows = json.loads((bundle / manifests.REPORT_NAME).read_text(encoding="utf-8"))
     tables = {row["name"]: row for row in rows if row["name"] in ("embedding", "head")}
     yield _embedding(bundle, manifest, tables["embedding"])
     yield _head(bundle, manifest, weights, tables.get("head", tables["embedding"]))

@@ -333,8 +333,7 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-#: What a node becomes: arguments by name -> value or values. Nodes that only give another shape are handled
-#: in `coreai_graph`.
+#: What a node becomes: arguments by name -> value or values. `nodes.RESHAPES` are not among them.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -197,7 +197,7 @@ def _transpose(a: Arguments) -> Var:
 
 
 #: What a node becomes: arguments by name -> value or values. Besides those of the node there is `zeros`,
-#: which makes a vector of them. Nodes that only give another shape are handled in `coreml_graph`.
+#: which makes a vector of them. `nodes.RESHAPES` are not among them.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,
