@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from edgekit.export import formats
+from edgekit.export.formats import Format
 from edgekit.export.models.base import Architecture
 from edgekit.export.quantize import Choice, QuantizationReport, Scheme
 from edgekit.export.units import RunPlan
@@ -25,11 +25,9 @@ REPORT_FILE = manifests.REPORT_NAME
 
 @dataclass(frozen=True)
 class Contents:
-    """What a manifest is made of besides programs and files. `format` is the module of a format, `config` a
-    config.json.
-    """
+    """What a manifest is made of besides programs and files. `config` is a config.json."""
 
-    format: ModuleType
+    format: Format
     architecture: Architecture
     scheme: Scheme
     choices: Mapping[str, Choice]
