@@ -29,17 +29,20 @@ from package_bundles import (
     options,
     quantized_matrices,
 )
+from watched import run_watched
 
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import floats, package_layout, packaging
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature, Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.runtime import coreai_version
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.mil.types import BY_NAME
 from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
@@ -51,7 +54,7 @@ from coreai.authoring import AIModelAsset
 from coreai._compiler.dialects import coreai
 
 from edgekit.export.formats import coreai as coreai_format
-from edgekit.export.formats import coreai_bytecode, coreai_graph, package_content
+from edgekit.export.formats import coreai_bytecode, package_content
 from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
 
@@ -97,13 +100,13 @@ def test_stamped_assets_equal_converted_ones(
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every program that Core AI writes in a test, with whatever its constants hold."""
     programs: list[bytes] = []
-    regions = coreai_graph._regions
+    resized = coreai_bytecode.resized
 
-    def keep(stored: Any, program: Path) -> Any:
-        programs.append(program.read_bytes())
-        return regions(stored, program)
+    def keep(program: bytes, sizes: Any) -> Any:
+        programs.append(program)
+        return resized(program, sizes)
 
-    monkeypatch.setattr(coreai_graph, "_regions", keep)
+    monkeypatch.setattr(coreai_bytecode, "resized", keep)
     return programs
 
 
@@ -191,12 +194,67 @@ def test_a_damaged_program_is_told(tmp_path: Path) -> None:
         coreai_bytecode.resources(path)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_files_of_placeholders_become_those_of_whole_constants(written: list[bytes], seed: int) -> None:
+    """Sizes from nothing to megabytes, numbers of one to four bytes: the file is what MLIR itself writes."""
+    rng = np.random.default_rng(seed)
+    shapes = [(int(2 ** rng.uniform(0, 21)),) for _ in range(rng.integers(1, 12))]
+
+    def graph(kind: type[CoreaiGraph]) -> CoreaiGraph:
+        made = kind()
+
+        def body(values: dict[str, Any]) -> dict[str, Any]:
+            stored = [Constant(f"{i}.weight", BY_NAME["fp16"], s) for i, s in enumerate(shapes)]
+            return {"x": values["x"]} | {f"y{i}": made.constant(c) for i, c in enumerate(stored)}
+
+        for name in "abc"[: 1 + seed % 3]:
+            made.add(name, [Feature("x", "float32", (2, 8))], body)
+        return made
+
+    data = {f"{i}.weight": rng.integers(0, 256, 2 * n, np.uint8) for i, (n,) in enumerate(shapes)}
+
+    class Whole(CoreaiGraph):
+        def content(self, stored: Constant) -> np.ndarray:
+            return data[stored.name]
+
+    templates = [graph(kind).finish() for kind in (CoreaiGraph, Whole)]
+    small, whole = written
+    assert len(small) < 4000 + 100 * len(shapes)
+    for template in templates:
+        frame = template.files[PROGRAM_FILE]
+        made = bytearray(frame.size)
+        for at, part in frame.fixed:
+            made[at : at + len(part)] = part
+        for name, region in template.regions.items():
+            made[region.offset : region.offset + region.nbytes] = data[name].tobytes()
+        assert bytes(made) == whole
+
+
+GIANT = """
+import json
+from edgekit.export.formats.coreai_graph import CoreaiGraph
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature
+from edgekit.runtime.mil.types import BY_NAME
+
+graph = CoreaiGraph()
+shape = (1 << 20, 5 << 10)
+body = lambda values: {"x": values["x"], "y": graph.constant(Constant("w.codes", BY_NAME["int8"], shape))}
+graph.add("f", [Feature("x", "float32", (2, 8))], body)
+template = graph.finish()
+print(json.dumps({"bytes": template.nbytes, "region": template.regions["w.codes"].nbytes}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_a_template_of_any_size_takes_no_more_memory_than_its_graph(tmp_path: Path) -> None:
+    found, peak = run_watched(GIANT, tmp_path, 0)
+    assert found["region"] == 5 << 30 and found["bytes"] > 5 << 30
+    assert peak < 1 << 30  # torch and Core AI
+
+
 def test_a_program_that_core_ai_changes_is_refused() -> None:
     """Weights are found by name: one that was folded into another constant is an error, not a zero."""
-    from edgekit.export.formats.package_layout import Constant
-    from edgekit.export.formats.packaging import Feature
-    from edgekit.runtime.mil.types import BY_NAME
-
     graph = CoreaiGraph()
 
     def body(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Packages made from a template: its files without the bytes of its tensors, and where those belong.
 
 Converters need many times the memory of what they write, and all layers of a kind differ in nothing but
-weights. So one package of each content is converted, with weights that mean nothing, and every other one
-gets the template's files with its own tensors in their places.
+weights. So each content is converted once, without weights, and every package gets the template's files
+with its own tensors in their places.
 
     regions = {"0.self_attn.q_proj.codes": Region("main.mlirb", offset, nbytes), ...}
-    template = Template.of_folder(folder, regions)       # or Template(files, regions), made in memory
+    template = Template(files, regions)
     package = template.create(path)                      # a folder of final size, tensors zero
     package.write("0.self_attn.q_proj.codes", array)     # whole, or a part that begins at byte `start`
     package.sync()
@@ -45,6 +45,11 @@ class Frame:
     size: int
     fixed: tuple[tuple[int, bytes], ...]
 
+    @classmethod
+    def whole(cls, data: bytes) -> Frame:
+        """A file without tensors."""
+        return cls(len(data), ((0, data),))
+
 
 @dataclass(frozen=True)
 class Template:
@@ -69,27 +74,6 @@ class Template:
             if region.offset < end:
                 raise ExportError(f"tensors {before} and {name} overlap in {region.file} of the template")
             ends[region.file] = (region.offset + region.nbytes, name)
-
-    @classmethod
-    def of_folder(
-        cls, folder: Path, regions: Mapping[str, Region], seals: Mapping[str, str] | None = None
-    ) -> Template:
-        """The template that a converted package is, whose tensors lie in `regions`."""
-        inside: dict[str, list[Region]] = {}
-        for region in sorted(regions.values(), key=lambda r: r.offset):
-            inside.setdefault(region.file, []).append(region)
-        files = {}
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            name, size = path.relative_to(folder).as_posix(), path.stat().st_size
-            fixed, end = [], 0
-            with open(path, "rb") as file:
-                for region in (*inside.get(name, ()), Region(name, size, 0)):
-                    file.seek(end)
-                    if region.offset > end:
-                        fixed.append((end, file.read(region.offset - end)))
-                    end = region.offset + region.nbytes
-            files[name] = Frame(size, tuple(fixed))
-        return cls(files, regions, seals or {})
 
     @property
     def nbytes(self) -> int:
