@@ -184,11 +184,17 @@ def test_a_damaged_program_is_told(tmp_path: Path) -> None:
     path = bundle / "packages/layers.0.aimodel" / PROGRAM_FILE
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
-    assert coreai_bytecode.resources(path)
+    sizes = {name: nbytes for name, (_, nbytes) in coreai_bytecode.resources(path).items()}
+    assert sizes and coreai_bytecode.resized(whole, sizes)[0].size == len(whole)
     for end in (0, 3, 4, 20, *rng.integers(21, len(whole), 40).tolist()):
         path.write_bytes(whole[:end])
         with pytest.raises(ExportError, match="is no MLIR bytecode"):
             coreai_bytecode.resources(path)
+        with pytest.raises(ExportError, match="is no MLIR bytecode that edgekit can write"):
+            coreai_bytecode.resized(whole[:end], sizes)
+    for others in ({**sizes, "other": 3}, dict(list(sizes.items())[1:])):
+        with pytest.raises(ExportError, match="is no MLIR bytecode that edgekit can write"):
+            coreai_bytecode.resized(whole, others)
     path.write_bytes(b"PK" + whole[2:])
     with pytest.raises(ExportError, match="is no MLIR bytecode"):
         coreai_bytecode.resources(path)
