@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgekit.flashload.errors import RingError
-from edgekit.runtime.package_store import OpenAhead
+from edgekit.runtime.package_cache import OpenAhead
 
 #: Nothing here takes a tenth of it; a test that hangs is to fail.
 PATIENCE_S = 20.0

@@ -15,7 +15,7 @@ import pytest
 from checkpoints import write_checkpoint
 from package_bundles import SMALL, make_bundle, options
 
-from edgekit.export.formats import package_store, packaging
+from edgekit.export.formats import package_writer, packaging
 from edgekit.export.formats.packaged_format import Packaged, PackagedBundle
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.formats.stamp import Region, Stamped, Template
@@ -63,8 +63,8 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
         watch(Stamped, name)
     watch(Template, "create")
     for name in ("_append", "_complete", "_start_over"):
-        watch(package_store.PackageStore, name)
-    watch(package_store.os, "replace")
+        watch(package_writer.PackageWriter, name)
+    watch(package_writer.os, "replace")
     return seen
 
 
@@ -122,7 +122,7 @@ def test_a_torn_journal_line_is_dropped(tmp_path: Path, monkeypatch: pytest.Monk
         steps(patch, 40)
         with pytest.raises(Killed):
             export(tmp_path / "checkpoint", tmp_path / "torn", how())
-    with open(tmp_path / "torn" / package_store.JOURNAL, "ab") as file:
+    with open(tmp_path / "torn" / package_writer.JOURNAL, "ab") as file:
         file.write(b'{"run":"layers.2","pla')
     export(tmp_path / "checkpoint", tmp_path / "torn", how(resume=True))
     assert all_files(tmp_path / "torn") == expected
@@ -176,7 +176,7 @@ def test_packages_that_were_whole_are_read_back_on_resume(
     how = functools.partial(options, form, Scheme(), "float16", cut)
     converted_once(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(package_store.PackageStore, "finish", killed)
+        patch.setattr(package_writer.PackageWriter, "finish", killed)
         with pytest.raises(Killed):
             export(tmp_path / "checkpoint", tmp_path / "bundle", how())
     names = {"coreml": ["Manifest.json", "model.mlmodel"], "coreai": ["main.hash", "metadata.json"]}[form]
@@ -227,7 +227,7 @@ def test_rows_of_the_head_that_no_run_has_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
-    places = package_store.PackageStore._places
+    places = package_writer.PackageWriter._places
 
     def without_rows(self: Any, *args: Any) -> Any:
         for place, data in places(self, *args):
@@ -235,7 +235,7 @@ def test_rows_of_the_head_that_no_run_has_are_an_error(
                 place, data = replace(place, nbytes=place.nbytes - 64), data[:-1]
             yield place, data
 
-    monkeypatch.setattr(package_store.PackageStore, "_places", without_rows)
+    monkeypatch.setattr(package_writer.PackageWriter, "_places", without_rows)
     with pytest.raises(LayoutError, match=r"head\.0\.\w+: byte \d+ of the \d+ of tensor table\.codes is not"):
         export(tmp_path / "checkpoint", tmp_path / "bundle", options(form, Scheme(), None, Packaging((8,))))
 
@@ -244,13 +244,13 @@ def test_a_package_that_went_away_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
-    finish = package_store.PackageStore.finish
+    finish = package_writer.PackageWriter.finish
 
     def without_one(self: Any) -> Any:
         shutil.rmtree(self.path("layers.0-1"))
         return finish(self)
 
-    monkeypatch.setattr(package_store.PackageStore, "finish", without_one)
+    monkeypatch.setattr(package_writer.PackageWriter, "finish", without_one)
     with pytest.raises(WriteFailed, match=r"packages: cannot be read back: No such file"):
         export(tmp_path / "checkpoint", tmp_path / "bundle", options(form, Scheme(), None, Packaging((8,))))
 
@@ -272,7 +272,7 @@ def test_other_options_do_not_go_on_with_it(
         with pytest.raises(ResumeMismatch):
             export(tmp_path / "checkpoint", tmp_path / "bundle", how(other, resume=True))
     export(tmp_path / "checkpoint", tmp_path / "bundle", how(Packaging((9,)), overwrite=True))
-    assert not (tmp_path / "bundle" / package_store.JOURNAL).exists()
+    assert not (tmp_path / "bundle" / package_writer.JOURNAL).exists()
     listed = manifests.load(tmp_path / "bundle").files
     on_disk = {n for n in all_files(tmp_path / "bundle") if n.startswith("packages/")}
     assert on_disk == {n for n in listed if n.startswith("packages/")}

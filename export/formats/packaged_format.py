@@ -30,7 +30,7 @@ from edgekit.export.formats import floats, native_layout, package_layout
 from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.package_content import Content, build
 from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_store import PackageStore
+from edgekit.export.formats.package_writer import PackageWriter
 from edgekit.export.formats.packaging import (
     Package,
     Packaging,
@@ -180,10 +180,10 @@ class PackagedBundle:
         minimum = {"ios": ios, "macos": self.system.versions[ios]}
         return {"minimum_os": minimum, "precision": self.precision, **self.system.facts}
 
-    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
+    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageWriter:
         """Where the runs go."""
         tied = self.programs.architecture.head is None
-        return PackageStore(weights, runs, self, tied=tied, resume=resume, tag=tag)
+        return PackageWriter(weights, runs, self, tied=tied, resume=resume, tag=tag)
 
     def content(self, package: Package) -> Content:
         """The files and functions of a package, without its weights."""

@@ -66,7 +66,7 @@ class Place:
     nbytes: int
 
 
-class PackageStore:
+class PackageWriter:
     """Takes the runs of an export as `FlashWriter` does: `done`, `write_run`, `finish`.
 
     `tag` says what the tensors are made of. With `resume`, an interrupted export of the same plan goes on
@@ -181,7 +181,7 @@ class PackageStore:
         """Release the files. An unfinished export stays on disk and can be resumed."""
         self._flash.close()
 
-    def __enter__(self) -> PackageStore:
+    def __enter__(self) -> PackageWriter:
         return self
 
     def __exit__(

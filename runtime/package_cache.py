@@ -23,7 +23,7 @@ from edgekit.runtime.weights import Passes, WeightStore
 Open = Callable[[str], Any]
 
 
-class PackageStore(Passes):
+class PackageCache(Passes):
     """Hands out opened packages by name, and rows of the tables in the flash file: a `WeightStore` whose
     units are packages.
     """
