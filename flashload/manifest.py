@@ -216,19 +216,20 @@ def check_files(manifest: Manifest, directory: str | Path, *, digests: bool = Fa
     Raises OpenFailed, TruncatedFile (too short), MalformedFile (too long or leaving the bundle by a link) or
     ChecksumMismatch.
     """
-    root = Path(directory)
     entries = dict(manifest.files)
     entries[manifest.weights.file] = FileEntry(manifest.weights.size, manifest.weights.sha256)
     for name, entry in entries.items():
-        path = root / name
-        if not path.is_file():
-            raise OpenFailed(f"{path}: is missing from the bundle; copy or export it again")
-        size = os.stat(path).st_size
-        if size < entry.size:
-            raise TruncatedFile(f"{path}: has {size} of {entry.size} bytes; copy it again")
-        if size > entry.size:
-            raise MalformedFile(f"{path}: has {size} bytes, the manifest says {entry.size}; copy it again")
-        if digests and sha256_file(path) != entry.sha256:
-            raise ChecksumMismatch(
-                f"{path}: its SHA-256 differs from the manifest's; copy or export it again"
-            )
+        check_file(Path(directory, name), entry, digest=digests)
+
+
+def check_file(path: Path, entry: FileEntry, *, digest: bool = False) -> None:
+    """Check that a file is there at its size; with `digest` also its SHA-256. Raises as `check_files`."""
+    if not path.is_file():
+        raise OpenFailed(f"{path}: is missing from the bundle; copy or export it again")
+    size = os.stat(path).st_size
+    if size < entry.size:
+        raise TruncatedFile(f"{path}: has {size} of {entry.size} bytes; copy it again")
+    if size > entry.size:
+        raise MalformedFile(f"{path}: has {size} bytes, the manifest says {entry.size}; copy it again")
+    if digest and sha256_file(path) != entry.sha256:
+        raise ChecksumMismatch(f"{path}: its SHA-256 differs from the manifest's; copy or export it again")

@@ -1,10 +1,11 @@
-"""Computes with Core ML packages on any system, in float32, and compares what can be compared without the
-model's definition, which takes PyTorch: functions with each other, the vocabulary head with its own table.
+"""Computes with Core ML packages on any system, and compares what can be compared without the model's
+definition, which takes PyTorch: functions with each other, the vocabulary head with its own table. This is
+done in float32; what is computed with every result rounded as declared must be finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.engines.packages import OpenedPackage, PackageEngine
 from edgekit.runtime.packages import Package
-from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.sampling.types import Floats, Ids
 from edgekit.runtime.session import PREFILL, pass_mask
 from edgekit.runtime.weights import table_floats
 
 NOT_COVERED = (
-    "layers were compared with themselves at other lengths only: what they compute is not known here"
+    "layers were compared with themselves at other lengths and prefixes only, self-conditioning with "
+    "nothing: what they compute is not known here"
 )
 #: Largest difference over the largest value; float16 scales alone are off by 5e-4.
 TOLERANCE = 2e-3
@@ -39,55 +41,98 @@ def distinct(bundle: Bundle) -> list[str]:
 
 def evaluate(bundle: Bundle, name: str, seed: int = 0) -> str:
     """What is wrong with what a package computes of random inputs, empty for nothing."""
-    engine, rng = PackageEngine(bundle, MilExecutor("float32")), np.random.default_rng(seed)
     try:
-        with engine.open(name) as opened:
-            kind = opened.entry.kind
-            if kind == "layers":
-                return _layers(bundle, engine, opened, rng)
-            if kind == "head":
-                return _head(bundle, engine, opened, rng)
-            hidden, t = bundle.model.hidden_size, min(f.t for f in opened.entry.functions)
-            x, soft = (_random(rng, 1, t, hidden) for _ in range(2))
-            if kind == "final":
-                return _norm(x[0], engine.final(x, opened)[0])
-            return _finite({"y": engine.self_condition(x, soft, opened)})
+        return _evaluate(bundle, name, seed)
     except EdgekitError as error:
         return str(error)
 
 
-def _layers(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
-    """The shortest and the longest function on the same rows, all that is padding hidden."""
-    functions = sorted(opened.entry.functions, key=lambda f: (f.t, f.p))
-    length = max(1, functions[0].t - 1)
-    x = _random(rng, 1, length, bundle.model.hidden_size)
-    positions = np.arange(length)
+def _evaluate(bundle: Bundle, name: str, seed: int) -> str:
+    engine, rng = PackageEngine(bundle, MilExecutor("float32")), np.random.default_rng(seed)
+    declared = PackageEngine(bundle, MilExecutor("declared"))
+    with engine.open(name) as opened, declared.open(name) as rounded:
+        kind = opened.entry.kind
+        if kind == "layers":
+            return _layers(bundle, engine, opened, rng) or _rounded(bundle, declared, rounded, rng)
+        if kind == "head":
+            x, logits = _head_rows(bundle, opened, rng), declared.head_logits
+            return _head(bundle, engine, opened, rng) or _finite({"z": logits(x, 1.0, rounded)})
+        hidden, t = bundle.model.hidden_size, min(f.t for f in opened.entry.functions)
+        x, soft = (_random(rng, 1, t, hidden) for _ in range(2))
+        if kind == "final":
+            return _norm(x[0], engine.final(x, opened)[0]) or _finite({"y": declared.final(x, rounded)})
+        return _finite({"y": declared.self_condition(x, soft, rounded)})
+
+
+def _pass(
+    bundle: Bundle,
+    name: str,
+    x: Floats,
+    positions: Ids,
+    prefix: Sequence[tuple[Floats, Floats]] = (),
+) -> list[dict[str, np.ndarray]]:
+    """The inputs of a chunk's layers for rows x [1, T, H] at positions [T] behind a prefix."""
     inputs = []
-    for layer in (own for own in bundle.model.layers if own.run == opened.entry.name):
+    for slot, layer in enumerate(own for own in bundle.model.layers if own.run == name):
         angle = positions[:, None] * np.array(bundle.model.ropes[layer.rope], np.float32)
         none = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
+        k, v = prefix[slot] if prefix else (none, none)
         inputs.append(
             {
                 "x": x,
-                "prefix_k": none,
-                "prefix_v": none,
+                "prefix_k": k,
+                "prefix_v": v,
                 "cos": np.cos(angle),
                 "sin": np.sin(angle),
-                "mask": pass_mask(positions, 0, layer.window, PREFILL),
+                "mask": pass_mask(positions, positions[0] - k.shape[2], layer.window, PREFILL),
                 "phase": np.zeros(1, np.int64),
             }
         )
+    return inputs
+
+
+def _results(y: Floats, kept: Sequence[tuple[Floats, Floats]], first: int = 0) -> dict[str, np.ndarray]:
+    """What a pass gives for its rows from `first` on."""
+    found = {"y": y[:, first:]}
+    for slot, (k, v) in enumerate(kept):
+        found |= {f"k.{slot}": k[:, :, first:], f"v.{slot}": v[:, :, first:]}
+    return found
+
+
+def _layers(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+    """The shortest and the longest function on the same rows, all that is padding hidden; and the same rows
+    in two passes, the first one's keys and values as the prefix of the second.
+    """
+    name, functions = opened.entry.name, sorted(opened.entry.functions, key=lambda f: (f.t, f.p))
+    positions = np.arange(max(1, functions[0].t - 1))
+    x = _random(rng, 1, len(positions), bundle.model.hidden_size)
+    inputs = _pass(bundle, name, x, positions)
     results = []
     for function in (functions[0], *functions[1:][-1:]):
-        y, kept = engine.call(opened, function, inputs)
-        found = {"y": y}
-        for slot, (k, v) in enumerate(kept):
-            found |= {f"k.{slot}": k, f"v.{slot}": v}
-        if wrong := _finite(found):
+        results.append(engine.call(opened, function, inputs))
+        if wrong := _finite(_results(*results[-1])):
             return f"function {function.name}: {wrong}"
-        results.append(found)
     names = f"functions {functions[0].name} and {functions[-1].name} disagree"
-    return _difference(names, results[0], results[-1])
+    if wrong := _difference(names, _results(*results[0]), _results(*results[-1])):
+        return wrong
+    behind = next((f for f in functions if f.p), None)
+    windows = [layer.window - 1 for layer in bundle.model.layers if layer.window is not None]
+    first = min([len(positions) // 2, behind.p if behind else 0, *windows])
+    if behind is None or first == 0:
+        return ""
+    _, prefix = engine.call(opened, functions[0], _pass(bundle, name, x[:, :first], positions[:first]))
+    split = engine.call(opened, behind, _pass(bundle, name, x[:, first:], positions[first:], prefix))
+    names = f"function {behind.name} behind a prefix and {functions[0].name} at once disagree"
+    return _difference(names, _results(*split), _results(*results[0], first))
+
+
+def _rounded(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
+    """The shortest function, every result rounded as declared: nothing overflows."""
+    function = min(opened.entry.functions, key=lambda f: (f.t, f.p))
+    x = _random(rng, 1, function.t, bundle.model.hidden_size)
+    inputs = _pass(bundle, opened.entry.name, x, np.arange(function.t))
+    wrong = _finite(_results(*engine.call(opened, function, inputs)))
+    return f"function {function.name}, rounded as declared: {wrong}" if wrong else ""
 
 
 def _norm(x: Floats, y: Floats) -> str:
@@ -100,8 +145,8 @@ def _norm(x: Floats, y: Floats) -> str:
 def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.random.Generator) -> str:
     """Scores against the embedding table where it is the head's as well; all else against the scores."""
     entry, model = opened.entry, bundle.model
-    rows = min(f.t for f in entry.functions)
-    x, temperature = _random(rng, rows, model.hidden_size), 0.75
+    x, temperature = _head_rows(bundle, opened, rng), 0.75
+    rows = len(x)
     z = engine.head_logits(x, temperature, opened)
     table = _table(bundle, entry) if model.tied_head else None
     if table is not None:
@@ -130,6 +175,10 @@ def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.
         if wrong := _difference("the statistics are not those of the scores", found, wanted):
             return wrong
     return ""
+
+
+def _head_rows(bundle: Bundle, opened: OpenedPackage, rng: np.random.Generator) -> Floats:
+    return _random(rng, min(f.t for f in opened.entry.functions), bundle.model.hidden_size)
 
 
 def _random(rng: np.random.Generator, *shape: int) -> Floats:

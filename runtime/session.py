@@ -271,6 +271,8 @@ def open_session(
     `Session`. Raises UnsupportedBundle when the bundle is for another, and what the sessions raise.
     """
     written = str(Bundle.open(path).manifest.programs.get("format"))
+    if engine is not None and engine not in engines.ENGINES:
+        raise UnsupportedBundle(f"there is no engine {engine!r}; known: {', '.join(engines.ENGINES)}")
     if engine is not None and engine != written:
         raise UnsupportedBundle(
             f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"

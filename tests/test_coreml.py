@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from package_bundles import (
     HIDDEN,
     LENGTHS,
     SMALL,
+    around,
     check_around,
     check_layers,
     decibels,
@@ -23,6 +25,7 @@ from package_bundles import (
 from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme
+from edgekit.runtime.mil.ops.registry import registered
 
 pytest.importorskip("coremltools", reason="coremltools is not installed")
 
@@ -68,6 +71,36 @@ def test_what_is_around_the_layers(
     bundle = make_bundle(tmp_path, family, scheme, precision, Packaging(lengths), **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", scheme, "coreml")
     check_around(CoremlPrograms(bundle), model, precision)
+
+
+def test_sums_of_the_head_survive_accumulators_of_half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device may add float16 in float16, one by one: 2048 + 1 is 2048 there."""
+    added = set()
+
+    def one_by_one(x: np.ndarray, axes: np.ndarray, keep_dims: np.ndarray) -> np.ndarray:
+        added.add(x.dtype)
+        (axis,) = axes
+        return np.take(np.add.accumulate(x, axis=axis, dtype=x.dtype), -1, axis=axis)
+
+    # One that moves elements sees float16 as it is.
+    plain = registered()["reduce_sum"]
+    monkeypatch.setitem(registered(), "reduce_sum", replace(plain, run=one_by_one, moves=True))
+    bundle = make_bundle(
+        tmp_path, "llada", Scheme("int8", 32), "float16", Packaging((9,)), n_layers=1, vocab_size=9000
+    )
+    model = quantized_reference(tmp_path / "checkpoint", Scheme("int8", 32), "coreml")
+    programs, rng = CoremlPrograms(bundle), np.random.default_rng(0)
+    head = next(name for name, entry in programs.entries.items() if "start" in entry)
+    name, function = next((n, f) for n, f in programs.entries[head]["functions"].items() if "head" in n)
+    # Nearly flat: all of the words count.
+    values = {"x": random(rng, 9, model.architecture.hidden_size, scale=0.1), "temperature": np.array([1.0])}
+    got = programs.run(head, name, values)
+    expected = around(model, programs.entries[head], function, values)
+    assert added == {np.dtype(np.float16), np.dtype(np.float32)}
+    for role in ("sum_exp", "sum_z_exp"):
+        np.testing.assert_allclose(got[role], expected[role], rtol=0.01)
 
 
 def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> None:

@@ -16,9 +16,13 @@ from click.testing import CliRunner, Result
 
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import ExportOptions, export
+from edgekit.flashload.errors import ChecksumMismatch, TruncatedFile
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.engines.packages import MASKED, padded_mask
 from edgekit.runtime.errors import EngineUnavailable
 from edgekit.runtime.package_evaluation import distinct, evaluate
+from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
 
@@ -161,11 +165,52 @@ def test_packages_of_every_kind_compute_what_they_should(gemma: Bundle) -> None:
 
 def test_a_tile_with_the_rows_of_another_is_found(gemma: Bundle, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(gemma.path, tmp_path / "copy"))
-    assert gemma.packages is not None
-    path, other = (copy / gemma.packages[name].path for name in ("head.1", "head.2"))
-    shutil.rmtree(path)
-    shutil.copytree(other, path)
+    manifest = json.loads((copy / "edgekit.json").read_text())
+    packages = manifest["programs"]["packages"]
+    packages["head.1"] |= {key: packages["head.2"][key] for key in ("path", "files", "bytes")}
+    (copy / "edgekit.json").write_text(json.dumps(manifest))
     assert evaluate(Bundle.open(copy), "head.1").startswith("the scores are not the table's: z is off by")
+
+
+def test_a_prefix_that_is_not_seen_is_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(mask: Any, kept: int, prefix: int, length: int) -> Any:
+        out = padded_mask(mask, kept, prefix, length)
+        out[:, :prefix] = MASKED
+        return out
+
+    monkeypatch.setattr("edgekit.runtime.engines.packages.padded_mask", hidden)
+    assert "behind a prefix and t16_p0 at once disagree: y is off by" in evaluate(gemma, "layers.0-1")
+
+
+def test_overflow_of_what_is_declared_is_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(rng: np.random.Generator, *shape: int) -> Any:
+        return np.full(shape, 6e4, np.float32)
+
+    monkeypatch.setattr("edgekit.runtime.package_evaluation._random", large)
+    found = evaluate(gemma, "layers.0-1")
+    assert gemma.packages is not None
+    if gemma.packages.precision == "float16":
+        assert "rounded as declared: " in found and "is not finite" in found
+    else:
+        assert not found
+
+
+def test_files_are_compared_with_their_checksums_before_they_are_opened(
+    gemma: Bundle, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(gemma.path, tmp_path / "copy"))
+    assert gemma.packages is not None
+    weights = max((copy / f for f in gemma.packages["layers.2"].files), key=lambda p: p.stat().st_size)
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    for content, error, said in (
+        (data, ChecksumMismatch, "its SHA-256 differs from the manifest's"),
+        (data[:-5], TruncatedFile, "copy it again"),
+    ):
+        weights.write_bytes(content)
+        match = f"{re.escape(weights.name)}: .*{said}"
+        with pytest.raises(error, match=match), Session(copy, executor=MilExecutor()) as session:
+            session.prefill(np.arange(3))
 
 
 def test_layers_that_depend_on_padding_are_found(gemma: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.export.errors import ExportError
+from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings a format's packages, where it is not `export`.
 _EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml", "coreai": "export,coreai"}
+#: What the packages of formats can be installed on, where that is not every system.
+_SYSTEMS = {
+    "mlx": "macOS and Linux",
+    "coreai": "macOS 26 on Apple silicon, and Linux on x86-64 with glibc 2.34",
+}
 #: Formats whose weights are in packages: their `variant` takes a `Packaging` besides.
 PACKAGED = ("coreml", "coreai")
 #: What a format need not have, and what holds then: the name of the flash file; the folder of the tokenizer's
@@ -96,9 +102,12 @@ def load(name: str, precision: str | None = None, packaging: Packaging | None = 
         if (error.name or "").startswith("edgekit"):
             raise
         package, extra = (error.name or name).partition(".")[0], _EXTRAS.get(name, "export")
-        raise ExportError(
-            f"format {name} needs the package {package}: pip install 'edgekit[{extra}]'"
-        ) from error
+        if isinstance(error, ModuleNotFoundError):
+            why = f"needs the package {package}: pip install 'edgekit[{extra}]'"
+        else:
+            why = f"cannot load the package {package}: {one_line(error)}"
+        where = f" (it is for {_SYSTEMS[name]})" if name in _SYSTEMS else ""
+        raise ExportError(f"format {name} {why}{where}") from error
     finally:
         logging.disable(quiet)
     if packaging is not None and name not in PACKAGED:

@@ -19,6 +19,9 @@ from edgekit.export.formats.nodes import Arguments, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
+#: Terms of a sum that are added in the type of a program, which may be float16.
+_MOST_TERMS = 64
+
 
 def _like(x: Var, value: float) -> Any:
     """A number in the type of x."""
@@ -127,17 +130,15 @@ def vocab_logits(a: Arguments) -> Var:
 
 
 def vocab_head(a: Arguments) -> list[Var]:
-    # In float16 a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max) is not;
-    # what belongs to a row alone is joined in float32.
+    # In float16 a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max) is not.
     z = mb.real_div(x=vocab_logits(a), y=a["temperature"])
     top = mb.reduce_max(x=z, axes=[-1], keep_dims=True)
     distance = mb.sub(x=z, y=top)
     e = mb.exp(x=distance)
-    total, below = mb.reduce_sum(x=e, axes=[-1]), mb.reduce_sum(x=mb.mul(x=e, y=distance), axes=[-1])
-    top = mb.squeeze(x=top, axes=[-1])
-    wide_top, wide_total, wide_below = (_wide(v) for v in (top, total, below))
-    out = [wide_top, mb.reduce_argmax(x=z, axis=-1, keep_dims=False), wide_total]
-    out.append(mb.add(x=wide_below, y=mb.mul(x=wide_top, y=wide_total)))
+    total, below = _row_sum(e), _row_sum(mb.mul(x=e, y=distance))
+    top = _wide(mb.squeeze(x=top, axes=[-1]))
+    out = [top, mb.reduce_argmax(x=z, axis=-1, keep_dims=False), total]
+    out.append(mb.add(x=below, y=mb.mul(x=top, y=total)))
     if a["noise"] is not None:
         score = mb.add(x=z, y=a["noise"])
         sample = mb.reduce_argmax(x=score, axis=-1, keep_dims=True)
@@ -147,6 +148,16 @@ def vocab_head(a: Arguments) -> list[Var]:
     if a["soft"]:
         out.append(mb.matmul(x=e, y=a["table"]))
     return out
+
+
+def _row_sum(x: Var) -> Var:
+    """Sums [T] of rows [T, V] in float32. A device may add float16 in float16, where what is less than a
+    thousandth of the sum so far is lost: only few are added before the type is wider.
+    """
+    length, width = _shape(x)
+    few = max(n for n in range(1, _MOST_TERMS + 1) if width % n == 0)
+    parts = mb.reduce_sum(x=mb.reshape(x=x, shape=[length, width // few, few]), axes=[-1])
+    return mb.reduce_sum(x=_wide(parts), axes=[-1])
 
 
 def _wide(x: Var) -> Var:

@@ -142,8 +142,13 @@ def choose_lengths(
     if given is not None and any(n < 0 or (n == 0 and not architecture.causal_prefix) for n in given):
         raise ExportError(f"lengths must be positive, not {', '.join(map(str, given))}")
     most = packaging.max_positions
-    if most is not None and (most < 1 or (longest is not None and most > longest)):
-        raise ExportError(f"{most} positions are not possible; the model was made for 1 to {longest}")
+    if given is not None and most is not None:
+        raise ExportError("--lengths and --max-positions exclude each other: the longest length is the most")
+    if most is not None and most < 1:
+        raise ExportError(f"--max-positions {most} is not possible; it must be at least 1")
+    asked = max(given or (), default=most or 0)
+    if longest is not None and asked > longest:
+        raise ExportError(f"{asked} positions are not possible; the model was made for at most {longest}")
     if architecture.causal_prefix:
         t = architecture.canvas_length
         assert t is not None  # every family with a prefix has one

@@ -10,7 +10,9 @@ from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import UnsupportedBundle
 
-ENGINES = ("onnx", "mlx", "coreml", "coreai")
+ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
+#: Those that take as many threads as they are given; the others' systems decide for themselves.
+ENGINES_WITH_THREADS = ("native", "onnx")
 
 
 def create(bundle: Bundle, threads: int) -> Engine:

@@ -7,6 +7,7 @@ import atexit
 import functools
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +62,12 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            # Interrupted, a call goes on: nothing may close what it computes with before it is done.
+            wait([future])
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.flashload import manifest as manifests
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Arrays, Executor, Experts, OpenModel
 from edgekit.runtime.errors import EngineFailed, PromptTooLong, UnsupportedBundle
@@ -72,6 +73,7 @@ class PackageEngine:
             raise UnsupportedBundle(f"{bundle.path}: format {found} has no packages for {executor.name}")
         self.name = executor.name
         self._folder, self._packages, self._executor = bundle.path, bundle.packages, executor
+        self._files, self._verified = bundle.manifest.files, set[str]()
         self._layers = {
             bundle.model.layers[chunk[0]].run: tuple(bundle.model.layers[i] for i in chunk)
             for chunk in bundle.model.chunks
@@ -80,8 +82,17 @@ class PackageEngine:
         self._calls = 0
 
     def open(self, name: str) -> OpenedPackage:
-        """Open a package; the functions called when it was last open are made ready. Raises EngineFailed."""
+        """Open a package; the functions called when it was last open are made ready. Its files are compared
+        with their checksums the first time: systems end the process over a file that they cannot parse.
+
+        Raises:
+            EngineFailed: the executor cannot open it. BundleError: a file is missing or damaged.
+        """
         entry = self._packages[name]
+        if name not in self._verified:
+            for file in entry.files:
+                manifests.check_file(self._folder / file, self._files[file], digest=True)
+            self._verified.add(name)
         return OpenedPackage(
             entry, self._executor.open(Path(self._folder, entry.path), self._called.get(name, ()))
         )

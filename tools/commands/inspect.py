@@ -60,6 +60,8 @@ def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json:
 
 def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
     manifest, model = bundle.manifest, bundle.model
+    packages = [] if bundle.packages is None else list(bundle.packages.entries.values())
+    packaged = {name for package in packages for name in package.files}
     return {
         "bundle": str(bundle.path),
         "model": {
@@ -78,8 +80,9 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "weights": manifest.weights.size,
             "runs": len(file.layout.runs),
             "largest_run": max(r.length for r in file.layout.runs),
-            "other_files": sum(e.size for e in manifest.files.values()),
-            "files": len(manifest.files),
+            "other_files": sum(e.size for n, e in manifest.files.items() if n not in packaged),
+            "files": len(manifest.files.keys() - packaged),
+            "packages": sum(package.nbytes for package in packages),
         },
         "quantization": manifest.quantization,
         "programs": {
@@ -240,8 +243,9 @@ def _show(found: dict[str, Any]) -> None:
         traits.append("self-conditioning")
     traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
     click.echo("  " + ", ".join(traits))
+    held = f"packages {size(sizes['packages'])}; flash file" if sizes["packages"] else "weights"
     click.echo(
-        f"  weights {size(sizes['weights'])} in {sizes['runs']} runs, "
+        f"  {held} {size(sizes['weights'])} in {sizes['runs']} runs, "
         f"the largest {size(sizes['largest_run'])}; "
         f"{sizes['files']} other files, {size(sizes['other_files'])}"
     )

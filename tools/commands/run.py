@@ -76,6 +76,7 @@ def command(
     if not prompt:
         raise click.UsageError("the prompt is empty")
 
+    from edgekit.runtime.engines import ENGINES_WITH_THREADS
     from edgekit.runtime.generation import Generator, Prompt, Settings
     from edgekit.tools.answer import answer, plan_as_dict
 
@@ -83,6 +84,9 @@ def command(
     with Generator(
         bundle, memory_bytes=memory, resident_bytes=resident, threads=threads or 0, engine=engine
     ) as generator:
+        written = generator.bundle.manifest.programs.get("format")
+        if threads is not None and written not in ENGINES_WITH_THREADS:
+            note(f"note: --threads has no effect: {written} decides about threads itself")
         display = display_for(generator, settings, watch=watch, quiet=as_json)
         result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
         plan = plan_as_dict(generator)

@@ -112,8 +112,12 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
     if bundle.packages is not None:
         checked = list(_check_packages(bundle, bundle.packages, damaged, steps, notes))
         yield from checked
-        if evaluate and not (notes or damaged or any(i.damage for i in checked)):
+        if evaluate and (damaged or any(i.damage for i in checked)):
+            notes.append("nothing was computed: the bundle is damaged")
+        elif evaluate:
             yield from _evaluate(bundle, steps, notes)
+    elif evaluate:
+        notes.append("--evaluate is for Core ML packages, and this bundle has none; nothing was computed")
 
 
 def _check_packages(
@@ -141,6 +145,8 @@ def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
 
     if bundle.manifest.programs["format"] != "coreml":
         notes.append("--evaluate is for Core ML packages; nothing was computed")
+        return
+    if notes:  # what reads packages is missing, and has been noted
         return
     notes.append(NOT_COVERED)
     names = distinct(bundle)
