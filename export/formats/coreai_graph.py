@@ -166,8 +166,10 @@ class CoreaiGraph(PackageGraph):
             if lost := sorted(constants - {c.name for c in written.constants[name]}):
                 raise ExportError(f"Core AI has folded {lost[0]} into other constants in function {name}")
         held = {name: nbytes for name, (_, nbytes) in coreai_bytecode.resources(program).items()}
+        # One of Core AI's own would be made of placeholders.
         if changed := sorted(name for name, _ in held.items() ^ self._held.items()):
-            raise ExportError(f"Core AI has not stored {changed[0]} as it is")
+            what = "not stored as it is" if changed[0] in self._held else "made out of others"
+            raise ExportError(f"Core AI has a constant {changed[0]} that is {what}")
 
 
 @dataclass(frozen=True)
