@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from edgekit.export import formats
+from edgekit.export.formats import Format
 from edgekit.export.models.base import Architecture
 from edgekit.export.quantize import Choice, QuantizationReport, Scheme
 from edgekit.export.units import RunPlan
@@ -20,16 +20,14 @@ from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 
 WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
-REPORT_FILE = "quantization.json"
+REPORT_FILE = manifests.REPORT_NAME
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a manifest is made of besides programs and files. `format` is the module of a format, `config` a
-    config.json.
-    """
+    """What a manifest is made of besides programs and files. `config` is a config.json."""
 
-    format: ModuleType
+    format: Format
     architecture: Architecture
     scheme: Scheme
     choices: Mapping[str, Choice]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from edgekit.export.bundle_files import WEIGHTS_FILE
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
+from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests

@@ -33,7 +33,7 @@ from edgekit.export.bundle_files import (
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 from edgekit.export.errors import QuantizationError
-from edgekit.export.formats.package_store import JOURNAL as PACKAGE_JOURNAL
+from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture

@@ -35,6 +35,8 @@ from edgekit.flashload.files import sha256_file, write_atomic
 from edgekit.flashload.strictjson import loads_strict
 
 MANIFEST_NAME = "edgekit.json"
+#: The report on every matrix: bits, sizes, errors of quantization.
+REPORT_NAME = "quantization.json"
 SCHEMA_VERSION = 1
 _MAX_MANIFEST_BYTES = 64 << 20
 

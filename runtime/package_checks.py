@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError, MalformedFile
-from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime import coreai_version
+from edgekit.runtime.errors import EngineUnavailable, one_line
 from edgekit.runtime.packages import Function, Package, Packages
 
 _ARRAY = re.compile(r"NDArray \((\w+), (\d+(?: × \d+)*)\)")
@@ -24,9 +25,13 @@ def damage(bundle: Path, packages: Packages, package: Package) -> str:
     the process over an asset that it cannot parse.
 
     Raises:
-        EngineUnavailable: what reads packages of the format is not installed.
+        EngineUnavailable: what reads packages of the format is not installed, or does not read these.
     """
     path = bundle / package.path
+    if packages.format == "coreai":
+        complaint = coreai_version.complaint() or coreai_version.bundle_complaint(packages.written_by)
+        if complaint:
+            raise EngineUnavailable(complaint)
     try:
         found = _coreml(path) if packages.format == "coreml" else _coreai(path)
     except EngineUnavailable:
@@ -93,7 +98,7 @@ def _coreai(path: Path) -> _Functions:
     try:
         summary = AIModelAsset.load(path).summary(include_statistics=False)
     except RuntimeError as error:
-        raise MalformedFile(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise MalformedFile(f"{path} cannot be read: {one_line(error)}") from error
     if summary is None:
         raise MalformedFile(f"{path} holds no program")
 

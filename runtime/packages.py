@@ -4,6 +4,7 @@ Section `programs` of the manifest:
 
     {"format": "coreml", "layout": "coreml-1", "precision": "float16", "minimum_os": {"macos": "15"},
      "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
+     "coreai": "1.0.0b3",           (in the format of that name: the version that wrote the packages)
      "packages": {"layers.0-3": {
          "path": "packages/layers.0-3.mlpackage", "bytes": 123, "files": ["packages/layers.0-3.ml..."],
          "parts": ["layers.0", ...],       (a tile of the vocabulary head also has "start" and "rows")
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
 from edgekit.flashload.manifest import FileEntry
+from edgekit.runtime.sections import Wrong, value
 
 if TYPE_CHECKING:
     from edgekit.runtime.bundle import Layer
@@ -101,13 +103,16 @@ class Package:
 
 @dataclass(frozen=True)
 class Packages:
-    """All packages of a bundle by name, in the order of the manifest."""
+    """All packages of a bundle by name, in the order of the manifest. `written_by` is the version of the
+    format's own library, where the manifest has it.
+    """
 
     format: str
     precision: str
     activations: str
     minimum_os: Mapping[str, str]
     entries: Mapping[str, Package]
+    written_by: str = ""
 
     def __getitem__(self, name: str) -> Package:
         return self.entries[name]
@@ -158,42 +163,27 @@ def parse(
             "update edgekit or export the bundle again"
         )
     try:
-        table = _of(programs, "packages", dict)
+        table = value(programs, "packages", dict)
         entries = {name: _Reader(sizes, layers, files, name, table[name]).package() for name in table}
         packages = Packages(
             str(programs["format"]),
-            _of(programs, "precision", str),
+            value(programs, "precision", str),
             _activations(programs),
-            {str(k): str(v) for k, v in _of(programs, "minimum_os", dict).items()},
+            {str(k): str(v) for k, v in value(programs, "minimum_os", dict).items()},
             entries,
+            str(programs.get(programs["format"]) or ""),
         )
         _check_parts(packages, layers, sizes)
-    except _Wrong as error:
+    except Wrong as error:
         raise MalformedFile(f"{where}: {error}; export the bundle again") from None
     return packages
 
 
-class _Wrong(Exception):
-    """What is wrong with the section."""
-
-
-def _of(table: Any, key: str, kind: type, at: str = "programs") -> Any:
-    value = table.get(key) if isinstance(table, Mapping) else None
-    # bool is an int to Python, but no size.
-    if not isinstance(value, kind) or isinstance(value, bool):
-        found = "is missing" if value is None else f"is {str(value)[:40]!r}"
-        raise _Wrong(f"{at}: {key} {found}, expected {_NAMES[kind]}")
-    return value
-
-
-_NAMES = {dict: "an object", list: "a list", str: "a text", int: "a number"}
-
-
 def _activations(programs: Mapping[str, Any]) -> str:
-    found = _of(programs, "activations", str) if "activations" in programs else ACTIVATIONS[0]
+    found = value(programs, "activations", str) if "activations" in programs else ACTIVATIONS[0]
     if found not in ACTIVATIONS:
-        raise _Wrong(f"activations are {found[:40]!r}, expected one of {', '.join(ACTIVATIONS)}")
-    return found
+        raise Wrong(f"activations are {str(found)[:40]!r}, expected one of {', '.join(ACTIVATIONS)}")
+    return str(found)
 
 
 def _check_parts(packages: Packages, layers: Sequence[Layer], sizes: Sizes) -> None:
@@ -205,26 +195,26 @@ def _check_parts(packages: Packages, layers: Sequence[Layer], sizes: Sizes) -> N
     wanted |= {e.name: "head" for e in packages.head}
     for name, kind in wanted.items():
         if name not in packages:
-            raise _Wrong(f"there is no package {name}, which the model needs")
+            raise Wrong(f"there is no package {name}, which the model needs")
         if packages[name].kind != kind:
-            raise _Wrong(f"package {name} is of kind {packages[name].kind}, expected {kind}")
+            raise Wrong(f"package {name} is of kind {packages[name].kind}, expected {kind}")
     surplus = [name for name in packages.entries if name not in wanted]
     if surplus:
-        raise _Wrong(f"package {surplus[0]} belongs to no part of the model")
+        raise Wrong(f"package {surplus[0]} belongs to no part of the model")
     covered = 0
     for tile in packages.head:
         if tile.start != covered:
-            raise _Wrong(f"package {tile.name} starts at token {tile.start}, expected {covered}")
+            raise Wrong(f"package {tile.name} starts at token {tile.start}, expected {covered}")
         covered += tile.rows
     if covered != sizes.vocab:
-        raise _Wrong(f"the packages of the head hold {covered} of {sizes.vocab} tokens")
+        raise Wrong(f"the packages of the head hold {covered} of {sizes.vocab} tokens")
     order = [(layer.run, layer.slot) for layer in layers]
     for i, (name, slot) in enumerate(order):
         follows = i > 0 and order[i - 1] == (name, slot - 1)
         if not follows and (slot != 0 or name in {n for n, _ in order[:i]}):
-            raise _Wrong(f"layer {i} is slot {slot} of package {name}, which does not follow layer {i - 1}'s")
+            raise Wrong(f"layer {i} is slot {slot} of package {name}, which does not follow layer {i - 1}'s")
     if not packages.lengths():
-        raise _Wrong("the packages of layers have no lengths in common")
+        raise Wrong("the packages of layers have no lengths in common")
 
 
 class _Reader:
@@ -240,22 +230,22 @@ class _Reader:
 
     def package(self) -> Package:
         if not self._name or not self._name.isprintable() or "/" in self._name:
-            raise _Wrong(f"{self._name[:80]!r} is no name for a package")
-        path, files = _of(self._table, "path", str, self._at), _of(self._table, "files", list, self._at)
-        nbytes = _of(self._table, "bytes", int, self._at)
+            raise Wrong(f"{self._name[:80]!r} is no name for a package")
+        path, files = value(self._table, "path", str, self._at), value(self._table, "files", list, self._at)
+        nbytes = value(self._table, "bytes", int, self._at)
         self._check_files(path, files, nbytes)
-        functions = _of(self._table, "functions", dict, self._at)
+        functions = value(self._table, "functions", dict, self._at)
         if not functions:
-            raise _Wrong(f"{self._at} has no functions")
-        kinds = {_of(f, "kind", str, f"{self._at}, function {n}") for n, f in functions.items()}
+            raise Wrong(f"{self._at} has no functions")
+        kinds = {value(f, "kind", str, f"{self._at}, function {n}") for n, f in functions.items()}
         kind = kinds.pop()
         if kinds or kind not in KINDS:
-            raise _Wrong(f"{self._at} has kind {sorted({kind, *kinds})}, expected one of {', '.join(KINDS)}")
+            raise Wrong(f"{self._at} has kind {sorted({kind, *kinds})}, expected one of {', '.join(KINDS)}")
         start = 0
         if kind == "head":
-            start, self._rows = (_of(self._table, key, int, self._at) for key in ("start", "rows"))
+            start, self._rows = (value(self._table, key, int, self._at) for key in ("start", "rows"))
             if start < 0 or self._rows < 1:
-                raise _Wrong(f"{self._at} holds {self._rows} tokens from {start} on")
+                raise Wrong(f"{self._at} holds {self._rows} tokens from {start} on")
         read = tuple(self._function(name, kind, table) for name, table in functions.items())
         return Package(self._name, path, nbytes, tuple(files), kind, read, start, self._rows)
 
@@ -264,19 +254,21 @@ class _Reader:
         foreign = [f for f in files if not isinstance(f, str) or not f.startswith(path + "/")]
         unlisted = [f for f in files if f not in foreign and f not in self._files]
         if foreign or not files or not path:
-            raise _Wrong(f"{self._at}: files must be files below {path[:80]!r}")
+            raise Wrong(f"{self._at}: files must be files below {path[:80]!r}")
         if unlisted:
-            raise _Wrong(f"{self._at}: {unlisted[0]} is not among the files of the bundle")
+            raise Wrong(f"{self._at}: {unlisted[0]} is not among the files of the bundle")
         size = sum(self._files[f].size for f in set(files))
         if size != nbytes or nbytes < 1:
-            raise _Wrong(f"{self._at}: has {nbytes} bytes, its files {size}")
+            raise Wrong(f"{self._at}: has {nbytes} bytes, its files {size}")
 
     def _function(self, name: str, kind: str, table: Any) -> Function:
         at = f"{self._at}, function {name[:80]}"
-        t, p = _of(table, "t", int, at), 0 if table.get("p") is None else _of(table, "p", int, at)
+        t, p = value(table, "t", int, at), 0 if table.get("p") is None else value(table, "p", int, at)
         if t < 1 or p < 0 or (p and kind != "layers"):
-            raise _Wrong(f"{at}: is for {t} positions after {p} of prefix")
-        inputs, outputs = (_ports(_of(table, key, list, at), f"{at}, {key}") for key in ("inputs", "outputs"))
+            raise Wrong(f"{at}: is for {t} positions after {p} of prefix")
+        inputs, outputs = (
+            _ports(value(table, key, list, at), f"{at}, {key}") for key in ("inputs", "outputs")
+        )
         function = Function(name, kind, t, p, inputs, outputs)
         if kind == "layers":
             taken, given = _layer_shapes(function, self._layers, self._sizes, at)
@@ -313,9 +305,9 @@ def _layer_shapes(
                 taken[f"{name}.{slot}"] = (1, layer.kv_heads, kept, layer.head_dim)
         mask = f"mask.{'full' if layer.window is None else layer.window}"
         if taken.setdefault(mask, (t, kept + t)) != (t, kept + t):
-            raise _Wrong(f"{at}: layers that share {mask} take different lengths of prefix")
+            raise Wrong(f"{at}: layers that share {mask} take different lengths of prefix")
         if layer.rope not in sizes.ropes:
-            raise _Wrong(f"{at}: the model has no rope {layer.rope!r}")
+            raise Wrong(f"{at}: the model has no rope {layer.rope!r}")
         for name in ("cos", "sin"):
             taken[f"{name}.{layer.rope}"] = (t, sizes.ropes[layer.rope])
         for name in ("k", "v"):
@@ -344,14 +336,14 @@ def _ports(rows: list[Any], at: str) -> dict[str, Port]:
     ports: dict[str, Port] = {}
     names: set[str] = set()
     for row in rows:
-        name, dtype, role = (_of(row, key, str, at) for key in ("name", "dtype", "role"))
-        shape = _of(row, "shape", list, at)
+        name, dtype, role = (value(row, key, str, at) for key in ("name", "dtype", "role"))
+        shape = value(row, "shape", list, at)
         if dtype not in DTYPES:
-            raise _Wrong(f"{at}: {name} is {dtype[:40]}, expected one of {', '.join(DTYPES)}")
+            raise Wrong(f"{at}: {name} is {dtype[:40]}, expected one of {', '.join(DTYPES)}")
         if not all(type(size) is int and size > 0 for size in shape):
-            raise _Wrong(f"{at}: {name} has shape {str(shape)[:80]}")
+            raise Wrong(f"{at}: {name} has shape {str(shape)[:80]}")
         if name in names or role in ports or not name:
-            raise _Wrong(f"{at}: {name[:80]!r} with role {role[:80]!r} is there twice")
+            raise Wrong(f"{at}: {name[:80]!r} with role {role[:80]!r} is there twice")
         names.add(name)
         ports[role] = Port(name, dtype, tuple(shape), role)
     return ports
@@ -359,10 +351,10 @@ def _ports(rows: list[Any], at: str) -> dict[str, Port]:
 
 def _check_ports(ports: Mapping[str, Port], expected: _Shapes, at: str) -> None:
     for role in [*(r for r in expected if r not in ports), *(r for r in ports if r not in expected)]:
-        raise _Wrong(f"{at} {role[:80]} is {'not expected' if role in ports else 'missing'}")
+        raise Wrong(f"{at} {role[:80]} is {'not expected' if role in ports else 'missing'}")
     for role, port in ports.items():
         if port.shape != expected[role]:
-            raise _Wrong(f"{at} {role} has shape {list(port.shape)}, expected {list(expected[role])}")
+            raise Wrong(f"{at} {role} has shape {list(port.shape)}, expected {list(expected[role])}")
         whole = role in TOKENS or (role == "phase" and port.dtype == "int32")
         if whole != (port.dtype == "int32"):
-            raise _Wrong(f"{at} {role} is {port.dtype}")
+            raise Wrong(f"{at} {role} is {port.dtype}")

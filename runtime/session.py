@@ -21,7 +21,7 @@ from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.head import HeadState
 from edgekit.runtime.memory import needs, residency
-from edgekit.runtime.package_store import PackageStore
+from edgekit.runtime.package_cache import PackageCache
 from edgekit.runtime.prefix import EncodedIds, PrefixKV
 from edgekit.runtime.process import peak_bytes, usable_cores
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
@@ -84,11 +84,11 @@ class Session:
             head = list((model.head or model.embedding).runs)
             before = ["self_conditioning"] if model.self_conditioning else []
             passes = {DENOISE: [*before, *layers, "final", *head], PREFILL: layers, HEAD: head}
-            self._weights: WeightStore | PackageStore
+            self._weights: WeightStore | PackageCache
             if packaged is None:
                 self._weights = WeightStore(self._file, self.plan, passes)
             else:
-                self._weights = PackageStore(self._file, self.plan, passes, packaged.open)
+                self._weights = PackageCache(self._file, self.plan, passes, packaged.open)
         except BaseException:
             self._file.close()
             raise
@@ -177,8 +177,10 @@ class Session:
 
     def close(self) -> None:
         """Release memory and files."""
-        self._weights.close()
-        self._file.close()
+        try:
+            self._weights.close()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Session:
         return self

@@ -52,9 +52,9 @@ class Passes:
 
     def idle(self) -> None:
         """Stop reading ahead: nothing is expected to follow."""
+        self._expected.clear()
         if self._queue is not None:
             self._queue.cancel()
-        self._expected.clear()
 
 
 class WeightStore(Passes):

@@ -4,6 +4,7 @@ codes.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,9 +20,10 @@ from click.testing import CliRunner
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.errors import ExportError
 from edgekit.export.formats.audit import StoredMatrix
 from edgekit.export.formats.packaged_format import PackagedBundle
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.packaging import Package, Packaging
 from edgekit.export.formats.stamp import Stamped
 from edgekit.export.models import architecture
 from edgekit.export.models.base import DENOISE, PREFILL
@@ -150,6 +152,47 @@ def check_stored(found: dict[str, StoredMatrix], expected: dict[str, Quantized],
         scales = scales if want.group_scales is None else scales * want.group_scales.float()
         kept = scales if name == "embedding" else scales.to(half).float()
         assert matrix.scales is not None and torch.equal(matrix.scales, kept), name
+
+
+def float_vectors(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Every float vector of a checkpoint by its unit and name, in float32."""
+    source = Checkpoint.open(checkpoint)
+    return {
+        f"{unit}.{spec.name}": np.concatenate([np.atleast_1d(source.read(p.tensor)) for p in spec.parts])
+        for unit, spec in architecture(source.config).weights()
+        if spec.role == "float"
+    }
+
+
+def check_vectors(
+    bundle: Path,
+    form: PackagedBundle,
+    stored_vectors: Callable[[Path], Iterable[tuple[str, np.ndarray]]],
+) -> None:
+    """Compare what an audit read of vectors with the checkpoint's; it finds one that is changed."""
+    expected = float_vectors(bundle.parent / "checkpoint")
+    found = dict(stored_vectors(bundle))
+    assert found.keys() == expected.keys() and len(found) > 2
+    for name, values in found.items():
+        assert np.array_equal(values, expected[name].astype(form.precision)), name
+    stamped = Stamped(bundle / f"packages/final{form.suffix}", form.template(Package("final", "final")))
+    stamped.write("norm.weight", stamped.read("norm.weight", 1, 1) ^ 64, 1)
+    after = dict(stored_vectors(bundle))
+    assert [n for n in found if not np.array_equal(found[n], after[n])] == ["final.norm.weight"]
+
+
+def check_left_over(bundle: Path, stored_matrices: Callable[[Path], Iterable[StoredMatrix]]) -> None:
+    """An audit misses matrices of the report that are in no package, and those that packages lack."""
+    path = bundle / "quantization.json"
+    rows = json.loads(path.read_text())
+    row = next(r for r in rows if r["name"].startswith("layers.0."))
+    for name, said in (
+        ("layers.99.mlp.up_proj", "layers.99.mlp.up_proj is in the report, but in none of the packages"),
+        ("layers.0.mlp.side_proj", "0.mlp.side_proj: is not in the program"),
+    ):
+        path.write_text(json.dumps([*rows, {**row, "name": name}]))
+        with pytest.raises(ExportError, match=said):
+            list(stored_matrices(bundle))
 
 
 def check_flipped_bits(

@@ -5,6 +5,8 @@ and what is refused.
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,23 +20,30 @@ from package_bundles import (
     LENGTHS,
     SMALL,
     check_flipped_bits,
+    check_left_over,
     check_stored,
+    check_vectors,
     fitted,
+    float_vectors,
     make_bundle,
     options,
     quantized_matrices,
 )
+from watched import run_watched
 
 from edgekit import targets
 from edgekit.export import formats
-from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import package_layout, packaging
-from edgekit.export.formats.packaging import Packaging
-from edgekit.export.models import architecture
+from edgekit.export.formats import floats, package_layout, packaging
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature, Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
+from edgekit.runtime import coreai_version
+from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.mil.types import BY_NAME
+from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
 pytest.importorskip("coreai", reason="coreai-core is not installed")
@@ -45,8 +54,8 @@ from coreai.authoring import AIModelAsset
 from coreai._compiler.dialects import coreai
 
 from edgekit.export.formats import coreai as coreai_format
-from edgekit.export.formats import coreai_bytecode, coreai_graph, package_content
-from edgekit.export.formats.coreai_audit import stored_matrices
+from edgekit.export.formats import coreai_bytecode, package_content
+from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
 
 # --- what is stored ---------------------------------------------------------------------------------------
@@ -91,29 +100,23 @@ def test_stamped_assets_equal_converted_ones(
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every program that Core AI writes in a test, with whatever its constants hold."""
     programs: list[bytes] = []
-    regions = coreai_graph._regions
+    resized = coreai_bytecode.resized
 
-    def keep(stored: Any, program: Path) -> Any:
-        programs.append(program.read_bytes())
-        return regions(stored, program)
+    def keep(program: bytes, sizes: Any) -> Any:
+        programs.append(program)
+        return resized(program, sizes)
 
-    monkeypatch.setattr(coreai_graph, "_regions", keep)
+    monkeypatch.setattr(coreai_bytecode, "resized", keep)
     return programs
 
 
 def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.ndarray]:
     """All stored tensors by the name that they have in runs."""
-    source = Checkpoint.open(checkpoint)
-    arch = architecture(source.config)
-    made = quantized_matrices(checkpoint, scheme)
-    out: dict[str, np.ndarray] = {}
-    for name, q in made.items():
+    vectors = float_vectors(checkpoint)
+    out = {name: floats.numbers(name, values, precision) for name, values in vectors.items()}
+    for name, q in quantized_matrices(checkpoint, scheme).items():
         role = "head" if name == "head" else "mlp"
         out |= package_layout.arrays(name, role, q, precision)
-    for unit, spec in arch.weights():
-        if spec.role == "float":
-            values = np.concatenate([np.atleast_1d(source.read(p.tensor)) for p in spec.parts])
-            out[f"{unit}.{spec.name}"] = package_layout.numbers(spec.name, values, precision)
     return out
 
 
@@ -122,7 +125,7 @@ def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.nd
     [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
      ("dream", "bf16", "float32")],
 )  # fmt: skip
-def test_stored_codes_are_the_quantizers(
+def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
@@ -130,6 +133,9 @@ def test_stored_codes_are_the_quantizers(
     bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
     check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+    form = fitted("coreai", tmp_path / "checkpoint", scheme, precision, cut)
+    check_vectors(bundle, form, stored_vectors)
+    check_left_over(bundle, stored_matrices)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -178,22 +184,83 @@ def test_a_damaged_program_is_told(tmp_path: Path) -> None:
     path = bundle / "packages/layers.0.aimodel" / PROGRAM_FILE
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
-    assert coreai_bytecode.resources(path)
+    sizes = {name: nbytes for name, (_, nbytes) in coreai_bytecode.resources(path).items()}
+    assert sizes and coreai_bytecode.resized(whole, sizes)[0].size == len(whole)
     for end in (0, 3, 4, 20, *rng.integers(21, len(whole), 40).tolist()):
         path.write_bytes(whole[:end])
         with pytest.raises(ExportError, match="is no MLIR bytecode"):
             coreai_bytecode.resources(path)
+        with pytest.raises(ExportError, match="is no MLIR bytecode that edgekit can write"):
+            coreai_bytecode.resized(whole[:end], sizes)
+    for others in ({**sizes, "other": 3}, dict(list(sizes.items())[1:])):
+        with pytest.raises(ExportError, match="is no MLIR bytecode that edgekit can write"):
+            coreai_bytecode.resized(whole, others)
     path.write_bytes(b"PK" + whole[2:])
     with pytest.raises(ExportError, match="is no MLIR bytecode"):
         coreai_bytecode.resources(path)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_files_of_placeholders_become_those_of_whole_constants(written: list[bytes], seed: int) -> None:
+    """Sizes from nothing to megabytes, numbers of one to four bytes: the file is what MLIR itself writes."""
+    rng = np.random.default_rng(seed)
+    shapes = [(int(2 ** rng.uniform(0, 21)),) for _ in range(rng.integers(1, 12))]
+
+    def graph(kind: type[CoreaiGraph]) -> CoreaiGraph:
+        made = kind()
+
+        def body(values: dict[str, Any]) -> dict[str, Any]:
+            stored = [Constant(f"{i}.weight", BY_NAME["fp16"], s) for i, s in enumerate(shapes)]
+            return {"x": values["x"]} | {f"y{i}": made.constant(c) for i, c in enumerate(stored)}
+
+        for name in "abc"[: 1 + seed % 3]:
+            made.add(name, [Feature("x", "float32", (2, 8))], body)
+        return made
+
+    data = {f"{i}.weight": rng.integers(0, 256, 2 * n, np.uint8) for i, (n,) in enumerate(shapes)}
+
+    class Whole(CoreaiGraph):
+        def content(self, stored: Constant) -> np.ndarray:
+            return data[stored.name]
+
+    templates = [graph(kind).finish() for kind in (CoreaiGraph, Whole)]
+    small, whole = written
+    assert len(small) < 4000 + 100 * len(shapes)
+    for template in templates:
+        frame = template.files[PROGRAM_FILE]
+        made = bytearray(frame.size)
+        for at, part in frame.fixed:
+            made[at : at + len(part)] = part
+        for name, region in template.regions.items():
+            made[region.offset : region.offset + region.nbytes] = data[name].tobytes()
+        assert bytes(made) == whole
+
+
+GIANT = """
+import json
+from edgekit.export.formats.coreai_graph import CoreaiGraph
+from edgekit.export.formats.package_layout import Constant
+from edgekit.export.formats.packaging import Feature
+from edgekit.runtime.mil.types import BY_NAME
+
+graph = CoreaiGraph()
+shape = (1 << 20, 5 << 10)
+body = lambda values: {"x": values["x"], "y": graph.constant(Constant("w.codes", BY_NAME["int8"], shape))}
+graph.add("f", [Feature("x", "float32", (2, 8))], body)
+template = graph.finish()
+print(json.dumps({"bytes": template.nbytes, "region": template.regions["w.codes"].nbytes}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_a_template_of_any_size_takes_no_more_memory_than_its_graph(tmp_path: Path) -> None:
+    found, peak = run_watched(GIANT, tmp_path, 0)
+    assert found["region"] == 5 << 30 and found["bytes"] > 5 << 30
+    assert peak < 1 << 30  # torch and Core AI
+
+
 def test_a_program_that_core_ai_changes_is_refused() -> None:
     """Weights are found by name: one that was folded into another constant is an error, not a zero."""
-    from edgekit.export.formats.package_layout import Constant
-    from edgekit.export.formats.packaging import Feature
-    from edgekit.runtime.mil.types import BY_NAME
-
     graph = CoreaiGraph()
 
     def body(values: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +309,43 @@ def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) ->
     assert programs["format"] == "coreai" and programs["minimum_os"] == {"ios": "27", "macos": "27"}
     result = CliRunner().invoke(main, [*arguments, "--overwrite", "--min-os", "28"])
     assert result.exit_code == 2 and "format coreai is not for iOS 28; it is for 27" in result.output
+
+
+def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which versions read which assets is nowhere said; what it cannot parse ends the runtime's process."""
+    bundle = make_bundle(tmp_path, "llada", "coreai", Scheme(), "float16", Packaging((8,)), n_layers=1)
+    said = r"coreai-core 1\.0\.0b4 is installed, edgekit knows 1\.0\.0b3 alone; pip install 'coreai-core==1"
+    with monkeypatch.context() as patch:
+        patch.setattr(coreai_version, "installed", lambda: "1.0.0b4")
+        with pytest.raises(ExportError, match=said):
+            export(tmp_path / "checkpoint", tmp_path / "other", options("coreai", Scheme()))
+        assert not (tmp_path / "other").exists()
+        with pytest.raises(EngineUnavailable, match=said):
+            Session(bundle)
+        result = CliRunner().invoke(main, ["verify", str(bundle)])
+        assert result.exit_code == 0 and "1.0.0b4 is installed" in " ".join(result.stderr.split())
+    path = bundle / "edgekit.json"
+    manifest = json.loads(path.read_text())
+    for version, named in (("1.0.0b2", "1.0.0b2"), (None, "an unknown version")):
+        manifest["programs"]["coreai"] = version
+        path.write_text(json.dumps(manifest))
+        with pytest.raises(UnsupportedBundle, match=f"written by coreai-core {named}, .*export the bundle"):
+            Session(bundle)
+        result = CliRunner().invoke(main, ["verify", str(bundle)])
+        assert result.exit_code == 0 and f"written by coreai-core {named}" in " ".join(result.stderr.split())
+
+
+def test_a_version_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "edgekit.export.formats.coreai")
+    monkeypatch.setitem(sys.modules, "edgekit.export.formats.coreai_graph", None)
+    monkeypatch.setattr(coreai_version, "installed", lambda: "2.0")
+    with pytest.raises(ExportError, match=r"^coreai-core 2\.0 is installed, edgekit knows 1\.0\.0b3 alone"):
+        formats.load("coreai")
+
+
+def test_the_version_is_the_one_that_the_extra_installs() -> None:
+    project = Path(__file__).parent.parent / "pyproject.toml"
+    assert f'"""{coreai_version.REQUIREMENT};' in project.read_text()
 
 
 def test_without_the_extra_one_line_says_what_to_install(

@@ -4,7 +4,6 @@ quantizer's, interrupted exports, and what is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,20 @@ import pytest
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from coreml_bundles import SMALL, make_bundle, options
-from package_bundles import check_flipped_bits, check_stored, fitted, quantized_matrices
+from package_bundles import (
+    check_flipped_bits,
+    check_left_over,
+    check_stored,
+    check_vectors,
+    fitted,
+    quantized_matrices,
+)
 
 from edgekit.export import formats
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats import packaging
 from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Region, Stamped, Template, locate
+from edgekit.export.formats.stamp import Stamped
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -34,7 +40,7 @@ from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
 
 from edgekit.export.formats import coreml, package_content  # noqa: E402
-from edgekit.export.formats.coreml_audit import stored_matrices  # noqa: E402
+from edgekit.export.formats.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
 from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
@@ -134,7 +140,7 @@ def described(package: Package, name: str) -> dict[str, Any]:
     [("diffusion_gemma", "mixed4", "float16"), ("llada", "int8", "float16"), ("llada_moe", "int4", "float32"),
      ("dream", "bf16", "float32")],
 )  # fmt: skip
-def test_stored_codes_are_the_quantizers(
+def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
     monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
@@ -143,6 +149,9 @@ def test_stored_codes_are_the_quantizers(
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
     check_stored(found, quantized_matrices(tmp_path / "checkpoint", scheme), precision)
+    form = fitted("coreml", tmp_path / "checkpoint", scheme, precision, cut)
+    check_vectors(bundle, form, stored_vectors)
+    check_left_over(bundle, stored_matrices)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -218,57 +227,9 @@ def test_experts_of_a_layer_must_be_alike(tmp_path: Path) -> None:
         export(tmp_path / "c", tmp_path / "b", options(scheme))
 
 
-def test_numbers_beyond_float16_are_refused(tmp_path: Path) -> None:
-    from edgekit.export.formats.package_layout import block_scales, numbers
-
-    with pytest.raises(ExportError, match=r"w: holds 70000, beyond float16; export with --precision float32"):
-        numbers("w", np.array([1.0, -7e4], np.float32), "float16")
-    with pytest.raises(ExportError, match="too small for float16"):
-        block_scales("w", np.full((3, 1), 1e-7, np.float32), "float16")
-    empty = np.array([[1e-30], [2e-4]], np.float32)
-    assert block_scales("w", empty, "float16")[0] == 0 and block_scales("w", empty, "float32")[0] > 0
-
-
 def test_without_coremltools_the_extra_is_named(hide_package: Callable[..., None]) -> None:
     hide_package("coremltools", "edgekit.export.formats.coreml")
     with pytest.raises(
         EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[export,core"
     ):
         formats.load("coreml")
-
-
-# --- templates --------------------------------------------------------------------------------------------
-
-
-def test_a_template_keeps_all_but_its_tensors(tmp_path: Path, rng: np.random.Generator) -> None:
-    first, second = (rng.integers(0, 256, n, np.uint8).tobytes() for n in (37, 500))
-    (tmp_path / "t" / "in").mkdir(parents=True)
-    (tmp_path / "t" / "in" / "data").write_bytes(b"head" + first + b"--" + second + b"tail")
-    (tmp_path / "t" / "other").write_bytes(b"plain")
-    regions = locate(tmp_path / "t", "in/data", {"a": first, "b": second})
-    assert regions == {"a": Region("in/data", 4, 37), "b": Region("in/data", 43, 500)}
-    template = Template.of_folder(tmp_path / "t", regions)
-    made = template.create(tmp_path / "p")
-    made.write("b", np.frombuffer(second, np.uint8)[100:], start=100)
-    made.write("a", np.arange(37, dtype=np.uint8))
-    made.sync()
-    found = (tmp_path / "p" / "in" / "data").read_bytes()
-    assert found == b"head" + bytes(range(37)) + b"--" + bytes(100) + second[100:] + b"tail"
-    assert (tmp_path / "p" / "other").read_bytes() == b"plain"
-    assert made.read("b", 100, 7).tobytes() == second[100:107]
-    short = np.zeros(2, np.uint8)
-    for name, data, start in (("a", np.zeros(38, np.uint8), 0), ("a", short, 36), ("c", short, 0)):
-        with pytest.raises(ExportError):
-            made.write(name, data, start)
-    with pytest.raises(ExportError):
-        made.read("a", 30, 8)
-    outside, nowhere = Region("in/data", 540, 10), Region("x", 0, 1)
-    for bad in ({"a": outside}, {"a": nowhere}, {"a": regions["b"], "b": regions["b"]}):
-        with pytest.raises(ExportError):
-            Template(template.files, bad)
-    (tmp_path / "t" / "in" / "data").write_bytes(first + b"--" + first)
-    with pytest.raises(ExportError, match="occurs more than once"):
-        locate(tmp_path / "t", "in/data", {"a": first})
-    with pytest.raises(ExportError, match="does not occur"):
-        locate(tmp_path / "t", "in/data", {"b": second})
-    assert json.loads(json.dumps(template.digest())) != Template(template.files, {"a": regions["a"]}).digest()

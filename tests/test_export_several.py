@@ -16,7 +16,7 @@ from package_bundles import options
 
 from edgekit.export import output_folder, pipeline
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import package_store
+from edgekit.export.formats import package_writer
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.formats.stamp import Stamped
 from edgekit.export.pipeline import ExportOptions, ExportResult, export, plan_export
@@ -175,8 +175,8 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
         patch.setattr(owner, name, step)
 
     watch(Stamped, "write")
-    watch(package_store.PackageStore, "_append")
-    watch(package_store.os, "replace")  # of every rename
+    watch(package_writer.PackageWriter, "_append")
+    watch(package_writer.os, "replace")  # of every rename
     watch(bundle_set, "save")
     watch(pipeline, "write_manifest")
     return seen

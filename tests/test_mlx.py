@@ -31,7 +31,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError
+from edgekit.flashload.errors import BudgetExceeded, EdgekitError, MalformedFile
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
@@ -436,9 +436,7 @@ def test_scales_beyond_half_precision_are_refused() -> None:
     from edgekit.export.quantize import quantize_matrix
 
     quantized = quantize_matrix(torch.full((2, 32), 1e6), 8, 0)
-    with pytest.raises(
-        ExportError, match="big: its scales do not fit float16; export with --precision float32"
-    ):
+    with pytest.raises(ExportError, match=r"big: holds .*, beyond float16; export with --precision float32"):
         formats.load("mlx").arrays("big", "attention", quantized)
     stored = formats.load("mlx", "float32").arrays("big", "attention", quantized)
     assert np.isfinite(stored["big.scales"]).all()
@@ -537,6 +535,45 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
         (
             lambda p: p["entries"]["final"]["inputs"][1].update(name="w.other"), EngineFailed,
             "program final takes other, which its run does not hold",
+        ),
+        (
+            lambda p: p["entries"]["final"]["outputs"].append({"name": "z", "dtype": "F32", "shape": [1]}),
+            EngineFailed, "final.mlxfn: gives 1 arrays, the manifest declares 2; export the bundle again",
+        ),
+        (lambda p: p.pop("entries"), MalformedFile, "edgekit.json: programs: entries is missing, "),
+        (lambda p: p["entries"].pop("final"), MalformedFile, "programs: final is missing, expected an "),
+        (lambda p: p["entries"].pop("head_sample"), MalformedFile, "programs: head_sample is missing"),
+        (lambda p: p["entries"].update(moe=[]), MalformedFile, "programs: moe is '[]', expected an object"),
+        (lambda p: p["entries"]["moe"].pop("expert"), MalformedFile, "program moe: expert is missing"),
+        (
+            lambda p: p["entries"]["moe"]["after"].pop("inputs"), MalformedFile,
+            "program moe.after: inputs is missing, expected a list; export the bundle again",
+        ),
+        (lambda p: p["entries"]["head"].pop("cpu"), MalformedFile, "program head: cpu is missing"),
+        (
+            lambda p: p["entries"]["head"]["cpu"].update(file="programs/cpu/other.mlxfn"), MalformedFile,
+            "program head: programs/cpu/other.mlxfn is not among the files of the bundle",
+        ),
+        (lambda p: p["entries"]["head"]["cpu"].update(file=3), MalformedFile, "file is '3', expected a text"),
+        (
+            lambda p: p["entries"]["final"]["outputs"].clear(), MalformedFile,
+            "program final: outputs have no y; export the bundle again",
+        ),
+        (
+            lambda p: p["entries"]["moe"]["after"]["outputs"].clear(), MalformedFile,
+            "program moe.before and moe.after: outputs have no y",
+        ),
+        (
+            lambda p: p["entries"]["final"]["inputs"][0].update(dtype="F64"), MalformedFile,
+            "program final, inputs: x is F64, expected one of F32, F16, BF16, U32, I64",
+        ),
+        (
+            lambda p: p["entries"]["final"]["inputs"][0].update(shape=[0, 64]), MalformedFile,
+            "program final, inputs: x has shape [0, 64]",
+        ),
+        (
+            lambda p: p["entries"]["final"]["inputs"].extend(p["entries"]["final"]["inputs"]), MalformedFile,
+            "program final, inputs: x is there twice",
         ),
     ],
 )  # fmt: skip
@@ -648,6 +685,6 @@ def test_a_stream_of_another_thread_is_explained(small: Path, monkeypatch: pytes
         def refuse(*arrays: Any) -> Any:
             raise RuntimeError("There is no Stream(cpu, 0) in current thread.")
 
-        monkeypatch.setattr(session._engine, "_function", lambda name, entry: refuse)
+        monkeypatch.setattr(session._engine, "_function", lambda program: refuse)
         with pytest.raises(EngineFailed, match="mlx was in use before the session was opened"):
             session.denoise(np.arange(4), HeadRequest())

@@ -1,9 +1,7 @@
 """Output formats: one module each, named as on the command line.
 
-A format module has `NAME`, `LAYOUT`, `specs(name, spec, choice)` and `arrays(name, role, quantized)` for
-what the flash file stores, `layer_kinds(architecture, choices)` and `write_programs(folder, architecture,
-choices, progress)`. It may have `variant(precision)`, which gives an object with all of this for a precision
-of scales or arithmetic, and what `OPTIONAL` lists.
+A module is a `Format`, or has `variant(precision)`, which gives one for a precision of scales or arithmetic.
+It may have what `OPTIONAL` lists besides.
 """
 
 from __future__ import annotations
@@ -11,14 +9,20 @@ from __future__ import annotations
 import importlib
 import logging
 import platform
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.export.errors import ExportError
 from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from edgekit.export.formats.packaging import Packaging
+    from edgekit.export.models.base import Architecture, WeightSpec
+    from edgekit.export.quantize import Choice, Quantized
+    from edgekit.flashload.format import TensorSpec
 
 FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings a format's packages, where it is not `export`.
@@ -54,14 +58,46 @@ OPTIONAL: dict[str, Any] = {
 }
 
 
+class Format(Protocol):
+    """What every format has. One with `fitted` is complete once that was called, and is then asked about the
+    architecture and the choices that it was called with.
+    """
+
+    @property
+    def NAME(self) -> str:
+        """As on the command line."""
+
+    @property
+    def LAYOUT(self) -> str:
+        """Names the stored forms: engines refuse bundles of layouts that they do not know."""
+
+    def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
+        """The stored tensors of a weight, under the full `name`."""
+
+    def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
+        """The stored arrays of a quantized weight, matching `specs`."""
+
+    def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
+        """The program name of every layer."""
+
+    def write_programs(
+        self,
+        folder: Path,
+        architecture: Architecture,
+        choices: Mapping[str, Choice],
+        progress: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Write every program below `folder`; returns the manifest's entries."""
+
+
 def load(
     name: str,
     precision: str | None = None,
     packaging: Packaging | None = None,
     activations: str | None = None,
-) -> ModuleType:
-    """The module of a format, or its variant for a precision ("float16", "float32"); None is its own.
-    `packaging` and `activations` ("float", "int8") are for formats whose weights are in packages.
+) -> Format:
+    """A format, in a precision ("float16", "float32"; None is its own) where it has several. `packaging` and
+    `activations` ("float", "int8") are for formats whose weights are in packages.
 
     Raises:
         ExportError: unknown format, precision or activations, or its packages are not installed.
@@ -96,11 +132,13 @@ def load(
         )
     if hasattr(module, "variant"):
         chosen = (precision, packaging, activations) if name in PACKAGED else (precision,)
-        variant: ModuleType = module.variant(*chosen)
+        variant: Format = module.variant(*chosen)
         return variant
     if precision is not None:
         raise ExportError(f"format {name} has no precision to choose; leave it out")
-    return module
+    plain: Any = module
+    own: Format = plain
+    return own
 
 
 def optional(module: Any, name: str) -> Any:

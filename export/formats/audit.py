@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgekit.export.bundle_files import REPORT_FILE
 from edgekit.export.errors import ExportError
+from edgekit.export.models import architecture
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
@@ -45,6 +45,8 @@ class PackagedWeight(Protocol):
 #: The matrices of a package by the names that `packaging` gives them, without suffix and with underscores
 #: for dots: `0_mlp_up_proj`, `0_experts_7_down`, `table`.
 Weights = Callable[[Path], Mapping[str, PackagedWeight]]
+#: The float vectors of a package, named likewise: `0_input_layernorm_weight`.
+Vectors = Callable[[Path], Mapping[str, np.ndarray]]
 
 
 def packaged_matrices(bundle: Path, weights: Weights) -> Iterator[StoredMatrix]:
@@ -52,28 +54,62 @@ def packaged_matrices(bundle: Path, weights: Weights) -> Iterator[StoredMatrix]:
     comes twice: `embedding` is that of the flash file, `head` that of the packages.
 
     Raises:
-        ExportError: a matrix is not stored in the bits that the report says, or not at all. BundleError, and
-            what `weights` raises: a file cannot be read.
+        ExportError: a matrix is not stored in the bits that the report says, or not at all. EdgekitError,
+            also what `weights` raises: a file cannot be read.
     """
     manifest = manifests.load(bundle)
-    rows = json.loads((bundle / REPORT_FILE).read_text(encoding="utf-8"))
+    rows = json.loads((bundle / manifests.REPORT_NAME).read_text(encoding="utf-8"))
     tables = {row["name"]: row for row in rows if row["name"] in ("embedding", "head")}
     yield _embedding(bundle, manifest, tables["embedding"])
     yield _head(bundle, manifest, weights, tables.get("head", tables["embedding"]))
-    for name, entry in manifest.programs["packages"].items():
-        if "start" in entry:
-            continue
-        path = bundle / entry["path"]
+    left = {row["name"]: row for row in rows if row["name"] not in tables}
+    for path, units in _packages(bundle, manifest):
         found = weights(path)
-        own = {
-            f"layers.{i}.": f"{layer['slot']}."
-            for i, layer in enumerate(manifest.layers)
-            if layer["package"] == name
-        } or {f"{name}.": ""}
-        for row in rows:
-            prefix = next((p for p in own if row["name"].startswith(p)), None)
-            if prefix is not None:
-                yield _matrix(row, found, own[prefix] + row["name"].removeprefix(prefix), path)
+        for name, own in _inside(units, list(left)):
+            yield _matrix(left.pop(name), found, own, path)
+    if left:
+        raise ExportError(f"{bundle}: {next(iter(left))} is in the report, but in none of the packages")
+
+
+def packaged_vectors(bundle: Path, vectors: Vectors) -> Iterator[tuple[str, np.ndarray]]:
+    """Every float vector of the model (norms, biases, factors) by name, with the values that its package
+    stores, in float32.
+
+    Raises:
+        ExportError: one is stored in another shape, or not at all. EdgekitError, also what `vectors` raises:
+            a file cannot be read.
+    """
+    manifest = manifests.load(bundle)
+    specs = architecture(manifest.model["config"]).weights()
+    left = {f"{unit}.{spec.name}": spec.shape for unit, spec in specs if spec.role == "float"}
+    for path, units in _packages(bundle, manifest):
+        found = vectors(path)
+        for name, own in _inside(units, list(left)):
+            shape, values = left.pop(name), found.get(own.replace(".", "_"))
+            if values is None:
+                raise ExportError(f"{path}: {own} is not in the program")
+            if values.shape != shape:
+                raise ExportError(f"{path}: {own} is stored as {list(values.shape)}, not {list(shape)}")
+            yield name, values.astype(np.float32)
+    if left:
+        raise ExportError(f"{bundle}: {next(iter(left))} is in none of the packages")
+
+
+def _packages(bundle: Path, manifest: Manifest) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The packages but the head's: how names begin in the model, and how in the package."""
+    for name, entry in manifest.programs["packages"].items():
+        layers = [(i, layer["slot"]) for i, layer in enumerate(manifest.layers) if layer["package"] == name]
+        if "start" not in entry:
+            units = {f"layers.{i}.": f"{slot}." for i, slot in layers} or {f"{name}.": ""}
+            yield bundle / entry["path"], units
+
+
+def _inside(units: Mapping[str, str], names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Those of the names that a package holds, and what they are called there."""
+    for name in names:
+        for prefix, own in units.items():
+            if name.startswith(prefix):
+                yield name, own + name.removeprefix(prefix)
 
 
 def _matrix(

@@ -6,10 +6,18 @@ is the version that wrote the assets.
 
 from __future__ import annotations
 
-import importlib.metadata
+from typing import Any
 
-from edgekit.export.formats.coreai_graph import CoreaiGraph, seal
-from edgekit.export.formats.packaged_format import System
+from edgekit.export.errors import ExportError
+from edgekit.export.formats.packaged_format import Packaged, System
+from edgekit.runtime import coreai_version
+
+try:
+    from edgekit.export.formats.coreai_graph import CoreaiGraph
+except ImportError as error:
+    if coreai_version.complaint():  # other versions lack what this one has
+        raise ExportError(coreai_version.complaint()) from error
+    raise
 
 SYSTEM = System(
     name="coreai",
@@ -19,7 +27,16 @@ SYSTEM = System(
     # Apple's advice for assets on iOS.
     limit_bytes=2_000_000_000,
     graph=CoreaiGraph,
-    seal=seal,
-    facts={"coreai": importlib.metadata.version("coreai-core")},
+    facts={"coreai": coreai_version.VERSION},
 )
-variant = SYSTEM.variant
+
+
+def variant(*options: Any) -> Packaged:
+    """See `System.variant`.
+
+    Raises:
+        ExportError: also for another version of coreai-core than the one that edgekit knows.
+    """
+    if complaint := coreai_version.complaint():
+        raise ExportError(complaint)
+    return SYSTEM.variant(*options)

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode
-from edgekit.export.formats.audit import StoredMatrix, packaged_matrices
+from edgekit.export.formats.audit import StoredMatrix, packaged_matrices, packaged_vectors
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, NamedConstant, read_program
 from edgekit.export.formats.package_layout import FLIP
 
@@ -89,6 +89,26 @@ def weights(package: Path) -> dict[str, Weight]:
 def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
     """Every matrix of a Core AI bundle; see `audit.packaged_matrices`."""
     return packaged_matrices(bundle, weights)
+
+
+def stored_vectors(bundle: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Every float vector of a Core AI bundle; see `audit.packaged_vectors`."""
+    return packaged_vectors(bundle, _vectors)
+
+
+def _vectors(package: Path) -> dict[str, np.ndarray]:
+    """The float vectors of an asset by name, with underscores for dots."""
+    path = package / PROGRAM_FILE
+    places, found = coreai_bytecode.resources(path), {}
+    named = {c for constants in read_program(path).constants.values() for c in constants}
+    with open(path, "rb") as file:
+        for constant in named:
+            if constant.kind in _FLOATS and len(constant.shape) < 2:
+                offset, nbytes = places[constant.name]
+                file.seek(offset)
+                values = np.frombuffer(file.read(nbytes), _FLOATS[constant.kind])
+                found[constant.name.replace(".", "_")] = values.reshape(constant.shape)
+    return found
 
 
 def _add(found: dict[str, Weight], path: Path, name: str, data: Constant, scales: Constant | None) -> None:

@@ -1,18 +1,18 @@
 """From exported programs to the files of a Core AI asset, and where its weights belong in them.
 
 A graph is built for every function, over constants that are named resources without values. They are
-stored once, whatever the number of functions, and found in the written file by their names.
+stored once, whatever the number of functions, and found in the written file by their names: as placeholders
+of a few bytes, so that a package of any size costs no more than its graph.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,10 @@ from coreai.authoring.graph_builder import GraphOp
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import coreai_bytecode
 from edgekit.export.formats.coreai_ops import NODES, reshape, round_rows, shape_of
-from edgekit.export.formats.package_graph import PackageGraph, Stack
+from edgekit.export.formats.package_graph import PackageGraph
 from edgekit.export.formats.package_layout import Constant
 from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Region, Template
+from edgekit.export.formats.stamp import Frame, Region, Template
 
 PROGRAM_FILE, HASH_FILE, METADATA_FILE = "main.mlirb", "main.hash", "metadata.json"
 #: Resources begin at multiples of it, in the file and in memory. Readers refuse files that lie in memory less
@@ -78,6 +78,7 @@ class CoreaiGraph(PackageGraph):
     def __init__(self, int8_activations: bool = False) -> None:
         super().__init__(int8_activations)
         self._resources: dict[str, Any] = {}
+        self._held: dict[str, int] = {}  # bytes of each while Core AI writes
         self._used: dict[str, set[str]] = {}  # constants by function
         self._context = Context()
         # Locations would be lines of this file, which are nobody's business.
@@ -107,19 +108,19 @@ class CoreaiGraph(PackageGraph):
         self._used[name] = self.stored.keys() & self._known.keys()
 
     def content(self, stored: Constant) -> np.ndarray:
-        """What a constant holds in the program: zeros, which the system need not back with memory, but for a
-        number. Equal resources would become one.
+        """What a constant holds while Core AI writes the program, which does not look at it: a number, since
+        equal resources would become one. It gets its full size in the template.
         """
-        content = np.zeros(stored.nbytes, np.uint8)
         number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
-        content[: len(number)] = np.frombuffer(number, np.uint8)
-        return content
+        return np.frombuffer(number, np.uint8).copy()
 
     def _constant(self, stored: Constant) -> Value:
         if stored.name not in self._resources:
             kind = RankedTensorType.get(_kernel_shape(stored.shape), _elements()[stored.dtype.name])
+            content = self.content(stored)
+            self._held[stored.name] = content.nbytes
             self._resources[stored.name] = DenseResourceElementsAttr.get_from_buffer(
-                self.content(stored), stored.name, kind, alignment=ALIGNMENT
+                content, stored.name, kind, alignment=ALIGNMENT
             )
         return coreai.ConstantOp(value=self._resources[stored.name]).result
 
@@ -145,16 +146,33 @@ class CoreaiGraph(PackageGraph):
             (folder / METADATA_FILE).write_text(
                 json.dumps(metadata, indent=1, sort_keys=True), encoding="utf-8"
             )
-            (folder / HASH_FILE).unlink()  # it is for `seal` to write
+            # Core AI takes the digest of the program, which holds the weights, for a package's identity.
+            (folder / HASH_FILE).unlink()
             self._check(folder / PROGRAM_FILE)
-            return Template.of_folder(folder, _regions(self.stored.values(), folder / PROGRAM_FILE))
+            files = {
+                path.relative_to(folder).as_posix(): Frame.whole(path.read_bytes())
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
+            program = (folder / PROGRAM_FILE).read_bytes()
+        sizes = {name: stack.constant.nbytes for name, stack in self.stored.items()}
+        files[PROGRAM_FILE], places = coreai_bytecode.resized(program, sizes)
+        regions: dict[str, Region] = {}
+        for name, stack in self.stored.items():
+            regions |= stack.regions(PROGRAM_FILE, places[name][0])
+        return Template(files, regions, {PROGRAM_FILE: HASH_FILE})
 
     def _check(self, program: Path) -> None:
-        """That the functions in a file use the constants that they were given, none of them folded."""
+        """That a file has the constants that it was given, and its functions use them, none folded."""
         written = read_program(program)
         for name, constants in self._used.items():
             if lost := sorted(constants - {c.name for c in written.constants[name]}):
                 raise ExportError(f"Core AI has folded {lost[0]} into other constants in function {name}")
+        held = {name: nbytes for name, (_, nbytes) in coreai_bytecode.resources(program).items()}
+        # One of Core AI's own would be made of placeholders.
+        if changed := sorted(name for name, _ in held.items() ^ self._held.items()):
+            what = "not stored as it is" if changed[0] in self._held else "made out of others"
+            raise ExportError(f"Core AI has a constant {changed[0]} that is {what}")
 
 
 @dataclass(frozen=True)
@@ -201,23 +219,6 @@ def _named(owner: Any) -> NamedConstant | None:
         return None
     kind = RankedTensorType(owner.results[0].type)
     return NamedConstant(match[1], str(kind.element_type), tuple(kind.shape))
-
-
-def _regions(stored: Iterable[Stack], program: Path) -> dict[str, Region]:
-    """Where the tensors of a package are in its program."""
-    places, regions = coreai_bytecode.resources(program), dict[str, Region]()
-    for stack in stored:
-        offset, nbytes = places.get(stack.constant.name, (0, 0))
-        if nbytes != stack.constant.nbytes:
-            raise ExportError(f"Core AI has not stored {stack.constant.name} as it is: {nbytes} bytes of it")
-        regions |= stack.regions(PROGRAM_FILE, offset)
-    return regions
-
-
-def seal(package: Path) -> None:
-    """Write the digest of a package's program, which holds its weights: Core AI takes it for its identity."""
-    with open(package / PROGRAM_FILE, "rb") as file:
-        (package / HASH_FILE).write_bytes(hashlib.file_digest(file, "sha256").digest())
 
 
 def _kernel_shape(shape: Sequence[int]) -> tuple[int, ...]:

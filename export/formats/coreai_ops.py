@@ -334,8 +334,12 @@ def vocab_head(a: Arguments) -> list[Value]:
         there = coreai.gather_along_axis(z, coreai.expand_dims(sample, [1]), 1)
         out += [reduced(coreai.reduce_max, score, -1), sample, coreai.shrink_dims(there, [1])]
     if a["soft"]:
-        table = reshape(a["table"], shape_of(a["table"])[:2])
-        out.append(wide(coreai.broadcasting_batch_matmul(cast(e, table.type.element_type), table)))
+        # A reshaped constant would be folded into a second one, which nobody fills; a transposed one is not.
+        table = coreai.transpose(a["table"], np.asarray([2, 3, 0, 1], np.uint32))  # [1, 1, V, K]
+        length, width = shape_of(e)[0], shape_of(table)[-1]
+        picture = reshape(cast(e, table.type.element_type), [1, 1, *shape_of(e)])
+        soft = coreai.broadcasting_batch_matmul(picture, table)
+        out.append(wide(reshape(soft, [length, width])))
     return out
 
 
@@ -397,7 +401,7 @@ def _index_select(a: Arguments) -> Value:
 
 
 #: What a node becomes: arguments by name -> value or values. Besides those of the node there is `operand`,
-#: which is `PackageGraph`'s. Nodes that only give another shape are handled in `coreai_graph`.
+#: which is `PackageGraph`'s. `nodes.RESHAPES` are not among them.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.audit import StoredMatrix, packaged_matrices
+from edgekit.export.formats.audit import StoredMatrix, packaged_matrices, packaged_vectors
 from edgekit.export.formats.package_layout import FLIP
 from edgekit.runtime.mil import Constant, Package
 
@@ -63,6 +63,23 @@ def weights(package: Package) -> dict[str, Weight]:
 def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
     """Every matrix of a Core ML bundle; see `audit.packaged_matrices`."""
     return packaged_matrices(bundle, _matrices)
+
+
+def stored_vectors(bundle: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Every float vector of a Core ML bundle; see `audit.packaged_vectors`."""
+    return packaged_vectors(bundle, _vectors)
+
+
+def _vectors(path: Path) -> dict[str, np.ndarray]:
+    """The float vectors of a package by name."""
+    package, found = Package(path), dict[str, Constant]()
+    for name in package.functions:
+        for output, constant in package.function(name).constants.items():
+            if not output.startswith("w_") or len(constant.shape) > 1:
+                continue
+            if found.setdefault(output, constant).record != constant.record:
+                raise ExportError(f"{path}: function {name} has a {output} of its own")
+    return {output.removeprefix("w_"): constant.all() for output, constant in found.items()}
 
 
 @dataclass(frozen=True)

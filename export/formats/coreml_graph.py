@@ -122,8 +122,8 @@ class CoremlGraph(PackageGraph):
         last = records[-1]
         spec = model.SerializeToString(deterministic=True)
         files = {
-            "Manifest.json": _whole(_manifest()),
-            "Data/" + MODEL_FILE: _whole(spec),
+            "Manifest.json": Frame.whole(_manifest()),
+            "Data/" + MODEL_FILE: Frame.whole(spec),
             WEIGHT_FILE: Frame(last.data_offset + last.nbytes, fixed),
         }
         return Template(files, regions)
@@ -169,10 +169,6 @@ def _description(program: MilProgram) -> Any:
     return proto.Model_pb2.ModelDescription(
         functions=functions, defaultFunctionName=program.default_function_name
     )
-
-
-def _whole(data: bytes) -> Frame:
-    return Frame(len(data), ((0, data),))
 
 
 def _manifest() -> bytes:

@@ -238,8 +238,7 @@ def _transpose(a: Arguments) -> Var:
 
 
 #: What a node becomes: arguments by name -> value or values. Besides those of the node there are `zeros`,
-#: which makes a vector of them, and `operand`, which is `PackageGraph`'s. Nodes that only give another shape
-#: are handled in `coreml_graph`.
+#: which makes a vector of them, and `operand`, which is `PackageGraph`'s. `nodes.RESHAPES` are not there.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

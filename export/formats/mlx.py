@@ -34,6 +34,8 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import mlx_layout, mlxfn
+from edgekit.export.formats.floats import PRECISIONS
+from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
 from edgekit.export.formats.mlx_layout import EXPERT_PARTS, Form, form
 from edgekit.export.formats.mlx_ops import Matrix, expert
@@ -50,16 +52,15 @@ from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 from edgekit.runtime import mlx_version
+from edgekit.runtime.errors import one_line
 
 PROGRAM_FOLDER = "programs"
 CONFIG_FILE, INDEX_FILE = "config.json", "model.safetensors.index.json"
-#: Of the stored scales; the first is the default. Half precision leaves 75 dB a layer and better against the
-#: same codes with float32 scales, which take a bit more for each weight in groups of 32.
-PRECISIONS = ("float16", "float32")
 
 
 def variant(precision: str | None) -> MlxFormat:
-    """The format in a precision; None is the default.
+    """The format in a precision of the stored scales; None is float16, which leaves 75 dB a layer and better
+    against the same codes with float32 scales, which take a bit more for each weight in groups of 32.
 
     Raises:
         ExportError: an unknown precision, or a version of MLX whose files edgekit does not know.
@@ -72,7 +73,7 @@ def variant(precision: str | None) -> MlxFormat:
             f"mlx {version} writes functions that edgekit does not know; "
             f"pip install '{mlx_version.REQUIREMENT}'"
         )
-    return MlxFormat(precision or PRECISIONS[0])
+    return MlxFormat(precision or next(iter(PRECISIONS)))
 
 
 @dataclass(frozen=True)
@@ -104,16 +105,8 @@ class MlxFormat:
         return {"mlx": mlx_version.installed(), "precision": self.precision}
 
     def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-        """The program name of every layer: its kind, told apart where equal layers are stored differently."""
-        known: dict[tuple[str, tuple[Form, ...]], str] = {}
-        names = []
-        for i, layer in enumerate(architecture.layers):
-            key = (layer.kind, tuple(_forms(layer, _layer_choices(layer, i, choices)).values()))
-            if key not in known:
-                same = sum(k[0] == layer.kind for k in known)
-                known[key] = layer.kind if same == 0 else f"{layer.kind}_{same + 1}"
-            names.append(known[key])
-        return names
+        """The program name of every layer."""
+        return numbered_kinds(architecture, choices, lambda layer, own: tuple(_forms(layer, own).values()))
 
     def write_programs(
         self,
@@ -133,7 +126,7 @@ class MlxFormat:
         for i, (name, layer) in enumerate(zip(kinds, architecture.layers, strict=True)):
             if name in entries:
                 continue
-            own = _layer_choices(layer, i, choices)
+            own = layer_choices(layer, i, choices)
             forms = _forms(layer, own)
             program = layer_program(name, architecture, layer, own, mlx_layout.placeholders)
             graph = Graph(program, forms, self.precision)
@@ -197,13 +190,6 @@ def quantization_section(choices: Mapping[str, Choice], runs: Sequence[RunPlan])
     return described(usual) | {path: described(f) for path, f in forms.items() if f != usual}
 
 
-def _layer_choices(layer: LayerSpec, index: int, choices: Mapping[str, Choice]) -> dict[str, Choice]:
-    own = {s.name: choices[f"layers.{index}.{s.name}"] for s in layer.weights if s.role != "float"}
-    if layer.experts:
-        own |= {"experts." + s.name: choices[f"layers.{index}.experts.0.{s.name}"] for s in layer.experts[0]}
-    return own
-
-
 def _forms(layer: LayerSpec, own: Mapping[str, Choice]) -> dict[str, Form]:
     forms = {s.name: form(s, own[s.name]) for s in layer.weights if s.role != "float"}
     for spec in layer.experts[0] if layer.experts else ():
@@ -239,8 +225,7 @@ def _save(folder: Path, function: Function) -> dict[str, Any]:
         try:
             mx.export_function(str(path), function.call, *function.examples(), shapeless=True)
         except (ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise ExportError(f"program {function.name}: mlx cannot export it: {reason}") from error
+            raise ExportError(f"program {function.name}: mlx cannot export it: {one_line(error)}") from error
         exported = mlxfn.parse(path.read_bytes(), f"program {function.name}")
     entry: dict[str, Any] = {
         "inputs": [a.as_dict() for a in function.inputs],

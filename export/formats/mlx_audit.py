@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from edgekit.export.bundle_files import REPORT_FILE
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import mlx_layout
 from edgekit.export.formats.audit import StoredMatrix
@@ -27,7 +26,7 @@ def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:
     manifest = manifests.load(bundle)
     tables = manifest.model["tables"]
     with FlashFile(bundle / manifest.weights.file) as file:
-        for row in json.loads((bundle / REPORT_FILE).read_text(encoding="utf-8")):
+        for row in json.loads((bundle / manifests.REPORT_NAME).read_text(encoding="utf-8")):
             name, role, bits = row["name"], row["role"], row["bits"]
             stems = tables[name]["runs"] if name in tables else mlx_layout.stored_names(name, role)
             parts = [_part(file, stem, bits) for stem in stems]

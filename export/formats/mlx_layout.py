@@ -24,16 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.errors import QuantizationError
 from edgekit.export.formats import row_major
+from edgekit.export.formats.floats import PRECISIONS, block_scales, numbers
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike, matrix_name
 from edgekit.flashload.format import TensorSpec
 
 #: Group sizes that MLX has kernels for, the largest first: fewer scales to read.
 GROUP_SIZES = (128, 64, 32)
-#: Scales and biases by precision: safetensors and torch.
-SCALE_TYPES = {"float16": ("F16", torch.float16), "float32": ("F32", torch.float32)}
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def matrix_specs(name: str, rows: int, columns: int, stored: Form, precision: st
     """The tensors of one stored matrix [rows, columns]."""
     if stored.bits == 16:
         return (TensorSpec(name + ".weight", "BF16", (rows, columns)),)
-    groups, kind = (rows, columns // stored.group_size), SCALE_TYPES[precision][0]
+    groups, kind = (rows, columns // stored.group_size), PRECISIONS[precision][0]
     return (
         TensorSpec(name + ".weight", "U32", (rows, columns * stored.bits // 32)),
         TensorSpec(name + ".scales", kind, groups),
@@ -132,22 +131,19 @@ def arrays(name: str, role: str, q: Quantized, precision: str) -> dict[str, np.n
     """The stored arrays of a quantized weight, matching `specs`; BF16 as uint16 bits.
 
     Raises:
-        ExportError: a scale is beyond what the precision can hold.
+        ExportError: a scale or bias is too large or too small for the precision.
     """
     parts = stored_names(name, role)
     if q.bits == 16:
         whole = row_major.arrays(name, role, q)
         assert whole is not None
         return dict(_halves({".weight": whole[name + ".weight"]}, parts))
-    kind = SCALE_TYPES[precision][1]
-    scales = group_scales(q)
-    biases = (-(2.0 ** (q.bits - 1)) * scales).to(kind)
-    if not bool(torch.isfinite(biases).all()):
-        raise ExportError(f"{name}: its scales do not fit float16; export with --precision float32")
+    scales = block_scales(name, group_scales(q).numpy(), precision)
     stored = {
         ".weight": q.weight.contiguous().numpy().view("<u4"),
-        ".scales": scales.to(kind).numpy(),
-        ".biases": biases.numpy(),
+        ".scales": scales,
+        # Of the scales as they are stored: code 2^(bits - 1) stands for zero, exactly.
+        ".biases": numbers(name, -(2.0 ** (q.bits - 1)) * scales.astype(np.float32), precision),
     }
     return dict(_halves(stored, parts))
 

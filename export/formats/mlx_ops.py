@@ -172,8 +172,8 @@ def _transpose(a: Arguments) -> mx.array:
     return mx.swapaxes(a["self"], a["dim0"], a["dim1"])
 
 
-#: What a node becomes: arguments by name -> array or arrays. `edgekit::experts` is not
-#: among them: layers are cut there, see `mlx_graph`. Nodes that only give another shape are handled there.
+#: What a node becomes: arguments by name -> array or arrays. Not among them are `edgekit::experts`, where
+#: layers are cut (see `mlx_graph`), and `nodes.RESHAPES`.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.export.formats import onnx_layout
+from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.onnx_graph import check, convert, split_at_experts
-from edgekit.export.models.base import Architecture, LayerSpec
+from edgekit.export.models.base import Architecture
 from edgekit.export.programs import (
     Program,
     expert_program,
@@ -29,28 +30,8 @@ PROGRAM_FOLDER = "programs"
 
 
 def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-    """The program name of every layer: its kind, told apart where overrides give equal layers different
-    forms.
-
-    4 and 8 bits are one form here: both reach the program as int8.
-    """
-    known: dict[tuple[str, tuple[bool, ...]], str] = {}
-    names = []
-    for i, layer in enumerate(architecture.layers):
-        floats = tuple(c.bits == 16 for c in _layer_choices(layer, i, choices).values())
-        key = (layer.kind, floats)
-        if key not in known:
-            same = sum(k[0] == layer.kind for k in known)
-            known[key] = layer.kind if same == 0 else f"{layer.kind}_{same + 1}"
-        names.append(known[key])
-    return names
-
-
-def _layer_choices(layer: LayerSpec, index: int, choices: Mapping[str, Choice]) -> dict[str, Choice]:
-    own = {s.name: choices[f"layers.{index}.{s.name}"] for s in layer.weights if s.role != "float"}
-    if layer.experts:
-        own |= {"experts." + s.name: choices[f"layers.{index}.experts.0.{s.name}"] for s in layer.experts[0]}
-    return own
+    """The program name of every layer. 4 and 8 bits are one form here: both reach the program as int8."""
+    return numbered_kinds(architecture, choices, lambda _, own: tuple(c.bits == 16 for c in own.values()))
 
 
 def write_programs(
@@ -83,7 +64,7 @@ def write_programs(
         if name in entries:
             continue
         progress(name)
-        own = _layer_choices(layer, i, choices)
+        own = layer_choices(layer, i, choices)
         model = convert(layer_program(name, architecture, layer, own, onnx_layout.placeholders))
         if not layer.experts:
             entries[name] = save(name, model)

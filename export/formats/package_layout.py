@@ -18,20 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgekit.export.errors import ExportError
 from edgekit.export.formats import row_major
+from edgekit.export.formats.floats import PRECISIONS, block_scales, numbers
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.quantize import Choice, Quantized
 from edgekit.flashload.format import TensorSpec
 from edgekit.runtime.mil.types import BY_NAME, DType
 
-#: Types of scales, floats and arithmetic by precision: safetensors' name, MIL's and numpy's.
-PRECISIONS = {"float16": ("F16", "fp16", np.float16), "float32": ("F32", "fp32", np.float32)}
+#: MIL's names of the types of scales, floats and arithmetic, by precision.
+_MIL_TYPES = {"float16": "fp16", "float32": "fp32"}
 #: Flips the top bit of the codes in a byte: offset binary to two's complement and back.
 FLIP = {4: 0x88, 8: 0x80}
-#: Float16 scales that differ by more than this from what they stand for lose what quantization has kept:
-#: they are below the normal numbers (2^-14).
-MOST_SCALE_ERROR = 1e-2
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Constant:
 
 def constants(name: str, spec: WeightSpec, choice: Choice, precision: str) -> tuple[Constant, ...]:
     """The constants that a weight is in a program, in the order of `specs`."""
-    number = BY_NAME[PRECISIONS[precision][1]]
+    number = BY_NAME[_MIL_TYPES[precision]]
     if spec.role == "float":
         return (Constant(name, number, spec.shape),)
     if choice.bits == 16:
@@ -104,38 +101,6 @@ def arrays(name: str, role: str, q: Quantized, precision: str) -> dict[str, np.n
         name + ".codes": codes if q.bits == 4 else codes.view(np.int8),
         name + ".scales": block_scales(name, scales.numpy(), precision),
     }
-
-
-def numbers(name: str, values: np.ndarray, precision: str) -> np.ndarray:
-    """Float32 values in the precision.
-
-    Raises:
-        ExportError: one of them is too large for it.
-    """
-    with np.errstate(over="ignore"):
-        stored = values.astype(PRECISIONS[precision][2])
-    if not np.isfinite(stored).all():
-        raise ExportError(
-            f"{name}: holds {np.abs(values).max():.6g}, beyond float16; export with --precision float32"
-        )
-    return stored
-
-
-def block_scales(name: str, scales: np.ndarray, precision: str) -> np.ndarray:
-    """Float32 scales in the precision; those of empty rows may become zero.
-
-    Raises:
-        ExportError: a scale is too large or too small for it.
-    """
-    stored = numbers(name, scales, precision)
-    largest = float(scales.max(initial=0.0))
-    wrong = np.abs(stored.astype(np.float32) - scales).max(initial=0.0)
-    if wrong > MOST_SCALE_ERROR * largest:
-        raise ExportError(
-            f"{name}: its scales are at most {largest:.3g}, too small for float16; "
-            "export with --precision float32"
-        )
-    return stored
 
 
 def head_array(suffix: str, rows: np.ndarray, precision: str) -> np.ndarray:

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats import native_layout, package_layout
+from edgekit.export.formats import floats, native_layout, package_layout
+from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.package_content import Content, build
 from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_layout import PRECISIONS
-from edgekit.export.formats.package_store import PackageStore
+from edgekit.export.formats.package_writer import PackageWriter
 from edgekit.export.formats.packaging import (
     Package,
     Packaging,
@@ -53,8 +53,7 @@ from edgekit.runtime.packages import ACTIVATIONS
 @dataclass(frozen=True)
 class System:
     """What is particular to a format. `versions` of iOS that may be asked for, the first by default, with the
-    macOS of the same year; `limit_bytes` of a package; `seal` is called for packages that have all their
-    tensors.
+    macOS of the same year; `limit_bytes` of a package.
     """
 
     name: str
@@ -63,7 +62,6 @@ class System:
     versions: Mapping[str, str]
     limit_bytes: int
     graph: Callable[[bool], PackageGraph]
-    seal: Callable[[Path], None]
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def variant(
@@ -193,7 +191,7 @@ class PackagedBundle:
 
     def floats(self, name: str, values: np.ndarray) -> np.ndarray:
         """The stored array of a float weight."""
-        return package_layout.numbers(name, values, self.precision)
+        return floats.numbers(name, values, self.precision)
 
     def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
         """The kind of every layer."""
@@ -227,10 +225,10 @@ class PackagedBundle:
         """This format with the programs of one that stores alike, so that they are made once."""
         return replace(self, programs=other.programs)
 
-    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
+    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageWriter:
         """Where the runs go."""
         tied = self.programs.architecture.head is None
-        return PackageStore(weights, runs, self, tied=tied, resume=resume, tag=tag)
+        return PackageWriter(weights, runs, self, tied=tied, resume=resume, tag=tag)
 
     def content(self, package: Package) -> Content:
         """The files and functions of a package, without its weights."""
@@ -247,10 +245,6 @@ class PackagedBundle:
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray:
         """See `PackageSource`."""
         return package_layout.head_array(suffix, rows, self.precision)
-
-    def seal(self, path: Path) -> None:
-        """See `PackageSource`."""
-        self.system.seal(path)
 
     def write_programs(
         self,

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.export.errors import ExportError
-from edgekit.export.models.base import Architecture, LayerSpec
+from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
+from edgekit.export.models.base import Architecture
 from edgekit.export.programs import (
     HEADS,
     Lengths,
@@ -260,28 +261,6 @@ def _layers_function(
     )
 
 
-def layer_choices(layer: LayerSpec, index: int, choices: Mapping[str, Choice]) -> dict[str, Choice]:
-    """The choices of a layer's matrices by their names in it, those of experts under `experts.`."""
-    own = {s.name: choices[f"layers.{index}.{s.name}"] for s in layer.weights if s.role != "float"}
-    if layer.experts:
-        own |= {"experts." + s.name: choices[f"layers.{index}.experts.0.{s.name}"] for s in layer.experts[0]}
-    return own
-
-
-def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-    """The kind of every layer, told apart where equal layers are stored differently."""
-    known: dict[tuple[str, tuple[tuple[int, int], ...]], str] = {}
-    names = []
-    for i, layer in enumerate(architecture.layers):
-        forms = tuple((c.bits, c.group_size) for c in layer_choices(layer, i, choices).values())
-        key = (layer.kind, forms)
-        if key not in known:
-            same = sum(k[0] == layer.kind for k in known)
-            known[key] = layer.kind if same == 0 else f"{layer.kind}_{same + 1}"
-        names.append(known[key])
-    return names
-
-
 def content_key(package: Package, kinds: Sequence[str]) -> tuple[Any, ...]:
     """Packages of equal keys differ in nothing but weights; `kinds` are those of all layers."""
     return (package.kind, tuple(kinds[i] for i in package.layers), package.rows)
@@ -321,7 +300,12 @@ class StaticPrograms:
 
     @functools.cached_property
     def kinds(self) -> list[str]:
-        return layer_kinds(self.architecture, self.choices)
+        """The program name of every layer."""
+        return numbered_kinds(
+            self.architecture,
+            self.choices,
+            lambda _, own: tuple((c.bits, c.group_size) for c in own.values()),
+        )
 
     def layer(self, index: int, lengths: Lengths) -> Program:
         """The program of a layer; see `programs.layer_program`."""

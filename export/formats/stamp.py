@@ -1,28 +1,26 @@
 """Packages made from a template: its files without the bytes of its tensors, and where those belong.
 
 Converters need many times the memory of what they write, and all layers of a kind differ in nothing but
-weights. So one package of each content is converted, with weights that mean nothing, and every other one
-gets the template's files with its own tensors in their places.
+weights. So each content is converted once, without weights, and every package gets the template's files
+with its own tensors in their places.
 
     regions = {"0.self_attn.q_proj.codes": Region("main.mlirb", offset, nbytes), ...}
-    template = Template.of_folder(folder, regions)       # or Template(files, regions), made in memory
+    template = Template(files, regions)
     package = template.create(path)                      # a folder of final size, tensors zero
     package.write("0.self_attn.q_proj.codes", array)     # whole, or a part that begins at byte `start`
     package.sync()
     package.read("0.self_attn.q_proj.codes")             # uint8, for the audit
+    package.seal()                                       # when all tensors are in
     Stamped(path, template)                              # an existing package, for reading or going on
-
-`locate` finds the regions of tensors whose bytes occur once in a file: give the template random ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -47,10 +45,16 @@ class Frame:
     size: int
     fixed: tuple[tuple[int, bytes], ...]
 
+    @classmethod
+    def whole(cls, data: bytes) -> Frame:
+        """A file without tensors."""
+        return cls(len(data), ((0, data),))
+
 
 @dataclass(frozen=True)
 class Template:
-    """The files of a package by relative path, and the regions of its tensors by name.
+    """The files of a package by relative path, and the regions of its tensors by name. `seals` are files that
+    hold the SHA-256 of another one and nothing else, by that one's path: they come when the tensors are in.
 
     Raises:
         ExportError: a region lies outside of its file, or on another one.
@@ -58,6 +62,7 @@ class Template:
 
     files: Mapping[str, Frame]
     regions: Mapping[str, Region]
+    seals: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ends = dict.fromkeys(self.files, (0, ""))
@@ -69,25 +74,6 @@ class Template:
             if region.offset < end:
                 raise ExportError(f"tensors {before} and {name} overlap in {region.file} of the template")
             ends[region.file] = (region.offset + region.nbytes, name)
-
-    @classmethod
-    def of_folder(cls, folder: Path, regions: Mapping[str, Region]) -> Template:
-        """The template that a converted package is, whose tensors lie in `regions`."""
-        inside: dict[str, list[Region]] = {}
-        for region in sorted(regions.values(), key=lambda r: r.offset):
-            inside.setdefault(region.file, []).append(region)
-        files = {}
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            name, size = path.relative_to(folder).as_posix(), path.stat().st_size
-            fixed, end = [], 0
-            with open(path, "rb") as file:
-                for region in (*inside.get(name, ()), Region(name, size, 0)):
-                    file.seek(end)
-                    if region.offset > end:
-                        fixed.append((end, file.read(region.offset - end)))
-                    end = region.offset + region.nbytes
-            files[name] = Frame(size, tuple(fixed))
-        return cls(files, regions)
 
     @property
     def nbytes(self) -> int:
@@ -102,11 +88,12 @@ class Template:
             for _, data in frame.fixed:
                 total.update(data)
         regions = [[name, r.file, r.offset, r.nbytes] for name, r in sorted(self.regions.items())]
-        total.update(json.dumps(regions).encode())
+        total.update(json.dumps([regions, sorted(self.seals.items())]).encode())
         return total.hexdigest()
 
     def create(self, path: Path) -> Stamped:
-        """Write the files of a package to the folder `path`, which may hold them already; tensors are zero.
+        """Write the files of a package but its seals to the folder `path`, which may hold them already;
+        tensors are zero.
 
         Raises OSError: the disk refuses.
         """
@@ -162,41 +149,55 @@ class Stamped:
                 raise ExportError(f"{self.path / region.file}: ends within tensor {name}; export again")
         return data
 
+    def seal(self) -> None:
+        """Write the seals, and make all of the package durable. Raises OSError."""
+        for file, seal in self.template.seals.items():
+            (self.path / seal).write_bytes(self._sha256(file))
+        self._sync({*self.template.files, *self.template.seals.values()}, folders=True)
+
+    def damage(self) -> str:
+        """What is wrong with a sealed package besides its tensors, empty for nothing. Raises OSError."""
+        for name, frame in self.template.files.items():
+            path = self.path / name
+            if not path.exists() or path.stat().st_size != frame.size:
+                return f"{name} is missing or of another size"
+            with open(path, "rb") as file:
+                for offset, data in frame.fixed:
+                    file.seek(offset)
+                    if file.read(len(data)) != data:
+                        return f"{name} reads back different from what was written"
+        for name, seal in self.template.seals.items():
+            path = self.path / seal
+            if not path.exists() or path.read_bytes() != self._sha256(name):
+                return f"{seal} is not the checksum of {name}"
+        return ""
+
     def sync(self, tensors: Iterable[str] | None = None) -> None:
-        """Make what was written to some tensors, or all of the package, durable. Raises OSError."""
+        """Make what was written to some tensors, or all of the package but its seals, durable. Raises
+        OSError.
+        """
         if tensors is not None:
-            files = {self._region(name).file for name in tensors}
+            self._sync({self._region(name).file for name in tensors}, folders=False)
         else:
-            files = set(self.template.files)
+            self._sync(set(self.template.files), folders=True)
+
+    def _sync(self, files: set[str], folders: bool) -> None:
         for name in sorted(files):
             fd = os.open(self.path / name, os.O_RDWR)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-        if tensors is None:
+        if folders:
             inside = {folder for name in files for folder in PurePosixPath(name).parents}
             for folder in sorted(inside):
                 fsync_directory(self.path / folder)
+
+    def _sha256(self, file: str) -> bytes:
+        with open(self.path / file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").digest()
 
     def _region(self, name: str) -> Region:
         if name not in self.template.regions:
             raise ExportError(f"{self.path}: has no tensor {name} among {len(self.template.regions)}")
         return self.template.regions[name]
-
-
-def locate(folder: Path, file: str, tensors: Mapping[str, bytes]) -> dict[str, Region]:
-    """The regions of tensors by the bytes that a template's `file` stores for them.
-
-    Raises:
-        ExportError: the bytes of a tensor are not in the file, or more than once.
-    """
-    regions = {}
-    with open(folder / file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for name, stored in tensors.items():
-            offset = data.find(stored)
-            if offset < 0 or data.find(stored, offset + 1) >= 0:
-                found = "does not occur" if offset < 0 else "occurs more than once"
-                raise ExportError(f"{folder / file}: tensor {name} of the template {found}")
-            regions[name] = Region(file, offset, len(stored))
-    return regions

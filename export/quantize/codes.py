@@ -23,6 +23,8 @@ ROWS_AT_ONCE_ELEMENTS = 1 << 22
 #: Group scales tried around the one that covers the group's largest value; smaller ones clip it in exchange
 #: for finer steps.
 SEARCH = (-2, -1, 0, 1)
+#: What an empty row counts as reaching, so that its scales are not zero but below this.
+EMPTY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _quantize_rows(
 
 
 def _int8(w: Tensor) -> tuple[Tensor, None, Tensor]:
-    scales = w.abs().amax(1).clamp_min(1e-30) / 127
+    scales = w.abs().amax(1).clamp_min(EMPTY) / 127
     q = (w / scales[:, None]).round_().clamp_(-127, 127)
     return (q + 128).to(torch.uint8), None, scales
 
@@ -100,7 +102,7 @@ def _int4(w: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
     # The value of larger magnitude takes code -8 or 7, whichever side it lies on: -8 reaches an eighth
     # further.
     reach = torch.maximum(blocks.amax(2) / 7, -blocks.amin(2) / 8)
-    scales = reach.amax(1).clamp_min(1e-30) / MAX_GROUP_SCALE
+    scales = reach.amax(1).clamp_min(EMPTY) / MAX_GROUP_SCALE
     start = (reach / scales[:, None]).ceil().clamp_(1, MAX_GROUP_SCALE)
     best_group, best_error = start, torch.full_like(start, torch.inf)
     for step in SEARCH:

@@ -4,6 +4,7 @@ for.
 
 from __future__ import annotations
 
+from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
@@ -40,6 +41,7 @@ def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> Pac
 
     Raises:
         EngineUnavailable: the format's runtime is missing, or there is none for this system.
+        UnsupportedBundle: the packages were written by a version that the format's runtime does not read.
     """
     if executor is None:
         if bundle.manifest.programs.get("format") == "coreml":
@@ -50,4 +52,7 @@ def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> Pac
             from edgekit.runtime.engines.coreai import CoreaiExecutor
 
             executor = CoreaiExecutor()
+            written_by = "" if bundle.packages is None else bundle.packages.written_by
+            if complaint := coreai_version.bundle_complaint(written_by):
+                raise UnsupportedBundle(f"{bundle.path}: {complaint}")
     return PackageEngine(bundle, executor)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from edgekit.runtime import coreai_version
 from edgekit.runtime.engines.base import Arrays
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 
@@ -24,12 +25,15 @@ class CoreaiExecutor:
     """Opens and calls `.aimodel` folders. The runtime is asynchronous: it lives in a thread of its own.
 
     Raises:
-        EngineUnavailable: coreai-core is missing, or there is none for this system.
+        EngineUnavailable: coreai-core is missing, of another version than the one that edgekit knows, or
+            there is none for this system.
     """
 
     name = "coreai"
 
     def __init__(self) -> None:
+        if complaint := coreai_version.complaint():
+            raise EngineUnavailable(complaint)
         try:
             from coreai.authoring import AIModelAsset
             from coreai.runtime import NDArray

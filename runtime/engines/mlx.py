@@ -11,21 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.flashload.manifest import Manifest
-from edgekit.runtime import mlx_version
+from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
+from edgekit.runtime import mlx_programs, mlx_version
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
+from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
 from edgekit.runtime.sampling.types import Floats
 
 LAYOUT = "mlx-1"
 _INSTALL = "pip install 'edgekit[mlx]'"
-#: Types of arguments in the manifest: what their arrays have. numpy holds bfloat16 as its bits.
-_ARRAYS: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16),
-    "U32": np.dtype(np.uint32), "I64": np.dtype(np.int64),
-}  # fmt: skip
 #: Sessions of several threads share one stream, which takes the work of one at a time.
 _BUSY = threading.Lock()
 _streams: list[Any] = []
@@ -37,6 +33,7 @@ class MlxEngine(OneLayerEngine):
     Raises:
         EngineUnavailable: mlx is missing, or a version whose function files edgekit does not know.
         UnsupportedBundle: the bundle's programs are not this engine's, or of another version of MLX.
+        MalformedFile: the manifest does not describe all programs that the model needs.
     """
 
     name = "mlx"
@@ -60,8 +57,9 @@ class MlxEngine(OneLayerEngine):
                 f"{folder}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; export the bundle again"
             )
         _check_version(str(programs.get("mlx")), folder)
-        self._mx, self._folder, self._entries = mx, folder, programs["entries"]
+        self._mx, self._folder = mx, folder
         self._device = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
+        self._programs = mlx_programs.read(manifest, self._device, str(folder / MANIFEST_NAME))
         self._functions: dict[str, Any] = {}
         with _BUSY:
             if not _streams:
@@ -72,28 +70,27 @@ class MlxEngine(OneLayerEngine):
     def layer(
         self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
     ) -> tuple[Floats, Floats, Floats]:
-        entry = self._entries[program]
-        if "before" not in entry:
-            out = self._run(program, entry, inputs, weights)
+        if program in self._programs:
+            out = self._run(program, inputs, weights)
             return out["y"], out["k"], out["v"]
-        first = self._run(f"{program}.before", entry["before"], inputs, weights)
+        first = self._run(f"{program}.before", inputs, weights)
         mixed = mix(
             first["experts.x"],
             first["experts.index"],
             first["experts.weight"],
             experts,
-            lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
+            lambda x, tensors: self._run(f"{program}.expert", {"x": x}, tensors)["y"],
         )
-        last = self._run(f"{program}.after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
+        last = self._run(f"{program}.after", {**inputs, **first, "experts.y": mixed}, weights)
         out = {**first, **last}
         return out["y"], out["k"], out["v"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
-        return self._run("self_conditioning", self._entries["self_conditioning"], inputs, weights)["y"]
+        return self._run("self_conditioning", inputs, weights)["y"]
 
     def final(self, x: Floats, weights: Arrays) -> Floats:
-        return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
+        return self._run("final", {"x": x}, weights)["y"]
 
     def head_tile(
         self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
@@ -102,7 +99,7 @@ class MlxEngine(OneLayerEngine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
             inputs["noise"] = noise
-        out = self._run(name, self._entries[name], inputs, _table(table))
+        out = self._run(name, inputs, _table(table))
         return TilePart(
             out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
@@ -110,7 +107,7 @@ class MlxEngine(OneLayerEngine):
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
-        return self._run("head_logits", self._entries["head_logits"], inputs, _table(table))["z"]
+        return self._run("head_logits", inputs, _table(table))["z"]
 
     def scratch_bytes(self) -> int:
         return int(self._mx.get_cache_memory())
@@ -118,28 +115,31 @@ class MlxEngine(OneLayerEngine):
     def statistics(self) -> dict[str, Any]:
         return {"engine": self.name, "device": self._device, "scratch_bytes": self.scratch_bytes()}
 
-    def _run(
-        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays
-    ) -> dict[str, np.ndarray]:
-        mx = self._mx
-        function = self._function(name, entry)
+    def _run(self, name: str, inputs: Arrays, weights: Arrays) -> dict[str, np.ndarray]:
+        mx, program = self._mx, self._programs[name]
+        function = self._function(program)
         lengths: dict[str, int] = {}
-        arguments = [self._argument(name, wanted, inputs, weights, lengths) for wanted in entry["inputs"]]
+        arguments = [self._argument(name, wanted, inputs, weights, lengths) for wanted in program.inputs]
         try:
             with _BUSY:
                 outputs = function(*arguments)
                 del arguments
                 mx.eval(outputs)
         except (ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             if "There is no Stream" in reason:
                 reason += (
                     "; mlx was in use before the session was opened: open it first, or use it in that thread"
                 )
             raise EngineFailed(f"mlx failed in program {name}: {reason}") from error
+        if len(outputs) != len(program.outputs):
+            raise EngineFailed(
+                f"{self._folder / program.file}: gives {len(outputs)} arrays, the manifest declares "
+                f"{len(program.outputs)}; export the bundle again"
+            )
         results = {
-            o["name"]: np.array(array, _ARRAYS[o["dtype"]])
-            for o, array in zip(entry["outputs"], outputs, strict=True)
+            o.name: np.array(array, DTYPES[o.dtype])
+            for o, array in zip(program.outputs, outputs, strict=True)
         }
         del outputs
         # What MLX keeps of freed arrays would come on top of the budget.
@@ -147,10 +147,10 @@ class MlxEngine(OneLayerEngine):
         return results
 
     def _argument(
-        self, name: str, wanted: dict[str, Any], inputs: Arrays, weights: Arrays, lengths: dict[str, int]
+        self, name: str, wanted: Argument, inputs: Arrays, weights: Arrays, lengths: dict[str, int]
     ) -> Any:
         """An array of MLX's own. Functions do not check sizes: a wrong one would read beyond the array."""
-        label, dtype = wanted["name"], wanted["dtype"]
+        label, dtype = wanted.name, wanted.dtype
         source, key = (weights, label[2:]) if label.startswith("w.") else (inputs, label)
         if key not in source:
             raise EngineFailed(
@@ -159,26 +159,25 @@ class MlxEngine(OneLayerEngine):
         array = source[key]
         sizes = [
             lengths.setdefault(n, have) if isinstance(n, str) else n
-            for n, have in zip(wanted["shape"], array.shape, strict=False)
+            for n, have in zip(wanted.shape, array.shape, strict=False)
         ]
-        if array.dtype != _ARRAYS[dtype] or len(wanted["shape"]) != array.ndim or list(array.shape) != sizes:
+        if array.dtype != DTYPES[dtype] or len(wanted.shape) != array.ndim or list(array.shape) != sizes:
             raise EngineFailed(
-                f"program {name} takes {key} as {dtype} {wanted['shape']}, not as {array.dtype} "
+                f"program {name} takes {key} as {dtype} {list(wanted.shape)}, not as {array.dtype} "
                 f"{list(array.shape)}; export the bundle again"
             )
         made = self._mx.array(array)
         return made.view(self._mx.bfloat16) if dtype == "BF16" else made
 
-    def _function(self, name: str, entry: dict[str, Any]) -> Any:
-        if name not in self._functions:
-            path = self._folder / entry[self._device]["file"]
+    def _function(self, program: Function) -> Any:
+        if program.name not in self._functions:
+            path = self._folder / program.file
             _check_version(_written_by(path), path)
             try:
-                self._functions[name] = self._mx.import_function(str(path))
+                self._functions[program.name] = self._mx.import_function(str(path))
             except (ValueError, RuntimeError, MemoryError) as error:
-                reason = " ".join(str(error).split())
-                raise EngineFailed(f"{path}: mlx cannot load it: {reason}") from error
-        return self._functions[name]
+                raise EngineFailed(f"{path}: mlx cannot load it: {one_line(error)}") from error
+        return self._functions[program.name]
 
 
 def _check_version(version: str, where: Path) -> None:

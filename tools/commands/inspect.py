@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
 
-#: Where `export` writes its report on every matrix.
-REPORT_FILE = "quantization.json"
-
 
 @click.command("inspect", short_help="Show what is in a bundle.")
 @bundle_argument
@@ -225,8 +222,9 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
 
 def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
     from edgekit.flashload.errors import MalformedFile
+    from edgekit.flashload.manifest import REPORT_NAME
 
-    path = bundle.path / REPORT_FILE
+    path = bundle.path / REPORT_NAME
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return [{**row, "shape": list(row["shape"])} for row in rows]

@@ -45,8 +45,7 @@ _BLOCK_BYTES = 4 << 20
 
 class PackageSource(Protocol):
     """What a format knows of its packages: in the order of execution, their templates, and how rows of a tied
-    table (arrays as the flash file has them, by suffix) are stored in the head's; `seal` is called for a
-    package when all its tensors are in.
+    table (arrays as the flash file has them, by suffix) are stored in the head's.
     """
 
     @property
@@ -55,7 +54,6 @@ class PackageSource(Protocol):
     def suffix(self) -> str: ...
     def template(self, package: Package) -> Template: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
-    def seal(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Place:
     nbytes: int
 
 
-class PackageStore:
+class PackageWriter:
     """Takes the runs of an export as `FlashWriter` does: `done`, `write_run`, `finish`.
 
     `tag` says what the tensors are made of. With `resume`, an interrupted export of the same plan goes on
@@ -161,10 +159,10 @@ class PackageStore:
             raise self._failed(f"run {name}", error) from error
 
     def finish(self) -> FileDigest:
-        """Read every tensor back and finish the flash file; size and digest of that.
+        """Read the packages back and finish the flash file; size and digest of that.
 
-        Raises LayoutError when runs are missing, ChecksumMismatch when the disk does not return what was
-        written, WriteFailed.
+        Raises LayoutError when runs, or bytes of a tensor that no run has, are missing; ChecksumMismatch when
+        the disk does not return what was written; WriteFailed.
         """
         missing = [name for name in self._runs if not self.done(name)]
         if missing:
@@ -172,26 +170,18 @@ class PackageStore:
                 f"{self._output}: {len(missing)} of {len(self._runs)} runs are not written, "
                 f"the first is {missing[0]}"
             )
-        for name, record in self._records.items():
-            digest = xxhash.xxh3_64()
-            for package, tensor, start, nbytes in record["places"]:
-                stamped = Stamped(self.path(package), self._template(package))
-                for offset in range(start, start + nbytes, _BLOCK_BYTES):
-                    size = min(_BLOCK_BYTES, start + nbytes - offset)
-                    digest.update(stamped.read(tensor, offset, size).data)
-            if digest.hexdigest() != record["xxh3"]:
-                packages = ", ".join(sorted({place[0] for place in record["places"]}))
-                raise ChecksumMismatch(
-                    f"{self._output / PACKAGE_FOLDER}: run {name} reads back different from what was written "
-                    f"to {packages}; check the disk and export again with --overwrite"
-                )
+        self._check_coverage()
+        try:
+            self._check_packages()
+        except OSError as error:
+            raise self._failed("cannot be read back", error) from error
         return self._flash.finish()
 
     def close(self) -> None:
         """Release the files. An unfinished export stays on disk and can be resumed."""
         self._flash.close()
 
-    def __enter__(self) -> PackageStore:
+    def __enter__(self) -> PackageWriter:
         return self
 
     def __exit__(
@@ -231,6 +221,44 @@ class PackageStore:
                 own = f"{self._slots[layer][1]}.{tensor.removeprefix(f'layers.{layer}.')}"
             yield Place(package.name, own, 0, array.nbytes), np.ascontiguousarray(array)
 
+    def _check_coverage(self) -> None:
+        """That runs have filled the tensors of every package, each byte once."""
+        written: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for record in self._records.values():
+            for package, tensor, start, nbytes in record["places"]:
+                written.setdefault((package, tensor), []).append((start, start + nbytes))
+        for package in self._packages:
+            for tensor, region in self._template(package).regions.items():
+                spans = sorted(written.pop((package, tensor), ()))
+                ends, starts = [0, *(b for _, b in spans)], [*(a for a, _ in spans), region.nbytes]
+                wrong = next((min(e, s) for e, s in zip(ends, starts, strict=True) if e != s), None)
+                if wrong is not None:
+                    raise LayoutError(
+                        f"{self.path(package)}: byte {wrong} of the {region.nbytes} of tensor {tensor} is "
+                        "not written by exactly one run; this is a bug in edgekit"
+                    )
+
+    def _check_packages(self) -> None:
+        """That the disk returns what was written."""
+        for name, record in self._records.items():
+            digest = xxhash.xxh3_64()
+            for package, tensor, start, nbytes in record["places"]:
+                stamped = Stamped(self.path(package), self._template(package))
+                for offset in range(start, start + nbytes, _BLOCK_BYTES):
+                    size = min(_BLOCK_BYTES, start + nbytes - offset)
+                    digest.update(stamped.read(tensor, offset, size).data)
+            if digest.hexdigest() != record["xxh3"]:
+                packages = ", ".join(sorted({place[0] for place in record["places"]}))
+                raise ChecksumMismatch(
+                    f"{self._output / PACKAGE_FOLDER}: run {name} reads back different from what was written "
+                    f"to {packages}; check the disk and export again with --overwrite"
+                )
+        for package in self._packages:
+            if damage := Stamped(self.path(package), self._template(package)).damage():
+                raise ChecksumMismatch(
+                    f"{self.path(package)}: {damage}; check the disk and export again with --overwrite"
+                )
+
     # --- state -----------------------------------------------------------------------------------------
 
     def _template(self, package: str) -> Template:
@@ -257,8 +285,7 @@ class PackageStore:
         """Give a package its name when all its runs are in."""
         partial = self._partial(package)
         if self._needed[package] <= self._records.keys() and partial.exists():
-            self._source.seal(partial)
-            Stamped(partial, self._template(package)).sync()
+            Stamped(partial, self._template(package)).seal()
             os.replace(partial, self.path(package))
             fsync_directory(partial.parent)
 

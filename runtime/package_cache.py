@@ -4,6 +4,7 @@ closed behind it.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from edgekit.runtime.weights import Passes, WeightStore
 Open = Callable[[str], Any]
 
 
-class PackageStore(Passes):
+class PackageCache(Passes):
     """Hands out opened packages by name, and rows of the tables in the flash file: a `WeightStore` whose
     units are packages.
     """
@@ -46,7 +47,8 @@ class PackageStore(Passes):
                 if unit.name in plan.pinned:
                     self._pinned[unit.name] = open_package(unit.name)
         except BaseException:
-            self.close()
+            with suppress(Exception):  # what was wrong first is what matters
+                self.close()
             raise
 
     def table_rows(self, run: str, rows: Ids) -> Floats:
@@ -79,14 +81,24 @@ class PackageStore(Passes):
         return found | ({} if self._ahead is None else self._ahead.statistics())
 
     def close(self) -> None:
-        """Close every package and give all memory back."""
-        if self._ahead is not None:
-            self._ahead.close()
-        for package in self._pinned.values():
-            package.close()
+        """Close every package and give all memory back. Raises the first error of closing, after the rest."""
+        pinned = [package.close for package in self._pinned.values()]
         self._pinned.clear()
-        if self._tables is not None:
-            self._tables.close()
+        ahead = [] if self._ahead is None else [self._ahead.close]
+        tables = [] if self._tables is None else [self._tables.close]
+        _all(*ahead, *pinned, *tables)
+
+
+def _all(*actions: Callable[[], None]) -> None:
+    """Do all of it, whatever fails; then raise the first error."""
+    errors = []
+    for action in actions:
+        try:
+            action()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 @dataclass
@@ -146,14 +158,15 @@ class OpenAhead:
             self._freed(name)
 
     def cancel(self) -> None:
-        """Close what was opened ahead, and forget the schedule."""
+        """Close what was opened ahead, and forget the schedule. Raises the first error of closing, after the
+        rest.
+        """
         with self._changed:
             self._epoch += 1
             self._queued.clear()
             unused = [opened for opened in self._ready if opened.error is None]
             self._ready.clear()
-        for opened in unused:
-            self.release(opened.name, opened.package)
+        _all(*(functools.partial(self.release, opened.name, opened.package) for opened in unused))
 
     def statistics(self) -> dict[str, Any]:
         """Bytes of packages opened, seconds of opening them and of waiting for it."""
@@ -164,12 +177,14 @@ class OpenAhead:
         }
 
     def close(self) -> None:
-        """Close everything that was not taken; the thread ends."""
-        self.cancel()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join()
+        """Close everything that was not taken; the thread ends. Raises as `cancel`."""
+        try:
+            self.cancel()
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._thread.join()
 
     def _freed(self, name: str) -> None:
         with self._changed:
