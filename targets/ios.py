@@ -1,5 +1,5 @@
-"""iPhones and iPads: Core ML, from iOS 27 on Core AI, on the Neural Engine and the GPU; the native core on
-the processor.
+"""iPhones and iPads: Core ML, from iOS 27 on Core AI, on the GPU and, with weights of 8 bits, on the Neural
+Engine; the native core on the processor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REST_BYTES = 200_000_000
 
 TARGET = Target(
     name="ios",
-    summary="iPhones and iPads: Core ML or Core AI on the Neural Engine and the GPU, or the native core",
+    summary="iPhones and iPads: Core ML and Core AI (GPU; Neural Engine with 8 bits), or the native core",
     formats=("coreml", "coreai", "native"),
     preset="mixed4",
     group_size=32,
