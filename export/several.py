@@ -27,7 +27,7 @@ from edgekit.export.pipeline import (
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import BundleSet, Member
-from edgekit.flashload.errors import EdgekitError, ResumeMismatch
+from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
 
 
@@ -96,12 +96,7 @@ def _reopen(plans: Sequence[ExportPlan], output: Path) -> None:
         ResumeMismatch: it is.
     """
     for plan in plans:
-        folder = output / plan.options.format
-        if (folder / manifests.MANIFEST_NAME).exists() and finished(plan, folder) is None:
-            raise ResumeMismatch(
-                f"{folder}: belongs to another export (other model, preset, lengths or version); "
-                "resume with the same options, or start again with --overwrite"
-            )
+        finished(plan, output / plan.options.format)
     os.replace(output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME)
 
 
