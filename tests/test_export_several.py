@@ -219,7 +219,7 @@ def test_resuming_a_whole_set_changes_nothing(both: Path, checkpoint: Path) -> N
 
 def test_other_options_do_not_go_on_with_a_set(both: Path, checkpoint: Path, tmp_path: Path) -> None:
     expected = all_files(both)
-    with pytest.raises(ResumeMismatch, match="belongs to another export"):
+    with pytest.raises(ResumeMismatch, match="of another export"):
         export_both(checkpoint, both, Packaging((9,), layers_per_chunk=1), resume=True)
     assert all_files(both) == expected
     killed(lambda: export_both(checkpoint, tmp_path / "out"), 20)
