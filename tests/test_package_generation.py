@@ -151,14 +151,16 @@ def test_another_answer_in_float16_comes_from_what_is_nearly_equal(coreml: Expor
 
 
 @pytest.mark.parametrize("name", PACKAGING)
-@pytest.mark.parametrize("resident", [None, 0])
+@pytest.mark.parametrize(
+    ("precision", "resident", "tasks"),
+    [("float32", 0, ["copying"]), ("float16", None, ["copying", "json", "question"])],
+)
 def test_core_ai_generates_what_the_reference_generates(
-    name: str, resident: int | None, tmp_path: Path
+    name: str, precision: str, resident: int | None, tasks: list[str], tmp_path: Path
 ) -> None:
     """By its own runtime; with nothing resident every package is loaded in every pass."""
     pytest.importorskip("coreai.authoring")
-    case = exported(name, "coreai", "float32", tmp_path)
-    tasks = ["copying", "json"] if resident is None else ["question"]
+    case = exported(name, "coreai", precision, tmp_path)
     assert check(case, tasks, None, resident) >= 1
 
 
