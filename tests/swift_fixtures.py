@@ -23,6 +23,7 @@ from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch
 from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency, units
+from edgekit.runtime.mlx_programs import Function
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
@@ -275,29 +276,29 @@ def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
             recording, session = Recording(bundle, "mlx"), Session(bundle)
             engine: Any = session._engine
             plain = engine._function
-            engine._function = lambda name, entry: _recorded(recording, name, entry, plain(name, entry))
+            engine._function = lambda program: _recorded(recording, program, plain(program))
             return recording, session
 
         yield f"mlx-{family}", family, open_session
 
 
-def _recorded(recording: Recording, name: str, entry: dict[str, Any], call: Any) -> Callable[..., Any]:
+def _recorded(recording: Recording, program: Function, call: Any) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         outputs = call(*arguments)
         inputs = []
-        for wanted, array in zip(entry["inputs"], arguments, strict=True):
-            if wanted["name"].startswith("w."):
+        for wanted, array in zip(program.inputs, arguments, strict=True):
+            if wanted.name.startswith("w."):
                 import mlx.core as mx
 
                 total = int(np.array(array.view(mx.uint8), np.int64).sum())
-                inputs.append({"name": wanted["name"], "byte_sum": total})
+                inputs.append({"name": wanted.name, "byte_sum": total})
             else:
-                inputs.append({"name": wanted["name"], "array": recording.array(np.array(array))})
+                inputs.append({"name": wanted.name, "array": recording.array(np.array(array))})
         given = [
-            {"name": o["name"], "array": recording.array(np.array(a))}
-            for o, a in zip(entry["outputs"], outputs, strict=True)
+            {"name": o.name, "array": recording.array(np.array(a))}
+            for o, a in zip(program.outputs, outputs, strict=True)
         ]
-        recording.add("", name, inputs, given)
+        recording.add("", program.name, inputs, given)
         return outputs
 
     return run

@@ -56,7 +56,7 @@ from edgekit.export.formats.coreml_audit import stored_matrices
 
 INT8 = Scheme("int8", 32)
 #: How far from the nearest integer a package's may be: what rounding before it does to 127.
-NEAR = {"float32": 1e-3, "float16": 0.5}
+NEAR = {"float32": 1e-3, "float16": 0.75}
 
 
 # --- Core ML against the reference that takes its integers ------------------------------------------------
@@ -274,8 +274,7 @@ def one_product(
     package = graph.finish().create(path.with_suffix(made.suffix))
     for name, array in arrays.items():
         package.write(name, array)
-    package.sync()
-    made.seal(package.path)
+    package.seal()
     run = {"coreml": coreml_function, "coreai": coreai_function}[program_format]
     out = {n: torch.from_numpy(a.astype(np.float32)[0]) for n, a in run(package.path, {"x": x}).items()}
     # What convolutions take has channels first.
@@ -329,5 +328,5 @@ def test_single_matrices_may_stay_float_and_resuming_needs_the_same_activations(
     # Of q, k and v together, and of the output's projection.
     assert sum(o.type == "quantize" for o in operations) == 2
     assert export(checkpoint, tmp_path / "bundle", replace(how, resume=True)).path == tmp_path / "bundle"
-    with pytest.raises(EdgekitError, match="already exists"):
+    with pytest.raises(EdgekitError, match="of another export"):
         export(checkpoint, tmp_path / "bundle", replace(how, activations=None, resume=True))
