@@ -9,14 +9,20 @@ from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import Member
 from edgekit.runtime.errors import UnsupportedBundle
 
+#: What runs bundles, by the format that it is for.
+ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
+
 
 def choose(path: str | Path, engine: str | None = None) -> Path:
     """The folder of the bundle to run: `path` itself, or of a set the one for `engine`, or by default the
     first that this system runs.
 
     Raises:
-        UnsupportedBundle: the set has none. OpenFailed, MalformedFile: its bundles.json cannot be read.
+        UnsupportedBundle: the set has none, or there is no such engine. OpenFailed, MalformedFile: its
+            bundles.json cannot be read.
     """
+    if engine is not None and engine not in ENGINES:
+        raise UnsupportedBundle(f"there is no engine {engine!r}; known: {', '.join(ENGINES)}")
     path = Path(path)
     if not bundle_set.is_set(path):
         return path

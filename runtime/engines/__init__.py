@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle_choice import ENGINES
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import UnsupportedBundle
 
-ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
 #: Those that take as many threads as they are given; the others' systems decide for themselves.
 ENGINES_WITH_THREADS = ("native", "onnx")
 
