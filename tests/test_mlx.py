@@ -603,7 +603,7 @@ def test_the_command_line_exports_for_a_mac_and_runs(small: Path, tmp_path: Path
 
     written = edgekit("export", checkpoint, "--target", "mac", "-o", out, "--json")
     assert written["bundle"] == str(out)
-    found = edgekit("inspect", out, "--memory", "1GB", "--json")
+    found = edgekit("inspect", out, "--memory", "8GB", "--json")
     assert found["programs"]["format"] == "mlx" and found["quantization"]["group_size"] == 64
     assert found["plan"]["unpacked_bytes"] > 0
     report = edgekit("verify", out, "--json")

@@ -68,7 +68,7 @@ def test_inspect_lists_packages(bundle: Path) -> None:
     # Eight bits and a scale for every row of the table.
     assert 8 < head["bits_per_weight"] < 9 and packages["final"]["bits_per_weight"] is None
     assert {(f["t"], f["p"]) for f in packages["layers.2"]["functions"]} == {(16, 0), (32, 0)}
-    shown = edgekit("inspect", bundle, "--memory", "2GB")
+    shown = edgekit("inspect", bundle, "--memory", "8GB")
     assert shown.exit_code == 0, shown.output
     assert "layers.0-1" in shown.stdout and "canvas of 32 positions" in shown.stdout
 
