@@ -17,6 +17,7 @@ import torch
 from bundles import TILE_BYTES, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
+from signal_to_noise import decibels
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
@@ -245,12 +246,6 @@ class Programs(ABC):
             assert list(array.shape) == described[name]["shape"]
             assert array.dtype == described[name]["dtype"] or self.widened
         return {described[name]["role"]: array for name, array in out.items()}
-
-
-def decibels(got: np.ndarray, expected: np.ndarray) -> float:
-    """Peak signal to noise ratio."""
-    error = np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))
-    return float(20 * np.log10(np.abs(expected).max() / max(error, 1e-30)))
 
 
 def random(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:

@@ -18,12 +18,12 @@ from package_bundles import (
     case_bundle,
     check_around,
     check_layers,
-    decibels,
     layer_results,
     layer_values,
     make_bundle,
     random,
 )
+from signal_to_noise import decibels
 
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme

@@ -20,11 +20,11 @@ from package_bundles import (
     case_bundle,
     check_around,
     check_layers,
-    decibels,
     layer_results,
     layer_values,
     random,
 )
+from signal_to_noise import decibels
 
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme

@@ -29,11 +29,11 @@ from package_bundles import (
     check_around,
     check_layers,
     check_stored,
-    decibels,
     make_bundle,
     options,
     quantized_matrices,
 )
+from signal_to_noise import decibels
 from torch import Tensor
 
 from edgekit.export import ops

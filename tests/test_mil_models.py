@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from mil_programs import Array, ct, mb, saved, types
+from signal_to_noise import decibels
 from torch import nn
 
 from edgekit.runtime.mil import EvaluationFailed, Evaluator, InvalidInput, Package
@@ -66,12 +67,6 @@ def feeds(evaluator: Evaluator, inputs: tuple[torch.Tensor, ...]) -> dict[str, A
     return dict(zip(evaluator.inputs, (i.numpy() for i in inputs), strict=True))
 
 
-def psnr(found: Array, expected: torch.Tensor) -> float:
-    wanted = expected.detach().double().numpy()
-    error = np.mean((found.astype(np.float64) - wanted) ** 2)
-    return float(10 * np.log10(np.abs(wanted).max() ** 2 / error))
-
-
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(converted(Layer(), layer_inputs()), tmp_path_factory.mktemp("layer") / "layer.mlpackage")
@@ -85,7 +80,7 @@ def test_a_layer_agrees_with_torch(layer: Path) -> None:
         assert [tuple(a.shape) for a in found.values()] == [tuple(e.shape) for e in expected]
         for array, wanted in zip(found.values(), expected, strict=True):
             assert array.dtype == (np.float16 if compute == "declared" else np.float32)
-            assert psnr(array, wanted) > least
+            assert decibels(array, wanted.detach().numpy()) > least
 
 
 @pytest.mark.parametrize("ios", ["iOS16", "iOS17", "iOS26"])
@@ -142,7 +137,7 @@ def test_a_layer_with_int4_blocks_agrees_with_torch(tmp_path: Path) -> None:
     x = torch.randn(5, WIDTH).half().float()
     found = Evaluator(path).run({"x": x.numpy()})["y"]
     expected = nn.functional.silu(x @ dense[0].T) @ dense[1].T
-    assert psnr(found, expected) > 60
+    assert decibels(found, expected.numpy()) > 60
     assert Evaluator(path, compute="float32").run({"x": x.numpy()})["y"] == pytest.approx(
         expected.numpy(), abs=1e-4
     )

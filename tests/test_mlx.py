@@ -20,6 +20,7 @@ from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from loop_parity import check_loops, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
+from signal_to_noise import decibels
 from torch import nn
 from watched import run_watched
 
@@ -91,12 +92,6 @@ class Layers:
         for name, a, b in zip("ykv", got, expected, strict=True):
             self.pairs.append((f"layer {index} {name}", a, b.numpy()))
         return got
-
-
-def decibels(got: np.ndarray, expected: np.ndarray) -> float:
-    """Peak signal to noise ratio."""
-    error = np.sqrt(np.mean((got.astype(np.float64) - expected) ** 2))
-    return float(20 * np.log10(np.abs(expected).max() / error))
 
 
 def test_layers_and_scores_equal_the_reference(case: Case) -> None:
