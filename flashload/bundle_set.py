@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload.errors import MalformedFile, OpenFailed, UnsupportedVersion
-from edgekit.flashload.files import write_atomic
+from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
+from edgekit.flashload.files import read_table, write_atomic
 from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry, is_inside, parse_entry
 from edgekit.flashload.strictjson import loads_strict
 
@@ -65,15 +65,7 @@ def version(text: str) -> tuple[int, ...]:
 def load(folder: str | Path, name: str = SET_NAME) -> BundleSet:
     """The set in a folder. Raises OpenFailed, UnsupportedVersion or MalformedFile."""
     path = Path(folder) / name
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise MalformedFile(f"{path}: has {path.stat().st_size} bytes, more than any {SET_NAME}")
-        data = path.read_bytes()
-    except OSError as error:
-        raise OpenFailed(
-            f"{path}: cannot open ({error.strerror}); copy or export the folder again"
-        ) from error
-    return loads(data, str(path))
+    return loads(read_table(path, _MAX_BYTES, SET_NAME, "copy or export the folder again"), str(path))
 
 
 def loads(data: bytes, where: str) -> BundleSet:

@@ -1,4 +1,4 @@
-"""Small durable-file helpers: atomic replacement, directory sync, SHA-256 of a file."""
+"""Small file helpers: atomic replacement, directory sync, reading a bounded file, SHA-256 of a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from edgekit.flashload.errors import OpenFailed, ReadFailed, WriteFailed
+from edgekit.flashload.errors import MalformedFile, OpenFailed, ReadFailed, WriteFailed
 
 _HASH_BLOCK_BYTES = 4 << 20
 
@@ -42,6 +42,19 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise WriteFailed(
             f"{path}: cannot write ({error.strerror}); check the folder and free space"
         ) from error
+
+
+def read_table(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
+    """The bytes of a small file that describes others. Raises OpenFailed, which ends with `advice`, or
+    MalformedFile for one larger than any `what`.
+    """
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise MalformedFile(f"{path}: has {size} bytes, more than any {what}")
+        return path.read_bytes()
+    except OSError as error:
+        raise OpenFailed(f"{path}: cannot open ({error.strerror}); {advice}") from error
 
 
 def sha256_file(path: Path) -> str:

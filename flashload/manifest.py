@@ -31,7 +31,7 @@ from edgekit.flashload.errors import (
     TruncatedFile,
     UnsupportedVersion,
 )
-from edgekit.flashload.files import sha256_file, write_atomic
+from edgekit.flashload.files import read_table, sha256_file, write_atomic
 from edgekit.flashload.strictjson import loads_strict
 
 MANIFEST_NAME = "edgekit.json"
@@ -183,15 +183,8 @@ def load(path: str | Path) -> Manifest:
     Raises OpenFailed, UnsupportedVersion or MalformedFile.
     """
     file = manifest_path(path)
-    try:
-        if file.stat().st_size > _MAX_MANIFEST_BYTES:
-            raise MalformedFile(f"{file}: has {file.stat().st_size} bytes, more than any manifest")
-        data = file.read_bytes()
-    except OSError as error:
-        raise OpenFailed(
-            f"{file}: cannot open ({error.strerror}); give the path of an exported bundle"
-        ) from error
-    return loads(data, str(file))
+    advice = "give the path of an exported bundle"
+    return loads(read_table(file, _MAX_MANIFEST_BYTES, "manifest", advice), str(file))
 
 
 def save(manifest: Manifest, path: str | Path) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import bundles
 import torch
-from loop_parity import check_tokens, prompt_loop, run
+from loop_parity import SETTINGS, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.checkpoint.hub import resolve
@@ -24,15 +24,11 @@ from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.engines.evaluator import MilExecutor
-from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.generation import Generator
 from edgekit.runtime.session import Session
 from edgekit.tools.tiny.tasks import TASKS, draw
 
 LENGTHS = {"tiny-gemma": (48, 300), "tiny-llada": (96, 112)}
-SETTINGS = {
-    "tiny-gemma": Settings(max_new_tokens=256, steps=6, seed=1),
-    "tiny-llada": Settings(max_new_tokens=32, steps=8, seed=1),
-}
 
 
 def main() -> None:

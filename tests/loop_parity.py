@@ -75,6 +75,12 @@ LOOPS: dict[str, list[tuple[int, dict[str, Any]]]] = {
 #: Decibels of a pass of these loops in float16: three layers and the head. A layer alone has over 60.
 FLOAT16 = {"diffusion_gemma": 42, "llada": 52, "llada_moe": 42, "dream": 58}
 
+#: Of generations with the shipped models.
+SETTINGS = {
+    "tiny-gemma": Settings(max_new_tokens=256, steps=6, seed=1),
+    "tiny-llada": Settings(max_new_tokens=32, steps=8, seed=1),
+}
+
 
 def loops(bundle: Bundle) -> Iterator[Loop]:
     """`LOOPS` of a bundle, each with a prompt and noise of its own; nothing ends them early."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_checkpoint
+from interrupted_exports import Killed, all_files, record_steps
 from package_bundles import options
 
 from edgekit.export import output_folder, pipeline
@@ -43,10 +44,6 @@ def export_both(checkpoint: Path, output: Path, cut: Packaging = CUT, **others: 
     plans, why = plan_together(checkpoint, each(cut, **others), PLENTY)
     assert not why
     return write_together(plans, output, pipeline._Silent())
-
-
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -155,31 +152,16 @@ def test_what_does_not_fit_is_told_and_the_first_is_left(
 # --- interruption -----------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
-
-
 def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
     """Record what an export does to the disk; killed before step `kill_at`."""
-    seen: list[str] = []
-
-    def watch(owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if kill_at is not None and len(seen) >= kill_at:
-                raise Killed
-            seen.append(name)
-            return real(*args, **kwargs)
-
-        patch.setattr(owner, name, step)
-
-    watch(Stamped, "write")
-    watch(package_writer.PackageWriter, "_append")
-    watch(package_writer.os, "replace")  # of every rename
-    watch(bundle_set, "save")
-    watch(pipeline, "write_manifest")
-    return seen
+    watched = [
+        (Stamped, "write"),
+        (package_writer.PackageWriter, "_append"),
+        (package_writer.os, "replace"),  # of every rename
+        (bundle_set, "save"),
+        (pipeline, "write_manifest"),
+    ]
+    return record_steps(patch, watched, kill_at)
 
 
 def killed(run: Callable[[], object], kill_at: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_checkpoint
+from interrupted_exports import Killed, all_files, record_steps
 from package_bundles import SMALL, make_bundle, options
 
 from edgekit.export.formats import package_writer, packaging
@@ -36,36 +37,15 @@ def form(request: pytest.FixtureRequest) -> str:
     return name
 
 
-class Killed(BaseException):
-    """Stands for a signal: nothing may catch it."""
-
-
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
 def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
     """Record what an export does to packages and their journal; killed before step `kill_at`."""
-    seen: list[str] = []
-
-    def watch(owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if kill_at is not None and len(seen) >= kill_at:
-                raise Killed
-            seen.append(name)
-            return real(*args, **kwargs)
-
-        patch.setattr(owner, name, step)
-
-    for name in ("write", "sync", "seal", "_sync"):
-        watch(Stamped, name)
-    watch(Template, "create")
-    for name in ("_append", "_complete", "_start_over"):
-        watch(package_writer.PackageWriter, name)
-    watch(package_writer.os, "replace")
-    return seen
+    watched = [
+        *((Stamped, name) for name in ("write", "sync", "seal", "_sync")),
+        (Template, "create"),
+        *((package_writer.PackageWriter, name) for name in ("_append", "_complete", "_start_over")),
+        (package_writer.os, "replace"),
+    ]
+    return record_steps(patch, watched, kill_at)
 
 
 def converted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import bundles
 import numpy as np
 import pytest
 import torch
-from loop_parity import check_tokens, prompt_loop, run
+from loop_parity import SETTINGS, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.formats.packaging import Packaging
@@ -23,7 +23,7 @@ from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Executor
 from edgekit.runtime.engines.evaluator import MilExecutor
-from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.generation import Generator
 from edgekit.runtime.sampling import Committed, HeadRequest
 from edgekit.runtime.session import Session
 from edgekit.tools.tiny.tasks import draw
@@ -32,10 +32,6 @@ TINY = Path(bundles.__file__).parents[1] / "tools" / "tiny"
 SCHEME = Scheme("mixed4", 32)
 #: Lengths that no prompt fits exactly, and chunks across kinds of layers.
 PACKAGING = {"tiny-gemma": Packaging((48, 300), layers_per_chunk=4), "tiny-llada": Packaging((96, 112))}
-SETTINGS = {
-    "tiny-gemma": Settings(max_new_tokens=256, steps=6, seed=1),
-    "tiny-llada": Settings(max_new_tokens=32, steps=8, seed=1),
-}
 Exported = tuple[str, Path, ReferenceModel]
 
 
