@@ -413,9 +413,9 @@ def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--quant", "int3"], "unknown preset 'int3'; known: bf16, int8, mixed4, int4"),
-        (["--target", "ios17"], "unknown target 'ios17'; supported: host"),
-        (["--format", "gguf"], "target host does not run format 'gguf'; it runs: native, onnx"),
+        (["--quant", "int3"], "unknown preset 'int3'; did you mean int8 or int4? supported: bf16,"),
+        (["--target", "ios17"], "unknown target 'ios17'; did you mean ios? supported: host, mac, ios"),
+        (["--format", "gguf"], "target host does not run format 'gguf'; supported: native, onnx"),
         (["--group-size", "48"], "group size 48 is not supported"),
         (["--override", "layers.*"], "override 'layers.*' is not PATTERN=BITS"),
         (["--override", "layer.*=8"], "override 'layer.*' matches no weight"),

@@ -407,7 +407,7 @@ def test_an_unknown_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             "format mlx stores 4-bit weights in groups of 32, 64 or 128, not 16",
         ),
         ({"scheme": Scheme("mixed4", 256)}, "in groups of 32, 64 or 128, not 256; set --group-size"),
-        ({"precision": "bfloat16"}, "format mlx has no precision 'bfloat16'; it has: float16, float32"),
+        ({"precision": "bfloat16"}, "unknown precision 'bfloat16' for format mlx; did you mean float16?"),
         ({"format": "onnx", "precision": "float16"}, "format onnx has no precision to choose; leave it out"),
         (
             {"scheme": Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 8),))},

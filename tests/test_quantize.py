@@ -116,7 +116,7 @@ def test_a_group_that_does_not_divide_is_reported_not_left_float() -> None:
 
 
 def test_presets_cover_every_role() -> None:
-    from edgekit.export.models.base import ROLES
+    from edgekit.export.presets import ROLES
 
     for preset, bits in PRESETS.items():
         assert set(bits) == set(ROLES) - {"float"}, preset

@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.names import nearest, shown
 from edgekit.tools.text import visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
@@ -56,8 +57,7 @@ def failure(error: Exception) -> Failure:
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.UsageError):
-        page = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return Failure(error.format_message().rstrip(".") + page)
+        return Failure(_usage(error))
     if isinstance(error, click.ClickException):
         return Failure(error.format_message())
     if isinstance(error, EdgekitError):
@@ -74,6 +74,22 @@ def failure(error: Exception) -> Failure:
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{said} (--debug shows where)")
+
+
+def _usage(error: click.UsageError) -> str:
+    """What is wrong with a command line, in words that begin like all other lines."""
+    ctx = error.ctx
+    page = f"see {ctx.command_path} --help" if ctx is not None else ""
+    if isinstance(error, click.NoSuchOption):
+        options = [] if ctx is None else [name for p in ctx.command.get_params(ctx) for name in p.opts]
+        close = nearest(error.option_name, [name for name in options if name.startswith("--")])
+        meant = f"did you mean {close}? " if close else ""
+        return f"unknown option {shown(error.option_name)}; {meant}{page}"
+    message = error.format_message()
+    if type(error) is click.BadParameter and isinstance(error.param, click.Option):
+        message = f"{max(error.param.opts, key=len)}: {error.message}"
+    message = message[:1].lower() + message[1:].rstrip(".")
+    return f"{message}; {page}" if page else message
 
 
 def print_traceback(error: Exception) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.tools.completion import bundles
 from edgekit.tools.failures import DEBUG
 from edgekit.tools.text import parse_size
 
@@ -18,16 +21,27 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Size(int):
+    """A number of bytes with the text that it was given as."""
+
+    text: str
+
+    def __new__(cls, count: int, text: str) -> Size:
+        self = super().__new__(cls, count)
+        self.text = text
+        return self
+
+
 class Bytes(click.ParamType):
-    """A size such as 1GB, as a number of bytes; `least` is the smallest that makes sense."""
+    """A size such as 1GB, as a `Size`; `least` is the smallest that makes sense."""
 
     name = "size"
 
     def __init__(self, least: int = 0) -> None:
         self.least = least
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        if isinstance(value, Size):
             return value
         try:
             count = parse_size(value)
@@ -35,7 +49,18 @@ class Bytes(click.ParamType):
             self.fail(str(error), param, ctx)
         if count < self.least:
             self.fail(f"size {value!r} is too small; it must be at least {self.least} bytes", param, ctx)
-        return count
+        return Size(count, value.strip())
+
+
+@contextmanager
+def quoting(memory: Size | None) -> Iterator[None]:
+    """Inside the block a budget that is too small is named as the user wrote it."""
+    try:
+        yield
+    except BudgetExceeded as error:
+        if memory is None:
+            raise
+        raise BudgetExceeded(f"--memory {memory.text}: {error}", error.needed_bytes) from error
 
 
 class Assignment(click.ParamType):
@@ -83,4 +108,4 @@ memory_option = click.option(
     help="Budget for the whole process, e.g. 1GB: what does not fit is streamed. Default: no limit.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE")
+bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE", shell_complete=bundles)

@@ -6,6 +6,8 @@ import re
 import unicodedata
 from decimal import Decimal
 
+from edgekit.flashload.names import nearest
+
 #: Categories that hide, reorder, break lines or have no glyph: format, surrogate, private, unassigned,
 #: separators.
 _WITHOUT_GLYPH = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -14,6 +16,8 @@ _UNITS = {
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
 _SIZE = re.compile(r"(?P<whole>[0-9]+(?:_[0-9]+)*)(?P<part>\.[0-9]+)? ?(?P<unit>[A-Za-z]+)?")
+#: Numbers below it are not taken for bytes: nothing that edgekit asks for is as small.
+_LEAST_WITHOUT_UNIT = 1_000_000
 _JOINER = "\u200d"
 
 
@@ -46,8 +50,20 @@ def parse_size(text: str) -> int:
         ValueError: anything else; the message is one line.
     """
     match = _SIZE.fullmatch(text.strip())
-    unit = match["unit"].upper() if match and match["unit"] else ""
-    if match is None or (unit and unit not in _UNITS) or (match["part"] and unit in ("", "B")):
+    if match is None:
         raise ValueError(f"size {text!r} is not understood; write 1GB, 512MB, 1.5GiB or a number of bytes")
-    number = Decimal(match["whole"].replace("_", "") + (match["part"] or ""))
+    given, unit = match["whole"] + (match["part"] or ""), (match["unit"] or "").upper()
+    if unit and unit not in _UNITS:
+        meant = nearest(unit, _UNITS)
+        hint = f"did you mean {given}{_written(meant)}?" if meant in _UNITS else "write 1GB, 512MB or 1.5GiB"
+        raise ValueError(f"size {text!r} is not understood; {hint}")
+    number = Decimal(given.replace("_", ""))
+    if not unit and 0 < number < _LEAST_WITHOUT_UNIT:
+        raise ValueError(f"size {text!r} has no unit: {given} bytes? write {given}GB or {given}MB")
+    if match["part"] and unit == "B":
+        raise ValueError(f"size {text!r} is not understood; there are only whole bytes")
     return int(number * _UNITS[unit or "B"])
+
+
+def _written(unit: str) -> str:
+    return unit.replace("IB", "iB").replace("KB", "kB")

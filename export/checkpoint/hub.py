@@ -16,6 +16,7 @@ from edgekit.export.checkpoint.errors import (
     NotACheckpoint,
     RevisionNotFound,
 )
+from edgekit.flashload.names import nearest
 
 SHIPPED_MODELS = ("tiny-gemma", "tiny-llada")
 
@@ -47,9 +48,10 @@ def resolve(model: str, revision: str | None = None) -> Path:
             raise ModelNotFound(f"{shipped}: this installation lacks the model {model}; reinstall edgekit")
         return _without_revision(shipped, revision)
     if not _REPOSITORY.fullmatch(model):
+        meant = f"; did you mean {close}?" if (close := nearest(model, SHIPPED_MODELS)) else ""
         raise ModelNotFound(
             f"{model}: no such directory, and neither a shipped model ({', '.join(SHIPPED_MODELS)}) "
-            "nor owner/name of a Hugging Face repository"
+            f"nor owner/name of a Hugging Face repository{meant}"
         )
     return _download(model, revision)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.export.errors import ExportError
+from edgekit.flashload.names import unknown
 from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def load(
         ExportError: unknown format, precision or activations, or its packages are not installed.
     """
     if name not in FORMATS:
-        raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
+        raise ExportError(unknown("format", name, FORMATS))
     quiet = logging.root.manager.disable
     logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
     try:

@@ -22,20 +22,6 @@ Weights = Mapping[str, Tensor]
 #: Values of a layer's `phase` input: which kind of pass it is in.
 DENOISE, PREFILL = 0, 1
 
-#: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored
-#: as float32.
-ROLES = (
-    "attention",
-    "mlp",
-    "shared_mlp",
-    "experts",
-    "router",
-    "self_conditioning",
-    "embedding",
-    "head",
-    "float",
-)
-
 
 @dataclass(frozen=True)
 class Part:

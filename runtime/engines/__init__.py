@@ -4,6 +4,7 @@ for.
 
 from __future__ import annotations
 
+from edgekit.flashload.names import unknown
 from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle_choice import ENGINES
@@ -30,9 +31,7 @@ def create(bundle: Bundle, threads: int) -> Engine:
         from edgekit.runtime.engines.mlx import MlxEngine
 
         return MlxEngine(bundle.path, bundle.manifest, threads)
-    raise UnsupportedBundle(
-        f"{bundle.path}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}"
-    )
+    raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
 
 
 def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> PackageEngine:

@@ -11,9 +11,11 @@ import click
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
+from edgekit.tools.completion import folders
 from edgekit.tools.console import command_line, table
 from edgekit.tools.failures import INTERRUPTED, Failure
-from edgekit.tools.options import Bytes, debug_option
+from edgekit.tools.help import Command
+from edgekit.tools.options import Bytes, Size, debug_option
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -28,13 +30,20 @@ TASKS = ("addition", "json", "copying")
 EXAMPLE_SEED = 7
 
 
-@click.command("demo", short_help="Export a tiny model and watch it write while its weights stream.")
+@click.command(
+    "demo",
+    cls=Command,
+    short_help="Export a tiny model and watch it write while its weights stream.",
+    examples=("edgekit demo",),
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     default=Path("edgekit-demo"),
     show_default=True,
+    metavar="DIR",
+    shell_complete=folders,
     help="Folder of the bundle.",
 )
 @click.option(
@@ -47,7 +56,7 @@ EXAMPLE_SEED = 7
 )
 @click.option("--model", default=MODEL, hidden=True)
 @debug_option
-def command(output: Path, memory: int, model: str) -> None:
+def command(output: Path, memory: Size, model: str) -> None:
     """Quantize and export a small diffusion language model, then watch it write.
 
     Every denoising step reads all weights from disk again, within a memory budget for the whole process: what
@@ -68,9 +77,7 @@ def command(output: Path, memory: int, model: str) -> None:
             f"{size(quantization['bytes'])} now "
             f"({quantization['bits_per_weight']:.2f} bits each, scales included)"
         )
-        _heading(
-            f"2. Generate with no weight kept in memory, in at most {size(memory)} for the whole process"
-        )
+        _heading(f"2. Generate with no weight kept in memory, in at most {memory.text} for the whole process")
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
             results.append((example, _ask(generator, example)))

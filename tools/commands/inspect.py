@@ -11,7 +11,16 @@ import click
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.console import grouped, note, table
-from edgekit.tools.options import bundle_argument, chosen_from, debug_option, json_option, memory_option
+from edgekit.tools.help import Command
+from edgekit.tools.options import (
+    Size,
+    bundle_argument,
+    chosen_from,
+    debug_option,
+    json_option,
+    memory_option,
+    quoting,
+)
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -20,14 +29,19 @@ if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
 
 
-@click.command("inspect", short_help="Show what is in a bundle.")
+@click.command(
+    "inspect",
+    cls=Command,
+    short_help="Show what is in a bundle.",
+    examples=("edgekit inspect tiny-gemma-host-mixed4 --memory 100MB",),
+)
 @bundle_argument
 @click.option("--runs", is_flag=True, help="Also every run of the flash file, in reading order.")
 @click.option("--tensors", is_flag=True, help="Also every matrix with its bits and relative error.")
 @memory_option
 @json_option
 @debug_option
-def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json: bool) -> None:
+def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json: bool) -> None:
     """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
     that `run` takes.
 
@@ -43,7 +57,8 @@ def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json:
     with opened.open_weights() as file:
         found = _facts(opened, file)
         if memory is not None:
-            found["plan"] = _residency(opened, file, memory)
+            with quoting(memory):
+                found["plan"] = _residency(opened, file, memory)
         if runs:
             found["runs"] = [
                 {

@@ -8,59 +8,81 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.tools.completion import engine_names
 from edgekit.tools.console import note, on_terminal
+from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Assignment,
     Bytes,
+    Size,
     bundle_argument,
     chosen_from,
     debug_option,
     json_option,
     memory_option,
+    quoting,
 )
+from edgekit.tools.prompts import given_prompt
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator, Settings
     from edgekit.tools.answer import Display, Outline
 
 
-@click.command("run", short_help="Generate text from a bundle.")
+@click.command(
+    "run",
+    cls=Command,
+    short_help="Generate text from a bundle.",
+    examples=(
+        'edgekit run tiny-gemma-host-mixed4 "What is 23 + 45?"',
+        'edgekit run tiny-gemma-host-mixed4 "Repeat: red cat 42" --memory 100MB --watch',
+        'echo "Make JSON: name = Ada, age = 31" | edgekit run tiny-gemma-host-mixed4 --json',
+    ),
+)
 @bundle_argument
-@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
+@click.argument("words", nargs=-1, metavar="[PROMPT]")
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt, if it is not given by itself.")
 @click.option("--system", metavar="TEXT", help="System message before the prompt.")
-@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
+@click.option("--raw", is_flag=True, help="Give the prompt to the model without a chat template.")
 @memory_option
 @click.option(
-    "--resident",
-    type=Bytes(),
-    metavar="SIZE",
+    "--resident", cls=Rare, type=Bytes(), metavar="SIZE",
     help="At most this many bytes of weights stay in memory; 0 streams all.",
 )
 @click.option(
-    "--engine", help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own."
+    "--engine", cls=Rare, metavar="NAME", shell_complete=engine_names,
+    help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own."
+    "--threads", cls=Rare, type=click.IntRange(min=1), metavar="N",
+    help="Processor threads. Default: every usable core.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Denoising steps. Default: the model's own.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Equal seeds give equal answers."
+    "--max-new-tokens", type=click.IntRange(min=1), metavar="N",
+    help="Length of the answer. Default: the model's own.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Denoising steps. Default: the model's own."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True,
+    help="Equal seeds give equal answers.",
 )
 @click.option(
     "--option", "options", type=Assignment(), multiple=True,
     help="A sampler option by name, e.g. temperature=0.7. Can be repeated.",
-)  # fmt: skip
+)
 @click.option("--watch", is_flag=True, help="Show the canvas while it resolves.")
 @json_option
 @debug_option
 def command(
     bundle: str,
-    prompt: str,
+    words: tuple[str, ...],
+    prompt: str | None,
     system: str | None,
     raw: bool,
-    memory: int | None,
-    resident: int | None,
+    memory: Size | None,
+    resident: Size | None,
     engine: str | None,
     threads: int | None,
     max_new_tokens: int | None,
@@ -70,8 +92,7 @@ def command(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Generate text from BUNDLE, a folder that `edgekit export` wrote. Where it has bundles for several
-    formats, the newest that this system runs is taken.
+    """Generate text from BUNDLE, a folder that `edgekit export` wrote. PROMPT may be piped in instead.
 
     The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
     that do not fit are read from disk in every denoising step.
@@ -80,10 +101,7 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     if raw and system is not None:
         raise click.UsageError("--raw leaves the chat template out, so there is no place for --system")
-    if prompt == "-":
-        prompt = sys.stdin.read().removesuffix("\n")
-    if not prompt:
-        raise click.UsageError("the prompt is empty")
+    prompt = given_prompt(bundle, words, prompt)
 
     from edgekit.runtime.engines import ENGINES_WITH_THREADS
     from edgekit.runtime.generation import Generator, Prompt, Settings
@@ -100,7 +118,8 @@ def command(
         if taken and not as_json:
             note(taken)
         display = display_for(generator, settings, watch=watch, quiet=as_json)
-        result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
+        with quoting(memory):
+            result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
         plan = plan_as_dict(generator)
     if as_json:
         click.echo(
@@ -119,7 +138,10 @@ def command(
         from edgekit.tools.console import Status
 
         # The canvas is gone from the screen; the answer stays.
-        Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
+        if result.text:
+            Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
+    if remark := result.remark():
+        note(f"note: {remark}")
     note(result.summary())
 
 

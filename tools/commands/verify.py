@@ -17,6 +17,7 @@ from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED
+from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
 from edgekit.tools.text import visible
 
@@ -37,7 +38,12 @@ class Item:
     damage: str = ""
 
 
-@click.command("verify", short_help="Check every checksum of a bundle.")
+@click.command(
+    "verify",
+    cls=Command,
+    short_help="Check every checksum of a bundle.",
+    examples=("edgekit verify tiny-gemma-host-mixed4",),
+)
 @bundle_argument
 @click.option(
     "--evaluate",
