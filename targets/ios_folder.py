@@ -14,7 +14,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import BundleSet
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
-from edgekit.flashload.sizes import size
+from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.session import SessionOptions
@@ -165,6 +165,6 @@ def _memory(facts: dict[str, Any]) -> str:
 def _tier_row(tier: dict[str, Any]) -> str:
     first = f"| {tier['name']} | {size(tier['budget_bytes'])} | "
     if not tier["runs"]:
-        return f"{first}does not run: needs {size(tier['needed_bytes'])} | |"
+        return f"{first}does not run: needs {size_up(tier['needed_bytes'])} | |"
     read = size(tier["bytes_per_step"]) if tier["bytes_per_step"] else "nothing"
     return f"{first}{size(tier['resident_bytes'])} | {read} |"

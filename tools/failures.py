@@ -89,7 +89,7 @@ def _usage(error: click.UsageError) -> str:
     if type(error) is click.BadParameter and isinstance(error.param, click.Option):
         message = f"{max(error.param.opts, key=len)}: {error.message}"
     message = message[:1].lower() + message[1:].rstrip(".")
-    return f"{message}; {page}" if page else message
+    return f"{message}{' ' if message.endswith('?') else '; '}{page}" if page else message
 
 
 def print_traceback(error: Exception) -> None:
