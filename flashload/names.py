@@ -17,7 +17,7 @@ def nearest(given: object, known: Iterable[str]) -> str:
     """The known name that `given` was probably meant to be, or two that are equally near ("int4 or int8"),
     upper and lower case being alike; empty if none is near.
     """
-    text = str(given).lower()[:_MOST_COMPARED]
+    text = given.lower()[:_MOST_COMPARED] if isinstance(given, str) else ""
     ratios = {name: difflib.SequenceMatcher(None, text, name.lower()).ratio() for name in known}
     best = max(ratios.values(), default=0.0)
     close = [name for name, ratio in ratios.items() if ratio == best >= _NEAR]

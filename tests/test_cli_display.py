@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import signal
 import unicodedata
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from edgekit.flashload.sizes import size
+from edgekit.flashload.sizes import exact_size, size, size_up
 from edgekit.runtime.sampling import Draft
 from edgekit.runtime.text import Tokenizer
 from edgekit.tools.answer import Outline
@@ -35,28 +36,30 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "",
-        "GB",
-        "1G",
-        "1GiB2",
-        "-1",
-        "1e9",
-        "1.5",
-        "1.5B",
-        "1,5GB",
-        "1__0",
-        "_1",
-        ".5GB",
-        "1 G B",
-        "٣GB",
-        "1GBps",
+        *[(t, "is not understood; write 1GB, 512MB") for t in (
+            "", "GB", "1GiB2", "-1", "1e9", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB", "1parsec",
+        )],
+        ("1G", "did you mean 1GB?"),
+        ("2.5g", "did you mean 2.5GB?"),
+        ("1GiBb", "did you mean 1GiB?"),
+        ("1GBps", "did you mean 1GB?"),
+        ("10", "has no unit: 10 bytes? write 10GB or 10MB"),
+        ("1.5", "has no unit: 1.5 bytes? write 1.5GB or 1.5MB"),
+        ("999_999", "has no unit"),
+        ("1.5B", "only whole bytes"),
     ],
-)
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not understood; write 1GB"):
+)  # fmt: skip
+def test_other_sizes_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
         parse_size(text)
+
+
+@given(st.integers(0, 10**15))
+def test_what_is_needed_is_never_rounded_down_and_what_was_given_not_at_all(count: int) -> None:
+    assert count <= parse_size(size_up(count)) <= 1.01 * count + 1
+    assert count == pytest.approx(parse_size(exact_size(count)), rel=1e-8)
 
 
 @given(st.integers(0, 10**15))

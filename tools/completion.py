@@ -26,7 +26,7 @@ def target_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Formats of the target that is on the line, all of them without one."""
+    """Formats of the target that is on the line or the default; all of them for one that nobody knows."""
     from edgekit.export.formats import FORMATS
 
     target = ctx.params.get("target")

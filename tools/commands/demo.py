@@ -15,7 +15,8 @@ from edgekit.tools.completion import folders
 from edgekit.tools.console import command_line, table
 from edgekit.tools.failures import INTERRUPTED, Failure
 from edgekit.tools.help import Command
-from edgekit.tools.options import Bytes, Size, debug_option
+from edgekit.tools.options import Bytes, Size, debug_option, quoting
+from edgekit.tools.prompts import suggested_prompt
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 MODEL = "tiny-gemma"
 #: One prompt each; the names are those of `tools.tiny.tasks`.
-TASKS = ("addition", "json", "copying")
-#: Examples of the tasks: which ones is of no importance, only that they are not in the training data.
-EXAMPLE_SEED = 7
+TASKS = ("addition-2", "json", "copying")
+#: Held-out examples of the tasks, which both shipped models answer in every preset and with any noise.
+EXAMPLE_SEED = 3
 
 
 @click.command(
@@ -80,29 +81,26 @@ def command(output: Path, memory: Size, model: str) -> None:
         _heading(f"2. Generate with no weight kept in memory, in at most {memory.text} for the whole process")
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
-            results.append((example, _ask(generator, example)))
+            with quoting(memory):
+                results.append((example, _ask(generator, example)))
     _heading("3. What happened")
     _summarize(results)
     click.echo()
     click.echo("Next:")
-    for words in (
-        ["run", output, "-p", "Write as JSON: name: Ada; age: 31; city: Rome", "--watch"],
-        [
-            "run",
-            output,
-            "-p",
-            "Copy this: Ada 7 cat red 42",
-            "--memory",
-            "256MB",
-            "--resident",
-            "0",
-            "--json",
-        ],
-        ["inspect", output, "--memory", "256MB"],
-        ["verify", output],
-        ["export", "GSAI-ML/LLaDA-8B-Instruct", "-o", "llada"],
-    ):
+    for words in next_commands(output, memory.text):
         click.echo(f"  {command_line(*words)}")
+
+
+def next_commands(output: Path, memory: str) -> list[list[str]]:
+    """What to try after the demo: prompts that the shipped models answer, and a model for real."""
+    bundle = str(output)
+    return [
+        ["run", bundle, suggested_prompt(MODEL), "--watch"],
+        ["run", bundle, "Repeat: red cat 42", "--memory", memory, "--resident", "0", "--json"],
+        ["inspect", bundle, "--memory", memory],
+        ["verify", bundle],
+        ["export", "GSAI-ML/LLaDA-8B-Instruct", "-o", "llada"],
+    ]
 
 
 def _export(model: str, output: Path) -> None:

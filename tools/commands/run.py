@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     examples=(
         'edgekit run tiny-gemma-host-mixed4 "What is 23 + 45?"',
         'edgekit run tiny-gemma-host-mixed4 "Repeat: red cat 42" --memory 100MB --watch',
-        'echo "Make JSON: name = Ada, age = 31" | edgekit run tiny-gemma-host-mixed4 --json',
+        'echo "What is 23 + 45?" | edgekit run tiny-gemma-host-mixed4 --json',
     ),
 )
 @bundle_argument
