@@ -147,10 +147,18 @@ def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> 
     canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), mask)
     canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]), 0)
     text = canvas.text()
-    assert text.plain == f"a{MASK}{MASK}a{SPECIAL}{SPECIAL}"
+    assert text.plain == f"a{MASK}{MASK}a {SPECIAL}{SPECIAL}"
     assert [str(s.style) for s in text.spans][:3] == ["bold", "dim", "dim"]
     assert "bold green" in [str(s.style) for s in text.spans]
     assert "67% accepted" in render(canvas)[-1]
+
+
+def test_padding_does_not_tear_the_answer_apart(tokenizer: Tokenizer) -> None:
+    end = tokenizer.token_id("<|endoftext|>")
+    assert end is not None
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), None)
+    canvas.draft(draft(tokenizer.encode("red cat 42", add_special=False) + [end] * 120, []), 0)
+    assert "red cat 42 " in render(canvas)[1]
 
 
 def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokenizer) -> None:

@@ -12,7 +12,7 @@ import click
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.completion import folders
-from edgekit.tools.console import command_line, table
+from edgekit.tools.console import command_line, prose, table
 from edgekit.tools.failures import INTERRUPTED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import Bytes, Size, debug_option, quoting
@@ -73,7 +73,7 @@ def command(output: Path, memory: Size, model: str) -> None:
     with Generator(output, memory_bytes=memory, resident_bytes=0) as generator:
         quantization = generator.bundle.manifest.quantization
         show_quantization(quantization)
-        click.echo(
+        prose(
             f"{quantization['parameters']:,} parameters: {size(2 * quantization['parameters'])} in bfloat16, "
             f"{size(quantization['bytes'])} now "
             f"({quantization['bits_per_weight']:.2f} bits each, scales included)"
@@ -168,12 +168,12 @@ def _summarize(results: list[tuple[Example, Answer]]) -> None:
     ]
     table(["task", "answer", "tokens", "steps", "tokens/forward", "tokens/s", "read", "waited"], rows, left=2)
     engine = results[-1][1].stats.engine
-    click.echo(
+    prose(
         f"Every step read {size(engine['streamed_bytes_per_step'])} of weights from disk "
         f"({engine['io_mode']}) through a ring of {size(engine['ring_bytes'])}; "
         f"{size(engine['pinned_bytes'])} stayed in memory."
     )
-    click.echo(
+    prose(
         f"Peak memory of the process: {size(engine['peak_bytes'])} "
         f"of the {size(engine['memory_bytes'])} allowed."
     )

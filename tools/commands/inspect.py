@@ -10,7 +10,7 @@ import click
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
-from edgekit.tools.console import grouped, note, table
+from edgekit.tools.console import grouped, note, prose, table
 from edgekit.tools.help import Command
 from edgekit.tools.options import (
     Size,
@@ -263,12 +263,13 @@ def _show(found: dict[str, Any]) -> None:
     if model["self_conditioning"]:
         traits.append("self-conditioning")
     traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
-    click.echo("  " + ", ".join(traits))
+    prose(", ".join(traits), "  ")
     held = f"packages {size(sizes['packages'])}; flash file" if sizes["packages"] else "weights"
-    click.echo(
-        f"  {held} {size(sizes['weights'])} in {sizes['runs']} runs, "
+    prose(
+        f"{held} {size(sizes['weights'])} in {sizes['runs']} runs, "
         f"the largest {size(sizes['largest_run'])}; "
-        f"{sizes['files']} other files, {size(sizes['other_files'])}"
+        f"{sizes['files']} other files, {size(sizes['other_files'])}",
+        "  ",
     )
     quantization = found["quantization"]
     _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
@@ -279,7 +280,7 @@ def _show(found: dict[str, Any]) -> None:
     if "packages" in found["programs"]:
         _show_packages(found["programs"])
     else:
-        click.echo("  " + ", ".join(found["programs"]["names"]))
+        prose(", ".join(found["programs"]["names"]), "  ")
     _heading("layers")
     _show_layers(found["layers"])
     if "plan" in found:
@@ -299,18 +300,13 @@ def _show(found: dict[str, Any]) -> None:
             left=2,
         )
     _heading("sampler")
-    click.echo(
-        f"  {found['sampler']['name']}: "
-        + visible(json.dumps(found["sampler"]["config"], ensure_ascii=False))
-    )
+    config = json.dumps(found["sampler"]["config"], ensure_ascii=False)
+    prose(f"{found['sampler']['name']}: {config}", "  ")
     _heading("provenance")
     versions = ", ".join(f"{k} {v}" for k, v in provenance.get("versions", {}).items())
-    click.echo(
-        f"  checkpoint {visible(str(model['name']))}, target {provenance.get('target')}; "
-        f"written with {versions}"
-    )
+    prose(f"checkpoint {model['name']}, target {provenance.get('target')}; written with {versions}", "  ")
     for line in grouped(provenance.get("notes", ())):
-        click.echo(f"  note: {visible(line)}")
+        prose(f"note: {line}", "  ")
 
 
 def _heading(text: str) -> None:

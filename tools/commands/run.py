@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.tools.completion import engine_names
-from edgekit.tools.console import note, on_terminal
+from edgekit.tools.console import note, on_terminal, prose
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Assignment,
@@ -141,8 +141,8 @@ def command(
         if result.text:
             Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
     if remark := result.remark():
-        note(f"note: {remark}")
-    note(result.summary())
+        prose(f"note: {remark}", err=True)
+    prose(result.summary(), err=True)
 
 
 class _Display:
