@@ -161,7 +161,7 @@ def residency(
         return divide(step, looked_up, ring_units, left, resident_bytes)
     except BudgetExceeded as error:
         # The next process may be a little larger than this one.
-        wanted = needs.total + error.needed_bytes + NEXT_PROCESS_BYTES
+        wanted = needs.total + error.needed_bytes + (NEXT_PROCESS_BYTES if needs.process else 0)
         raise BudgetExceeded(
             f"{bundle.path}: a memory budget of {exact_size(memory_bytes or 0)} is too small; this model and "
             f"length need at least {_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, "

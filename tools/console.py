@@ -114,7 +114,7 @@ class Steps:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=24),  # of its own accord it takes what the other columns leave, and jumps
                 TextColumn("{task.fields[share]}"),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
                 TextColumn("[dim]{task.fields[what]}"),
