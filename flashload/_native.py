@@ -101,6 +101,14 @@ def library_path() -> Path:
         if not path.is_file():
             raise NativeMissing(f"{LIBRARY_VARIABLE}={override}: no such file; correct the path or unset it")
         return path.resolve()
+    return installed_library()
+
+
+def installed_library() -> Path:
+    """The library that edgekit's installation brings, whatever `EDGEKIT_CORE_LIB` says.
+
+    Raises NativeMissing when there is none.
+    """
     # Through importlib.resources and not __file__: an editable install keeps the library in site-packages and
     # the modules in the source tree.
     resource = importlib.resources.files("edgekit.flashload") / library_name()
