@@ -143,7 +143,7 @@ def test_a_bug_is_one_line_with_its_own_exit_code(monkeypatch: pytest.MonkeyPatc
     ("package", "words", "extra"),
     [
         ("torch", ["export", "anything", "-o", "out"], "export"),
-        ("onnxscript", ["export", "CHECKPOINT", "--format", "onnx", "-o", "out"], "export"),
+        ("onnxscript", ["export", "CHECKPOINT", "--format", "onnx", "-o", "out"], "export-onnx"),
         ("onnxruntime", ["run", "BUNDLE", "-p", "a"], "onnx"),
     ],
 )

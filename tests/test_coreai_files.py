@@ -355,4 +355,4 @@ def test_without_the_extra_one_line_says_what_to_install(
     hide_package("coreai", "edgekit.export.formats.coreai")
     with pytest.raises(ExportError) as caught:
         export(tmp_path / "checkpoint", tmp_path / "bundle", options("coreai", Scheme()))
-    assert str(caught.value) == "format coreai needs the package coreai: pip install 'edgekit[export,coreai]'"
+    assert str(caught.value) == "format coreai needs the package coreai: pip install 'edgekit[ios]'"

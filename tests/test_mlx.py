@@ -441,7 +441,7 @@ def test_a_missing_package_names_the_extra(small: Path, hide_package: Callable[.
     hide_package("mlx", "edgekit.export.formats.mlx", "edgekit.runtime.engines.mlx")
     with pytest.raises(EngineUnavailable, match=r"the mlx engine needs mlx: pip install 'edgekit\[mlx\]'"):
         Session(small)
-    with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[export,mlx\]'"):
+    with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[mac\]'"):
         formats.load("mlx")
 
 

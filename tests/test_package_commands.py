@@ -227,7 +227,7 @@ def test_without_an_extra_one_format_is_written(
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("note: for coreml alone")]
     assert line == (
         "note: for coreml alone: format coreai needs the package coreai: "
-        "pip install 'edgekit[export,coreai]'; --min-os 27 exports for coreai"
+        "pip install 'edgekit[ios]'; --min-os 27 exports for coreai"
     )
     assert entries(tmp_path / "out")["final"]["path"].endswith(".mlpackage")
     said = json.loads(edgekit(*words, tmp_path / "again", "--json").stdout)

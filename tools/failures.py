@@ -19,8 +19,8 @@ DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
 
 #: Packages outside the core installation, and the extra that brings them.
 _EXTRAS = {
-    "torch": "export", "onnx": "export", "onnx_ir": "export", "onnxscript": "export", "ml_dtypes": "export",
-    "onnxruntime": "onnx", "huggingface_hub": "hub",
+    "torch": "export", "onnx": "export-onnx", "onnxscript": "export-onnx", "onnxruntime": "onnx",
+    "huggingface_hub": "hub",
 }  # fmt: skip
 
 

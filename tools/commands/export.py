@@ -123,8 +123,6 @@ def command(
     """
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
-    if format_ is None and names == ("native",):
-        names = (_usable_format(chosen),)
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
     if as_json or not on_terminal(sys.stderr):
@@ -177,18 +175,6 @@ def command(
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
         _show(folder, results, name, target, time.monotonic() - started)
-
-
-def _usable_format(target: targets.Target) -> str:
-    """The target's own format, or the next one where the native core is not installed, saying so."""
-    from edgekit.flashload import _native
-
-    try:
-        _native.load()
-    except _native.NativeError as error:
-        note(f"note: exporting for onnx instead of native: {error}")
-        return target.formats[1]
-    return target.formats[0]
 
 
 def _name(model: str) -> str:
