@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,8 @@ from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
     import jinja2
+
+    from edgekit.runtime.template_sandbox import ChatEnvironment
 
 # Names under which tokenizer_config.json gives special tokens; templates see them as variables.
 SPECIAL_TOKEN_NAMES = (
@@ -40,7 +41,7 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 # The largest published tokenizer.json has 35 MB, the largest template 30 kB.
 MOST_TOKENIZER_BYTES = 128 << 20
 MOST_CONFIG_BYTES = 8 << 20
-MOST_TEMPLATE_BYTES = 256 << 10
+MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
 REPLACEMENT = "\ufffd"
 
@@ -170,6 +171,8 @@ class Tokenizer:
         """
         import jinja2
 
+        from edgekit.runtime.template_sandbox import allowance
+
         if not messages:
             raise ChatTemplateError("a chat needs at least one message")
         conversation = [
@@ -177,22 +180,23 @@ class Tokenizer:
         ]
         name = self._template_name(template, bool(tools))
         try:
-            data = json.loads(
-                json.dumps({"messages": conversation, "tools": tools or None, "variables": kwargs})
-            )
-        except (TypeError, ValueError) as error:
+            plain = json.dumps({"messages": conversation, "tools": tools or None, "variables": kwargs})
+            data = json.loads(plain)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(
                 f"messages and template variables must be plain JSON data: {error}"
             ) from error
         variables = self.special_tokens | data["variables"]
+        compiled = self._compiled(name)
         try:
-            return self._compiled(name).render(
-                variables,
-                messages=data["messages"],
-                tools=data["tools"],
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
+            with allowance(len(plain)):
+                return compiled.render(
+                    variables,
+                    messages=data["messages"],
+                    tools=data["tools"],
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                )
         except jinja2.TemplateError as error:
             message = f"{self.where}: chat template {name!r} refuses this conversation: {one_line(error)}"
             raise ChatTemplateError(message) from error
@@ -225,13 +229,24 @@ class Tokenizer:
     def _compiled(self, name: str) -> jinja2.Template:
         import jinja2
 
-        if name not in self._templates:
-            try:
-                self._templates[name] = _environment().from_string(self.chat_templates[name])
-            except jinja2.TemplateSyntaxError as error:
-                where = f"{self.where}: chat template {name!r} line {error.lineno}"
-                raise ChatTemplateError(f"{where}: {one_line(error)}") from error
+        if name in self._templates:
+            return self._templates[name]
+        source, where = self.chat_templates[name], f"{self.where}: chat template {name!r}"
+        if len(source) > MOST_TEMPLATE_BYTES:
+            raise ChatTemplateError(f"{where}: has {len(source)} characters, more than any chat template")
+        try:
+            self._templates[name] = self._environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"{where} line {error.lineno}: {one_line(error)}") from error
+        except Exception as error:  # Python's compiler and Jinja's have limits of their own
+            raise ChatTemplateError(f"{where}: does not compile: {one_line(error)}") from error
         return self._templates[name]
+
+    @cached_property
+    def _environment(self) -> ChatEnvironment:
+        from edgekit.runtime.template_sandbox import ChatEnvironment
+
+        return ChatEnvironment()
 
     @cached_property
     def _templates(self) -> dict[str, jinja2.Template]:
@@ -375,51 +390,3 @@ def _inline_templates(inline: Any, where: str) -> dict[str, str]:
     ):
         raise TokenizerError(f"{where}: chat_template is neither text nor a list of name and template")
     return {item["name"]: item["template"] for item in inline}
-
-
-# --- templates ----------------------------------------------------------------------------------------------
-
-
-def _environment() -> jinja2.Environment:
-    """The environment that published templates are written for.
-
-    Whitespace settings, globals and filters are those that transformers documents for chat templates; its
-    `{% generation %}` blocks, which mark the assistant's text for training, render as their contents.
-    """
-    import jinja2.ext
-    from jinja2 import nodes
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationBlocks(jinja2.ext.Extension):
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def strftime_now(format: str) -> str:
-        return datetime.now().strftime(format)
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # Jinja's own filter escapes HTML, which a prompt must not contain.
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    return environment
