@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from edgekit.flashload.errors import MalformedFile, OpenFailed, ReadFailed, WriteFailed
@@ -45,14 +46,25 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def read_table(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
-    """The bytes of a small file that describes others. Raises OpenFailed, which ends with `advice`, or
-    MalformedFile for one larger than any `what`.
+    """The bytes of a small regular file that describes others; a symbolic link is followed.
+
+    Raises OpenFailed, which ends with `advice`, or MalformedFile for one larger than any `what`.
     """
     try:
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise MalformedFile(f"{path}: has {size} bytes, more than any {what}")
-        return path.read_bytes()
+        # Asked before opening too: opening alone waits at a FIFO and can move a device.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OpenFailed(f"{path}: is not a regular file; {advice}")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OpenFailed(f"{path}: is not a regular file; {advice}")
+            # Files of /proc and of some network systems say 0 bytes: what is read counts as well.
+            content = file.read(most_bytes + 1) if status.st_size <= most_bytes else b""
+            size = max(status.st_size, len(content))
+            if size > most_bytes:
+                raise MalformedFile(f"{path}: has {size} bytes or more, more than any {what}")
+            return content
     except OSError as error:
         raise OpenFailed(f"{path}: cannot open ({error.strerror}); {advice}") from error
 

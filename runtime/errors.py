@@ -21,6 +21,6 @@ class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """What another library's error says, without its line ends; its name if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

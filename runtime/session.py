@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle, Layer
 from edgekit.runtime.engines.base import Engine, Executor
@@ -66,6 +67,7 @@ class Session:
         self, path: str | Path, options: SessionOptions | None = None, executor: Executor | None = None
     ) -> None:
         """`executor` runs a bundle's packages in place of the format's own, for checks."""
+        self._process = OwnerProcess()
         self.options = options or SessionOptions()
         self.bundle = Bundle.open(path)
         model = self.model = self.bundle.model
@@ -108,6 +110,7 @@ class Session:
 
     def reset(self) -> None:
         """Forget the prefix."""
+        self._check_process()
         self._prefix.clear()
         self.encoded.calls.clear()
 
@@ -148,6 +151,7 @@ class Session:
         """Time a pass and have its weights read ahead. One that fails leaves no half-read schedule, and a
         prefill no half-filled prefix: the prefix is forgotten then.
         """
+        self._check_process()
         started = time.perf_counter()
         self._weights.begin(kind, then)
         try:
@@ -162,10 +166,12 @@ class Session:
 
     def idle(self) -> None:
         """Tell that no pass follows soon: stops reading ahead."""
+        self._check_process()
         self._weights.idle()
 
     def statistics(self) -> dict[str, Any]:
         """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        self._check_process()
         stats = self._weights.statistics() | self._engine.statistics()
         return stats | {
             "pass_seconds": self._pass_seconds,
@@ -176,7 +182,9 @@ class Session:
         }
 
     def close(self) -> None:
-        """Release memory and files."""
+        """Release memory and files; in a child of fork, which has no part in them, nothing."""
+        if not self._process.here:
+            return
         try:
             self._weights.close()
         finally:
@@ -189,6 +197,9 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_process(self) -> None:
+        self._process.check(f"{self.bundle.path}: the session")
 
     def _embed(self, ids: Ids) -> Floats:
         """Scaled embeddings [1, T, H]."""

@@ -61,6 +61,8 @@ def imported(path: Path) -> Iterator[str]:
         (("runtime", "flashload", "targets"), ("torch", "edgekit.export"), ("runtime/engines/torch.py",)),
         # The weights come straight from the files: no remote code, no second definition of a model.
         (FOLDERS, ("transformers",), ()),
+        # They report to their makers unless they are told not to first.
+        (FOLDERS, ("onnxruntime", "huggingface_hub"), ("runtime/telemetry.py",)),
         # Engines bring frameworks; everything around them works without.
         (
             ("flashload", "targets", "runtime/sampling"),
@@ -68,7 +70,12 @@ def imported(path: Path) -> Iterator[str]:
             (),
         ),
     ],
-    ids=["runtime without torch", "no transformers in the product", "no engine below the session"],
+    ids=[
+        "runtime without torch",
+        "no transformers in the product",
+        "no telemetry",
+        "no engine below the session",
+    ],
 )
 def test_imports_stay_in_their_layer(
     folders: tuple[str, ...], banned: tuple[str, ...], exceptions: tuple[str, ...]

@@ -189,6 +189,36 @@ FEATURES = {
     "{{ add_generation_prompt }}",
     "methods": "{% for m in messages %}{{ m.content.strip().split(' ')[0].upper() }}{{ m.get('x', 'd') }}"
     "{% endfor %}{{ messages[0].items() | list }}{{ messages[-1]['role'] ~ messages[:1] | length }}",
+    "idioms": "{%- set ns = namespace(found=false, text='', last=messages|length - 1) %}"
+    "{%- for m in messages[::-1] if m.role != 'system' %}{% set ns.text = ns.text + m.content|trim + '\n' %}"
+    "{% if loop.first or loop.last or loop.index0 % 2 == 0 %}"
+    "{{ '%s/%d' % (m.role, loop.revindex) }}{% endif %}"
+    "{% else %}none{% endfor %}{{ ns.text * 2 }}"
+    "{{ ns.text.replace('H', 'J').rstrip('\n') | indent(2, true) }}"
+    "{{ messages | map(attribute='role') | unique | sort | join(', ', ) }}{{ 2 ** 10 + 7 // 2 }}"
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ [1, 2] + [3] }}{{ (1, flag) }}",
+    "filters": "{{ messages | groupby('role') | list }}{{ ' a b ' | title | center(20) }}"
+    "{{ {'b': 1, 'a': 2} | dictsort }}{{ [3, 1, 2] | sort(reverse=true) | first }}"
+    "{{ [1, 2, 3, 4] | batch(3, 0) | list }}{{ none }}"
+    "{{ ['x', 'y'] | map('upper') | join('-') }}{{ [[1], [2]] | sum(start=[]) }}{{ 'a' | default('b') }}"
+    "{{ '%05.1f' | format(3.14159) }}{{ 'abc' | replace('b', '<') | e }}{{ '12' | int + 1.5 | round }}"
+    "{{ 'one two' | wordcount }}{{ [1, 2, 3] | slice(2) | list }}{{ 'long text' | truncate(5) }}{{ true }}"
+    "{{ messages | rejectattr('role', 'in', ['user']) | map('items') | map('list') | list | string }}",
+    "text methods": "{% set t = 'Ab,c\td' %}{{ t.split(',')[-1].expandtabs(4) }}"
+    "{{ '{0:>6}|{a!r}'.format(t, a=1) }}"
+    "{{ ','.join(['a', 'b']) }}{{ t.ljust(9, '.') }}{{ t.find('c') }}{{ t.rsplit(',', 1) }}{{ t.encode() }}"
+    "{{ t.startswith(('A', 'b')) }}{{ t.partition(',') }}{{ t.lower().capitalize().swapcase() }}{{ t[1:3] }}"
+    "{{ '7'.zfill(3) }}{{ 'x'.isdigit() or 'y'.isalpha() }}{{ t.removeprefix('A').strip('bd') }}"
+    "{{ t.count('b') }}",
+    "recursion": "{% for n in [[1, [2, [3]]], [4]] recursive %}{% if n is iterable %}"
+    "({{ loop(n) }}){% else %}"
+    "{{ n }}.{{ loop.depth }}{% endif %}{% endfor %}{% set c = cycler('a', 'b') %}"
+    "{{ c.next() }}{{ c.next() }}"
+    "{% set j = joiner(', ') %}{{ j() }}x{{ j() }}y{% filter upper %}z{% endfilter %}{{ dict(a=1).get('a') }}"
+    "{% block tail %}{% for i in range(3) %}{{ loop.cycle('o', 'e') }}{% endfor %}{% endblock %}"
+    "{{ self.tail() }}"
+    "{% set cap %}[{{ flag[1] }}]{% endset %}{{ cap | length }}{{ caller is defined }}"
+    "{{ range(2, 9, 3) | list }}",
     "macro": "{% macro turn(m) %}[{{ m.role }}]{{ caller() }}{% endmacro %}"
     "{% for m in messages %}{% call turn(m) %}{{ m.content }}{% endcall %}{% endfor %}",
 }
@@ -224,6 +254,25 @@ def test_named_templates(tmp_path: Path) -> None:
     assert tokenizer.render_chat(messages, tools=tools, template="default") == "plain"
     with pytest.raises(ChatTemplateError, match="'rag'; there are: default, tool_use"):
         tokenizer.render_chat(messages, template="rag")
+
+
+def test_a_tokenizer_from_files_in_memory_is_that_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    write_tokenizer(folder, "diffusion_gemma")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("{{ messages[0].content }}!")
+    (folder / "additional_chat_templates" / "rag.txt").write_text("no template")
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    files |= {"notes/chat_template.jinja": b"\xff", "additional_chat_templates/a/b.jinja": b"\xff"}
+    ours, theirs = Tokenizer.from_files(files, "the bundle"), Tokenizer(folder)
+    talk = [{"role": "user", "content": "Hello there"}]
+    assert ours.chat_templates == theirs.chat_templates and "rag" in ours.chat_templates
+    assert ours.special_tokens == theirs.special_tokens and ours.mask_id == theirs.mask_id
+    assert ours.chat(talk, template="rag") == theirs.chat(talk, template="rag")
+    with pytest.raises(TokenizerError, match=r"^the bundle/tokenizer.json: does not exist"):
+        Tokenizer.from_files({}, "the bundle")
+    with pytest.raises(TokenizerError, match=r"^the bundle/tokenizer_config.json: has .* more than any"):
+        Tokenizer.from_files(files | {"tokenizer_config.json": b" " * (9 << 20)}, "the bundle")
 
 
 def test_template_files_win_over_the_config(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from edgekit.export.checkpoint.errors import (
     RevisionNotFound,
 )
 from edgekit.flashload.names import nearest
+from edgekit.runtime.telemetry import load_huggingface_hub
 
 SHIPPED_MODELS = ("tiny-gemma", "tiny-llada")
 
@@ -65,10 +66,11 @@ def _without_revision(path: Path, revision: str | None) -> Path:
 def _download(repo: str, revision: str | None) -> Path:
     try:
         import httpx2
-        import huggingface_hub
-        from huggingface_hub import errors
+
+        huggingface_hub = load_huggingface_hub()
     except ImportError as error:
         raise HubNotInstalled(f"{repo}: downloading needs huggingface_hub; install edgekit[hub]") from error
+    errors = huggingface_hub.errors
     at = f"{repo}@{revision}" if revision else repo
     try:
         return Path(

@@ -16,6 +16,7 @@ from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
 
 LAYOUT = "onnx-1"
@@ -35,7 +36,7 @@ class OnnxEngine(OneLayerEngine):
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         try:
-            import onnxruntime
+            onnxruntime = load_onnxruntime()
         except ModuleNotFoundError as error:
             raise EngineUnavailable(
                 "the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'"

@@ -6,6 +6,9 @@
  *    Variable text goes into a buffer that belongs to the caller, whose size is always passed with it.
  *  - Any thread may call any function at any time unless its comment says otherwise.
  *  - Text is UTF-8 and ends with a NUL, which every size counts.
+ *  - fork() leaves a child without the threads of sessions and flash files that were opened before it. There every call
+ *    on them is EK_INVALID_STATE, and closing them does nothing; what the child opens itself works. A child of a fork
+ *    during a call on another thread may call nothing here, as POSIX says of every library with locks.
  */
 #ifndef EDGEKIT_H
 #define EDGEKIT_H

@@ -121,7 +121,10 @@ ek_status ek_session_open(const char *bundle, const ek_session_options *options,
   });
 }
 
-void ek_session_close(ek_session *session) noexcept { delete session; }
+void ek_session_close(ek_session *session) noexcept {
+  // Threads that are not there cannot be joined: what a child of fork() holds of a session goes with the child.
+  if (session != nullptr && session->process.here()) delete session;
+}
 
 ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexcept {
   return guarded([&] {
