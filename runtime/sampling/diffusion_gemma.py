@@ -9,7 +9,7 @@ draws as `DiffusionGemmaForBlockDiffusion.generate` of transformers for a batch 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,40 +42,59 @@ class DiffusionGemmaOptions:
     Raises InvalidOption.
     """
 
-    max_new_tokens: int = _DEFAULT_MAX_NEW_TOKENS
-    max_length: int | None = None
-    canvas_length: int = 256
-    max_denoising_steps: int = 48
-    entropy_bound: float = 0.1
-    t_min: float = 0.4
-    t_max: float = 0.8
-    stability_threshold: int | None = 1
-    confidence_threshold: float | None = 0.005
-    eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int | None = None
-    continue_prefix: bool = False
+    max_new_tokens: int = field(
+        default=_DEFAULT_MAX_NEW_TOKENS, metadata=opt.integer("Length of the answer in tokens.", 1)
+    )
+    max_length: int | None = field(
+        default=None, metadata=opt.integer("Prompt and answer together, in tokens.", 1, optional=True)
+    )
+    canvas_length: int = field(
+        default=256, metadata=opt.integer("Positions of a canvas; the model has been trained for one.", 1)
+    )
+    max_denoising_steps: int = field(
+        default=48, metadata=opt.integer("Denoising steps of a canvas, at most.", 1)
+    )
+    entropy_bound: float = field(
+        default=0.1,
+        metadata=opt.number(
+            "Nats that the tokens accepted in one step may have together.", 0, exclusive=True
+        ),
+    )
+    t_min: float = field(default=0.4, metadata=opt.number("Temperature that the last step comes near.", 0))
+    t_max: float = field(default=0.8, metadata=opt.number("Temperature of the first step; above t_min.", 0))
+    stability_threshold: int | None = field(
+        default=1,
+        metadata=opt.integer(
+            "Steps without a change after which a confident canvas is done; null: never.", 0, optional=True
+        ),
+    )
+    confidence_threshold: float | None = field(
+        default=0.005,
+        metadata=opt.number(
+            "Mean entropy in nats below which a canvas is confident; null: never.",
+            0,
+            exclusive=True,
+            optional=True,
+        ),
+    )
+    eos_token_ids: tuple[int, ...] = field(default=(), metadata=opt.tokens("Tokens that end the answer."))
+    pad_token_id: int | None = field(
+        default=None, metadata=opt.integer("Token that fills a canvas behind its end token.", 0, optional=True)
+    )
+    continue_prefix: bool = field(
+        default=False, metadata=opt.flag("Go on behind the text that is encoded already.")
+    )
     ignored_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "canvas_length", "max_denoising_steps"):
-            opt.check_int(name, getattr(self, name), 1)
-        if self.max_length is not None:
-            opt.check_int("max_length", self.max_length, 1)
-        opt.check_number("entropy_bound", self.entropy_bound, 0, exclusive=True)
-        opt.check_number("t_min", self.t_min, 0)
-        opt.check_number("t_max", self.t_max, 0)
+        opt.check_fields(self, "max_new_tokens", "canvas_length", "max_denoising_steps", "max_length")
+        opt.check_fields(self, "entropy_bound", "t_min", "t_max")
         if self.t_max <= self.t_min:
             raise InvalidOption(
                 f"t_max {self.t_max} is not above t_min {self.t_min}; the temperature must fall"
             )
-        if self.stability_threshold is not None:
-            opt.check_int("stability_threshold", self.stability_threshold, 0)
-        if self.confidence_threshold is not None:
-            opt.check_number("confidence_threshold", self.confidence_threshold, 0, exclusive=True)
-        object.__setattr__(self, "eos_token_ids", opt.token_ids("eos_token_ids", self.eos_token_ids))
-        if self.pad_token_id is not None:
-            opt.check_int("pad_token_id", self.pad_token_id, 0)
-        opt.check_bool("continue_prefix", self.continue_prefix)
+        opt.check_fields(self, "stability_threshold", "confidence_threshold")
+        opt.check_fields(self, "eos_token_ids", "pad_token_id", "continue_prefix")
 
     @classmethod
     def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> DiffusionGemmaOptions:
