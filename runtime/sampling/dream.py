@@ -104,6 +104,16 @@ class DreamOptions:
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
 
+    def extent(self) -> tuple[int, int]:
+        """Canvases of a generation and denoising steps of each, at most."""
+        return 1, self.steps
+
+    def kept(self, ids: Ids) -> Ids:
+        """What of committed ids [T] stays in a conversation: all, because stop_at_eos decides where they
+        end.
+        """
+        return ids
+
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
         return opt.Lengths(self.max_new_tokens, 0, prompt_length + self.max_new_tokens)

@@ -149,6 +149,17 @@ class LladaOptions:
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
 
+    def extent(self) -> tuple[int, int]:
+        """Blocks of a generation and denoising steps of each, at most."""
+        fixed = self.threshold is None and self.factor is None
+        return self.blocks, self.steps // self.blocks if fixed else self.block_length
+
+    def kept(self, ids: Ids) -> Ids:
+        """What of committed ids [T] stays in a conversation: all, because stop_at_eos decides where they
+        end.
+        """
+        return ids
+
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
         return opt.Lengths(self.gen_length, 0, prompt_length + self.gen_length)
