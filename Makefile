@@ -3,6 +3,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 FOLDERS := export runtime flashload targets tools
+# What `edgekit` itself is; the folders are inside it.
+TOP := __init__.py __main__.py py.typed
 
 # PYTHON=... chooses another interpreter for the environment.
 PYTHON ?= $(shell for python in python3.11 python3 python; do \
@@ -95,6 +97,7 @@ lint: venv links  ## ruff and mypy
 links:
 	@mkdir -p build/links/edgekit
 	@for folder in $(FOLDERS); do ln -sfn ../../../$$folder build/links/edgekit/$$folder; done
+	@for file in $(TOP); do ln -sfn ../../../edgekit/$$file build/links/edgekit/$$file; done
 
 # Linux: auditwheel finds out how old a system the wheel runs on, and names it accordingly.
 wheel: venv  ## a wheel and an sdist in dist/

@@ -21,6 +21,12 @@ class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 
 
+class GenerationEnded(EdgekitError):
+    """The generation cannot go on: its model was closed, generates something else meanwhile, or is in use by
+    another thread.
+    """
+
+
 def one_line(error: BaseException) -> str:
     """What another library's error says, without its line ends; its name if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

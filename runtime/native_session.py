@@ -165,6 +165,7 @@ class NativeSession:
         )
         self._handle = handle.value
         self.encoded = EncodedIds()
+        self.uncached: Ids = np.empty(0, np.int64)
         self._positions = 0  # of the last denoise
         info = self._info()
         self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
@@ -190,9 +191,10 @@ class NativeSession:
         return int(self._info().prefix_length)
 
     def reset(self) -> None:
-        """Forget the prefix."""
+        """Forget the prefix, and what is uncached."""
         self._call(self._library.ek_session_reset)
         self.encoded.calls.clear()
+        self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""

@@ -97,6 +97,7 @@ class Session:
         self._prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
         self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
         self.encoded = EncodedIds()
+        self.uncached: Ids = np.empty(0, np.int64)
         self._last: Floats | None = None
         self._pass_seconds = 0.0
 
@@ -109,10 +110,11 @@ class Session:
         return self._prefix.length
 
     def reset(self) -> None:
-        """Forget the prefix."""
+        """Forget the prefix, and what is uncached."""
         self._check_process()
         self._prefix.clear()
         self.encoded.calls.clear()
+        self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""

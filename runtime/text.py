@@ -204,6 +204,33 @@ class Tokenizer:
             message = f"{self.where}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
             raise ChatTemplateError(message) from error
 
+    def chat_turn(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        turn: Sequence[Mapping[str, Any]],
+        last: int | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Ids that a chat template puts behind an answer: the end of that turn, `turn` (messages), and the
+        opening of the model's next turn. `messages` come before the answer, which is not among them: its
+        tokens stay as they were committed, whatever the template would make of their text.
+
+        `last` is the answer's last token: an end of turn that the model has written itself is not repeated.
+        kwargs: variables for the template. Raises ChatTemplateError.
+        """
+        mark = "answer"
+        while any(mark in str(m.get("content")) for m in (*messages, *turn)) or len(mark) < 16:
+            mark += str(len(mark))
+        answer = {"role": "assistant", "content": mark}
+        text = self.render_chat([*messages, answer, *turn], **kwargs)
+        _, found, behind = text.rpartition(mark)
+        if not found:
+            raise ChatTemplateError(
+                f"{self.path}: the chat template leaves earlier answers out, so that no turn can follow one"
+            )
+        ids = self.encode(behind, add_special=False)
+        return ids[1:] if ids and ids[0] == last else ids
+
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive in pieces."""
         return TextStream(self, skip_special)

@@ -98,3 +98,22 @@ def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("gemma"), "diffusion_gemma")
+
+
+@pytest.fixture(scope="session")
+def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """shipped_bundle("tiny-gemma") is that model for the native engine. Read only, exported once."""
+    from edgekit.export.pipeline import ExportOptions, export
+    from edgekit.export.quantize import Scheme
+    from edgekit.tools.tiny import tokenizer
+
+    made: dict[str, Path] = {}
+
+    def bundle(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name) / "bundle"
+            checkpoint = Path(tokenizer.__file__).parent / name
+            export(checkpoint, made[name], ExportOptions("native", scheme=Scheme("mixed4")))
+        return made[name]
+
+    return bundle

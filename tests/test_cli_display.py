@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from edgekit.flashload.sizes import exact_size, size, size_up
+from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
 from edgekit.runtime.sampling import Draft
 from edgekit.runtime.text import Tokenizer
 from edgekit.tools.answer import Outline
 from edgekit.tools.console import Steps, grouped, table
-from edgekit.tools.text import parse_size, visible
+from edgekit.tools.text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
 
 

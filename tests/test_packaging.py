@@ -129,7 +129,7 @@ def source_files() -> Iterator[str]:
 
 
 def test_the_wheel_holds_exactly_the_packages_and_the_library(distributions: Distributions) -> None:
-    expected = {
+    expected = {name for name in source_files() if name.startswith("edgekit/")} | {
         f"edgekit/{name}"
         for name in source_files()
         if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))
@@ -143,7 +143,7 @@ def test_the_wheel_holds_exactly_the_packages_and_the_library(distributions: Dis
 
 def test_the_wheel_is_typed_and_serves_every_python_of_its_platform(distributions: Distributions) -> None:
     names = distributions.wheel_names()
-    assert {f"edgekit/{folder}/py.typed" for folder in FOLDERS} <= names
+    assert {f"edgekit/{folder}/py.typed" for folder in FOLDERS} | {"edgekit/py.typed"} <= names
     python, abi, platform = distributions.wheel.stem.split("-")[2:]
     assert (python, abi) == ("py3", "none") and platform != "any"
 
@@ -176,7 +176,8 @@ def test_the_runtime_installs_without_training_frameworks(installation: Installa
 
 def test_every_subpackage_and_the_library_load(installation: Installation) -> None:
     code = (
-        "import importlib, importlib.metadata, json, pkgutil\n"
+        "import importlib, importlib.metadata, json, pkgutil, edgekit\n"
+        "assert edgekit.__version__ == importlib.metadata.version('edgekit')\n"
         f"folders = {FOLDERS!r}\n"
         "for folder in folders:\n"
         "    package = importlib.import_module('edgekit.' + folder)\n"

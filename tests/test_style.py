@@ -32,10 +32,11 @@ def test_mypy_finds_nothing() -> None:
     # The folders and the links that `make lint` uses, so that both share one cache.
     links = ROOT / "build" / "links" / "edgekit"
     links.mkdir(parents=True, exist_ok=True)
-    for folder in FOLDERS:
-        link = links / folder
+    own = [Path("edgekit", path.name) for path in (ROOT / "edgekit").iterdir() if path.is_file()]
+    for target in (*map(Path, FOLDERS), *own):
+        link = links / target.name
         if not link.is_symlink():
-            link.symlink_to(Path("..", "..", "..", folder))
+            link.symlink_to(Path("..", "..", "..", target))
     tool("mypy", "--explicit-package-bases", "-p", "edgekit", MYPYPATH="build/links")
 
 
@@ -91,7 +92,7 @@ def test_imports_stay_in_their_layer(
 
 
 @pytest.mark.parametrize(
-    "module", ["edgekit.tools.cli", "edgekit.runtime", "edgekit.flashload", "edgekit.export"]
+    "module", ["edgekit", "edgekit.tools.cli", "edgekit.runtime", "edgekit.flashload", "edgekit.export"]
 )
 def test_importing_brings_in_no_framework(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({set(FRAMEWORKS)} & set(sys.modules)))"

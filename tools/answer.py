@@ -27,13 +27,8 @@ class Outline:
     @classmethod
     def of(cls, options: Any) -> Outline:
         """The outline of a family's sampler options."""
-        if hasattr(options, "canvas_length"):
-            return cls(-(-options.max_new_tokens // options.canvas_length), options.max_denoising_steps)
-        if hasattr(options, "block_length"):
-            fixed = options.threshold is None and options.factor is None
-            steps = options.steps // options.blocks if fixed else options.block_length
-            return cls(options.blocks, steps, "block")
-        return cls(1, options.steps)
+        canvases, steps = options.extent()
+        return cls(canvases, steps, "block" if hasattr(options, "block_length") else "canvas")
 
     def where(self, canvas: int, step: int) -> str:
         """`canvas 2/4, step 7/48`; `canvas` counts from 0."""

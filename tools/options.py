@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.sizes import parse_size
 from edgekit.tools.completion import bundles
 from edgekit.tools.failures import DEBUG
-from edgekit.tools.text import parse_size
 
 if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
