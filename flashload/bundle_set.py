@@ -76,7 +76,7 @@ def loads(data: bytes, where: str) -> BundleSet:
     found = table["schema_version"]
     if type(found) is not int or found != SCHEMA_VERSION:
         raise UnsupportedVersion(
-            f"{where}: schema version {quoted(found, 40)}, this edgekit reads {SCHEMA_VERSION}; "
+            f"{where}: schema version {str(found)[:40]}, this edgekit reads {SCHEMA_VERSION}; "
             "update edgekit or export the bundles again"
         )
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 def quoted(value: object, limit: int = 80) -> str:
     """A name or value from a file as messages quote it: in one line, cut to `limit` characters."""
-    text = value if isinstance(value, str) else str(value)
+    text = str(value)
     return repr(text if len(text) <= limit else text[:limit] + "...")
 
 

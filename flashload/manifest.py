@@ -43,6 +43,7 @@ from typing import Any
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import LayoutError, MalformedFile, UnsupportedVersion, quoted
 from edgekit.flashload.files import file_digests, write_atomic
+from edgekit.flashload.format import MAX_HEADER_BYTES
 from edgekit.flashload.strictjson import loads_strict
 
 MANIFEST_NAME = "edgekit.json"
@@ -157,7 +158,7 @@ def loads(data: bytes, where: str) -> Manifest:
     version = table["schema_version"]
     if type(version) is not int or version != SCHEMA_VERSION:
         raise UnsupportedVersion(
-            f"{where}: schema version {quoted(version, 40)}, this edgekit reads {SCHEMA_VERSION}; "
+            f"{where}: schema version {str(version)[:40]}, this edgekit reads {SCHEMA_VERSION}; "
             "update edgekit or export the bundle again"
         )
     for key, kind in _SECTIONS.items():
@@ -193,13 +194,16 @@ def _weights_entry(value: dict[str, Any], where: str) -> WeightsEntry:
     name = value["file"]
     if not is_inside(name):
         raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
-    return WeightsEntry(
+    entry = WeightsEntry(
         name,
         _size(value["size"], name, where),
         _digest(value["sha256"], 64, name, where),
         _size(value["header_size"], name, where),
         _digest(value["header_xxh3"], 16, name, where),
     )
+    if not 8 <= entry.header_size <= min(entry.size, MAX_HEADER_BYTES):
+        raise MalformedFile(f"{where}: {quoted(name)}: bad header_size")
+    return entry
 
 
 def parse_entry(name: Any, value: Any, where: str) -> FileEntry:
@@ -217,7 +221,7 @@ def parse_entry(name: Any, value: Any, where: str) -> FileEntry:
 
 def _size(value: Any, name: str, where: str) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise MalformedFile(f"{where}: {quoted(name)}: bad size {quoted(value, 40)}")
+        raise MalformedFile(f"{where}: {quoted(name)}: bad size {str(value)[:40]}")
     return value
 
 
