@@ -1,4 +1,4 @@
-"""Small file helpers: atomic replacement, directory sync, reading a bounded file, SHA-256 of a file."""
+"""Small file helpers: atomic replacement, directory sync, reading a bounded file, digests of a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+
+import xxhash
 
 from edgekit.flashload.errors import MalformedFile, OpenFailed, ReadFailed, WriteFailed
 
@@ -69,17 +71,22 @@ def read_table(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
         raise OpenFailed(f"{path}: cannot open ({error.strerror}); {advice}") from error
 
 
-def sha256_file(path: Path) -> str:
-    """Lower-case hex SHA-256 of a regular file, read in blocks. Raises OpenFailed or ReadFailed."""
-    digest = hashlib.sha256()
+def file_digests(path: Path) -> tuple[int, str, str]:
+    """Size, SHA-256 and XXH3-64 (lower-case hex) of a regular file, read in blocks.
+
+    Raises OpenFailed or ReadFailed.
+    """
+    size, sha256, xxh3 = 0, hashlib.sha256(), xxhash.xxh3_64()
     opened = False
     try:
         with open(path, "rb") as file:
             opened = True
             while block := file.read(_HASH_BLOCK_BYTES):
-                digest.update(block)
+                size += len(block)
+                sha256.update(block)
+                xxh3.update(block)
     except OSError as error:
         if opened:
             raise ReadFailed(f"{path}: read failed ({error.strerror}); check the disk") from error
         raise OpenFailed(f"{path}: cannot open ({error.strerror}); check the path") from error
-    return digest.hexdigest()
+    return size, sha256.hexdigest(), xxh3.hexdigest()

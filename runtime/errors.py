@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import UnsupportedBundle as UnsupportedBundle
 
 
 class EngineUnavailable(EdgekitError):
@@ -11,10 +12,6 @@ class EngineUnavailable(EdgekitError):
 
 class EngineFailed(EdgekitError):
     """The engine refused a program or its inputs."""
-
-
-class UnsupportedBundle(EdgekitError):
-    """The bundle is whole, but not something that this engine or version runs."""
 
 
 class PromptTooLong(EdgekitError):

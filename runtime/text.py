@@ -43,6 +43,8 @@ MOST_TOKENIZER_BYTES = 128 << 20
 MOST_CONFIG_BYTES = 8 << 20
 MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
+#: Files that have an effect, besides those in TEMPLATE_FOLDER.
+TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE)
 REPLACEMENT = "\ufffd"
 
 
@@ -346,7 +348,7 @@ def _template_stem(name: str) -> str:
 
 def _folder_files(folder: Path) -> dict[str, bytes]:
     """The files of a tokenizer in `folder`: relative name -> contents."""
-    names = [TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE]
+    names = [*TOKENIZER_FILES]
     names += [f"{TEMPLATE_FOLDER}/{path.name}" for path in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
     try:
         return {

@@ -13,7 +13,6 @@
 namespace edgekit {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the safetensors library refuses larger headers
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;  // file offsets are signed 64-bit
 constexpr std::string_view kFormatVersion = "1";
 constexpr std::string_view kPadPrefix = "__pad__.";
@@ -150,13 +149,7 @@ class HeaderParser {
 
   std::uint64_t parse_digest(const std::string &run, const std::string &text) const {
     std::uint64_t value = 0;
-    bool good = text.size() == 16;
-    for (std::size_t i = 0; good && i < text.size(); ++i) {
-      const std::size_t digit = std::string_view("0123456789abcdef").find(text[i]);
-      good = digit != std::string_view::npos;
-      value = value << 4 | (digit & 0xF);
-    }
-    if (!good) malformed("run ", run, ": ", in_quotes(text, 40), " is not an xxh3-64 digest");
+    if (!parse_hex64(text, value)) malformed("run ", run, ": ", in_quotes(text, 40), " is not an xxh3-64 digest");
     return value;
   }
 
@@ -278,6 +271,23 @@ class HeaderParser {
 
 }  // namespace
 
+bool parse_hex64(std::string_view text, std::uint64_t &value) noexcept {
+  value = 0;
+  if (text.size() != 16) return false;
+  for (const char letter : text) {
+    const std::size_t digit = std::string_view("0123456789abcdef").find(letter);
+    if (digit == std::string_view::npos) return false;
+    value = value << 4 | digit;
+  }
+  return true;
+}
+
+std::string hex64(std::uint64_t value) {
+  std::string text(16, '0');
+  for (std::size_t i = 16; i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 0xF];
+  return text;
+}
+
 const Tensor *Run::find(std::string_view tensor) const noexcept {
   for (const Tensor &each : tensors) {
     if (each.name == tensor) return &each;
@@ -305,12 +315,12 @@ std::uint64_t flash_header_length(std::string_view prefix, std::uint64_t file_si
   for (std::size_t i = 0; i < 8; ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(prefix[i])} << (8 * i);
   }
+  if (prefix.size() > 8 && prefix[8] != '{') {
+    fail(EK_MALFORMED_FILE, where, ": the header is not a JSON object; this is not a safetensors file");
+  }
   if (length > kMaxHeaderBytes) {
     fail(EK_MALFORMED_FILE, where, ": its first 8 bytes announce a header of ", length, " bytes, more than ",
          kMaxHeaderBytes, "; this is not a safetensors file");
-  }
-  if (prefix.size() > 8 && prefix[8] != '{') {
-    fail(EK_MALFORMED_FILE, where, ": the header is not a JSON object; this is not a safetensors file");
   }
   if (8 + length > file_size) {
     fail(EK_TRUNCATED_FILE, where, ": the header needs ", 8 + length, " bytes but the file has ", file_size,
