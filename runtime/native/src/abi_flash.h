@@ -9,8 +9,8 @@
 #include "owner_process.h"
 
 struct ek_flash_file {
-  edgekit::OwnerProcess process;
   std::unique_ptr<edgekit::FlashFile> file;
+  edgekit::OwnerProcess process{};
 };
 
 #endif  // EDGEKIT_ABI_FLASH_H
