@@ -606,7 +606,8 @@ def test_the_command_line_exports_for_a_mac_and_runs(small: Path, tmp_path: Path
     answer = edgekit("run", out, "-p", "a", "--max-new-tokens", 4, "--steps", 1, "--engine", "mlx", "--json")
     assert answer["token_ids"]
     result = CliRunner().invoke(main, ["export", str(checkpoint), "--target", "mac", "--format", "onnx"])
-    assert result.exit_code == 2 and "does not run format 'onnx'; did you mean --target host? supported: mlx" in result.stderr
+    assert result.exit_code == 2
+    assert "does not run format 'onnx'; did you mean --target host? supported: mlx" in result.stderr
 
 
 # --- memory and threads -------------------------------------------------------------------------------------
