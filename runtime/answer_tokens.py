@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 
-def until_end(ids: Sequence[int], options: Any) -> list[int]:
+def until_end(ids: Iterable[int], options: Any) -> list[int]:
     """The tokens up to and with the first end token of the sampler `options`, all of them without one.
 
     A canvas is committed whole: what stands behind its end token is padding, and no part of the answer. Where

@@ -7,6 +7,7 @@ import io
 import re
 import signal
 import unicodedata
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
-from edgekit.runtime.sampling import Draft
+from edgekit.runtime.answer_tokens import until_end
+from edgekit.runtime.sampling import Draft, Stats
+from edgekit.runtime.sampling.events import FinishReason
 from edgekit.runtime.text import Tokenizer
-from edgekit.tools.answer import Outline
+from edgekit.tools.answer import Answer, Outline
 from edgekit.tools.console import Steps, grouped, table
 from edgekit.tools.text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
@@ -104,6 +107,27 @@ def test_notes_of_many_tensors_are_one_line() -> None:
     assert grouped(notes) == [
         "the tower is left out: text only", "layers.0.up and 1 more: groups of 16", "other",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [(" \n", "eos", "ended its answer at once"), ("", "length", "with blanks"), ("68", "eos", "")],
+)
+def test_an_empty_answer_is_remarked_upon(text: str, reason: FinishReason, said: str) -> None:
+    remark = Answer([6], text, Stats(finish_reason=reason)).remark()
+    assert said in remark and bool(remark) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "kept"),
+    [
+        ([5, 9, 1, 0, 0], SimpleNamespace(eos_token_ids=(1, 6)), [5, 9, 1]),
+        ([5, 0, 9], SimpleNamespace(eos_token_ids=(1,)), [5, 0, 9]),
+        ([5, 1, 9], SimpleNamespace(eos_token_ids=(1,), stop_at_eos=False), [5, 1, 9]),
+    ],
+)
+def test_an_answer_ends_with_its_end_token(ids: list[int], options: SimpleNamespace, kept: list[int]) -> None:
+    assert until_end(ids, options) == kept
 
 
 # --- the canvas ---------------------------------------------------------------------------------------------

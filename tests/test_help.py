@@ -119,7 +119,13 @@ def answers(line: str, folder: Path) -> None:
     if "edgekit run" not in line:
         assert out.strip()
         return
-    text = json.loads(out)["text"] if "--json" in line else out
+    text = out
+    if "--json" in line:
+        found = json.loads(out)
+        text = found["text"]
+        # The canvas has 128 tokens: those behind the end of the answer are padding, and no part of it.
+        assert 0 not in found["token_ids"] and len(found["token_ids"]) < 20
+        assert found["statistics"]["committed_tokens"] == len(found["token_ids"])
     (right,) = [answer for prompt, answer in RIGHT.items() if prompt in line]
     assert text.strip() == right
 

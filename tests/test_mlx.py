@@ -516,7 +516,7 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
     ("change", "error", "said"),
     [
         (lambda p: p.update(layout="mlx-0"), UnsupportedBundle, "are mlx/mlx-0; the mlx engine runs mlx/mlx"),
-        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "no engine here runs format 'mlxx'"),
+        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "unknown format 'mlxx'; did you mean mlx"),
         (
             lambda p: p["entries"]["final"]["inputs"][1].update(shape=[65]), EngineFailed,
             "program final takes norm.weight as F32 [65], not as float32 [64]; export the bundle again",
@@ -604,7 +604,8 @@ def test_the_command_line_exports_for_a_mac_and_runs(small: Path, tmp_path: Path
     answer = edgekit("run", out, "-p", "a", "--max-new-tokens", 4, "--steps", 1, "--engine", "mlx", "--json")
     assert answer["token_ids"]
     result = CliRunner().invoke(main, ["export", str(checkpoint), "--target", "mac", "--format", "onnx"])
-    assert result.exit_code == 2 and "target mac does not run format 'onnx'; it runs: mlx" in result.stderr
+    assert result.exit_code == 2
+    assert "does not run format 'onnx'; did you mean --target host? supported: mlx" in result.stderr
 
 
 # --- memory and threads -------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_malformed_overrides(text: str) -> None:
 
 
 def test_unknown_presets_and_group_sizes_list_what_there_is() -> None:
-    with pytest.raises(QuantizationError, match="known: bf16, int8, mixed4, int4"):
+    with pytest.raises(QuantizationError, match="supported: bf16, int8, mixed4, int4"):
         Scheme("q4")
     with pytest.raises(QuantizationError, match="group size 48"):
         Scheme("int4", 48)

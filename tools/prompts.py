@@ -36,7 +36,7 @@ def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
 
 
 def _piped() -> str:
-    data = click.get_binary_stream("stdin").read()
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read()
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

@@ -78,7 +78,7 @@ def command(output: Path, memory: Size, model: str) -> None:
             f"{size(quantization['bytes'])} now "
             f"({quantization['bits_per_weight']:.2f} bits each, scales included)"
         )
-        _heading(f"2. Generate with no weight kept in memory, in at most {memory.text} for the whole process")
+        _heading(f"2. Generate with no weight kept in memory, in at most {memory.text} for the process")
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
             with quoting(memory):
