@@ -212,9 +212,7 @@ class Generator:
             if have.memory_bytes is None or (
                 have.positions >= needed.positions and have.canvas >= needed.canvas
             ):
-                if not text.is_in(self._session):
-                    self._session.reset()
-                    text.put_into(self._session)
+                text.put_into(self._session)
                 return self._session
             self._session.close()  # first: a budget has no room for two
             self._session = None
@@ -277,17 +275,16 @@ class _Text:
         return int(pieces[-1][-1]) if pieces else None
 
     def is_in(self, session: Session | NativeSession) -> bool:
+        """Whether its encoded part is what the session has encoded."""
         calls = session.encoded.calls
-        return (
-            len(calls) == len(self.encoded)
-            and all(map(np.array_equal, calls, self.encoded))
-            and np.array_equal(session.uncached, self.uncached)
-        )
+        return len(calls) == len(self.encoded) and all(map(np.array_equal, calls, self.encoded))
 
     def put_into(self, session: Session | NativeSession) -> None:
-        """Encode it in a session that holds nothing."""
-        for ids in self.encoded:
-            session.prefill(ids)
+        """Have the session hold it."""
+        if not self.is_in(session):
+            session.reset()
+            for ids in self.encoded:
+                session.prefill(ids)
         session.uncached = self.uncached
 
 

@@ -152,11 +152,33 @@ def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> N
         first = run_turn(own, PROMPT, steps=2)
         kept = own.prefix_length
         settings: dict[str, Any] = {"steps": 2, "max_new_tokens": 20, "options": {"continue_prefix": True}}
-        second = run_turn(own, [4, *(first.answer or []), 9], **settings)
+        second = run_turn(own, [4, 9], **settings)
         turns.append((first.events, kept, second.events, own.prefix_length))
+        canvas = own.model.canvas_length or 0
+        assert first.answer and len(first.answer) == canvas, "no end token: nothing is left out"
+        # The whole conversation at once, in a session that has forgotten it.
+        alone = run_turn(own, [*PROMPT, *first.answer, 4, 9], **settings | {"options": {}})
+        assert alone.events == second.events
     assert turns[0] == turns[1]
     _, kept, _, longer = turns[0]
-    assert kept == len(PROMPT) and longer > kept + 2
+    assert kept == len(PROMPT) and longer == kept + canvas + 2 + canvas
+
+
+def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], NativeSession]) -> None:
+    own = session("diffusion_gemma")
+    own.reset()
+    first = generate(own, PROMPT, steps=2)
+    info = _Info()
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert first.answer and (info.prefix_length, info.uncached_length) == (len(PROMPT), len(first.answer))
+    own.prefill(np.array([4]))
+    assert own.prefix_length == len(PROMPT) + len(first.answer) + 1
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert info.uncached_length == 0
+    generate(own, PROMPT, steps=2)
+    own.reset()
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert (info.prefix_length, info.uncached_length) == (0, 0)
 
 
 def test_callback_options_and_statistics_may_be_left_out(session: Callable[[str], NativeSession]) -> None:
