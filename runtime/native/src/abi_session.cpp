@@ -155,10 +155,7 @@ ek_status ek_session_idle(ek_session *session) noexcept {
 }
 
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
-  return guarded([&] {
-    if (count > 0 && ids == nullptr) fail(EK_INVALID_ARGUMENT, "no token ids are given");
-    required(session).session.encode(ids, count);
-  });
+  return guarded([&] { required(session).session.encode(ids, count); });
 }
 
 ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,

@@ -8,7 +8,8 @@ void Denoiser::forget() {
 }
 
 void Denoiser::encode(const std::int64_t *ids, std::int64_t count) {
-  if (uncached_.empty()) return prefill(ids, count);
+  const bool wrong = count < 0 || (count > 0 && ids == nullptr);  // prefill says what is
+  if (uncached_.empty() || wrong) return prefill(ids, count);
   std::vector<std::int64_t> all = uncached_;
   if (count > 0) all.insert(all.end(), ids, ids + count);
   try {
