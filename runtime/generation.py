@@ -129,6 +129,30 @@ class Generator:
                 a read that failed.
         """
         settings = settings or Settings()
+        call = self._call(prompt, settings, behind)
+        held = self._session if self._session is not None and call.text.is_in(self._session) else None
+        session = self._open(call.lengths, call.text)
+        started = time.perf_counter()
+        before = session.statistics()
+        try:
+            for event in self.sampler.generate(session, call.ids, call.options, PhiloxNoise(settings.seed)):
+                if isinstance(event, Done):
+                    event.stats.engine.update(_since(before, session.statistics()))
+                    event.stats.engine["seconds"] = time.perf_counter() - started
+                    event.stats.engine["prompt_tokens"] = len(call.ids)
+                    event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
+                yield event
+        finally:
+            session.idle()
+
+    def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
+        """Open the session that `generate` will use for these arguments. Raises as that does."""
+        call = self._call(prompt, settings or Settings(), None)
+        self._open(call.lengths, call.text)
+
+    def _call(
+        self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
+    ) -> _Call:
         options = self.options(settings)
         text = _Text()
         if behind is not None and self.bundle.model.causal_prefix:
@@ -144,20 +168,7 @@ class Generator:
         length = text.length + len(ids)
         lengths = options.lengths(length)
         self._check_positions(length, lengths)
-        reused = self._session if self._session is not None and text.is_in(self._session) else None
-        session = self._open(lengths, text)
-        started = time.perf_counter()
-        before = session.statistics()
-        try:
-            for event in self.sampler.generate(session, ids, options, PhiloxNoise(settings.seed)):
-                if isinstance(event, Done):
-                    event.stats.engine.update(_since(before, session.statistics()))
-                    event.stats.engine["seconds"] = time.perf_counter() - started
-                    event.stats.engine["prompt_tokens"] = len(ids)
-                    event.stats.engine["reused_tokens"] = text.length if session is reused else 0
-                yield event
-        finally:
-            session.idle()
+        return _Call(ids, options, text, lengths)
 
     def _check_positions(self, prompt: int, lengths: Lengths) -> None:
         limit = self.bundle.model.max_positions
@@ -200,9 +211,7 @@ class Generator:
             if have.memory_bytes is None or (
                 have.positions >= needed.positions and have.canvas >= needed.canvas
             ):
-                if not text.is_in(self._session):
-                    self._session.reset()
-                    text.put_into(self._session)
+                text.put_into(self._session)
                 return self._session
             self._session.close()  # first: a budget has no room for two
             self._session = None
@@ -265,18 +274,27 @@ class _Text:
         return int(pieces[-1][-1]) if pieces else None
 
     def is_in(self, session: Session | NativeSession) -> bool:
+        """Whether its encoded part is what the session has encoded."""
         calls = session.encoded.calls
-        return (
-            len(calls) == len(self.encoded)
-            and all(map(np.array_equal, calls, self.encoded))
-            and np.array_equal(session.uncached, self.uncached)
-        )
+        return len(calls) == len(self.encoded) and all(map(np.array_equal, calls, self.encoded))
 
     def put_into(self, session: Session | NativeSession) -> None:
-        """Encode it in a session that holds nothing."""
-        for ids in self.encoded:
-            session.prefill(ids)
+        """Have the session hold it."""
+        if not self.is_in(session):
+            session.reset()
+            for ids in self.encoded:
+                session.prefill(ids)
         session.uncached = self.uncached
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a generation is given: ids, behind a text that the session holds, and lengths that it must fit."""
+
+    ids: list[int]
+    options: Any
+    text: _Text
+    lengths: Lengths
 
 
 #: Counters that grow over a session's life; a generation reports its own part.

@@ -334,6 +334,26 @@ def test_run_refuses_damaged_weights(copy: Path) -> None:
     refused(edgekit("run", copy, "-p", "a"), "weights.safetensors")
 
 
+def test_a_finished_answer_is_not_lost_with_the_weights(
+    native_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.tools import answer as answers
+
+    copy = Path(shutil.copytree(native_bundle, tmp_path / "copy"))
+    real = answers.answer
+
+    def then_gone(*arguments: Any) -> Any:
+        result = real(*arguments)
+        (copy / "weights.safetensors").unlink()
+        return result
+
+    monkeypatch.setattr(answers, "answer", then_gone)
+    result = edgekit("run", copy, "-p", "Hello", "--max-new-tokens", "8", "--json")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["token_ids"] and printed["plan"]["pinned_runs"] > 0
+
+
 # --- inspect ------------------------------------------------------------------------------------------------
 
 

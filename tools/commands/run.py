@@ -118,9 +118,13 @@ def command(
         if taken and not as_json:
             note(taken)
         display = display_for(generator, settings, watch=watch, quiet=as_json)
+        asked = Prompt(prompt, system, chat=not raw)
         with quoting(memory):
-            result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
-        plan = plan_as_dict(generator)
+            if as_json:
+                # First: it reads the weights file, and a finished answer must not depend on that any more.
+                generator.prepare(asked, settings)
+                plan = plan_as_dict(generator)
+            result = answer(generator, asked, settings, display)
     if as_json:
         click.echo(
             json.dumps(
