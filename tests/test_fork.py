@@ -1,4 +1,4 @@
-"""A child of fork gets one line for a session or file that its parent opened, ends cleanly, and harms nobody."""
+"""A child of fork gets one line for what its parent opened, ends cleanly, and harms nobody."""
 
 from __future__ import annotations
 

@@ -46,6 +46,14 @@ def note(line: str) -> None:
     click.echo(visible(line), err=True)
 
 
+def piped_text() -> str:
+    """All of stdin as text. Raises UsageError for bytes that are not UTF-8."""
+    try:
+        return click.get_binary_stream("stdin").read().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
 def command_line(*words: str | os.PathLike[str]) -> str:
     """What to type to run `edgekit` with these arguments."""
     return shlex.join(["edgekit", *(os.fspath(w) for w in words)])

@@ -5,6 +5,7 @@ are unpacked to int8 first.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
@@ -52,7 +53,7 @@ class OnnxEngine(OneLayerEngine):
             raise UnsupportedBundle(
                 f"{folder}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; export the bundle again"
             )
-        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs["entries"]
+        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
@@ -70,28 +71,35 @@ class OnnxEngine(OneLayerEngine):
     def layer(
         self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
     ) -> tuple[Floats, Floats, Floats]:
-        entry = self._entries[program]
+        entry, x = self._entry(program), inputs["x"]
+        kept = (1, inputs["prefix_k"].shape[1], x.shape[1], inputs["prefix_k"].shape[3])
+        results = {"y": x.shape, "k": kept, "v": kept}
         if "before" not in entry:
             out = self._run(program, entry, inputs, weights)
-            return out["y"], out["k"], out["v"]
-        first = self._run(program + ".before", entry["before"], inputs, weights)
-        mixed = mix(
-            first["experts.x"],
-            first["experts.index"],
-            first["experts.weight"],
-            experts,
-            lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
-        )
-        last = self._run(program + ".after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
-        out = {**first, **last}
+        else:
+            first = self._run(program + ".before", self._part(program, "before"), inputs, weights)
+            _check(program + ".before", first, _routing(first, x.shape))
+            mixed = mix(
+                first["experts.x"],
+                first["experts.index"],
+                first["experts.weight"],
+                experts,
+                lambda rows, tensors: self._one(
+                    f"{program}.expert", self._part(program, "expert"), {"x": rows}, tensors, rows.shape
+                ),
+            )
+            after = {**inputs, **first, "experts.y": mixed}
+            out = {**first, **self._run(program + ".after", self._part(program, "after"), after, weights)}
+        _check(program, out, results)
         return out["y"], out["k"], out["v"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
-        return self._run("self_conditioning", self._entries["self_conditioning"], inputs, weights)["y"]
+        name = "self_conditioning"
+        return self._one(name, self._entry(name), inputs, weights, embedded.shape)
 
     def final(self, x: Floats, weights: Arrays) -> Floats:
-        return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
+        return self._one("final", self._entry("final"), {"x": x}, weights, x.shape)
 
     def head_tile(
         self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
@@ -100,7 +108,11 @@ class OnnxEngine(OneLayerEngine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
             inputs["noise"] = noise
-        out = self._run(name, self._entries[name], inputs, _table(table))
+        out = self._run(name, self._entry(name), inputs, _table(table))
+        rows = (x.shape[0],)
+        sampled = {"score": rows, "sample": rows, "sample_z": rows} if noise is not None else {}
+        wanted = {"max": rows, "argmax": rows, "sum_exp": rows, "sum_z_exp": rows, **sampled}
+        _check(name, out, wanted | ({"soft": x.shape} if soft else {}))
         return TilePart(
             out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
@@ -108,7 +120,9 @@ class OnnxEngine(OneLayerEngine):
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
-        return self._run("head_logits", self._entries["head_logits"], inputs, _table(table))["z"]
+        out = self._run("head_logits", self._entry("head_logits"), inputs, _table(table))
+        _check("head_logits", out, {"z": (x.shape[0], out["z"].shape[-1] if "z" in out else 0)})
+        return out["z"]
 
     def scratch_bytes(self) -> int:
         return sum(a.nbytes for a in self._scratch.values())
@@ -126,14 +140,42 @@ class OnnxEngine(OneLayerEngine):
         session = self._session(name, entry)
         feed: dict[str, Any] = {}
         for wanted in self._wanted[name]:
-            value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            try:
+                value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            except (LookupError, ValueError) as error:
+                raise EngineFailed(
+                    f"{self._folder}: program {name} takes {wanted[:80]!r}, which is not among its weights "
+                    "and inputs in that form; export the bundle again"
+                ) from error
             feed[wanted] = self._value(value)
         try:
             outputs = session.run_with_ort_values(None, feed)
         except Exception as error:
-            first = str(error).strip().splitlines()[0]
-            raise EngineFailed(f"onnxruntime failed in program {name}: {first}") from error
+            raise EngineFailed(
+                f"{self._folder}: onnxruntime failed in program {name}: {one_line(error)}"
+            ) from error
         return {n: v.numpy() for n, v in zip(entry["outputs"], outputs, strict=True)}
+
+    def _one(
+        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """The only result `y` of a program, of this shape."""
+        out = self._run(name, entry, inputs, weights)
+        _check(name, out, {"y": shape})
+        return out["y"]
+
+    def _entry(self, program: str) -> dict[str, Any]:
+        """What the manifest says of a program. Raises EngineFailed."""
+        entry = self._entries.get(program) if isinstance(self._entries, dict) else None
+        if not isinstance(entry, dict):
+            raise EngineFailed(f"{self._folder}: has no program {program}; export the bundle again")
+        return entry
+
+    def _part(self, program: str, part: str) -> dict[str, Any]:
+        entry = self._entry(program).get(part)
+        if not isinstance(entry, dict):
+            raise EngineFailed(f"{self._folder}: has no program {program}.{part}; export the bundle again")
+        return entry
 
     def _value(self, array: np.ndarray) -> Any:
         """An OrtValue over the array's own memory. uint16 is how bfloat16 is held in numpy."""
@@ -158,19 +200,51 @@ class OnnxEngine(OneLayerEngine):
 
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         if name not in self._sessions:
-            path = self._folder / entry["file"]
+            file, outputs = entry.get("file"), entry.get("outputs")
+            if not isinstance(file, str) or not isinstance(outputs, list):
+                raise EngineFailed(f"{self._folder}: the manifest gives program {name} no file or no outputs")
+            path = self._folder / file
             try:
                 session = self._ort.InferenceSession(
                     str(path), self._options, providers=["CPUExecutionProvider"]
                 )
             except Exception as error:
-                first = str(error).strip().splitlines()[0]
                 raise EngineFailed(
-                    f"{path}: onnxruntime {self._ort.__version__} cannot load it: {first}"
+                    f"{path}: onnxruntime {self._ort.__version__} cannot load it: {one_line(error)}"
                 ) from error
+            found = [o.name for o in session.get_outputs()]
+            if found != outputs:
+                raise EngineFailed(
+                    f"{path}: program {name} has the outputs {_names(found)} and the manifest says "
+                    f"{_names(outputs)}; export the bundle again"
+                )
             self._sessions[name] = session
             self._wanted[name] = frozenset(i.name for i in session.get_inputs())
         return self._sessions[name]
+
+
+def _names(names: list[Any]) -> str:
+    shown = ", ".join(str(name)[:40] for name in names[:6])
+    return f"{shown}, ..." if len(names) > 6 else shown or "none"
+
+
+def _routing(out: Arrays, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what goes to the experts for positions of `shape` [1, T, H]."""
+    index = out.get("experts.index")
+    chosen = (shape[1], index.shape[-1] if index is not None and index.ndim else 0)
+    return {"experts.x": shape[1:], "experts.index": chosen, "experts.weight": chosen}
+
+
+def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise EngineFailed unless `out` has numbers of these shapes: what follows does not look again."""
+    for name, shape in shapes.items():
+        if name not in out:
+            raise EngineFailed(f"program {program} gives no {name}; export the bundle again")
+        if out[name].shape != shape or out[name].dtype.kind not in "fiu":
+            raise EngineFailed(
+                f"program {program} gives {name} as {out[name].dtype}{list(out[name].shape)} where "
+                f"{list(shape)} is expected; export the bundle again"
+            )
 
 
 def _table(table: Arrays) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.tools.console import note, on_terminal
+from edgekit.tools.console import note, on_terminal, piped_text
 from edgekit.tools.options import (
     Assignment,
     Bytes,
@@ -81,7 +81,7 @@ def command(
     if raw and system is not None:
         raise click.UsageError("--raw leaves the chat template out, so there is no place for --system")
     if prompt == "-":
-        prompt = sys.stdin.read().removesuffix("\n")
+        prompt = piped_text().removesuffix("\n")
     if not prompt:
         raise click.UsageError("the prompt is empty")
 
