@@ -55,7 +55,7 @@ FILE = """
 file = FlashFile(sys.argv[1])
 name = next(iter(file.runs))
 from edgekit.flashload.buffers import AlignedBuffer
-buffer = AlignedBuffer(file.run(name).length)
+buffer = AlignedBuffer(file.run(name).length).view
 file.read_into(name, buffer)
 in_child(lambda: file.read_into(name, buffer), end=file.close)
 file.read_into(name, buffer)
