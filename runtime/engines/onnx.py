@@ -4,10 +4,13 @@ are unpacked to int8 first.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -23,6 +26,22 @@ from edgekit.runtime.unpack import unpack_int4
 LAYOUT = "onnx-1"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
+
+
+_engines: WeakSet[OnnxEngine] = WeakSet()
+
+
+def _keep_in_child() -> None:
+    """An ONNX Runtime session that ends joins its threads. A child of fork has none of them and would wait
+    for ever or crash when its interpreter ends, so there the sessions never end.
+    """
+    for engine in _engines:
+        for session in engine._sessions.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_in_child)
 
 
 class OnnxEngine(OneLayerEngine):
@@ -63,6 +82,7 @@ class OnnxEngine(OneLayerEngine):
         self._sessions: dict[str, Any] = {}
         self._wanted: dict[str, frozenset[str]] = {}
         self._scratch: dict[str, np.ndarray] = {}
+        _engines.add(self)
         self._unpack_seconds = 0.0
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
         if any(role["bits"] < 16 for role in manifest.quantization.get("roles", ())):
