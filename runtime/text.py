@@ -114,7 +114,10 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Id of the token spelled exactly `token`, None if there is none."""
-        return self._backend.token_to_id(token)
+        try:
+            return self._backend.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate from a JSON escape is in no vocabulary
+            return None
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos.

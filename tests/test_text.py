@@ -176,6 +176,11 @@ def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
             call()
 
 
+def test_a_special_token_that_is_no_text_has_no_id(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path, bos_token="\ud800"))
+    assert tokenizer.bos_id is None and tokenizer.token_id("\udcff") is None
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
 def test_files_that_are_no_files_are_refused(tmp_path: Path, name: str) -> None:
