@@ -70,7 +70,7 @@ def run(code: str, path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-@pytest.mark.parametrize("fixture", ["tiny_bundle", "native_bundle"])
+@pytest.mark.parametrize("fixture", ["float_bundle", "native_bundle"])
 def test_a_session_belongs_to_the_process_that_opened_it(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:

@@ -70,9 +70,9 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.fixture
-def engine(tiny_bundle: Path, tmp_path: Path) -> Callable[[Any], OnnxEngine]:
+def engine(float_bundle: Path, tmp_path: Path) -> Callable[[Any], OnnxEngine]:
     def opened(entries: Any) -> OnnxEngine:
-        manifest = load(tiny_bundle)
+        manifest = load(float_bundle)
         manifest.programs["entries"] = entries
         return OnnxEngine(tmp_path, manifest, 1)
 
