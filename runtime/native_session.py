@@ -137,6 +137,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 class NativeSession:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+    In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
         NativeError: the library is missing or cannot be loaded.
