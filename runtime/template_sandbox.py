@@ -236,7 +236,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        count, level = 0, [template]  # type: list[Any]
+        count = 0
+        level: list[nodes.Node] = [template]
         for _ in range(DEEPEST_SYNTAX):
             level = [child for node in level for child in node.iter_child_nodes()]
             count += len(level)

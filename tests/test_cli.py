@@ -168,9 +168,9 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> 
     assert (started.communicate()[1], started.returncode) == ("", 1)
 
 
-def test_error_lines_have_a_bounded_length_and_keep_their_advice() -> None:
+def test_error_lines_have_a_bounded_length() -> None:
     result = edgekit("run", "x" * 5000, "-p", "a")
-    refused(result, "xxx ... ", "give the path of an exported bundle")
+    refused(result, "xxx ... xxx")
     assert len(result.stderr) < 640
 
 

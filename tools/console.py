@@ -49,7 +49,7 @@ def note(line: str) -> None:
 def piped_text() -> str:
     """All of stdin as text. Raises UsageError for bytes that are not UTF-8."""
     try:
-        return click.get_binary_stream("stdin").read().decode("utf-8-sig").replace("\r\n", "\n")
+        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise click.UsageError(f"stdin is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
