@@ -10,8 +10,8 @@ from edgekit.flashload.errors import InvalidRequest
 class OwnerProcess:
     """Remembers the process that made it.
 
-    A child of fork has a copy of an object's memory and none of its threads, so that it would wait for them for
-    ever. It can neither use the object nor end it.
+    A child of fork has a copy of an object's memory and none of its threads, so that it would wait for them
+    for ever. It can neither use the object nor end it.
     """
 
     def __init__(self) -> None:
@@ -25,6 +25,6 @@ class OwnerProcess:
         """Raises InvalidRequest in another process."""
         if not self.here:
             raise InvalidRequest(
-                f"{what} was opened before fork(), and its threads stayed in the parent process; open one of its "
-                "own in each process"
+                f"{what} was opened before fork(), and its threads stayed in the parent process; open one of "
+                "its own in each process"
             )

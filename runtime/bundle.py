@@ -120,11 +120,11 @@ class Bundle:
 
         Raises TokenizerError, and what `BundleFolder.read` does.
         """
-        from edgekit.runtime.text import TEMPLATE_FOLDER, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+        from edgekit.runtime.text import TOKENIZER_FILE, Tokenizer, most_bytes
 
         folder = "" if TOKENIZER_FILE in self.manifest.files else "tokenizer/"
         names = [name.removeprefix(folder) for name in self.manifest.files if name.startswith(folder)]
-        used = [n for n in names if n in TOKENIZER_FILES or n.startswith(TEMPLATE_FOLDER + "/")]
+        used = [name for name in names if most_bytes(name)]
         where = self.path / folder
         return Tokenizer.from_files({name: self.folder.read(folder + name) for name in used}, str(where))
 

@@ -108,6 +108,7 @@ def _library(path: Path) -> ctypes.CDLL:
 
 class NativeSession:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+    In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
         NativeError: the library is missing or cannot be loaded.

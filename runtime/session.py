@@ -58,6 +58,7 @@ class SessionOptions:
 
 class Session:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+    In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
         EdgekitError: the bundle is damaged, its engine is not available, or the budget is too small.

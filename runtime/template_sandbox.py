@@ -68,7 +68,7 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
     (LoopContext, frozenset(("cycle", "changed"))),
     (Cycler, frozenset(("next", "reset"))),
 )
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
 
 
@@ -236,7 +236,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        count, level = 0, [template]  # type: list[Any]
+        count = 0
+        level: list[nodes.Node] = [template]
         for _ in range(DEEPEST_SYNTAX):
             level = [child for node in level for child in node.iter_child_nodes()]
             count += len(level)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 
@@ -44,7 +44,6 @@ MOST_CONFIG_BYTES = 8 << 20
 MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
 #: Files that have an effect, besides those in TEMPLATE_FOLDER.
-TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE)
 REPLACEMENT = "\ufffd"
 
 
@@ -85,14 +84,14 @@ class Tokenizer:
 
         self.where = where
         for name, content in files.items():
-            if (most := _most_bytes(name)) and len(content) > most:
+            if (most := most_bytes(name)) and len(content) > most:
                 raise TokenizerError(f"{where}/{name}: has {len(content)} bytes, more than any such file")
         if TOKENIZER_FILE not in files:
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: does not exist; give a directory with a tokenizer"
             )
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 self._backend = Backend.from_buffer(files[TOKENIZER_FILE])
         except Exception as error:  # the library raises bare Exception for any malformed file
             raise TokenizerError(
@@ -116,12 +115,24 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Id of the token spelled exactly `token`, None if there is none."""
-        return self._backend.token_to_id(token)
+        try:
+            return self._backend.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate from a JSON escape is in no vocabulary
+            return None
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos."""
+        """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos.
+
+        Raises InvalidRequest for text that no UTF-8 spells, TokenizerError.
+        """
         try:
-            with _panics_as_errors():
+            text.encode()
+        except UnicodeEncodeError as error:  # the operating system's way to pass on bytes that are not UTF-8
+            raise InvalidRequest(
+                f"the text is not UTF-8 (character {error.start} is a lone surrogate); give it so encoded"
+            ) from error
+        try:
+            with panics_as_errors():
                 return self._backend.encode(text, add_special_tokens=add_special).ids
         except Exception as error:
             raise TokenizerError(
@@ -132,7 +143,7 @@ class Tokenizer:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. skip_special: leave special tokens out."""
         numbers = [int(i) for i in ids]
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 return self._backend.decode(numbers, skip_special_tokens=skip_special)
         except Exception as error:
             raise TokenizerError(
@@ -319,7 +330,7 @@ class TextStream:
 
 
 @contextmanager
-def _panics_as_errors() -> Iterator[None]:
+def panics_as_errors() -> Iterator[None]:
     """A panic of the tokenizers library as a RuntimeError: pyo3 makes it a BaseException, like Ctrl-C."""
     try:
         yield
@@ -329,7 +340,7 @@ def _panics_as_errors() -> Iterator[None]:
         raise RuntimeError(f"the tokenizers library stopped: {one_line(error)}") from error
 
 
-def _most_bytes(name: str) -> int:
+def most_bytes(name: str) -> int:
     """Largest size of the tokenizer file `name`, 0 if a file of that name has no effect."""
     if name == TOKENIZER_FILE:
         return MOST_TOKENIZER_BYTES
@@ -346,15 +357,20 @@ def _template_stem(name: str) -> str:
     return file.removesuffix(".jinja")
 
 
+def template_files(folder: Path) -> list[str]:
+    """Names, relative to `folder`, of its templates beyond the default one, in order."""
+    names = (f"{TEMPLATE_FOLDER}/{path.name}" for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    return sorted(name for name in names if _template_stem(name))
+
+
 def _folder_files(folder: Path) -> dict[str, bytes]:
     """The files of a tokenizer in `folder`: relative name -> contents."""
-    names = [*TOKENIZER_FILES]
-    names += [f"{TEMPLATE_FOLDER}/{path.name}" for path in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
+    names = [TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE, *template_files(folder)]
     try:
         return {
-            name: read_table(folder / name, _most_bytes(name), "such file", "download it again")
+            name: read_table(folder / name, most_bytes(name), "such file", "download it again")
             for name in names
-            if _most_bytes(name) and os.path.lexists(folder / name)
+            if os.path.lexists(folder / name)
         }
     except BundleError as error:
         raise TokenizerError(str(error)) from error

@@ -85,6 +85,16 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def float_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, without integer products: ONNX Runtime runs it on every processor. Read only."""
+    from bundles import make_bundle
+
+    from edgekit.export.quantize import Scheme
+
+    return make_bundle(tmp_path_factory.mktemp("float"), "llada", Scheme("bf16"), n_layers=1)
+
+
+@pytest.fixture(scope="session")
 def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for the native engine."""
     from bundles import make_bundle

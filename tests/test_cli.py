@@ -167,6 +167,20 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> 
     assert (started.communicate()[1], started.returncode) == ("", 1)
 
 
+def test_error_lines_have_a_bounded_length() -> None:
+    result = edgekit("run", "x" * 5000, "-p", "a")
+    refused(result, "xxx ... xxx")
+    assert len(result.stderr) < 640
+
+
+def test_stdin_that_is_not_utf8_is_refused() -> None:
+    refused(
+        CliRunner().invoke(main, ["run", "x", "-p", "-"], input=b"caf\xe9"),
+        "stdin is not UTF-8 text",
+        "byte 3",
+    )
+
+
 # --- run ----------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""A child of fork gets one line for a session or file that its parent opened, ends cleanly, and harms nobody."""
+"""A child of fork gets one line for what its parent opened, ends cleanly, and harms nobody."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FILE = """
 file = FlashFile(sys.argv[1])
 name = next(iter(file.runs))
 from edgekit.flashload.buffers import AlignedBuffer
-buffer = AlignedBuffer(file.run(name).length)
+buffer = AlignedBuffer(file.run(name).length).view
 file.read_into(name, buffer)
 in_child(lambda: file.read_into(name, buffer), end=file.close)
 file.read_into(name, buffer)
@@ -70,7 +70,7 @@ def run(code: str, path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-@pytest.mark.parametrize("fixture", ["tiny_bundle", "native_bundle"])
+@pytest.mark.parametrize("fixture", ["float_bundle", "native_bundle"])
 def test_a_session_belongs_to_the_process_that_opened_it(
     fixture: str, request: pytest.FixtureRequest
 ) -> None:

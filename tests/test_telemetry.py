@@ -38,11 +38,11 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def test_running_an_onnx_bundle_writes_nothing_at_home_and_opens_no_socket(
-    tiny_bundle: Path, tmp_path: Path
+    float_bundle: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     done = subprocess.run(
-        [sys.executable, "-c", RUN, tiny_bundle], env=environment(home), capture_output=True, text=True
+        [sys.executable, "-c", RUN, float_bundle], env=environment(home), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert '"token_ids"' in done.stdout
@@ -50,11 +50,11 @@ def test_running_an_onnx_bundle_writes_nothing_at_home_and_opens_no_socket(
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to see what native threads do")
-def test_no_thread_of_a_run_asks_the_system_for_a_socket(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_no_thread_of_a_run_asks_the_system_for_a_socket(float_bundle: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     strace = ["strace", "-f", "-qq", "-e", "trace=socket,connect,sendto", "-o", trace]
     done = subprocess.run(
-        [*strace, sys.executable, "-c", RUN, tiny_bundle],
+        [*strace, sys.executable, "-c", RUN, float_bundle],
         env=environment(tmp_path / "home"), capture_output=True, text=True,
     )  # fmt: skip
     if "Operation not permitted" in done.stderr or "ptrace" in done.stderr:

@@ -17,7 +17,7 @@ SHARED = (
 )
 HOSTILE = {
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "filtered loops": "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+    "filtered loops": "{% for i in range(99999) %}{% for j in range(99999) if 0 %}{% endfor %}{% endfor %}",
     "written": "{% for i in range(99999) %}{% for j in range(99999) %}some text{% endfor %}{% endfor %}",
     "times": "{{ 'a' * 10000000000 }}",
     "times before": "{{ 10000000000 * [1] }}",

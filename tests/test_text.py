@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
 
 TEXTS = [
@@ -130,6 +132,79 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
     for template in (3, [{"name": "default"}], ["text"]):
         with pytest.raises(TokenizerError, match="neither text nor a list"):
             Tokenizer(saved(tmp_path, chat_template=template))
+
+
+PANICS = {
+    "an empty replacement": {"normalizer": {"type": "Prepend", "prepend": ""}},
+    "a pattern that matches nothing": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(?=)"}, "content": "x"}
+    },
+    "a damaged character map": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}},
+    "a chunk of nothing": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "a special token that is not there": {
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": [],
+            "special_tokens": {},
+        }
+    },
+    "a text shorter than what is stripped": {
+        "decoder": {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_panic_of_the_library_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
+    """Its own class would pass every `except Exception` and end the process with a traceback."""
+    path = saved(tmp_path)
+    table = json.loads((path / "tokenizer.json").read_text())
+    files = {"tokenizer.json": json.dumps(table | PANICS[name]).encode()}
+    with pytest.raises(TokenizerError, match="^the bundle") as error:
+        tokenizer = Tokenizer.from_files(files, "the bundle")
+        for text in ("Hello wörld 123", "a", "a" * 9):
+            tokenizer.decode(tokenizer.encode(text))
+    assert "\n" not in str(error.value)
+
+
+def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path))
+    for call in (
+        lambda: tokenizer.encode("a\udcff"),
+        lambda: tokenizer.chat([{"role": "user", "content": "\udcff"}]),
+    ):
+        with pytest.raises(InvalidRequest, match="not UTF-8"):
+            call()
+
+
+def test_a_special_token_that_is_no_text_has_no_id(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path, bos_token="\ud800"))
+    assert tokenizer.bos_id is None and tokenizer.token_id("\udcff") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_files_that_are_no_files_are_refused(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path)
+    for make in (
+        os.mkfifo,
+        lambda p: os.symlink("/dev/zero", p),
+        os.mkdir,
+        lambda p: os.symlink("nowhere", p),
+    ):
+        (path / name).unlink(missing_ok=True)
+        make(path / name)
+        with pytest.raises(TokenizerError, match=f"{name}: (is not a regular file|cannot open)"):
+            Tokenizer(path)
+        if (path / name).is_dir():
+            (path / name).rmdir()
+
+
+def test_a_file_larger_than_any_of_its_kind_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    with open(path / "tokenizer.json", "wb") as file:
+        file.truncate(1 << 40)  # no bytes on the disk
+    with pytest.raises(TokenizerError, match="tokenizer.json: has 1099511627776 bytes"):
+        Tokenizer(path)
 
 
 # --- chat -------------------------------------------------------------------------------------------------

@@ -9,13 +9,16 @@ import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
-from edgekit.tools.text import visible
+from edgekit.tools.text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
 #: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells
 #: count it.
 DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
+
+#: Characters of the line: messages quote what files hold.
+_LONGEST_LINE = 600
 
 #: Packages outside the core installation, and the extra that brings them.
 _EXTRAS = {
@@ -31,7 +34,7 @@ class Failure(click.ClickException):
     label = "error: "
 
     def show(self, file: IO[Any] | None = None) -> None:
-        line = visible(" ".join(self.message.splitlines()))
+        line = shortened(visible(" ".join(self.message.splitlines())), _LONGEST_LINE)
         click.echo(f"edgekit: {self.label}{line}", file=file, err=file is None)
 
 

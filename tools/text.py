@@ -20,6 +20,14 @@ def visible(text: str, keep: str = "") -> str:
     return "".join(c if c in keep or c.isprintable() else _picture(c) for c in text)
 
 
+def shortened(line: str, most: int) -> str:
+    """`line`, or if it has more than `most` characters its beginning and its end, where the advice is."""
+    if len(line) <= most:
+        return line
+    end = most // 3
+    return f"{line[: most - end - 5]} ... {line[-end:]}"
+
+
 def _picture(character: str) -> str:
     code = ord(character)
     if code < 0x20:

@@ -7,7 +7,6 @@ config.json, perhaps generation_config.json, and the weights: `model.safetensors
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from edgekit.export.checkpoint.errors import (
     PickleWeights,
     SurplusTensor,
     UnsupportedDtype,
-    WeightsUnreadable,
     WrongShape,
 )
 from edgekit.export.checkpoint.safetensors_file import (
@@ -35,6 +33,12 @@ from edgekit.export.checkpoint.safetensors_file import (
     TensorEntry,
     open_safetensors,
     raw_dtype,
+)
+from edgekit.export.checkpoint.text_files import (
+    MOST_CONFIG_BYTES,
+    MOST_INDEX_BYTES,
+    is_there,
+    read_json_object,
 )
 
 CONFIG = "config.json"
@@ -97,11 +101,12 @@ class Checkpoint:
         if not path.is_dir():
             found = "is a file" if path.is_file() else "does not exist"
             raise NotACheckpoint(f"{path}: {found}; give the directory that holds {CONFIG} and the weights")
-        if not (path / CONFIG).is_file():
+        if not is_there(path / CONFIG):
             raise NotACheckpoint(f"{path}: has no {CONFIG}; give the directory of a Hugging Face checkpoint")
-        config = _json_object(path / CONFIG, InvalidConfig)
-        generation = path / GENERATION_CONFIG
-        generation_config = _json_object(generation, InvalidConfig) if generation.is_file() else {}
+        config = read_json_object(path / CONFIG, MOST_CONFIG_BYTES, InvalidConfig)
+        generation, generation_config = path / GENERATION_CONFIG, {}
+        if is_there(generation):
+            generation_config = read_json_object(generation, MOST_CONFIG_BYTES, InvalidConfig)
         return cls(path, config, generation_config, _weight_files(path))
 
     def __contains__(self, name: str) -> bool:
@@ -280,7 +285,7 @@ def _weight_files(path: Path) -> list[SafetensorsFile]:
 
 def _indexed_files(path: Path) -> list[SafetensorsFile]:
     index_path = path / INDEX
-    weight_map = _json_object(index_path, InvalidIndex).get("weight_map")
+    weight_map = read_json_object(index_path, MOST_INDEX_BYTES, InvalidIndex).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidIndex(f"{index_path}: has no weight_map of tensor to file; download it again")
     by_file: dict[str, list[str]] = {}
@@ -305,18 +310,6 @@ def _indexed_files(path: Path) -> list[SafetensorsFile]:
             raise InvalidIndex(f"{index_path}: places {_listed(gone)} in {file}, which does not hold it")
         files.append(parsed)
     return files
-
-
-def _json_object(path: Path, error_class: type[InvalidConfig] | type[InvalidIndex]) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise WeightsUnreadable(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise error_class(f"{path}: is not valid JSON ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise error_class(f"{path}: holds a {type(value).__name__} where a JSON object is expected")
-    return value
 
 
 def _listed(names: Iterable[str]) -> str:
