@@ -281,19 +281,32 @@ def test_a_c_program_finds_the_wheel_by_cmake(
     assert answers(answer / "build" / "answer", native_bundle, answer)
 
 
-def test_cmake_installs_what_c_programs_need_and_nothing_of_python(tmp_path: Path, answer: Path) -> None:
-    """Configured only: what would be installed, and that what describes it can be moved."""
-    build = tmp_path / "build"
-    run("cmake", "-S", ROOT, "-B", build, cwd=tmp_path, environment=TOOLS)
-    scripts = (build / "flashload" / "native" / "cmake_install.cmake").read_text()
-    every = scripts.partition('"xdevelopmentx" OR NOT CMAKE_INSTALL_COMPONENT')[2]
-    for name in ("edgekit.h", "edgekitConfig.cmake", "edgekitTargets.cmake", "edgekit.pc"):
-        assert name in every
-    assert '"xpythonx" OR NOT CMAKE_INSTALL_COMPONENT' not in scripts
-    for component in ("python", "development"):
-        text = (build / "flashload" / "native" / component / "edgekit.pc").read_text()
-        folders = re.findall(r"^(?:libdir|includedir)=(.*)$", text, re.MULTILINE)
-        assert len(folders) == 2 and all(folder.startswith("${pcfiledir}/") for folder in folders)
+def test_cmake_installs_the_same_below_a_prefix_without_python(tmp_path: Path) -> None:
+    """With the few sources that `ek_version` takes; the prefix is moved before it is used."""
+    build, prefix = tmp_path / "build", tmp_path / "prefix"
+    few = "-DEDGEKIT_ONLY=flashload/native/src/abi"
+    run("cmake", "-S", ROOT, "-B", build, few, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib",
+        cwd=tmp_path, environment=TOOLS)  # fmt: skip
+    run("cmake", "--build", build, "--config", "Release", "--parallel", "2", cwd=tmp_path, environment=TOOLS)
+    run("cmake", "--install", build, "--prefix", prefix, cwd=tmp_path, environment=TOOLS)
+    prefix = prefix.rename(tmp_path / "moved")
+    installed = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
+    libraries = {name for name in installed if name.endswith((*LIBRARIES, ".lib", ".dll.a"))}
+    assert libraries and installed - libraries == {name.removeprefix("edgekit/") for name in DEVELOPMENT}
+    (tmp_path / "answer.c").write_text(
+        '#include <stdio.h>\n#include "edgekit.h"\nint main(void) { return puts(ek_version()) < 0; }\n'
+    )
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE_LISTS)
+    run("cmake", "-S", ".", "-B", "own", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path, environment=TOOLS)
+    run("cmake", "--build", "own", cwd=tmp_path, environment=TOOLS)
+    version = project()["version"]
+    assert run(tmp_path / "own" / "answer", cwd=tmp_path, environment=os.environ).strip() == version
+    if sys.platform == "win32" or not shutil.which("pkg-config"):
+        return
+    environment = {**TOOLS, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "edgekit", cwd=tmp_path, environment=environment).split()
+    run("cc", "answer.c", *flags, "-o", "answer", cwd=tmp_path, environment=environment)
+    assert run(tmp_path / "answer", cwd=tmp_path, environment=os.environ).strip() == version
 
 
 # --- without a C++ compiler ---------------------------------------------------------------------------------
