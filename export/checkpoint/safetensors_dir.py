@@ -51,6 +51,8 @@ FLOAT_DTYPES: dict[str, np.dtype[Any]] = {
 }
 # Scratch memory of one conversion; the read itself goes straight to the result.
 CONVERT_CHUNK_BYTES = 8 << 20
+# Parsed, JSON may take fifty times its size.
+MOST_CONFIG_BYTES = 4 << 20
 _NAMES_SHOWN = 3
 
 
@@ -99,9 +101,11 @@ class Checkpoint:
             raise NotACheckpoint(f"{path}: {found}; give the directory that holds {CONFIG} and the weights")
         if not (path / CONFIG).is_file():
             raise NotACheckpoint(f"{path}: has no {CONFIG}; give the directory of a Hugging Face checkpoint")
-        config = _json_object(path / CONFIG, InvalidConfig)
+        config = _json_object(path / CONFIG, InvalidConfig, MOST_CONFIG_BYTES)
         generation = path / GENERATION_CONFIG
-        generation_config = _json_object(generation, InvalidConfig) if generation.is_file() else {}
+        generation_config = {}
+        if generation.is_file():
+            generation_config = _json_object(generation, InvalidConfig, MOST_CONFIG_BYTES)
         return cls(path, config, generation_config, _weight_files(path))
 
     def __contains__(self, name: str) -> bool:
@@ -307,12 +311,17 @@ def _indexed_files(path: Path) -> list[SafetensorsFile]:
     return files
 
 
-def _json_object(path: Path, error_class: type[InvalidConfig] | type[InvalidIndex]) -> dict[str, Any]:
+def _json_object(
+    path: Path, error_class: type[InvalidConfig] | type[InvalidIndex], most_bytes: int | None = None
+) -> dict[str, Any]:
     try:
+        if most_bytes is not None and path.stat().st_size > most_bytes:
+            raise error_class(f"{path}: has more than {most_bytes >> 20} MiB; that is no configuration")
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise WeightsUnreadable(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    # ValueError: not UTF-8, not JSON, or a number of thousands of digits.
+    except (ValueError, RecursionError) as error:
         raise error_class(f"{path}: is not valid JSON ({error}); download it again") from error
     if not isinstance(value, dict):
         raise error_class(f"{path}: holds a {type(value).__name__} where a JSON object is expected")
