@@ -55,7 +55,6 @@ from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
-
 #: The embedding of the family whose scale is rounded to the embedding's type.
 _EMBEDDING = "model.decoder.embed_tokens.weight"
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}

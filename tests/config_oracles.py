@@ -1,9 +1,8 @@
 """Models that transformers builds from a family's config.json, and edgekit's from the same file and weights.
 
-`Family.oracle` is transformers' own reading of a config: DiffusionGemma's class reads the file itself, Qwen2's
-reads Dream's keys, which have its names and defaults. LLaDA and LLaDA-MoE have no class there: their keys are
-renamed to those of Llama and Qwen3-MoE, with the defaults of their own published classes. It raises whatever
-the classes raise, and `Refused` for what those that stand in cannot say.
+DiffusionGemma's class reads the file itself, Qwen2's reads Dream's keys, which have its names and defaults.
+LLaDA and LLaDA-MoE have no class there: their keys are renamed to those of Llama and Qwen3-MoE, with the
+defaults of their own published classes.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def diffusion_gemma(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str 
     """The model that transformers makes of config.json in `folder`, and the stored names of its tensors."""
     config = tf.DiffusionGemmaConfig.from_pretrained(folder)
     model = tf.DiffusionGemmaForBlockDiffusion._from_config(
-        config, attn_implementation="eager", dtype=torch.float32
+        config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
     )
 
     def stored(name: str) -> str | None:
@@ -65,7 +64,7 @@ def diffusion_gemma(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str 
 
 
 def _causal(config: Any, cls: Any) -> Any:
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     return cls(config)
 
 
@@ -81,10 +80,11 @@ def dream(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None]]:
     return model, lambda name: None if tied and name == "lm_head.weight" else name
 
 
-#: LLaDAConfig's defaults, of the keys that Llama has under other names.
+#: LLaDAConfig's defaults, of the keys that Llama has under other names; but for embedding_size, whose default
+#: belongs to the vocabulary of GPT-2.
 LLADA = {
-    "d_model": 768, "n_heads": 12, "n_kv_heads": None, "n_layers": 12, "mlp_hidden_size": None, "mlp_ratio": 4,
-    "vocab_size": 50257, "embedding_size": None, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "d_model": 768, "n_heads": 12, "n_kv_heads": None, "n_layers": 12, "mlp_hidden_size": None,
+    "mlp_ratio": 4, "vocab_size": 50257, "embedding_size": None, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
     "max_sequence_length": 1024, "weight_tying": True, "multi_query_attention": None,
 }  # fmt: skip
 #: And those of what Llama has no key for, with the values that make the model a Llama.
@@ -136,7 +136,8 @@ def llada(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None]]:
 LLADA_MOE_FIXED: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "qk_layernorm": (None, (True,)), "hidden_act": ("silu", ("silu",)), "rope_scaling": (None, (None,)),
     "attention_bias": (False, (False, None)), "clip_qkv": (None, (None,)),
-    "shared_expert_intermediate_size": (None, (None, 0)), "moe_router_enable_expert_bias": (None, (None, False)),
+    "shared_expert_intermediate_size": (None, (None, 0)),
+    "moe_router_enable_expert_bias": (None, (None, False)),
     "moe_router_score_function": (None, (None, "softmax")), "routed_scaling_factor": (1, (1, None)),
     "router_num_group": (-2, (None, -2, 1)), "router_topk_group": (-2, (None, -2, 1)),
     "partial_rotary_factor": (1, (1, None)),

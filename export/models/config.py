@@ -242,23 +242,25 @@ def divided(count: int, among: int, what: str, of: str) -> int:
     return count // among
 
 
-def check_heads(num_heads: int, kv_heads: int, head_dim: int, where: str = "") -> None:
+def check_heads(
+    num_heads: int, kv_heads: int, head_dim: int, where: str = "", kv_key: str = "num_key_value_heads"
+) -> None:
     """Refuse attention heads that cannot share KV heads, or whose size has no halves to rotate."""
     if num_heads % kv_heads:
         raise UnsupportedModel(
-            f"{FILE}: {where}{num_heads} attention heads do not divide over {kv_heads} KV heads"
+            f"{FILE}: {where}{num_heads} attention heads and {kv_key} {kv_heads} do not divide"
         )
     if head_dim % 2:
-        raise UnsupportedModel(f"{FILE}: {where}heads of {head_dim} values; rotation needs an even number")
+        raise UnsupportedModel(f"{FILE}: {where}head_dim is {head_dim}; rotation needs an even number")
 
 
-def check_experts(layers: int, experts: int, top_k: int, where: str = "") -> None:
+def check_experts(layers: int, experts: int, top_k: int, key: str, where: str = "") -> None:
     """Refuse more experts for a token than there are, and more in all than a model can have."""
     if top_k > experts:
-        raise UnsupportedModel(f"{FILE}: {where}{top_k} experts per token of {experts} experts: not possible")
+        raise UnsupportedModel(f"{FILE}: {where}{key} is {top_k} of num_experts {experts}: not possible")
     if layers * experts > MOST_EXPERTS_IN_ALL:
         raise UnsupportedModel(
-            f"{FILE}: {where}{layers} layers of {experts} experts; "
+            f"{FILE}: {where}num_hidden_layers {layers} with num_experts {experts}; "
             f"up to {MOST_EXPERTS_IN_ALL} experts in all are supported"
         )
 

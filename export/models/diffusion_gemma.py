@@ -289,7 +289,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     hidden, vocab, dense = text["hidden_size"], text["vocab_size"], text["intermediate_size"]
     num_heads, experts, top_k = text["num_attention_heads"], text["num_experts"], text["top_k_experts"]
     width, eps, window = text["moe_intermediate_size"], text["rms_norm_eps"], text["sliding_window"]
-    c.check_experts(text["num_hidden_layers"], experts, top_k, "text_config: ")
+    c.check_experts(text["num_hidden_layers"], experts, top_k, "top_k_experts", TEXT.prefix)
     types, notes = _layer_types(text)
     for t in dict.fromkeys(types):
         c.check_heads(num_heads, t.kv_heads, t.head_dim, f"text_config: {t.kind}: ")

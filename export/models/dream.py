@@ -21,7 +21,7 @@ SCHEMA = c.Schema(
         "num_hidden_layers": Key(integer(high=c.MOST_LAYERS), 32),
         "num_attention_heads": Key(integer(), 32),
         "num_key_value_heads": Key(integer(), 32, None),  # null: as many as attention heads
-        "head_dim": Key(integer(), None, None),  # hidden_size / num_attention_heads
+        "head_dim": Key(integer(), None),  # hidden_size / num_attention_heads
         "hidden_act": Key(only("silu", "swish"), "silu"),
         "rms_norm_eps": Key(c.RMS_EPS, 1e-6),
         "max_position_embeddings": Key(integer(high=c.MOST_POSITIONS), 32768),
@@ -29,7 +29,7 @@ SCHEMA = c.Schema(
         "rope_theta": Key(c.ROPE_THETA, 10000.0),
         **c.PLAIN_ROPE,
         "partial_rotary_factor": Key(only(1), 1, 1),
-        "use_sliding_window": Key(only(False), False, False),
+        "use_sliding_window": Key(only(False), False),
         "layer_types": Key(
             c.Kind(
                 "only full_attention is supported",

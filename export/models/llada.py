@@ -25,7 +25,7 @@ SCHEMA = c.Schema(
         "multi_query_attention": Key(c.FLAG, None, None),
         "n_layers": Key(integer(high=c.MOST_LAYERS), 12),
         "mlp_hidden_size": Key(integer(), None, None),  # mlp_ratio * d_model
-        "vocab_size": Key(integer(high=c.MOST_TOKENS), 50257),
+        "vocab_size": Key(integer(high=c.MOST_TOKENS), 50257, None),
         "embedding_size": Key(integer(high=c.MOST_TOKENS), None, None),  # vocab_size
         "max_sequence_length": Key(integer(high=c.MOST_POSITIONS), 1024),
         "rms_norm_eps": Key(c.RMS_EPS, 1e-5),
@@ -73,11 +73,13 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     v = SCHEMA.read(config)
     hidden, num_heads, kv_heads = v["d_model"], v["n_heads"], _kv_heads(v)
     vocab = v["vocab_size"] if v["embedding_size"] is None else v["embedding_size"]
+    if vocab is None:
+        raise UnsupportedModel("config.json: vocab_size and embedding_size are null; one is needed")
     intermediate = v["mlp_hidden_size"]
     if intermediate is None:
         intermediate = RATIO.read(config)["mlp_ratio"] * hidden
     head_dim, eps = c.divided(hidden, num_heads, "d_model", "n_heads"), v["rms_norm_eps"]
-    c.check_heads(num_heads, kv_heads, head_dim)
+    c.check_heads(num_heads, kv_heads, head_dim, kv_key="n_kv_heads")
     module = PreNormLayer(num_heads, kv_heads, head_dim, eps)
     tied = v["weight_tying"]
 

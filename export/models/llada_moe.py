@@ -77,7 +77,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     head_dim = v["head_dim"] or c.divided(hidden, num_heads, "hidden_size", "num_attention_heads")
     c.check_heads(num_heads, kv_heads, head_dim)
     experts, top_k, layers = v["num_experts"], v["num_experts_per_tok"], v["num_hidden_layers"]
-    c.check_experts(layers, experts, top_k)
+    c.check_experts(layers, experts, top_k, "num_experts_per_tok")
     if v["moe_layer_freq"] and len(v["moe_layer_freq"]) != layers:
         raise UnsupportedModel(
             f"config.json: moe_layer_freq has {len(v['moe_layer_freq'])} entries for {layers} layers"
