@@ -243,13 +243,15 @@ def divided(count: int, among: int, what: str, of: str) -> int:
 
 
 def check_heads(
-    num_heads: int, kv_heads: int, head_dim: int, where: str = "", kv_key: str = "num_key_value_heads"
+    num_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    where: str = "",
+    keys: tuple[str, str] = ("num_attention_heads", "num_key_value_heads"),
 ) -> None:
     """Refuse attention heads that cannot share KV heads, or whose size has no halves to rotate."""
     if num_heads % kv_heads:
-        raise UnsupportedModel(
-            f"{FILE}: {where}{num_heads} attention heads and {kv_key} {kv_heads} do not divide"
-        )
+        raise UnsupportedModel(f"{FILE}: {where}{keys[0]} {num_heads} and {keys[1]} {kv_heads} do not divide")
     if head_dim % 2:
         raise UnsupportedModel(f"{FILE}: {where}head_dim is {head_dim}; rotation needs an even number")
 

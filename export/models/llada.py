@@ -79,7 +79,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     if intermediate is None:
         intermediate = RATIO.read(config)["mlp_ratio"] * hidden
     head_dim, eps = c.divided(hidden, num_heads, "d_model", "n_heads"), v["rms_norm_eps"]
-    c.check_heads(num_heads, kv_heads, head_dim, kv_key="n_kv_heads")
+    c.check_heads(num_heads, kv_heads, head_dim, keys=("n_heads", "n_kv_heads"))
     module = PreNormLayer(num_heads, kv_heads, head_dim, eps)
     tied = v["weight_tying"]
 
