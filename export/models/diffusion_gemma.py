@@ -43,6 +43,7 @@ ROPES: dict[str, Any] = {
     SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
     FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
 }
+ABSENT = c.Kind("only a config without this key is supported", lambda v: False)
 DTYPE = Key(only("float32", "bfloat16", "float16", "float64"), None, None)
 TOP = c.Schema(
     {
@@ -80,15 +81,17 @@ TEXT = c.Schema(
         "hidden_activation": Key(only(*GELU_TANH), "gelu_pytorch_tanh"),
         "rms_norm_eps": Key(c.RMS_EPS, 1e-6),
         "max_position_embeddings": Key(integer(high=c.MOST_POSITIONS), 131072),
-        "sliding_window": Key(integer(high=c.MOST_POSITIONS), 512),
+        # With a window of one, the cache of transformers keeps the whole prefix: x[-0:] is everything.
+        "sliding_window": Key(integer(2, c.MOST_POSITIONS), 512),
         "layer_types": Key(c.STRINGS, None, None),  # every sixth is full
         "rope_parameters": Key(c.TABLE, ROPES, ROPES),
-        "rope_scaling": Key(only(None), None, None),
+        # Even null replaces rope_parameters in transformers.
+        "rope_scaling": Key(ABSENT, None),
         "partial_rotary_factor": Key(only(1), None, None),
         "final_logit_softcapping": Key(number(1e-3, 1e6), 30.0),
         # Of images alone, which are left out; "all" would let the prompt look ahead.
         "use_bidirectional_attention": Key(only("vision"), None, None),
-        "is_causal": Key(only(True), None, None),
+        "is_causal": Key(ABSENT, None),
         "attention_bias": Key(only(False), False),
         "tie_word_embeddings": Key(c.FLAG, True),  # the top level decides
         "dtype": DTYPE,
