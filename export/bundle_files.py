@@ -110,20 +110,11 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "causal_prefix": architecture.causal_prefix,
         "self_conditioning": architecture.self_conditioning is not None,
         "canvas_length": architecture.canvas_length,
-        "max_positions": max_positions(contents.config),
+        "max_positions": architecture.max_positions,
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         "tables": tables,
         "config": contents.config,
     }
-
-
-def max_positions(config: dict[str, Any]) -> int | None:
-    """The longest sequence that the model was made for, by whichever name its family has for it."""
-    text = config.get("text_config") or config
-    for name in ("max_position_embeddings", "max_sequence_length"):
-        if type(text.get(name)) is int and text[name] > 0:
-            return int(text[name])
-    return None
 
 
 def _layer_section(contents: Contents) -> list[dict[str, Any]]:

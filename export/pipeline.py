@@ -24,7 +24,6 @@ import torch
 from edgekit.export import formats
 from edgekit.export.bundle_files import (
     Contents,
-    max_positions,
     package_bytes,
     write_manifest,
     write_programs,
@@ -46,7 +45,8 @@ from edgekit.export.quantize import (
     joined_report,
     quantize_matrix,
 )
-from edgekit.export.sampler_config import sampler_config
+from edgekit.export.sampler_config import check_generation_config, sampler_config
+from edgekit.export.tied_head import check_tied_head
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
@@ -56,6 +56,10 @@ from edgekit.flashload.writer import FileDigest, FlashWriter
 from edgekit.runtime import quantization_report
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sections import Wrong
+
+#: The embedding of the family whose scale is rounded to the embedding's type.
+_EMBEDDING = "model.decoder.embed_tokens.weight"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
 class Progress(Protocol):
@@ -159,11 +163,13 @@ def plan_export(model: Path, options: ExportOptions) -> ExportPlan:
     module: Any = formats.load(options.format, options.precision, options.packaging, options.activations)
     checkpoint = Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
+    check_generation_config(architecture, checkpoint.generation_config)
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
+    check_tied_head(checkpoint, architecture)
     choices = choose(architecture, options.scheme)
     choices = formats.optional(module, "storable")(architecture, options.scheme, choices)
     if (fitted := formats.optional(module, "fitted")) is not None:
-        module = fitted(architecture, choices, max_positions(checkpoint.config))
+        module = fitted(architecture, choices, architecture.max_positions)
     runs = plan_runs(architecture, choices, module, options.tile_bytes)
     tag = _fingerprint(checkpoint, options, architecture)
     left_out = ""
@@ -305,14 +311,18 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
+    """The type that the checkpoint's own class loads the embedding in: the one that config.json names, else
+    the stored one. What is no type is left to the family to refuse.
+    """
     config = checkpoint.config
-    named = (
-        config.get("dtype")
-        or config.get("torch_dtype")
-        or (config.get("text_config") or {}).get("dtype")
-        or "float32"
-    )
-    return named if named in ("float32", "float16", "bfloat16") else "float32"
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(named := part.get(key), str):
+                return named if named in _DTYPES.values() else "float32"
+    if _EMBEDDING not in checkpoint:
+        return "float32"
+    return _DTYPES.get(checkpoint.dtype(_EMBEDDING), "float32")
 
 
 def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:

@@ -12,8 +12,9 @@ from edgekit.flashload.errors import MalformedFile, OpenFailed
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 
-#: Published configs have some 10 kB, the index of a model of 1000 GB some 10 MB.
-MOST_CONFIG_BYTES = 8 << 20
+#: Published configs have some 10 kB, the index of a model of 1000 GB some 10 MB. Parsed, JSON may take fifty
+#: times its size.
+MOST_CONFIG_BYTES = 4 << 20
 MOST_INDEX_BYTES = 64 << 20
 
 

@@ -127,9 +127,10 @@ class Architecture:
     self_conditioning: torch.nn.Module | None = None
     self_conditioning_weights: tuple[WeightSpec, ...] = ()
     canvas_length: int | None = None
+    max_positions: int | None = None  # the longest sequence that the model was made for
     causal_prefix: bool = False  # committed text is encoded causally and kept as prefix KV
     ignored: tuple[str, ...] = ()  # patterns of stored tensors that are not part of the text model
-    notes: tuple[str, ...] = ()  # what the user is told about parts that are left out
+    notes: tuple[str, ...] = ()  # what the user is told about parts and keys of the config that are left out
     defaults: Mapping[str, object] = field(
         default_factory=dict
     )  # sampler defaults found in the configuration (mask id, eos…)
