@@ -12,7 +12,7 @@ import click
 from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure, print_traceback
 from edgekit.tools.options import debug_option
 
-COMMANDS = ("demo", "export", "run", "inspect", "verify")
+COMMANDS = ("demo", "export", "run", "inspect", "verify", "push")
 
 
 class Commands(click.Group):
