@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.export.checkpoint import kinds
-from edgekit.export.checkpoint.errors import NotACheckpoint
+from edgekit.export.checkpoint.errors import MissingShard, MissingWeights, NotACheckpoint
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, Checkpoint, weight_names
 from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, parse_safetensors
 from edgekit.export.checkpoint.tokenizer_files import TEMPLATE_FOLDER
 from edgekit.runtime.hub import Progress, Silent
-from edgekit.runtime.hub.errors import ModelNotFound, RevisionNotFound
+from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, RevisionNotFound
 from edgekit.runtime.hub.repository import NAME, Repository, existing
 from edgekit.runtime.model_card import CARD, is_legal
 
@@ -42,7 +42,14 @@ class Source:
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint, of whose weights headers alone are read. Raises CheckpointError or HubError."""
-        return Checkpoint.open(self.path, None if self.repository is None else _Remote(self.repository))
+        if self.repository is None:
+            return Checkpoint.open(self.path)
+        try:
+            return Checkpoint.open(self.path, _Remote(self.repository))
+        except (MissingWeights, MissingShard) as error:
+            if self.repository.online:
+                raise
+            raise _incomplete(self.repository, str(error)) from error
 
     def lacking(self) -> dict[str, int]:
         """Files of weights that have to be downloaded, with their sizes in bytes."""
@@ -112,12 +119,21 @@ def _in_repository(name: str, revision: str | None, progress: Progress) -> Sourc
     repository = Repository.open(name, revision)
     files = repository.files
     kinds.refuse_other_kinds(name, files, lambda: kinds.config_in(repository.get(CONFIG)))
+    if CONFIG not in files and not repository.online:
+        raise _incomplete(repository, f"no {CONFIG}")
     if CONFIG not in files:
         raise NotACheckpoint(f"{name}: has no {CONFIG}, so it is no checkpoint in Hugging Face layout")
     wanted = [file for file in files if _is_small(file)]
     progress.stage("fetching config and tokenizer", sum(repository.lacking(wanted).values()))
     repository.fetch(wanted, progress)
     return Source(repository.folder, repository)
+
+
+def _incomplete(repository: Repository, lacking: str) -> HubUnavailable:
+    return HubUnavailable(
+        f"{repository.name}: the hub cannot be reached and the cached copy is incomplete ({lacking}); go "
+        "online, unset HF_HUB_OFFLINE, or give a local directory"
+    )
 
 
 def _is_small(name: str) -> bool:

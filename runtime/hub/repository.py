@@ -82,8 +82,9 @@ class Repository:
         return cls(name, commit, files, folder, online)
 
     def lacking(self, names: Collection[str]) -> dict[str, int]:
-        """Those of the files that the cache does not have, with their sizes in bytes."""
-        return {name: self.files[name].size for name in names if not (self.folder / name).exists()}
+        """Those of the files that the cache does not have, with their sizes in bytes (0: not known)."""
+        absent = [name for name in names if not (self.folder / name).exists()]
+        return {name: self.files[name].size if name in self.files else 0 for name in absent}
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of a file, fewer at its end. Raises HubError."""
