@@ -415,7 +415,7 @@ OFFLINE = errors.LocalEntryNotFoundError(
             HubUnavailable,
             "/cache/snap is incomplete",
         ),
-        (errors.RevisionResolutionError("no commit"), HubUnavailable, "no commit"),
+        (errors.RevisionResolutionError("no commit"), HubUnavailable, r"\(HF_HUB_OFFLINE is set\)"),
         (REFUSED, HubUnavailable, "Connection refused"),
         (httpx2.ReadTimeout(""), HubUnavailable, "ReadTimeout"),
         (http_error(errors.HfHubHTTPError, 503), DownloadFailed, "503 Client Error"),

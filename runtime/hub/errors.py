@@ -95,7 +95,7 @@ def translated(repo: str, revision: str | None = None, *, uploading: bool = Fals
         cached = "" if uploading else " and there is no cached copy"
         instead = "" if uploading else ", or give a local directory"
         raise HubUnavailable(
-            f"{at}: the hub cannot be reached ({_first_line(error)}){cached}; go online, "
+            f"{at}: the hub cannot be reached ({_why_unreachable(error)}){cached}; go online, "
             f"unset HF_HUB_OFFLINE{instead}"
         ) from error
     except errors.LocalTokenNotFoundError as error:
@@ -112,6 +112,17 @@ def translated(repo: str, revision: str | None = None, *, uploading: bool = Fals
             f"{at}: the {'upload' if uploading else 'download'} failed ({_first_line(error)}); "
             "run this again, it goes on where it stopped"
         ) from error
+
+
+def _why_unreachable(error: Exception) -> str:
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.RevisionResolutionError):
+        if isinstance(error.__cause__, Exception):
+            return _first_line(error.__cause__)
+        if constants.HF_HUB_OFFLINE:
+            return "HF_HUB_OFFLINE is set"
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
