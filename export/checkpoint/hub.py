@@ -118,7 +118,8 @@ def resolve(model: str, revision: str | None = None) -> Path:
 def _in_repository(name: str, revision: str | None, progress: Progress) -> Source:
     repository = Repository.open(name, revision)
     files = repository.files
-    kinds.refuse_other_kinds(name, files, lambda: kinds.config_in(repository.get(CONFIG)))
+    as_bundle = HUB_PREFIX + name + (f"@{revision}" if revision else "")
+    kinds.refuse_other_kinds(name, files, lambda: kinds.config_in(repository.get(CONFIG)), as_bundle)
     if CONFIG not in files and not repository.online:
         raise _incomplete(repository, f"no {CONFIG}")
     if CONFIG not in files:

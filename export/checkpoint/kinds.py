@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -38,14 +39,17 @@ _ARCHITECTURES = (
 _ENCODERS = re.compile(r"(modern|distil|ro|al|de)?bert(a.*)?$|electra|xlm-roberta", re.IGNORECASE)
 
 
-def refuse_other_kinds(where: str, names: Collection[str], config: Callable[[], Any]) -> None:
+def refuse_other_kinds(
+    where: str, names: Collection[str], config: Callable[[], Any], run_as: str | None = None
+) -> None:
     """Refuse what `export` cannot take. `names` are the paths of the files, with forward slashes; `config`
-    gives the parsed config.json, and is called only if that is there.
+    gives the parsed config.json, and is called only if that is there. `run_as` is what `edgekit run` calls
+    it, where that is not `where`.
 
     Raises:
         NotForExport: what it is, and what to do.
     """
-    said = _by_files(where, set(names))
+    said = _by_files(run_as or where, set(names))
     if not said and CONFIG in names:
         said = _by_config(config())
     if said:
@@ -88,12 +92,12 @@ _GGUF = (
 )
 
 
-def _by_files(where: str, names: set[str]) -> str:
+def _by_files(run_as: str, names: set[str]) -> str:
     tops = {name.partition("/")[0] for name in names}
     ends = {name.rpartition(".")[2] for name in names if "/" not in name}
     weights = {n for n in names if "/" not in n and n.endswith((".safetensors", INDEX))}
     if MANIFEST_NAME in names or SET_NAME in names:
-        return f"is an edgekit bundle already; run it: edgekit run {where} -p Hello"
+        return f"is an edgekit bundle already; run it: edgekit run {shlex.quote(run_as)} -p Hello"
     if "model_index.json" in names:
         return f"is a diffusers pipeline, which makes images, video or sound; {_GIVE}"
     if "adapter_config.json" in names and not weights & {SINGLE_FILE, INDEX}:
