@@ -224,6 +224,16 @@ def test_nothing_is_refused_after_the_download(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("case", BROKEN)
+def test_local_folders_go_through_the_same_order(random_checkpoint: Path, tmp_path: Path, case: str) -> None:
+    changes, says = BROKEN[case]
+    for name, data in changes.items():
+        (random_checkpoint / name).unlink() if data is None else (random_checkpoint / name).write_bytes(data)
+    result = _export(str(random_checkpoint), "-o", str(tmp_path / "out"))
+    assert result.exit_code == 2 and says in result.stderr, result.output
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -358,6 +368,25 @@ def test_offline_what_was_downloaded_suffices(
     with pytest.raises(HubUnavailable, match="cached copy is incomplete"):
         locate("owner/begun").checkpoint()
     assert len(hub.log) == asked
+
+
+def test_where_nothing_answers_the_cache_does(
+    hub: FakeHub, random_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    hub.add("owner/whole", checkpoint_files(random_checkpoint))
+    whole, noted = resolve("owner/whole"), StopsAt(0)
+    for name in ("ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE"):
+        nobody = getattr(constants, name).replace(hub.url, "http://127.0.0.1:9")
+        monkeypatch.setattr(constants, name, nobody)
+    assert locate("owner/whole", progress=noted).path == whole
+    assert noted.notes == [
+        "note: the hub cannot be reached ([Errno 111] Connection refused); taking what the cache has"
+    ]
+    with pytest.raises(HubUnavailable, match="no cached copy"):
+        locate("owner/other")
+    assert capfd.readouterr().err == ""
 
 
 def test_provenance_and_licence_travel_with_the_bundle(

@@ -247,6 +247,32 @@ def test_an_interrupted_download_goes_on(
     assert rest.range is not None and 0 < rest.sent < 50_000
 
 
+def test_progress_of_files_that_come_by_xet() -> None:
+    """What has been received and what has been written of it count once."""
+    from types import SimpleNamespace
+
+    from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
+
+    class Counts(Silent):
+        done = 0
+
+        def advance(self, done: int, what: str) -> None:
+            self.done += done
+
+    counts, rates = (
+        Counts(),
+        {"total_bytes_completion_rate": 1.0, "total_transfer_bytes_completion_rate": 1.0},
+    )
+    bar = repository._bar(counts, "file")
+    with XetDownloadProgressReporter(
+        reconstruction_desc="", total=100, log_level=0, name="x", tqdm_class=bar
+    ) as reporter:
+        for written, received in ((0, 40), (60, 80), (100, 80)):
+            facts = {"total_bytes_completed": written, "total_transfer_bytes_completed": received}
+            reporter.update_progress(SimpleNamespace(**facts, **rates, total_bytes=100))
+    assert counts.done == 100
+
+
 # --- sets ---------------------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,8 @@ def resolve(model: str, revision: str | None = None) -> Path:
 
 def _in_repository(name: str, revision: str | None, progress: Progress) -> Source:
     repository = Repository.open(name, revision)
+    if repository.remark:
+        progress.note(f"note: {repository.remark}")
     files = repository.files
     as_bundle = HUB_PREFIX + name + (f"@{revision}" if revision else "")
     kinds.refuse_other_kinds(name, files, lambda: kinds.config_in(repository.get(CONFIG)), as_bundle)

@@ -45,6 +45,8 @@ def local_folder(
     if not NAME.fullmatch(name):
         raise ModelNotFound(f"{bundle}: is not {PREFIX}owner/name of a Hugging Face repository")
     repository = Repository.open(name, revision or None)
+    if repository.remark:
+        progress.note(f"note: {repository.remark}")
     member = _member(repository, engine)
     manifest_path = repository.get(f"{member}{MANIFEST_NAME}")
     manifest = manifests.load(manifest_path.parent)

@@ -120,8 +120,7 @@ def _why_unreachable(error: Exception) -> str:
     if isinstance(error, errors.RevisionResolutionError):
         if isinstance(error.__cause__, Exception):
             return _first_line(error.__cause__)
-        if constants.HF_HUB_OFFLINE:
-            return "HF_HUB_OFFLINE is set"
+        return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "nothing answers"
     return _first_line(error)
 
 

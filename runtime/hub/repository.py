@@ -18,6 +18,7 @@ from typing import Any
 
 from edgekit.flashload.files import sha256_file
 from edgekit.flashload.sizes import size
+from edgekit.runtime.errors import one_line
 from edgekit.runtime.hub import Progress, Silent
 from edgekit.runtime.hub.errors import DownloadFailed, HubUnavailable, translated
 
@@ -45,6 +46,7 @@ class Repository:
     files: Mapping[str, RemoteFile]  # by path
     folder: Path  # of the cache, where the commit's files are or will be
     online: bool
+    remark: str = ""  # what to tell the user, if the cache stands for a hub that does not answer
 
     @classmethod
     def open(cls, name: str, revision: str | None = None) -> Repository:
@@ -60,26 +62,37 @@ class Repository:
             from huggingface_hub.file_download import repo_folder_name
 
             api = huggingface_hub.HfApi(library_name="edgekit")
-            commit = api.resolve_revision(
-                name, revision=revision, local_files_only=constants.HF_HUB_OFFLINE
-            ).resolved
-            cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
-            folder = cache / repo_folder_name(repo_id=name, repo_type="model") / "snapshots" / commit
-            online = True
+            online, remark = not constants.HF_HUB_OFFLINE, ""
             try:
+                if online:
+                    api.repo_info(name, revision=revision)
+            except (httpx2.TransportError, huggingface_hub.errors.HfHubHTTPError) as error:
+                status = getattr(getattr(error, "response", None), "status_code", 500)
+                if status < 500:  # it answered
+                    raise
+                online, remark = (
+                    False,
+                    f"the hub cannot be reached ({one_line(error)}); taking what the cache has",
+                )
+            resolved = api.resolve_revision(name, revision=revision, local_files_only=not online)
+            commit, cache = resolved.resolved, Path(constants.HF_HUB_CACHE).expanduser().resolve()
+            folder = cache / repo_folder_name(repo_id=name, repo_type="model") / "snapshots" / commit
+            if online:
                 tree = api.list_repo_tree(name, recursive=True, revision=commit)
                 files = {
                     entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None)
                     for entry in tree
                     if isinstance(entry, huggingface_hub.RepoFile)
                 }
-            except (httpx2.TransportError, huggingface_hub.errors.OfflineModeIsEnabled):
-                online = False
+            else:
                 found = [p for p in folder.rglob("*") if p.is_file()]
                 if not found:
-                    raise
+                    raise HubUnavailable(
+                        f"{name}@{commit}: the hub cannot be reached and there is no cached copy; go online, "
+                        "unset HF_HUB_OFFLINE, or give a local directory"
+                    )
                 files = {p.relative_to(folder).as_posix(): RemoteFile(p.stat().st_size, None) for p in found}
-        return cls(name, commit, files, folder, online)
+        return cls(name, commit, files, folder, online, remark)
 
     def lacking(self, names: Collection[str]) -> dict[str, int]:
         """Those of the files that the cache does not have, with their sizes in bytes (0: not known)."""
@@ -242,7 +255,9 @@ def free_bytes(path: Path) -> int:
 
 
 def _bar(progress: Progress, name: str) -> type[Any]:
-    """What the library takes for a progress bar: it tells `progress`."""
+    """What the library takes for a progress bar: it tells `progress` of the bytes that are written. Those
+    that Xet has received are told apart from them, so that they do not count twice.
+    """
 
     class Bar:
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -255,10 +270,9 @@ def _bar(progress: Progress, name: str) -> type[Any]:
         def update(self, count: float | None = 1) -> None:
             progress.advance(int(count or 0), name)
 
+        def update_transfer(self, count: float | None = 1) -> None: ...
         def close(self) -> None: ...
-        def refresh(self) -> None: ...
-        def set_description(self, *_: Any, **__: Any) -> None: ...
-        def set_description_str(self, *_: Any, **__: Any) -> None: ...
         def set_postfix_str(self, *_: Any, **__: Any) -> None: ...
+        def set_transfer_postfix_str(self, *_: Any, **__: Any) -> None: ...
 
     return Bar

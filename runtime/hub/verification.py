@@ -36,7 +36,7 @@ def listed_below(folder: Path) -> dict[str, FileEntry | None]:
         found[f"{member.path}/{MANIFEST_NAME}"] = None
         own = listed(manifests.load(folder / member.path))
         found |= {f"{member.path}/{name}": entry for name, entry in own.items()}
-    return found | several.files
+    return {**found, **several.files}
 
 
 def check(
