@@ -41,7 +41,7 @@ from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
-from edgekit.export.output_folder import check_space, claim, examine, report_journal
+from edgekit.export.output_folder import check_space, claim, examine, find, report_journal
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
@@ -196,6 +196,17 @@ def check_output(
         for plan, folder in zip(plans, [output / m for m in members] or [output], strict=True):
             finished(plan, folder)
     check_space(output, sum(plan.weights_bytes for plan in plans) + download_bytes)
+
+
+def check_leftovers(plan: ExportPlan, output: Path) -> None:
+    """Refuse to go on with what another export has left in a folder, if anything. Opens it as `write` does.
+
+    Raises:
+        ResumeMismatch or MalformedFile: it is another export's, or cannot be read.
+    """
+    if find(output, plan.weights_file) is not None and finished(plan, output) is None:
+        with _Sink(plan, output).store:
+            pass
 
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
@@ -369,8 +380,9 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
     """What the stored bytes depend on besides shapes: the checkpoint's files and the options."""
     stamps = sorted({checkpoint.stamp(n) for n in architecture.stored_shapes()})
     came = origin(checkpoint.path)
-    # A commit says more than a time, and stays when the files are downloaded again.
-    sizes = [[*stamp[:2], stamp[2] if came is None else came[1]] for stamp in stamps]
+    # Nobody changes files of the hub's cache, and when they are downloaded again their times are others.
+    commit = came[1] if came is not None and came[0] is not None else None
+    sizes = [[*stamp[:2], commit or stamp[2]] for stamp in stamps]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations]

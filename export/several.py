@@ -20,6 +20,7 @@ from edgekit.export.pipeline import (
     ExportPlan,
     ExportResult,
     Progress,
+    check_leftovers,
     check_output,
     finished,
     plan_export,
@@ -59,8 +60,14 @@ def plan_together(
 
 
 def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int = 0) -> None:
-    """What `pipeline.check_output` does, for one bundle or several."""
-    check_output(plans, output, _folders(plans) if len(plans) > 1 else (), download_bytes)
+    """What `pipeline.check_output` does, for one bundle or several, and of one that is to go on whether it is
+    this one. To be called before weights are downloaded.
+    """
+    folders = _folders(plans) if len(plans) > 1 else []
+    check_output(plans, output, folders, download_bytes)
+    for plan, folder in zip(plans, [output / name for name in folders] or [output], strict=True):
+        if plan.options.resume:
+            check_leftovers(plan, folder)
 
 
 def _folders(plans: Sequence[ExportPlan]) -> list[str]:

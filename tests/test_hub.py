@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -265,6 +266,31 @@ def test_options_and_folder_are_refused_before_the_download(
     assert not list((tmp_path / "hub-cache").rglob("snapshots/*/*.safetensors"))
 
 
+def test_another_exports_leftovers_are_refused_before_the_download(
+    hub: FakeHub, random_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import pipeline
+
+    hub.add("owner/model", checkpoint_files(random_checkpoint))
+    out, cache = str(tmp_path / "out"), tmp_path / "hub-cache"
+
+    def stopped(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "quantize_matrix", stopped)
+        assert _export("owner/model", "-o", out).exit_code == 130
+    assert cache.is_dir() and not (tmp_path / "out" / "edgekit.json").exists()
+    shutil.rmtree(cache)
+    result = _export("owner/model", "-o", out, "--resume", "--quant", "int8")
+    assert result.exit_code == 2 and "another export" in result.stderr, result.output
+    assert not list(cache.rglob("snapshots/*/*.safetensors"))
+    # The same export goes on, though its weights had to be downloaded again.
+    assert _export("owner/model", "-o", out, "--resume").exit_code == 0
+    result = _export("owner/model", "-o", out, "--resume", "--quant", "int8")
+    assert result.exit_code == 2 and "another export" in result.stderr, result.output
+
+
 @pytest.mark.parametrize("where", ["cache", "output"])
 def test_too_little_space_is_found_before_the_download(
     hub: FakeHub, random_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -368,6 +394,20 @@ def test_offline_what_was_downloaded_suffices(
     with pytest.raises(HubUnavailable, match="cached copy is incomplete"):
         locate("owner/begun").checkpoint()
     assert len(hub.log) == asked
+
+
+def test_the_commit_of_a_folder_of_the_users_choice(hub: FakeHub, tmp_path: Path) -> None:
+    """The oracle is what the library itself writes there."""
+    files = {"config.json": b'{"model_type": "llada"}', "model.safetensors": b"x" * 5000}
+    commit = hub.add("owner/model", files)
+    folder = tmp_path / "mine"
+    huggingface_hub.snapshot_download("owner/model", local_dir=folder, endpoint=hub.url)
+    assert repository.origin(folder) == (None, commit)
+    assert repository.origin(resolve("owner/model")) == ("owner/model", commit)
+    assert repository.origin(tmp_path) is None
+    later = (folder / "model.safetensors").stat().st_mtime + 10
+    os.utime(folder / "model.safetensors", (later, later))
+    assert repository.origin(folder) is None
 
 
 def test_where_nothing_answers_the_cache_does(

@@ -230,18 +230,24 @@ class Repository:
 
 def origin(folder: Path) -> tuple[str | None, str] | None:
     """(owner/name, commit) of a folder that was downloaded from the hub: one of the cache's, or one that was
-    downloaded to a folder of the user's choice, where only the commit is recorded. None for others.
+    downloaded to a folder of the user's choice, where only the commit is recorded, and which may have been
+    changed since. None for others.
     """
     folder = folder.resolve()
     kind, *parts = folder.parent.parent.name.split("--")
     if folder.parent.name == "snapshots" and kind == "models" and parts and _COMMIT.fullmatch(folder.name):
         return "/".join(parts), folder.name
-    try:
-        record = (folder / ".cache" / "huggingface" / "download" / "config.json.metadata").read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    commit = record.partition("\n")[0].strip()
-    return (None, commit) if _COMMIT.fullmatch(commit) else None
+    commits = set()
+    for file in [folder / "config.json", *folder.glob("*.safetensors")]:
+        record = folder / ".cache" / "huggingface" / "download" / f"{file.name}.metadata"
+        try:
+            commit, _, when = record.read_text("utf-8").split("\n")[:3]
+            # As the library tells a file that was changed: by more than a second.
+            unchanged = file.stat().st_mtime - 1 <= float(when)
+        except (OSError, ValueError):
+            return None
+        commits.add(commit if unchanged and _COMMIT.fullmatch(commit) else "")
+    return (None, commits.pop()) if len(commits) == 1 and "" not in commits else None
 
 
 def existing(path: Path) -> Path:
