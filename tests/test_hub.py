@@ -21,6 +21,7 @@ from huggingface_hub import errors
 from edgekit.export.checkpoint import Checkpoint, locate, resolve
 from edgekit.export.checkpoint import hub as hub_module
 from edgekit.export.checkpoint.errors import NotACheckpoint
+from edgekit.export.checkpoint.provenance import legal_files
 from edgekit.flashload import manifest as manifests
 from edgekit.runtime.hub import Silent, repository
 from edgekit.runtime.hub.errors import (
@@ -408,6 +409,18 @@ def test_the_commit_of_a_folder_of_the_users_choice(hub: FakeHub, tmp_path: Path
     later = (folder / "model.safetensors").stat().st_mtime + 10
     os.utime(folder / "model.safetensors", (later, later))
     assert repository.origin(folder) is None
+
+
+def test_links_that_leave_the_folder_do_not_travel(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (tmp_path / "private.key").write_text("secret")
+    (folder / "terms.txt").write_text("terms")
+    (folder / "LICENSE").symlink_to(tmp_path / "private.key")
+    (folder / "NOTICE").symlink_to("terms.txt")
+    (folder / "README.md").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / "USE_POLICY.md")
+    assert set(legal_files(folder)) == {"NOTICE"}
 
 
 def test_where_nothing_answers_the_cache_does(

@@ -21,13 +21,21 @@ _NAMED = re.compile(r"""^(license_name|license_link):[ \t]*["']?([^\s"'][^\r\n"'
 
 
 def legal_files(source: Path) -> dict[str, Path]:
-    """Licence, notices and model card of the checkpoint in folder `source`: name in the bundle -> path."""
+    """Licence, notices and model card of the checkpoint in folder `source`: name in the bundle -> path.
+
+    Links that leave the folder are left out: what they lead to is the user's own, and bundles are published.
+    The hub's cache is made of such links, by the library.
+    """
+    came, inside = origin(source), source.resolve()
+    cached = came is not None and came[0] is not None
     found = {path.name: path for path in sorted(source.iterdir()) if is_legal(path.name)}
     found[SOURCE_CARD] = source / CARD
     return {
         name: path
         for name, path in found.items()
-        if path.is_file() and 0 < path.stat().st_size <= _MOST_BYTES
+        if path.is_file()
+        and 0 < path.stat().st_size <= _MOST_BYTES
+        and (cached or path.resolve().is_relative_to(inside))
     }
 
 
