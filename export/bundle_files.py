@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
+from edgekit.runtime import model_card
 
 WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
 REPORT_FILE = manifests.REPORT_NAME
@@ -54,8 +55,8 @@ def write_manifest(
     files: Sequence[str],
     provenance: dict[str, Any],
 ) -> None:
-    """Write the report, then edgekit.json, with which the folder becomes a bundle. `files` are those that
-    lie there besides programs and report.
+    """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle. `files`
+    are those that lie there besides programs and report; a README among them becomes part of the card.
     """
     report, architecture = contents.report, contents.architecture
     write_atomic(folder / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
@@ -79,7 +80,14 @@ def write_manifest(
         },
         provenance=provenance | {"versions": _versions()},
     )
-    manifests.save(manifest, folder)
+    path = folder / model_card.CARD
+    if model_card.CARD in files:
+        text = model_card.with_front_matter(manifest, path.read_text(encoding="utf-8"))
+    else:
+        text = model_card.card(manifest)
+    write_atomic(path, text.encode())
+    card = {model_card.CARD: manifests.file_entry(path)}
+    manifests.save(replace(manifest, files=manifest.files | card), folder)
 
 
 def _model_section(contents: Contents) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def number(table: Any, key: str, at: str, least: int = 0, most: int = MOST) -> i
 
 def finite(table: Any, key: str, at: str) -> float:
     """`table[key]`, a number that is whole or not, and fits 32 bits as one that is not. Raises Wrong."""
-    found = table.get(key) if isinstance(table, Mapping) else None
+    found: Any = table.get(key) if isinstance(table, Mapping) else None
     if not is_finite(found):
         what = "is missing" if found is None else f"is {quoted(found, 40)}"
         raise Wrong(f"{at}: {key} {what}, expected a finite number")

@@ -239,7 +239,7 @@ class Tokenizer:
         _, found, behind = text.rpartition(mark)
         if not found:
             raise ChatTemplateError(
-                f"{self.path}: the chat template leaves earlier answers out, so that no turn can follow one"
+                f"{self.where}: the chat template leaves earlier answers out, so that no turn can follow one"
             )
         ids = self.encode(behind, add_special=False)
         return ids[1:] if ids and ids[0] == last else ids

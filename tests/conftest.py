@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from fake_hub import FakeHub
 
 ORIGINAL_ENVIRONMENT: Mapping[str, str] = MappingProxyType(dict(os.environ))
 """The environment before any fixture: for subprocesses that need the user's own settings, such as pip's."""
@@ -74,6 +77,31 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(builtins, "__import__", without)
 
     return hide
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub on the loopback address that huggingface_hub talks to, with an empty cache and nobody logged
+    in.
+    """
+    from fake_hub import FakeHub
+    from huggingface_hub import constants
+
+    with FakeHub() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_CACHE": str(tmp_path / "hub-cache"),
+            "HF_HUB_DISABLE_XET": True,  # its protocol is another one, with servers of its own
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+            monkeypatch.setenv(variable, str(tmp_path / "user-cache"))
+        for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.sizes import parse_size
 from edgekit.tools.completion import bundles
-from edgekit.tools.failures import DEBUG
+from edgekit.tools.failures import DEBUG, Interrupted
 
 if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
@@ -99,6 +100,25 @@ def chosen_from(given: str, bundle: Bundle) -> str:
     if bundle.path == Path(given):
         return ""
     return f"{given} has bundles for several formats; taking {bundle.path}"
+
+
+def bundle_folder(bundle: str, engine: str | None = None, *, quiet: bool = False, to_run: bool = True) -> str:
+    """The folder of a bundle: what was given, or where `hf:owner/name` has been downloaded to and verified,
+    with progress on stderr.
+    """
+    from edgekit.runtime.hub.bundles import is_on_hub, local_folder
+
+    if not is_on_hub(bundle):
+        local_folder(bundle)
+        return bundle
+    from edgekit.tools.console import Steps
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
+    try:
+        with Steps("asking the hub", quiet=quiet) as steps:
+            return str(local_folder(bundle, engine, steps, to_run=to_run))
+    except KeyboardInterrupt:
+        raise Interrupted("the same command goes on with the download where it stopped") from None
 
 
 memory_option = click.option(

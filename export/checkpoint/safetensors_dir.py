@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -58,6 +58,28 @@ CONVERT_CHUNK_BYTES = 8 << 20
 _NAMES_SHOWN = 3
 
 
+class WeightFiles(Protocol):
+    """The files of a checkpoint by name; the weights among them need not be on this machine."""
+
+    def names(self) -> Collection[str]: ...
+
+    def open(self, name: str) -> SafetensorsFile:
+        """The checked header of a file of weights."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The files of a folder."""
+
+    path: Path
+
+    def names(self) -> Collection[str]:
+        return [entry.name for entry in self.path.iterdir() if entry.is_file()]
+
+    def open(self, name: str) -> SafetensorsFile:
+        return open_safetensors(self.path / name)
+
+
 @dataclass(frozen=True)
 class Coverage:
     """What `Checkpoint.check` found. Sizes are stored bytes; `ignored` holds what patterns excluded."""
@@ -91,8 +113,9 @@ class Checkpoint:
         self.names = tuple(self._where)
 
     @classmethod
-    def open(cls, path: str | Path) -> Checkpoint:
-        """Open the checkpoint in directory `path`.
+    def open(cls, path: str | Path, files: WeightFiles | None = None) -> Checkpoint:
+        """Open the checkpoint in directory `path`. With `files` its weights are looked for there: one whose
+        weights are still to be downloaded can be checked, but not read.
 
         Raises NotACheckpoint, InvalidConfig, MissingWeights (PickleWeights), InvalidIndex, MissingShard,
         MalformedWeights (LfsPointer), TruncatedWeights, DuplicateTensor or WeightsUnreadable.
@@ -107,7 +130,7 @@ class Checkpoint:
         generation, generation_config = path / GENERATION_CONFIG, {}
         if is_there(generation):
             generation_config = read_json_object(generation, MOST_CONFIG_BYTES, InvalidConfig)
-        return cls(path, config, generation_config, _weight_files(path))
+        return cls(path, config, generation_config, _weight_files(path, files or _Folder(path)))
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
@@ -127,6 +150,11 @@ class Checkpoint:
     def file(self, name: str) -> Path:
         """The weight file that holds tensor `name`."""
         return self._find(name)[0].path
+
+    def stamp(self, name: str) -> tuple[str, int, int]:
+        """Name, size in bytes and time of change (ns) of the weight file that holds tensor `name`."""
+        file = self._find(name)[0]
+        return file.path.name, file.identity[1], file.identity[2]
 
     def read(self, name: str) -> np.ndarray:
         """Tensor `name` as a new float32 array.
@@ -263,12 +291,27 @@ def _slice(entry: TensorEntry, start: int, stop: int) -> tuple[tuple[int, ...], 
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def _weight_files(path: Path) -> list[SafetensorsFile]:
-    if (path / SINGLE_FILE).is_file():
-        return [open_safetensors(path / SINGLE_FILE)]
-    if (path / INDEX).is_file():
-        return _indexed_files(path)
-    names = sorted(entry.name for entry in path.iterdir())
+def weight_names(path: Path, files: WeightFiles) -> dict[str, list[str]]:
+    """The files that hold the weights of the checkpoint in `path`, with the names of the tensors that its
+    index places in each. Raises MissingWeights (PickleWeights), InvalidIndex or MissingShard.
+    """
+    names = files.names()
+    if SINGLE_FILE in names:
+        return {SINGLE_FILE: []}
+    return _index(path, names) if INDEX in names else _no_weights(path, sorted(names))
+
+
+def _weight_files(path: Path, files: WeightFiles) -> list[SafetensorsFile]:
+    opened = []
+    for file, names in weight_names(path, files).items():
+        opened.append(files.open(file))
+        gone = [name for name in names if name not in opened[-1].entries]
+        if gone:
+            raise InvalidIndex(f"{path / INDEX}: places {_listed(gone)} in {file}, which does not hold it")
+    return opened
+
+
+def _no_weights(path: Path, names: Sequence[str]) -> NoReturn:
     if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in names):
         raise MissingWeights(f"{path}: has shards but no {INDEX}, which says what they hold; download it too")
     others = [name for name in names if name.endswith(".safetensors")]
@@ -283,7 +326,8 @@ def _weight_files(path: Path) -> list[SafetensorsFile]:
     raise MissingWeights(f"{path}: has neither {SINGLE_FILE} nor {INDEX}")
 
 
-def _indexed_files(path: Path) -> list[SafetensorsFile]:
+def _index(path: Path, present: Collection[str]) -> dict[str, list[str]]:
+    """The names of the tensors in each file that the index lists."""
     index_path = path / INDEX
     weight_map = read_json_object(index_path, MOST_INDEX_BYTES, InvalidIndex).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -298,18 +342,11 @@ def _indexed_files(path: Path) -> list[SafetensorsFile]:
         ):
             raise InvalidIndex(f"{index_path}: places tensor {name} in {file!r}, which is not a file name")
         by_file.setdefault(file, []).append(name)
-    absent = [file for file in by_file if not (path / file).is_file()]
+    absent = [file for file in by_file if file not in present]
     if absent:
         named = ", ".join(absent[:_NAMES_SHOWN]) + (", ..." if len(absent) > _NAMES_SHOWN else "")
         raise MissingShard(f"{path}: {len(absent)} of {len(by_file)} shards missing: {named}; download them")
-    files = []
-    for file, names in by_file.items():
-        parsed = open_safetensors(path / file)
-        gone = [name for name in names if name not in parsed.entries]
-        if gone:
-            raise InvalidIndex(f"{index_path}: places {_listed(gone)} in {file}, which does not hold it")
-        files.append(parsed)
-    return files
+    return by_file
 
 
 def _listed(names: Iterable[str]) -> str:

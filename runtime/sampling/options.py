@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.errors import InvalidOption, OptionNotSet
 
 Kind = Literal["integer", "number", "flag", "choice", "token ids"]
 
@@ -132,7 +132,7 @@ def from_config(
     required = {f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING}
     missing = sorted(required - found.keys())
     if missing:
-        raise InvalidOption(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
+        raise OptionNotSet(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
     return found
 
 

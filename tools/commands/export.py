@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from edgekit.tools.completion import (
     preset_names,
     target_names,
 )
-from edgekit.tools.console import Steps, command_line, grouped, note, on_terminal, table
+from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import debug_option, json_option
@@ -125,40 +124,47 @@ def command(
     names = chosen.formats_for(format_, min_os)
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
-    if as_json or not on_terminal(sys.stderr):
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
     started = time.monotonic()
     name = _name(model)
     preset = chosen.preset if quant is None else quant
     folder = output or Path(f"{name}-{target}-{preset}")
-    alone = ""
+    alone, loading = "", False
     try:
         with warnings.catch_warnings():
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("loading PyTorch", quiet=as_json):
-                from edgekit.export.checkpoint.hub import resolve
+                from edgekit.export.checkpoint.hub import locate
                 from edgekit.export.formats.packaging import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
-                from edgekit.export.several import plan_together, write_together
+                from edgekit.export.several import check_folder, plan_together, write_together
 
                 given = None if lengths is None else parse_lengths(lengths)
                 cut = (given, max_positions, layers_per_chunk, min_os)
                 packaging = None if all(option is None for option in cut) else Packaging(*cut)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
-            path = resolve(model)  # outside of Steps: a download has bars of its own
+            each = [
+                ExportOptions(
+                    own, target, scheme, source=name, resume=resume, overwrite=overwrite,
+                    precision=precision, packaging=packaging, activations=activations,
+                )
+                for own in names
+            ]  # fmt: skip
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                each = [
-                    ExportOptions(
-                        own, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                        precision=precision, packaging=packaging, activations=activations,
-                    )
-                    for own in names
-                ]  # fmt: skip
-                plans, why = plan_together(path, each, chosen.together_bytes)
+                source = locate(model, progress=steps)
+                plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
+                lacking = sum(source.lacking().values())
+                check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
+                if lacking:  # nothing is known against the export: the download is worth its time
+                    steps.note(f"downloading {size(lacking)} of weights to {source.path}")
+                    loading = True
+                    source.fetch(steps)
+                    loading = False
+                    plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
                 written = " and ".join(plan.options.format for plan in plans)
                 steps.note(f"exporting {model} to {folder} ({written}, {preset})")
                 if why:
@@ -170,6 +176,8 @@ def command(
                     results = [write(plans[0], folder, steps)]
                 chosen.finish(folder)
     except KeyboardInterrupt:
+        if loading:
+            raise Interrupted("the same command goes on with the download where it stopped") from None
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
@@ -179,6 +187,7 @@ def command(
 
 def _name(model: str) -> str:
     """What to call the bundle of a model: the last part of its path or id."""
+    model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
 
 

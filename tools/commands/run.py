@@ -16,6 +16,7 @@ from edgekit.tools.options import (
     Bytes,
     Size,
     bundle_argument,
+    bundle_folder,
     chosen_from,
     debug_option,
     json_option,
@@ -92,7 +93,8 @@ def command(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Generate text from BUNDLE, a folder that `edgekit export` wrote. PROMPT may be piped in instead.
+    """Generate text from BUNDLE, a folder that `edgekit export` wrote, or hf:OWNER/NAME on the Hugging Face
+    hub. PROMPT may be piped in instead.
 
     The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
     that do not fit are read from disk in every denoising step.
@@ -107,6 +109,7 @@ def command(
     from edgekit.runtime.generation import Generator, Prompt, Settings
     from edgekit.tools.answer import answer, plan_as_dict
 
+    bundle = bundle_folder(bundle, engine, quiet=as_json)
     settings = Settings(max_new_tokens, steps, seed, dict(options))
     with Generator(
         bundle, memory_bytes=memory, resident_bytes=resident, threads=threads or 0, engine=engine
