@@ -203,7 +203,9 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], type[EdgekitError], st
     "negative width": (
         lambda m: replace(m, -64, "model", "hidden_size"), errors.MalformedFile, "hidden_size",
     ),
-    "size of the weights": (lambda m: replace(m, 12, "weights", "size"), errors.MalformedFile, "12"),
+    "size of the weights": (
+        lambda m: replace(m, 2**40, "weights", "size"), errors.MalformedFile, "the manifest says 1099511627776",
+    ),
     "bad window": (lambda m: replace(m, 0, "layers", 0, "window"), errors.MalformedFile, "window"),
 }  # fmt: skip
 
