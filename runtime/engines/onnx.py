@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload.bundle_folder import BundleFolder
-from edgekit.flashload.manifest import Manifest
+from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.sections import Wrong, each, value
 from edgekit.runtime.unpack import unpack_int4
 
 LAYOUT = "onnx-1"
@@ -52,7 +54,7 @@ class OnnxEngine(OneLayerEngine):
                 f"{folder.path}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; "
                 "export the bundle again"
             )
-        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs["entries"]
+        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
@@ -64,13 +66,13 @@ class OnnxEngine(OneLayerEngine):
         self._scratch: dict[str, np.ndarray] = {}
         self._unpack_seconds = 0.0
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
-        if any(role["bits"] < 16 for role in manifest.quantization.get("roles", ())):
+        if any(role["bits"] < 16 for role in manifest.quantization["roles"]):
             _check_integer_product(onnxruntime)
 
     def layer(
         self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
     ) -> tuple[Floats, Floats, Floats]:
-        entry = self._entries[program]
+        entry = self._entry(program)
         if "before" not in entry:
             out = self._run(program, entry, inputs, weights)
             return out["y"], out["k"], out["v"]
@@ -83,15 +85,15 @@ class OnnxEngine(OneLayerEngine):
             lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
         )
         last = self._run(program + ".after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
-        out = {**first, **last}
+        out = _Outputs(program, {**first, **last})
         return out["y"], out["k"], out["v"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
-        return self._run("self_conditioning", self._entries["self_conditioning"], inputs, weights)["y"]
+        return self._run("self_conditioning", self._entry("self_conditioning"), inputs, weights)["y"]
 
     def final(self, x: Floats, weights: Arrays) -> Floats:
-        return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
+        return self._run("final", self._entry("final"), {"x": x}, weights)["y"]
 
     def head_tile(
         self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
@@ -100,7 +102,7 @@ class OnnxEngine(OneLayerEngine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
             inputs["noise"] = noise
-        out = self._run(name, self._entries[name], inputs, _table(table))
+        out = self._run(name, self._entry(name), inputs, _table(table))
         return TilePart(
             out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
@@ -108,7 +110,7 @@ class OnnxEngine(OneLayerEngine):
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
-        return self._run("head_logits", self._entries["head_logits"], inputs, _table(table))["z"]
+        return self._run("head_logits", self._entry("head_logits"), inputs, _table(table))["z"]
 
     def scratch_bytes(self) -> int:
         return sum(a.nbytes for a in self._scratch.values())
@@ -120,20 +122,45 @@ class OnnxEngine(OneLayerEngine):
             "scratch_bytes": self.scratch_bytes(),
         }
 
-    def _run(
-        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays
-    ) -> dict[str, np.ndarray]:
+    def _entry(self, program: str) -> dict[str, Any]:
+        """What the manifest says of a program: its file and outputs, or those of its three parts."""
+        where = f"program {program}"
+        try:
+            entry = value(self._entries, program, dict, "programs, entries")
+            parts = ("before", "expert", "after") if "before" in entry else ("",)
+            for own in (value(entry, part, dict, where) if part else entry for part in parts):
+                value(own, "file", str, where)
+                each(own, "outputs", str, where)
+        except Wrong as error:
+            raise MalformedFile(
+                f"{self._folder.path / MANIFEST_NAME}: {error}; export the bundle again"
+            ) from None
+        return dict(entry)
+
+    def _run(self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays) -> _Outputs:
         session = self._session(name, entry)
         feed: dict[str, Any] = {}
         for wanted in self._wanted[name]:
-            value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            try:
+                value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            except KeyError as error:
+                raise EngineFailed(
+                    f"program {name} takes {wanted}, which neither its run nor the model has; "
+                    "export the bundle again"
+                ) from error
             feed[wanted] = self._value(value)
         try:
             outputs = session.run_with_ort_values(None, feed)
         except Exception as error:
             first = str(error).strip().splitlines()[0]
             raise EngineFailed(f"onnxruntime failed in program {name}: {first}") from error
-        return {n: v.numpy() for n, v in zip(entry["outputs"], outputs, strict=True)}
+        names = entry["outputs"]
+        if len(names) != len(outputs):
+            raise EngineFailed(
+                f"program {name} gives {len(outputs)} arrays, the manifest names {len(names)}; "
+                "export the bundle again"
+            )
+        return _Outputs(name, {n: v.numpy() for n, v in zip(names, outputs, strict=True)})
 
     def _value(self, array: np.ndarray) -> Any:
         """An OrtValue over the array's own memory. uint16 is how bfloat16 is held in numpy."""
@@ -171,6 +198,17 @@ class OnnxEngine(OneLayerEngine):
             self._sessions[name] = session
             self._wanted[name] = frozenset(i.name for i in session.get_inputs())
         return self._sessions[name]
+
+
+class _Outputs(dict[str, np.ndarray]):
+    """The arrays that a program gives, by name. Asking for one that it does not give raises EngineFailed."""
+
+    def __init__(self, program: str, arrays: Arrays) -> None:
+        super().__init__(arrays)
+        self._program = program
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise EngineFailed(f"program {self._program} has no output {name}; export the bundle again")
 
 
 def _table(table: Arrays) -> dict[str, np.ndarray]:

@@ -175,10 +175,7 @@ std::unique_ptr<FlashFile> BundleFolder::open_weights(const FlashOptions &option
   FlashOptions own = options;
   own.header = weights().header;
   auto file = std::make_unique<FlashFile>(resolve(path_, weights().name, where).u8string(), own, wrap);
-  if (file->layout().size != weights().size) {
-    fail(EK_MALFORMED_FILE, where, ": has ", file->layout().size, " bytes, the manifest says ", weights().size,
-         "; export the bundle again");
-  }
+  check_size(file->layout().size, weights().size, where);
   return file;
 }
 
