@@ -183,7 +183,7 @@ def build() -> str:
 
 
 def load(source: Path | bytes | None = None) -> Any:
-    """The `tokenizers.Tokenizer` of the task language: built, or from a model's directory or tokenizer.json."""
+    """The `tokenizers.Tokenizer` of the task language: built, or of a model's directory or tokenizer.json."""
     from tokenizers import Tokenizer
 
     if isinstance(source, bytes):
