@@ -97,8 +97,8 @@ def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:
     library = _library(_native.library_path())
     room, size = bytearray(most_bytes), c_uint64()
     place = byref(ctypes.c_char.from_buffer(room))
-    folder, encoded = _native.path_bytes(folder), _native.path_bytes(name)
-    _native.check(library.ek_folder_read_file(folder, encoded, place, most_bytes, byref(size)))
+    where, encoded = _native.path_bytes(folder), _native.path_bytes(name)
+    _native.check(library.ek_folder_read_file(where, encoded, place, most_bytes, byref(size)))
     return bytes(memoryview(room)[: size.value])
 
 
@@ -108,5 +108,5 @@ def check_folder_file(folder: str | Path, name: str, size: int, xxh3: str) -> No
     Raises as BundleFolder.read.
     """
     library = _library(_native.library_path())
-    folder, encoded = _native.path_bytes(folder), _native.path_bytes(name)
-    _native.check(library.ek_folder_check_file(folder, encoded, size, int(xxh3, 16)))
+    where, encoded = _native.path_bytes(folder), _native.path_bytes(name)
+    _native.check(library.ek_folder_check_file(where, encoded, size, int(xxh3, 16)))
