@@ -198,6 +198,16 @@ def test_a_listed_file_that_lies_elsewhere_is_not_read(native_bundle: Path, tmp_
         BundleFolder(folder).read("quantization.json")
 
 
+def test_verify_compares_sha256_too(native_bundle: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(native_bundle, tmp_path / "copy"))
+    sealing.edit(folder, lambda t: t["files"]["quantization.json"].update(sha256="0" * 64))
+    sealing.edit(folder, lambda t: t["weights"].update(sha256="0" * 64))
+    found = json.loads(edgekit("verify", folder, "--json").stdout)
+    damaged = {item["name"]: item["damage"] for item in found["items"] if item["damage"]}
+    assert damaged.keys() == {"quantization.json", "weights.safetensors"}
+    assert all(f"{'0' * 64} was written" in text for text in damaged.values())
+
+
 # --- manifests that are sealed anew -----------------------------------------------------------------------
 
 WRONG: tuple[Any, ...] = (None, True, -1, 0, 2**31, 2**70, 1.5, 1e300, "x" * 10_000, [], [1], {}, {"a": 1})
