@@ -35,13 +35,13 @@ def header_length(prefix: bytes, file_size: int, where: str) -> int:
     if file_size < 8:
         raise TruncatedFile(f"{where}: has {file_size} bytes, too few for a header; export or copy it again")
     length = int.from_bytes(prefix[:8], "little")
-    if prefix[8:9] not in (b"", b"{"):
-        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
     if length > MAX_HEADER_BYTES:
         raise NotAFlashFile(
             f"{where}: its first 8 bytes announce a header of {length} bytes, more than "
             f"{MAX_HEADER_BYTES}; this is not a safetensors file"
         )
+    if prefix[8:9] not in (b"", b"{"):
+        raise NotAFlashFile(f"{where}: the header is not a JSON object; this is not a safetensors file")
     if 8 + length > file_size:
         raise TruncatedFile(
             f"{where}: the header needs {8 + length} bytes but the file has {file_size}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from edgekit.flashload.errors import quoted
 
@@ -51,7 +51,7 @@ def finite(table: Any, key: str, at: str) -> float:
     return float(found)
 
 
-def is_finite(found: Any) -> bool:
+def is_finite(found: Any) -> TypeGuard[float]:
     """Whether a value is a number that a float of 32 bits can hold."""
     whole = isinstance(found, int) and not isinstance(found, bool)
     return (whole or (isinstance(found, float) and math.isfinite(found))) and abs(found) < 3e38

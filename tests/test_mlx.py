@@ -33,7 +33,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError, MalformedFile
+from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError, MalformedFile
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
@@ -502,12 +502,16 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
     changed(copy, lambda programs: programs.update(mlx="0.32.4"))
     path = copy / "programs" / "cpu" / "moe.before.mlxfn"
     path.write_bytes(struct.pack("<Q", 6) + b"0.31.2" + path.read_bytes()[14:])
+    with Session(copy) as session, pytest.raises(ChecksumMismatch, match=r"moe.before.mlxfn: has xxh3"):
+        session.denoise(np.arange(4), HeadRequest())
+    sealing.relist(copy, path.relative_to(copy).as_posix())
     with (
         Session(copy) as session,
         pytest.raises(UnsupportedBundle, match=r"moe.before.mlxfn: .* by mlx 0.31.2"),
     ):
         session.denoise(np.arange(4), HeadRequest())
     path.write_bytes(b"")
+    sealing.relist(copy, path.relative_to(copy).as_posix())
     with Session(copy) as session, pytest.raises(EngineFailed, match=r"moe.before.mlxfn: cannot be read"):
         session.denoise(np.arange(4), HeadRequest())
 

@@ -24,6 +24,7 @@ from edgekit.tools.options import bundle_argument, debug_option, json_option
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
+    from edgekit.flashload.manifest import FileEntry, WeightsEntry
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.packages import Packages
 
@@ -134,7 +135,7 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
     manifest = bundle.manifest
     yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
     yield from _check_runs(bundle, steps)
-    files = {manifest.weights.file: manifest.weights, **manifest.files}
+    files: dict[str, WeightsEntry | FileEntry] = {manifest.weights.file: manifest.weights, **manifest.files}
     steps.stage("SHA-256", sum(e.size for e in files.values()))
     damaged = set()
     for name, entry in files.items():

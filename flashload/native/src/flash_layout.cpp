@@ -315,12 +315,12 @@ std::uint64_t flash_header_length(std::string_view prefix, std::uint64_t file_si
   for (std::size_t i = 0; i < 8; ++i) {
     length |= std::uint64_t{static_cast<unsigned char>(prefix[i])} << (8 * i);
   }
-  if (prefix.size() > 8 && prefix[8] != '{') {
-    fail(EK_MALFORMED_FILE, where, ": the header is not a JSON object; this is not a safetensors file");
-  }
   if (length > kMaxHeaderBytes) {
     fail(EK_MALFORMED_FILE, where, ": its first 8 bytes announce a header of ", length, " bytes, more than ",
          kMaxHeaderBytes, "; this is not a safetensors file");
+  }
+  if (prefix.size() > 8 && prefix[8] != '{') {
+    fail(EK_MALFORMED_FILE, where, ": the header is not a JSON object; this is not a safetensors file");
   }
   if (8 + length > file_size) {
     fail(EK_TRUNCATED_FILE, where, ": the header needs ", 8 + length, " bytes but the file has ", file_size,
