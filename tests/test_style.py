@@ -63,7 +63,11 @@ def imported(path: Path) -> Iterator[str]:
         # The weights come straight from the files: no remote code, no second definition of a model.
         (FOLDERS, ("transformers",), ()),
         # They report to their makers unless they are told not to first.
-        (FOLDERS, ("onnxruntime", "huggingface_hub"), ("runtime/telemetry.py",)),
+        (
+            FOLDERS,
+            ("onnxruntime", "huggingface_hub"),
+            ("runtime/telemetry.py", *(f"runtime/hub/{n}.py" for n in ("errors", "repository", "upload"))),
+        ),
         # Engines bring frameworks; everything around them works without.
         (
             ("flashload", "targets", "runtime/sampling"),
