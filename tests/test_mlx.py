@@ -8,6 +8,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,14 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError, MalformedFile
+from edgekit.flashload.errors import (
+    BudgetExceeded,
+    ChecksumMismatch,
+    EdgekitError,
+    MalformedFile,
+    OpenFailed,
+    TruncatedFile,
+)
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
@@ -503,14 +511,42 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
         Session(copy)
     changed(copy, lambda programs: programs.update(mlx="0.32.4"))
     path = copy / "programs" / "cpu" / "moe.before.mlxfn"
-    path.write_bytes(struct.pack("<Q", 6) + b"0.31.2" + path.read_bytes()[14:])
+    replace_function(copy, path, struct.pack("<Q", 6) + b"0.31.2" + path.read_bytes()[14:])
     with (
         Session(copy) as session,
         pytest.raises(UnsupportedBundle, match=r"moe.before.mlxfn: .* by mlx 0.31.2"),
     ):
         session.denoise(np.arange(4), HeadRequest())
-    path.write_bytes(b"")
+    replace_function(copy, path, b"")
     with Session(copy) as session, pytest.raises(EngineFailed, match=r"moe.before.mlxfn: cannot be read"):
+        session.denoise(np.arange(4), HeadRequest())
+
+
+def replace_function(bundle: Path, path: Path, data: bytes) -> None:
+    """Another file for a function, which the manifest describes as it describes every file."""
+    path.write_bytes(data)
+    manifest = manifests.load(bundle)
+    files = dict(manifest.files) | {path.relative_to(bundle).as_posix(): manifests.file_entry(path)}
+    manifests.save(replace(manifest, files=files), bundle)
+
+
+def test_mlx_sees_no_function_that_is_not_the_exported_one(copy: Path) -> None:
+    """It computes what a damaged file says, or dies of it."""
+    path = copy / "programs" / "cpu" / "moe.before.mlxfn"
+    data = path.read_bytes()
+    for at in (8, len(data) // 2, len(data) - 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with (
+            Session(copy) as session,
+            pytest.raises(ChecksumMismatch, match=r"moe.before.mlxfn: its SHA-256 differs") as refused,
+        ):
+            session.denoise(np.arange(4), HeadRequest())
+        assert "\n" not in str(refused.value)
+    path.write_bytes(data[:-1])
+    with Session(copy) as session, pytest.raises(TruncatedFile, match=r"moe.before.mlxfn: has \d+ of"):
+        session.denoise(np.arange(4), HeadRequest())
+    path.unlink()
+    with Session(copy) as session, pytest.raises(OpenFailed, match=r"moe.before.mlxfn: is missing"):
         session.denoise(np.arange(4), HeadRequest())
 
 

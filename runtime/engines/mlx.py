@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
+from edgekit.flashload.manifest import MANIFEST_NAME, Manifest, check_file
 from edgekit.runtime import mlx_programs, mlx_version
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
@@ -34,6 +34,9 @@ class MlxEngine(OneLayerEngine):
         EngineUnavailable: mlx is missing, or a version whose function files edgekit does not know.
         UnsupportedBundle: the bundle's programs are not this engine's, or of another version of MLX.
         MalformedFile: the manifest does not describe all programs that the model needs.
+
+    Its calls raise EngineFailed, and ChecksumMismatch or another BundleError for a function's file that is not
+    the one that the manifest describes.
     """
 
     name = "mlx"
@@ -57,7 +60,7 @@ class MlxEngine(OneLayerEngine):
                 f"{folder}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; export the bundle again"
             )
         _check_version(str(programs.get("mlx")), folder)
-        self._mx, self._folder = mx, folder
+        self._mx, self._folder, self._files = mx, folder, manifest.files
         self._device = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
         self._programs = mlx_programs.read(manifest, self._device, str(folder / MANIFEST_NAME))
         self._functions: dict[str, Any] = {}
@@ -172,6 +175,8 @@ class MlxEngine(OneLayerEngine):
     def _function(self, program: Function) -> Any:
         if program.name not in self._functions:
             path = self._folder / program.file
+            # MLX trusts what it reads: a damaged file gives other numbers, or ends the process.
+            check_file(path, self._files[program.file], digest=True)
             _check_version(_written_by(path), path)
             try:
                 self._functions[program.name] = self._mx.import_function(str(path))
