@@ -192,8 +192,8 @@ class MlxFormat:
     ) -> list[str]:
         """Write what MLX's users look for beside the weights; returns the names of the files."""
         described = {k: v for k, v in config.items() if k != "quantization_config"}
-        if "vision_config" in described:
-            described["vision_config"] = None  # its weights are not here, and readers would look for them
+        if "vision_config" in described or config.get("model_type") in MLX_VLM_TYPES:
+            described["vision_config"] = None  # else mlx-vlm looks for its weights, which are not here
         described["quantization"] = quantization_section(choices, runs)
         stored = mlx_names.stored(runs)
         index = {

@@ -53,6 +53,10 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
     fail(EK_MALFORMED_FILE, file_->path(), ": has ", file_->layout().size, " bytes, the manifest says ",
          manifest.weights_size, "; export the bundle again");
   }
+  if (file_->layout().packed) {
+    fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the native engine needs aligned tensors; ",
+         "export the bundle again for this engine");
+  }
   const Json &entries = programs.at("entries");
   softcap_ = head_softcap(entries.at("head"));
   if (model_.self_conditioning) self_conditioning_ = single(entries, "self_conditioning");
