@@ -53,7 +53,7 @@ from edgekit.export.quantize import Choice, Quantized, Scheme
 from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
-from edgekit.flashload.writer import FlashWriter
+from edgekit.flashload.packed import Slice
 from edgekit.runtime import mlx_version
 from edgekit.runtime.errors import one_line
 
@@ -132,10 +132,9 @@ class MlxFormat:
         """What the manifest says about the programs besides their entries."""
         return {"mlx": mlx_version.installed(), "precision": self.precision}
 
-    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> FlashWriter:
-        """A packed file, with the names and the metadata that MLX's users want."""
-        stored = mlx_names.stored(runs)
-        return FlashWriter(weights, [run.spec for run in runs], resume=resume, tag=tag, stored=stored)
+    def stored(self, runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
+        """What the tensors of the runs are in the file; see `mlx_names`."""
+        return mlx_names.stored(runs)
 
     def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
         """The program name of every layer."""
@@ -195,7 +194,7 @@ class MlxFormat:
         if "vision_config" in described or config.get("model_type") in MLX_VLM_TYPES:
             described["vision_config"] = None  # else mlx-vlm looks for its weights, which are not here
         described["quantization"] = quantization_section(choices, runs)
-        stored = mlx_names.stored(runs)
+        stored = self.stored(runs)
         index = {
             "metadata": {"total_size": sum(t.nbytes for run in runs for t in run.spec.tensors)},
             "weight_map": {part.name: self.WEIGHTS_FILE for parts in stored.values() for part in parts},

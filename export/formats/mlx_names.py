@@ -1,9 +1,9 @@
 """What an MLX bundle calls its tensors: as the checkpoint does, and so mlx-vlm, whose names are the
 checkpoint's of every family that it knows.
 
-Experts that a checkpoint stacks in one tensor (`experts.gate_up_proj` [E, 2M, H]) are stored each on its own, with
-gate and up apart (`experts.7.gate_proj.weight`): mlx-vlm stacks and joins them when it loads, and what streams
-follows each other in the file. A module is what config.json's `quantization` goes by: the stacked one there.
+Experts that a checkpoint stacks in one tensor (`experts.gate_up_proj` [E, 2M, H]) are stored each on its own,
+with gate and up apart (`experts.7.gate_proj.weight`): mlx-vlm stacks and joins them when it loads, and an
+expert is one piece of the file. A module is what config.json's `quantization` goes by: the stacked one there.
 """
 
 from __future__ import annotations
