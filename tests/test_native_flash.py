@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_flash_packed as packed_tests
 from flash_files import Data, random_data, write
 from native_flash import Flash
 from native_sampler import INVALID_ARGUMENT
@@ -74,6 +75,39 @@ def test_runs_hold_the_tensors_of_the_safetensors_library(path: Path, flash: Fla
             assert flash.part(spec.name, found.offset + last, row) == (0, array[-1].tobytes())
             seen.add(full)
     assert seen == {t.name for spec in SPECS for t in spec.tensors}
+
+
+def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "model.safetensors", packed_tests.values(packed_tests.RUNS)
+    packed_tests.write(path, packed_tests.RUNS, packed_tests.STORED, tensors)
+    flash = Flash(path)
+    assert flash.status == 0, flash.message()
+    for spec in packed_tests.RUNS:
+        status, size, count = flash.find(spec.name)
+        assert (status, count) == (0, len(spec.tensors))
+        buffer = AlignedBuffer(size)
+        assert flash.read(spec.name, address(buffer), size) == 0, flash.message()
+        for index in range(count):
+            _, found = flash.tensor(spec.name, index)
+            array = tensors[f"{spec.name}.{found.name.decode()}"]
+            assert tuple(found.shape[: found.rank]) == array.shape
+            assert bytes(buffer.view[found.offset : found.offset + found.bytes]) == array.tobytes()
+            row = array.nbytes // len(array)
+            last = found.offset + row * (len(array) - 1)
+            assert flash.part(spec.name, last, row) == (0, array[-1].tobytes())
+    assert flash.part("tile1", size - 1, 1)[0] == INVALID_ARGUMENT  # between and behind the tensors
+    flash.close()
+    data = path.read_bytes()
+    for at in (len(data) - 1, FlashFile(path).run("tile1").offset + 7):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        flash, bad = Flash(path), []
+        for spec in packed_tests.RUNS:
+            size = flash.find(spec.name)[1]
+            buffer = AlignedBuffer(size)
+            if flash.read(spec.name, address(buffer), size) == CHECKSUM_MISMATCH:
+                bad.append(spec.name)
+        flash.close()
+        assert len(bad) == 1
 
 
 @pytest.mark.parametrize("run", [spec.name for spec in SPECS])
