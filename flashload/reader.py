@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -223,16 +223,16 @@ class FlashFile:
                 self.verified.clear()  # what was verified may have been overwritten since
             if run.name in self.verified:
                 return
-        parts = (xxhash.xxh3_64_hexdigest(view[p.place : p.place + p.nbytes]) for p in run.parts)
-        self._compare(run, "".join(parts))
+        self._compare(run, (xxhash.xxh3_64_hexdigest(view[p.place : p.place + p.nbytes]) for p in run.parts))
 
-    def _compare(self, run: Run, found: str) -> None:
-        if found != run.xxh3:
-            self._file.raise_if_changed()
-            raise ChecksumMismatch(
-                f"{self.path}: run {run.name} has xxh3 {found}, expected {run.xxh3}: the file is "
-                "damaged; copy or export it again"
-            )
+    def _compare(self, run: Run, digests: Iterable[str]) -> None:
+        for part, found in zip(run.parts, digests, strict=True):
+            if found != part.xxh3:
+                self._file.raise_if_changed()
+                raise ChecksumMismatch(
+                    f"{self.path}: run {run.name} has xxh3 {found}, expected {part.xxh3}: the file is "
+                    "damaged; copy or export it again"
+                )
         with self._lock:
             self.verified.add(run.name)
 
@@ -248,7 +248,7 @@ class FlashFile:
                 digests[part].update(buffer.view[begin : min(count, part.offset + part.nbytes - offset)])
         finally:
             buffer.close()
-        self._compare(run, "".join(digest.hexdigest() for digest in digests.values()))
+        self._compare(run, (digest.hexdigest() for digest in digests.values()))
 
     # --- rows --------------------------------------------------------------------------------------------
 

@@ -106,6 +106,9 @@ def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
             buffer = AlignedBuffer(size)
             if flash.read(spec.name, address(buffer), size) == CHECKSUM_MISMATCH:
                 bad.append(spec.name)
+                with FlashFile(path) as file, pytest.raises(ChecksumMismatch) as error:
+                    file.read_into(spec.name, buffer.view)
+                assert flash.message() == str(error.value)
         flash.close()
         assert len(bad) == 1
 
