@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_uint64, c_void_p
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +20,13 @@ from native_sampler import INVALID_ARGUMENT
 from safetensors.numpy import load_file
 
 from edgekit.flashload import _native
+from edgekit.flashload import manifest as manifests
 from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
 from edgekit.flashload.format import RunSpec, TensorSpec
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.process import resident_bytes
+from edgekit.runtime.session import open_session
 
 OPEN_FAILED, TRUNCATED_FILE, CHECKSUM_MISMATCH, MALFORMED_FILE = 4, 6, 8, 9
 SPECS = [
@@ -111,6 +115,19 @@ def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
                 assert flash.message() == str(error.value)
         flash.close()
         assert len(bad) == 1
+
+
+def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path: Path) -> None:
+    """Its kernels take tensors where they lie, at multiples of a vector's size."""
+    bundle = Path(shutil.copytree(native_bundle, tmp_path / "bundle"))
+    manifest = manifests.load(bundle)
+    weights = bundle / manifest.weights.file
+    packed_tests.write(weights, packed_tests.RUNS, packed_tests.STORED, packed_tests.values(packed_tests.RUNS))
+    entry = manifests.file_entry(weights)
+    described = manifests.WeightsEntry(manifest.weights.file, entry.size, entry.sha256)
+    manifests.save(replace(manifest, weights=described), bundle)
+    with pytest.raises(EdgekitError, match="is packed, where the native engine needs aligned tensors"):
+        open_session(bundle)
 
 
 @pytest.mark.parametrize("run", [spec.name for spec in SPECS])

@@ -35,8 +35,8 @@ class MlxEngine(OneLayerEngine):
         UnsupportedBundle: the bundle's programs are not this engine's, or of another version of MLX.
         MalformedFile: the manifest does not describe all programs that the model needs.
 
-    Its calls raise EngineFailed, and ChecksumMismatch or another BundleError for a function's file that is not
-    the one that the manifest describes.
+    Its calls raise EngineFailed, and ChecksumMismatch or another BundleError for a function's file that is
+    not the one that the manifest describes.
     """
 
     name = "mlx"
