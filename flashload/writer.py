@@ -195,9 +195,9 @@ class FlashWriter:
             if number == 0:
                 self._check_plan(record)
             else:
-                name, digest = record.get("run"), record.get("xxh3")
-                size_of = 16 * len(self._runs[name].parts) if name in self._runs else 0
-                if not isinstance(digest, str) or not size_of or len(digest) != size_of:
+                name, digest = str(record.get("run")), record.get("xxh3")
+                digits = 16 * len(self._runs[name].parts) if name in self._runs else 0
+                if not isinstance(digest, str) or not digits or len(digest) != digits:
                     raise MalformedFile(
                         f"{self.journal_path}: line {number + 1} names no run of this plan; "
                         "delete it and the .partial file, then export again"

@@ -5,6 +5,7 @@ itself reads in the folder.
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import struct
@@ -546,6 +547,23 @@ def replace_function(bundle: Path, path: Path, data: bytes) -> None:
     manifest = manifests.load(bundle)
     files = dict(manifest.files) | {path.relative_to(bundle).as_posix(): manifests.file_entry(path)}
     manifests.save(replace(manifest, files=files), bundle)
+
+
+def test_what_mlx_throws_at_a_function_is_one_line(copy: Path) -> None:
+    """Files that the manifest describes as they are: MLX refuses them in many ways."""
+    path = copy / "programs" / "cpu" / "final.mlxfn"
+    data = path.read_bytes()
+    rng, found = random.Random(6), 0
+    for _ in range(40):
+        at = rng.randrange(14, len(data))
+        replace_function(copy, path, data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
+        with Session(copy) as session:
+            try:
+                session.denoise(np.arange(4), HeadRequest())
+            except EngineFailed as error:
+                found += 1
+                assert "\n" not in str(error) and "final" in str(error)
+    assert found > 10
 
 
 def test_mlx_sees_no_function_that_is_not_the_exported_one(copy: Path) -> None:

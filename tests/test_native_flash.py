@@ -122,7 +122,8 @@ def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path:
     bundle = Path(shutil.copytree(native_bundle, tmp_path / "bundle"))
     manifest = manifests.load(bundle)
     weights = bundle / manifest.weights.file
-    packed_tests.write(weights, packed_tests.RUNS, packed_tests.STORED, packed_tests.values(packed_tests.RUNS))
+    tensors = packed_tests.values(packed_tests.RUNS)
+    packed_tests.write(weights, packed_tests.RUNS, packed_tests.STORED, tensors)
     entry = manifests.file_entry(weights)
     described = manifests.WeightsEntry(manifest.weights.file, entry.size, entry.sha256)
     manifests.save(replace(manifest, weights=described), bundle)

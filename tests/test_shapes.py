@@ -21,6 +21,7 @@ from signal_to_noise import decibels
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
+from edgekit.runtime.sampling import PhiloxNoise
 
 #: One of everything: experts, of which all or one are chosen, heads, layers, rows of the last tile; windows
 #: that see the position alone; sizes that no group and no vector divides.
@@ -70,7 +71,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from edgekit.runtime.engines.evaluator import MilExecutor
-from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
 from edgekit.runtime.session import open_session
 
 for folder in map(Path, sys.argv[1:]):
@@ -87,10 +88,9 @@ for folder in map(Path, sys.argv[1:]):
                 for part in prompt:
                     session.prefill(np.array(part))
                 soft = session.denoise(np.array(canvas), HeadRequest(soft=True)).soft
-            size = (len(canvas), model["vocab_size"])
-            noise = np.random.default_rng(1).gumbel(size=size).astype(np.float32)
+            noise = PhiloxNoise(1).gumbel(len(canvas), model["vocab_size"])
             request = HeadRequest(
-                temperature=0.7, logits=True, gumbel=lambda a, b: noise[:, a:b], gumbel_scale=0.5, top_k=3,
+                temperature=0.7, logits=True, gumbel=noise, gumbel_scale=0.5, top_k=3,
                 soft=model["causal_prefix"],
             )
             got = session.denoise(np.array(canvas), request, soft)
@@ -186,7 +186,7 @@ def check(
     np.testing.assert_allclose(got["log_z"], log_z.numpy(), rtol=1e-4, atol=1e-4, err_msg=where)
     entropy = torch.distributions.Categorical(p).entropy().numpy()
     np.testing.assert_allclose(got["entropy"], entropy, rtol=1e-3, atol=1e-3, err_msg=where)
-    noise = np.random.default_rng(1).gumbel(size=own.shape).astype(np.float32)
+    noise = PhiloxNoise(1).gumbel(len(canvas), own.shape[1])(0, own.shape[1])
     np.testing.assert_array_equal(
         got["sample"], (got["logits"] + np.float32(0.5) * noise).argmax(-1), err_msg=where
     )

@@ -128,7 +128,7 @@ class MlxEngine(OneLayerEngine):
                 outputs = function(*arguments)
                 del arguments
                 mx.eval(outputs)
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever its C++ throws
             reason = one_line(error)
             if "There is no Stream" in reason:
                 reason += (
@@ -180,7 +180,7 @@ class MlxEngine(OneLayerEngine):
             _check_version(_written_by(path), path)
             try:
                 self._functions[program.name] = self._mx.import_function(str(path))
-            except (ValueError, RuntimeError, MemoryError) as error:
+            except Exception as error:  # whatever its C++ throws
                 raise EngineFailed(f"{path}: mlx cannot load it: {one_line(error)}") from error
         return self._functions[program.name]
 
