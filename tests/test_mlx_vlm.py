@@ -6,7 +6,6 @@ installed into a folder of its own below `build` (40 MB, a few seconds), once fo
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ from edgekit.export.quantize import Override, Scheme
 from edgekit.tools.cli import main
 
 pytest.importorskip("mlx.core", reason="mlx is not installed")
+fcntl = pytest.importorskip("fcntl")
 
 ROOT = Path(__file__).parents[1]
 REQUIREMENTS = Path(__file__).with_name("mlx_vlm_requirements.txt")
