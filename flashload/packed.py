@@ -1,9 +1,10 @@
 """Flash files of format "2": the safetensors file that another program names and reads, with runs beside it.
 
 Tensors follow each other without holes or padding, as that program calls them: those of a whole number of
-64 bytes first, the others behind them, larger elements first, so that each starts at a multiple of its
-elements' size. A run's tensors are such tensors, or rows of them: tiles of a table are slices of one. So a
-run is several segments of the file, each read from the page that it begins in to the page that it ends in.
+64 bytes in the order of the runs, the others behind them, larger elements first, so that each starts at a
+multiple of its elements' size. A run's tensors are such tensors, or rows of them: tiles of a table are slices
+of one. So a run is one or more segments of the file, each read from the page that it begins in to the page
+that it ends in.
 
 `__metadata__` holds edgekit.format "2", edgekit.plan, `format` "mlx", and edgekit.runs:
 
@@ -73,7 +74,7 @@ def packed_layout(runs: Sequence[RunSpec], stored: Stored, tag: str) -> Layout:
     """
     check_runs(runs)
     entries = _stored_tensors(runs, stored)
-    ordered = sorted(entries.items(), key=lambda e: (bool(e[1].nbytes % TENSOR_ALIGNMENT), -e[1].alignment))
+    ordered = sorted(entries.items(), key=lambda each: each[1].order)
     offsets, end = dict[str, int](), 0
     for name, entry in ordered:
         offsets[name] = end
@@ -122,6 +123,11 @@ class _Entry:
     @property
     def alignment(self) -> int:
         return STORAGE_DTYPES[self.dtype].itemsize
+
+    @property
+    def order(self) -> int:
+        """What tensors are sorted by; those of one value stay in the order of the runs."""
+        return 0 if self.nbytes % TENSOR_ALIGNMENT == 0 else 9 - self.alignment
 
 
 def _stored_tensors(runs: Iterable[RunSpec], stored: Stored) -> dict[str, _Entry]:

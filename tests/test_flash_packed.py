@@ -142,6 +142,24 @@ def test_runs_are_read_past_the_page_cache_in_whole_pages(path: Path) -> None:
         assert all(o % RUN_ALIGNMENT == 0 or o + n == size for o, n in calls)
 
 
+def test_tensors_of_whole_vectors_keep_a_run_in_one_piece() -> None:
+    """An expert's matrices with their scales, as models of real size have them; the scalar lies behind."""
+    runs = [
+        RunSpec(
+            f"e{i}",
+            (
+                TensorSpec(f"e{i}.w", "U32", (64, 8)), TensorSpec(f"e{i}.s", "F16", (64, 1)),
+                TensorSpec(f"e{i}.v", "U32", (32, 8)), TensorSpec(f"e{i}.t", "F16", (32, 1)),
+            ),
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    runs[1] = RunSpec("e1", (*runs[1].tensors, TensorSpec("e1.one", "F32", (1,))))
+    stored = {t.name: (Slice("model." + t.name, 0, t.shape[0]),) for run in runs for t in run.tensors}
+    plan = packed_layout(runs, stored, "")
+    assert [len(run.segments) for run in plan.runs] == [1, 2, 1]
+
+
 def test_every_damaged_byte_is_found(path: Path) -> None:
     data = path.read_bytes()
     with FlashFile(path) as file:
