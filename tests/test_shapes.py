@@ -63,6 +63,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
+#: Exports to ONNX take 20 s each, hence few.
+FEW = ("one of three experts", "dense")
 #: Prompts in chunks and a canvas, of lengths.
 PASSES = {"short": ((1,), 1), "long": ((3, 1), 5)}
 
@@ -143,16 +145,17 @@ def test_no_shape_that_export_accepts_ends_an_engine(
         {"mlx": "mlx.core", "coreml": "coremltools", "onnx": "onnxruntime"}.get(engine, "numpy")
     )
     scheme = Scheme(preset, 32)
-    for folder in checkpoints.values():
+    folders = {n: folder for n, folder in checkpoints.items() if engine != "onnx" or n in FEW}
+    for folder in folders.values():
         packaging = Packaging((8, 16)) if engine == "coreml" else None
         options = ExportOptions(
             engine, scheme=scheme, tile_bytes=8192, precision=precision, packaging=packaging
         )
         export(folder / "checkpoint", folder / engine, options)
-    command = [sys.executable, "-c", RUN, *(str(folder / engine) for folder in checkpoints.values())]
+    command = [sys.executable, "-c", RUN, *(str(folder / engine) for folder in folders.values())]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, f"{engine} ended with {ended.returncode}: {ended.stderr[-2000:]}"
-    for name, folder in checkpoints.items():
+    for name, folder in folders.items():
         model = quantized_reference(folder / "checkpoint", scheme, engine)
         with np.load(folder / f"{engine}.npz") as found:
             for label, (prompt, canvas) in json.loads((folder / "passes.json").read_text()).items():
