@@ -1,5 +1,5 @@
-"""Which of ONNX Runtime's integer products is exact on this processor, and so which programs of an ONNX bundle
-run on it.
+"""Which of ONNX Runtime's integer products is exact on this processor, and so which programs of an ONNX
+bundle run on it.
 
 Its kernels of uint8 x int8 for x86 without VNNI add pairs of products in 16 bits, which overflows for large
 codes and gives silently wrong results. Those of uint8 x uint8 widen first; where VNNI has the other product,
@@ -26,8 +26,8 @@ _INT32 = 6
 
 
 def takes_uint8(manifest: Manifest) -> bool:
-    """Whether programs of an ONNX bundle must take int8 weights as uint8 codes, code + 128, on this processor;
-    in a bundle without quantized weights they never do.
+    """Whether programs of a bundle must take int8 weights as uint8 codes, code + 128, on this processor; only
+    those of a quantized ONNX bundle ever do.
 
     Raises EngineUnavailable.
     """

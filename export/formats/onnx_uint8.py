@@ -1,6 +1,6 @@
-"""The second variant of a program, for processors on which ONNX Runtime's product of uint8 and int8 overflows
-(x86 without VNNI): its integer products take uint8 on both sides, with zero point 128. Results are the same to
-the bit.
+"""The second variant of a program, for processors on which ONNX Runtime's product of uint8 and int8
+overflows (x86 without VNNI): its integer products take uint8 on both sides, with zero point 128. Results are
+the same to the bit.
 """
 
 from __future__ import annotations

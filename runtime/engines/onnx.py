@@ -177,8 +177,8 @@ class OnnxEngine(OneLayerEngine):
                     value = inputs[wanted]
             except (LookupError, ValueError) as error:
                 raise EngineFailed(
-                    f"{self._folder.path}: program {name} takes {wanted[:80]!r}, which is not among its weights "
-                    "and inputs in that form; export the bundle again"
+                    f"{self._folder.path}: program {name} takes {wanted[:80]!r}, which is not among its "
+                    "weights and inputs in that form; export the bundle again"
                 ) from error
             feed[wanted] = self._value(value)
         try:
@@ -207,7 +207,9 @@ class OnnxEngine(OneLayerEngine):
     def _part(self, program: str, part: str) -> dict[str, Any]:
         entry = self._entry(program).get(part)
         if not isinstance(entry, dict):
-            raise EngineFailed(f"{self._folder.path}: has no program {program}.{part}; export the bundle again")
+            raise EngineFailed(
+                f"{self._folder.path}: has no program {program}.{part}; export the bundle again"
+            )
         return entry
 
     def _value(self, array: np.ndarray) -> Any:
