@@ -176,8 +176,8 @@ def test_error_lines_have_a_bounded_length() -> None:
 def test_stdin_that_is_not_utf8_is_refused() -> None:
     refused(
         CliRunner().invoke(main, ["run", "x", "-p", "-"], input=b"caf\xe9"),
-        "stdin is not UTF-8 text",
-        "byte 3",
+        "the prompt on stdin is not UTF-8",
+        "byte 0xe9 at 3",
     )
 
 
