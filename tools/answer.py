@@ -104,6 +104,11 @@ def answer(events: Iterator[Event], display: Display) -> Answer:
     return found
 
 
+def write_text(text: str) -> None:
+    """Write a whole answer to stdout, with a line end."""
+    Status().write(text if text.endswith("\n") else text + "\n")
+
+
 def summary(statistics: Statistics) -> str:
     """The statistics of an answer in one line."""
     budget = statistics.memory_bytes
@@ -119,14 +124,14 @@ def summary(statistics: Statistics) -> str:
     )
 
 
-def remark(answer: Answer) -> str:
-    """What to say of an answer without text; empty for others."""
+def remark(answer: Answer, others: str = "another --seed or a higher --steps") -> str:
+    """What to say of an answer without text, and which `others` to try; empty for all with text."""
     if answer.text.strip():
         return ""
     why = "the model ended its answer at once"
     if answer.statistics.finish_reason != "eos":
         why = "the model filled its answer with blanks"
-    return f"{why}: there is no text; try other words, another --seed or a higher --steps"
+    return f"{why}: there is no text; try other words, {others}"
 
 
 def plan_as_dict(generator: Generator) -> dict[str, Any]:

@@ -149,13 +149,15 @@ def check_settings(model: Model, named: Mapping[str, Any]) -> None:
     model.run((), (), settings_of(named))
 
 
-def display_for(generator: Generator, *, watch: bool, quiet: bool = False) -> Display:
+def display_for(
+    generator: Generator, settings: Mapping[str, Any], *, watch: bool, quiet: bool = False
+) -> Display:
     """How a terminal, or what stands in its place, shows the next answer."""
     from edgekit.tools.answer import Silent, Streamed
 
     if quiet:
         return Silent()
-    options = generator.options(settings_of({}))
+    options = generator.options(settings_of(settings))
     unit = "block" if hasattr(options, "block_length") else "canvas"
     if not watch:
         return Streamed(unit)

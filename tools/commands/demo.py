@@ -138,7 +138,7 @@ def _ask(model: Model, generator: Generator, request: Request, example: Example)
     click.secho(f"> {example.prompt}", fg="cyan")
     watched = on_terminal(sys.stderr)
     events = model.events(example.prompt, **request.settings)
-    result = answer(events, display_for(generator, watch=watched, quiet=not watched))
+    result = answer(events, display_for(generator, request.settings, watch=watched, quiet=not watched))
     click.echo(visible(result.text.strip(), keep="\n"))
     right = example.check(result.text)
     click.secho(

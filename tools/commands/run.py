@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from edgekit.tools.console import Status, on_terminal, prose
+from edgekit.tools.console import on_terminal, prose
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option, quoting
 from edgekit.tools.prompts import given_prompt
@@ -48,7 +48,7 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     prompt = given_prompt(bundle, words, prompt)
 
-    from edgekit.tools.answer import answer, plan_as_dict, remark, statistics_as_dict, summary
+    from edgekit.tools.answer import answer, plan_as_dict, remark, statistics_as_dict, summary, write_text
 
     with opened(bundle, request, quiet=as_json) as (model, generator):
         ids = model.encode(prompt, system=request.system, raw=request.raw)
@@ -58,7 +58,7 @@ def command(
                 generator.prepare(ids, settings_of(request.settings))
                 plan = plan_as_dict(generator)
             events = model.events(ids, **request.settings)
-            result = answer(events, display_for(generator, watch=watch, quiet=as_json))
+            result = answer(events, display_for(generator, request.settings, watch=watch, quiet=as_json))
         statistics = statistics_as_dict(generator, result)
     if as_json:
         click.echo(
@@ -75,7 +75,7 @@ def command(
         return
     if watch and on_terminal(sys.stderr) and result.text:
         # The canvas is gone from the screen; the answer stays.
-        Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
+        write_text(result.text)
     if said := remark(result):
         prose(f"note: {said}", err=True)
     prose(summary(result.statistics), err=True)
