@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,9 @@ class Conversation:
             raise EdgekitError(f"{name} has not been set here, so it is as the bundle says")
         check_settings(self._model, changed)
         self.settings = changed
+        prose(
+            f"{name} is {json.dumps(value)}" if name in changed else f"{name} is as the bundle says", err=True
+        )
 
     def _options(self, text: str) -> None:
         options = self._model.options(**self.settings)

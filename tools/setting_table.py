@@ -13,13 +13,13 @@ _WORDS = {"int": "integer", "float": "number", "bool": "true or false", "ids": "
 
 
 def allowed(option: Option) -> str:
-    """What the value may be: `number above 0, at most 1, or null`."""
+    """What the value may be: `number above 0 to 1 or null`."""
     text = " or ".join(option.choices) or _WORDS[option.type]
     if option.minimum is not None:
-        text += f"{' above' if option.above_minimum else ', at least'} {option.minimum:g}"
+        text += f" {'above' if option.above_minimum else 'from'} {option.minimum:g}"
     if option.maximum is not None:
-        text += f", at most {option.maximum:g}"
-    return text + (", or null" if option.optional else "")
+        text += f" to {option.maximum:g}"
+    return text + (" or null" if option.optional else "")
 
 
 def rows(options: Iterable[Option]) -> list[list[str]]:

@@ -108,6 +108,7 @@ class _Talk:
             try:
                 interrupted = False
                 self._take(line)
+                click.echo(err=True)
             except Quit:
                 return
             except KeyboardInterrupt:
@@ -123,9 +124,13 @@ class _Talk:
         if prompt is None:
             self._conversation.command(line)
             return
+        from edgekit.runtime.errors import PromptTooLong
+
         turns = self._conversation.turns
         try:
             self._answer(prompt)
+        except PromptTooLong as error:
+            raise PromptTooLong(f"{error}; /new begins another conversation") from error
         except KeyboardInterrupt:
             if self._conversation.turns == turns:
                 prose("stopped: this turn is taken back, and the conversation is as before", err=True)
