@@ -21,6 +21,8 @@ from edgekit.tools.conversation import COMMANDS
 from edgekit.tools.line_input import history_file
 from edgekit.tools.transcript import Transcripts
 
+#: What stands before the cursor once the editor waits for a line.
+PROMPT = "> \x1b[0m"
 SUM, WORDS = "What is 23 + 45?", "Repeat: red cat 42"
 
 
@@ -249,21 +251,22 @@ def test_what_a_model_writes_is_visible_on_a_terminal(
 def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(shipped_bundle: Any, tmp_path: Path) -> None:
     words = ("--max-new-tokens", "256", "--set", "stop_at_eos=false")
     with Terminal("chat", shipped_bundle("tiny-llada"), *words) as terminal:
-        terminal.wait_for("ends the conversation")
-        terminal.press("Repeat: red cat 42\n")
-        terminal.wait_for("block 1/8, step 3/")
+        terminal.wait_for(PROMPT)
+        terminal.press(f"{WORDS}\n")
+        terminal.wait_for("block 1/8, step")
         terminal.press(CTRL_C)
         terminal.wait_for("stopped: this turn is taken back")
         shown = terminal.received
         for on, off in (("\x1b[?25h", "\x1b[?25l"), ("\x1b[?7h", "\x1b[?7l")):
             assert shown.rfind(on) > shown.rfind(off) >= 0
-        terminal.press(f"/set stop_at_eos=true\n{SUM}\n")
-        terminal.wait_for("step 1/")
-        terminal.wait_for("68")
-        terminal.press(f"/save {tmp_path}/talk\n")
+        for line in ("/set stop_at_eos=true", SUM, f"/save {tmp_path}/talk"):
+            terminal.wait_for(PROMPT)
+            terminal.press(f"{line}\n")
         terminal.wait_for("1 turn saved in")
+        terminal.wait_for(PROMPT)
         terminal.press(CTRL_C)
         terminal.wait_for("Ctrl-C again ends the conversation")
+        terminal.wait_for(PROMPT)
         terminal.press(CTRL_C)
         assert terminal.exit_code() == 130
     messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
@@ -283,9 +286,9 @@ def test_lines_of_earlier_conversations_come_back(gemma: Path) -> None:
     assert history_file().read_text().splitlines()[-1] == "/help"
     assert history_file().stat().st_mode & 0o077 == 0
     with Terminal("chat", gemma) as terminal:
-        terminal.wait_for("> ")
+        terminal.wait_for(PROMPT)
         terminal.press(f"{UP}\n")
-        terminal.wait_for("> ")
+        terminal.wait_for(PROMPT)
         assert "list the commands" in terminal.received
         terminal.press("/quit\n")
         assert terminal.exit_code() == 0
