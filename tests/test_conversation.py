@@ -14,7 +14,6 @@ from terminal import CTRL_C, CTRL_D, UP, Terminal
 import edgekit
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.api import Chat
-from edgekit.runtime.text import Tokenizer
 from edgekit.tools import console
 from edgekit.tools.answer import write_text
 from edgekit.tools.cli import main
@@ -22,6 +21,8 @@ from edgekit.tools.conversation import COMMANDS
 from edgekit.tools.line_input import history_file
 from edgekit.tools.transcript import Transcripts
 
+#: What stands before the cursor once the editor waits for a line.
+PROMPT = "> \x1b[0m"
 SUM, WORDS = "What is 23 + 45?", "Repeat: red cat 42"
 
 
@@ -53,7 +54,7 @@ def test_each_line_of_a_pipe_is_a_turn_of_one_conversation(gemma: Path, tmp_path
         answers = [talk.generate(prompt, seed=3) for prompt in (SUM, WORDS, "/x")]
     options = ("--system", "Be brief.", "--seed", "3")
     result = chat(gemma, SUM, "", WORDS, "//x", options=options)
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.exit_code == 0 and "error" not in result.stderr
     assert result.stdout == "".join(f"{answer.text}\n" for answer in answers)
     found = saved(gemma, tmp_path, SUM, WORDS, "//x", options=options)
     assert found["messages"] == talk.messages
@@ -95,13 +96,7 @@ def test_a_line_that_is_refused_is_one_line_and_the_conversation_goes_on(
 
 
 def test_without_a_chat_template_the_way_out_is_named(gemma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Tokenizer.__init__
-
-    def bare(self: Tokenizer, *arguments: Any, **named: Any) -> None:
-        real(self, *arguments, **named)
-        self.chat_templates = {}
-
-    monkeypatch.setattr(Tokenizer, "__init__", bare)
+    monkeypatch.setattr("edgekit.runtime.text._chat_templates", lambda *_: {})
     result = chat(gemma, SUM)
     assert result.exit_code == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -110,11 +105,16 @@ def test_without_a_chat_template_the_way_out_is_named(gemma: Path, monkeypatch: 
 
 
 def test_an_answer_without_text_has_its_line_and_a_remark(gemma: Path) -> None:
-    result = chat(gemma, SUM, options=("--set", "eos_token_ids=[37, 39]"))
-    assert result.exit_code == 0 and result.stdout.count("\n") == 1
-    empty = chat(gemma, "x", options=("--raw", "--steps", "1"))
-    if not empty.stdout.strip():
-        assert empty.stdout == "\n" and "with /set" in empty.stderr
+    result = chat(gemma, "x", "/undo", SUM)
+    assert (result.exit_code, result.stdout) == (0, "\n68\n")
+    said, _ = result.stderr.splitlines()
+    assert said.startswith("note: the model ended its answer at once") and said.endswith("with /set")
+
+
+def test_an_answer_that_was_cut_is_remarked_upon(shipped_bundle: Any) -> None:
+    result = chat(shipped_bundle("tiny-llada"), SUM, "/set max_new_tokens=1", "/set block_length=1", SUM)
+    assert result.exit_code == 0 and result.stdout == "68\n6\n"
+    assert "as long as it may be; /set max_new_tokens=N" in result.stderr
 
 
 # --- commands -----------------------------------------------------------------------------------------------
@@ -249,23 +249,24 @@ def test_what_a_model_writes_is_visible_on_a_terminal(
 
 
 def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(shipped_bundle: Any, tmp_path: Path) -> None:
-    words = ("--max-new-tokens", "512", "--set", "stop_at_eos=false")
+    words = ("--max-new-tokens", "256", "--set", "stop_at_eos=false")
     with Terminal("chat", shipped_bundle("tiny-llada"), *words) as terminal:
-        terminal.wait_for("ends the conversation")
-        terminal.press("Repeat: red cat 42\n")
-        terminal.wait_for("block 1/16, step 3/")
+        terminal.wait_for(PROMPT)
+        terminal.press(f"{WORDS}\n")
+        terminal.wait_for("block 1/8, step")
         terminal.press(CTRL_C)
         terminal.wait_for("stopped: this turn is taken back")
         shown = terminal.received
         for on, off in (("\x1b[?25h", "\x1b[?25l"), ("\x1b[?7h", "\x1b[?7l")):
             assert shown.rfind(on) > shown.rfind(off) >= 0
-        terminal.press(f"/set stop_at_eos=true\n{SUM}\n")
-        terminal.wait_for("step 1/")
-        terminal.wait_for("68")
-        terminal.press(f"/save {tmp_path}/talk\n")
+        for line in ("/set stop_at_eos=true", SUM, f"/save {tmp_path}/talk"):
+            terminal.wait_for(PROMPT)
+            terminal.press(f"{line}\n")
         terminal.wait_for("1 turn saved in")
+        terminal.wait_for(PROMPT)
         terminal.press(CTRL_C)
         terminal.wait_for("Ctrl-C again ends the conversation")
+        terminal.wait_for(PROMPT)
         terminal.press(CTRL_C)
         assert terminal.exit_code() == 130
     messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
@@ -277,15 +278,17 @@ def test_lines_of_earlier_conversations_come_back(gemma: Path) -> None:
     with Terminal("chat", gemma, NO_COLOR="1") as terminal:
         terminal.wait_for("\n> ")
         terminal.press("/he\t\n")
-        terminal.wait_for("list the commands")
+        terminal.wait_for("\n> ")
+        assert "list the commands" in terminal.received
         terminal.press(CTRL_D)
         assert terminal.exit_code() == 0
         assert "\x1b[3" not in terminal.received
     assert history_file().read_text().splitlines()[-1] == "/help"
     assert history_file().stat().st_mode & 0o077 == 0
     with Terminal("chat", gemma) as terminal:
-        terminal.wait_for("> ")
+        terminal.wait_for(PROMPT)
         terminal.press(f"{UP}\n")
-        terminal.wait_for("list the commands")
+        terminal.wait_for(PROMPT)
+        assert "list the commands" in terminal.received
         terminal.press("/quit\n")
         assert terminal.exit_code() == 0

@@ -64,8 +64,10 @@ def setting_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.sampling.generation_options import generation_options
 
+    # While an option lacks its value, the words before it have not been given to the arguments yet.
+    given = ctx.params.get("bundle") or "".join(ctx.args[:1])
     try:
-        bundle = Bundle.open(os.path.expanduser(ctx.params.get("bundle") or ""))
+        bundle = Bundle.open(os.path.expanduser(given))
         sampler = bundle.manifest.sampler
         own = generation_options(sampler["name"], sampler["config"], bundle.model.canvas_length)
     except (EdgekitError, OSError):

@@ -118,8 +118,8 @@ def opened(bundle: str, request: Request, *, quiet: bool = False) -> Iterator[tu
     bundle = bundle_folder(bundle, request.engine, quiet=quiet)
     generator = Generator(
         bundle,
-        memory_bytes=request.memory,
-        resident_bytes=request.resident,
+        memory_bytes=None if request.memory is None else int(request.memory),
+        resident_bytes=None if request.resident is None else int(request.resident),
         threads=request.threads or 0,
         engine=request.engine,
     )

@@ -130,6 +130,8 @@ class _Talk:
         try:
             self._answer(prompt)
         except PromptTooLong as error:
+            if not turns:
+                raise
             raise PromptTooLong(f"{error}; /new begins another conversation") from error
         except KeyboardInterrupt:
             if self._conversation.turns == turns:

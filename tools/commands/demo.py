@@ -71,7 +71,7 @@ def command(output: Path, memory: Size, model: str) -> None:
 
     results = []
     request = Request(None, False, memory, Size(0, "0"), None, None, {"seed": 1})
-    with opened(str(output), request) as (model, generator):
+    with opened(str(output), request) as (loaded, generator):
         quantization = generator.bundle.manifest.quantization
         show_quantization(quantization)
         prose(
@@ -83,7 +83,7 @@ def command(output: Path, memory: Size, model: str) -> None:
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
             with quoting(memory):
-                results.append((example, _ask(model, generator, request, example)))
+                results.append((example, _ask(loaded, generator, request, example)))
         assert generator.stats is not None
         engine = generator.stats.engine
     _heading("3. What happened")
