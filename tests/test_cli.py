@@ -101,7 +101,7 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_an_unknown_command_suggests_the_nearest() -> None:
     refused(edgekit("exprot", "x"), "unknown command 'exprot'", "did you mean export?")
-    refused(edgekit("zzz"), "unknown command 'zzz'; supported: demo, export, run, inspect, verify")
+    refused(edgekit("zzz"), f"unknown command 'zzz'; supported: {', '.join(COMMANDS)}")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sealing
 from click.testing import CliRunner
 
 from edgekit.tools.cli import COMMANDS, EXAMPLES, main
@@ -102,9 +103,7 @@ def test_the_demo_gets_right_answers_and_suggests_what_works(folder: Path, demon
     for line in suggested:
         if ONLINE not in line:
             answers(line, folder)
-    (folder / "edgekit-demo" / "edgekit.json").write_text(
-        (folder / "edgekit-demo" / "edgekit.json").read_text().replace('"tiny-gemma"', '"something"')
-    )
+    sealing.edit(folder / "edgekit-demo", lambda table: table["provenance"].update(checkpoint="something"))
     another = CliRunner().invoke(main, ["demo", "-o", str(folder / "edgekit-demo")])
     assert another.exit_code == 2 and "give another folder" in another.stderr
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 @request_options
 @debug_option
 def command(bundle: str, request: Request) -> None:
-    """Hold a conversation with BUNDLE, whose canvas is shown while it resolves. Lines that begin with a slash
-    are commands: /help lists them. Ctrl-C stops an answer, Ctrl-D ends the conversation.
+    """Hold a conversation with BUNDLE, a folder or hf:OWNER/NAME on the Hugging Face hub; its canvas is shown
+    while it resolves. Lines that begin with a slash are commands: /help lists them. Ctrl-C stops an answer,
+    Ctrl-D ends the conversation.
 
     Each line of a pipe is a turn; answers go to stdout, all else to stderr.
     """
