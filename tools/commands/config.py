@@ -29,7 +29,8 @@ from edgekit.tools.options import debug_option
 @click.option("--pkgconfig-dir", "asked", flag_value="pkgconfig", help="Add it to PKG_CONFIG_PATH.")
 @debug_option
 def command(asked: str | None) -> None:
-    """Show where the installation keeps its header, its library and what describes them to build tools: `cc answer.c $(pkg-config --cflags --libs edgekit)`, and edgekit::edgekit for CMake.
+    """Show where the installation keeps its header, its library and what describes them to build tools:
+    pkg-config knows them as edgekit, CMake's find_package(edgekit) has the target edgekit::edgekit.
     """
     found = places()
     if asked is not None:
