@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 from edgekit.flashload import bundle_set
-from edgekit.flashload.bundle_set import Member
+from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.names import unknown
 from edgekit.runtime.errors import UnsupportedBundle
 
@@ -28,11 +28,20 @@ def choose(path: str | Path, engine: str | None = None) -> Path:
     if not bundle_set.is_set(path):
         return path
     bundles = bundle_set.load(path)
+    chosen = fitting(bundles, engine, path)
+    bundle_set.check_member(path, bundles, chosen)
+    return path / chosen.path
+
+
+def fitting(bundles: BundleSet, engine: str | None, path: Path) -> Member:
+    """The bundle of the set in folder `path` for `engine`, or by default the first that this system runs.
+
+    Raises UnsupportedBundle where there is none.
+    """
     members = bundles.members
-    fitting = [m for m in members if m.format == engine or (engine is None and _runs_here(m))]
-    if fitting:
-        bundle_set.check_member(path, bundles, fitting[0])
-        return path / fitting[0].path
+    found = [m for m in members if m.format == engine or (engine is None and _runs_here(m))]
+    if found:
+        return found[0]
     if engine is not None:
         known = " and ".join(m.format for m in members)
         raise UnsupportedBundle(

@@ -18,6 +18,7 @@ RESET = ctypes.CFUNCTYPE(c_int32, c_void_p)
 PREFILL = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p)
 DENOISE = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p, POINTER(Request), POINTER(Output), c_void_p)
 PROJECT = ctypes.CFUNCTYPE(c_int32, POINTER(Request), POINTER(Output), c_void_p)
+KEEP = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p)
 
 
 class Model(native_session._Struct):
@@ -25,7 +26,8 @@ class Model(native_session._Struct):
         ("struct_size", c_uint32), ("reserved", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
         ("canvas_length", c_int64), ("max_positions", c_int64), ("prefix_length", c_int64),
         ("sampler", c_char_p), ("user_data", c_void_p), ("reset", RESET), ("prefill", PREFILL),
-        ("denoise", DENOISE), ("project", PROJECT),
+        ("denoise", DENOISE), ("project", PROJECT), ("uncached", c_void_p), ("uncached_count", c_int64),
+        ("keep", KEEP),
     )  # fmt: skip
 
 

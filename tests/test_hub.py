@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import huggingface_hub
 import pytest
+import sealing
 import yaml
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
@@ -464,7 +465,7 @@ def test_provenance_and_licence_travel_with_the_bundle(
         assert (front["license"], front["license_name"]) == ("other", "odd-licence")
         assert front["library_name"] == "edgekit" and front["pipeline_tag"] == "text-generation"
         assert commit in (tmp_path / name / "README.md").read_text()
-        manifests.check_files(manifest, tmp_path / name, digests=True)
+        sealing.check_all(tmp_path / name)
     huggingface_hub.ModelCard.load(tmp_path / "a" / "README.md")
 
 

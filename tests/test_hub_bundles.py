@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sealing
+import xxhash
 from click.testing import CliRunner
 from fake_hub import TOKEN, FakeHub
 
@@ -38,7 +40,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def entry(data: bytes) -> FileEntry:
-    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest(), xxhash.xxh3_64_hexdigest(data))
+
+
+def weights_entry(data: bytes) -> WeightsEntry:
+    """Of weights that nobody opens: their header is what a header has at least."""
+    own = entry(data)
+    return WeightsEntry(
+        "weights.safetensors", own.size, own.sha256, 8, xxhash.xxh3_64_hexdigest(data[:8])
+    )
 
 
 def folder_like_a_bundle(folder: Path, form: str = "onnx", **files: bytes) -> Path:
@@ -56,7 +66,7 @@ def folder_like_a_bundle(folder: Path, form: str = "onnx", **files: bytes) -> Pa
             layers=[],
             sampler={},
             quantization=summary,
-            weights=WeightsEntry("weights.safetensors", *entry(weights).__dict__.values()),
+            weights=weights_entry(weights),
             files={name: entry(data) for name, data in files.items()},
             provenance={"checkpoint": "it"},
         ),
@@ -100,7 +110,7 @@ def test_push_then_run(hub: FakeHub, login: None, native_bundle: Path) -> None:
     assert from_hub["token_ids"] == here["token_ids"]
     sent = {r.path.rpartition("/")[2] for r in hub.log if r.method == "GET" and r.sent}
     assert {"edgekit.json", "weights.safetensors"} <= sent and ".gitattributes" not in sent
-    manifests.check_files(manifests.load(from_hub["bundle"]), from_hub["bundle"], digests=True)
+    sealing.check_all(Path(from_hub["bundle"]))
 
 
 def test_a_second_run_asks_only_whether_there_is_a_newer_commit(
@@ -115,7 +125,7 @@ def test_a_second_run_asks_only_whether_there_is_a_newer_commit(
         raise AssertionError(f"{path} was hashed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifests, "sha256_file", hashed)
+        patch.setattr(verification, "file_digests", hashed)
         assert local_folder("hf:owner/it") == first
     assert {r.path.split("/")[1] for r in hub.log} == {"api"}
     # A newer commit is another folder.
@@ -207,8 +217,8 @@ def test_a_bundle_that_cannot_run_here_is_refused_before_its_weights(
     hub.add("owner/tvm", contents(folder_like_a_bundle(tmp_path / "tvm", "tvm")))
     files = contents(folder_like_a_bundle(tmp_path / "onnx"))
     hub.add("owner/onnx", files)
-    newer = json.loads(files["edgekit.json"]) | {"schema_version": 99}
-    hub.add("owner/newer", files | {"edgekit.json": json.dumps(newer).encode()})
+    newer = sealing.sealed(json.loads(files["edgekit.json"]) | {"schema_version": 99})
+    hub.add("owner/newer", files | {"edgekit.json": newer})
     hub.add("owner/broken", files | {"edgekit.json": b"{"})
     with pytest.raises(UnsupportedBundle, match="'tvm'"):
         local_folder("hf:owner/tvm")
@@ -242,7 +252,7 @@ def test_an_interrupted_download_goes_on(
         local_folder("hf:owner/it", progress=Stops())
     del hub.log[:]
     folder = local_folder("hf:owner/it")
-    manifests.check_files(manifests.load(folder), folder, digests=True)
+    sealing.check_all(folder)
     [rest] = [r for r in hub.log if r.path.startswith("/content/") and r.path.endswith("weights.safetensors")]
     assert rest.range is not None and 0 < rest.sent < 50_000
 

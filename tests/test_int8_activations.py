@@ -267,7 +267,7 @@ def one_product(
     def body(values: dict[str, Any]) -> dict[str, Any]:
         weight = graph.weight([codes, scales])
         given = {"x": values["x"], "weight": weight, "bias": graph.weight([bias]), "act_bits": 8}
-        y = nodes[torch.ops.edgekit.linear.default](given | graph._extras())
+        y = nodes[torch.ops.edgekit.linear.default](given | graph._extras(None))
         return {"steps": graph._operand(values["x"], weight)[0], "y": y}
 
     graph.add("f", [Feature("x", x.dtype.name, x.shape)], body)

@@ -472,5 +472,5 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
 
 def test_formats_are_told_apart() -> None:
     assert formats.load("native") is native
-    with pytest.raises(ExportError, match="unknown format 'ggml'; supported: onnx, native"):
-        formats.load("ggml")
+    with pytest.raises(ExportError, match="unknown format 'gguf'; supported: onnx, native"):
+        formats.load("gguf")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_flash_packed as packed_tests
+import xxhash
 from flash_files import Data, random_data, write
 from native_flash import Flash
 from native_sampler import INVALID_ARGUMENT
@@ -124,8 +125,11 @@ def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path:
     weights = bundle / manifest.weights.file
     tensors = packed_tests.values(packed_tests.RUNS)
     packed_tests.write(weights, packed_tests.RUNS, packed_tests.STORED, tensors)
-    entry = manifests.file_entry(weights)
-    described = manifests.WeightsEntry(manifest.weights.file, entry.size, entry.sha256)
+    entry, header = manifests.file_entry(weights), FlashFile(weights).layout.data_start
+    described = manifests.WeightsEntry(
+        manifest.weights.file, entry.size, entry.sha256, header,
+        xxhash.xxh3_64_hexdigest(weights.read_bytes()[:header]),
+    )  # fmt: skip
     manifests.save(replace(manifest, weights=described), bundle)
     with pytest.raises(EdgekitError, match="is packed, where the native engine needs aligned tensors"):
         open_session(bundle)

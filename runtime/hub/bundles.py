@@ -10,7 +10,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BundleError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle_choice import ENGINES, choose
+from edgekit.runtime.bundle_choice import ENGINES, fitting
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.hub import Progress, Silent, verification
@@ -85,7 +85,11 @@ def _member(repository: Repository, engine: str | None) -> str:
     if bundle_set.SET_NAME not in files:
         raise _not_a_bundle(repository)
     repository.get(bundle_set.SET_NAME)
-    return choose(repository.folder, engine).relative_to(repository.folder).as_posix() + "/"
+    bundles = bundle_set.load(repository.folder)
+    member = fitting(bundles, engine, repository.folder)
+    repository.get(f"{member.path}/{MANIFEST_NAME}")
+    bundle_set.check_member(repository.folder, bundles, member)
+    return member.path + "/"
 
 
 def _not_a_bundle(repository: Repository) -> HubError:
