@@ -29,7 +29,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "one expert": (
         "diffusion_gemma",
         {
-            "num_experts": 1, "top_k_experts": 1, "num_hidden_layers": 1, "sliding_window": 1,
+            "num_experts": 1, "top_k_experts": 1, "num_hidden_layers": 1, "sliding_window": 2,
             "num_attention_heads": 1, "num_key_value_heads": 1, "num_global_key_value_heads": 1,
             "vocab_size": 385,
         },
