@@ -32,7 +32,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.tools.campaign import commands, judge
 from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
 from edgekit.tools.campaign.hostile import Hostile
-from edgekit.tools.campaign.sealing import seal
+from edgekit.tools.campaign.sealing import reseal
 from edgekit.tools.campaign.trial import Trial, trial
 
 PROMPT = "Copy this: Ada 7 cat"
@@ -60,7 +60,7 @@ class Campaign:
         copy_bundle(self.bundle, copy)
         apply(edit, copy)
         if sealed:
-            seal(copy)
+            reseal(copy, [edit.file])
         harmless = not sealed and (edit.file not in self._listed or _same(self.bundle, copy, edit.file))
         return judge.faults(self._try(copy), self.intact, sealed=sealed, harmless=harmless)
 
