@@ -15,8 +15,8 @@ from edgekit.export.models.base import Architecture
 from edgekit.export.quantize import Choice, QuantizationReport, Scheme
 from edgekit.export.units import RunPlan
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.files import sha256_file, write_atomic
-from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
+from edgekit.flashload.files import write_atomic
+from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 
 WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
@@ -72,10 +72,11 @@ def write_manifest(
             "group_size": contents.scheme.group_size,
             "overrides": [asdict(o) for o in contents.scheme.overrides],
         },
-        weights=WeightsEntry(
-            formats.optional(contents.format, "WEIGHTS_FILE"), contents.weights.size, contents.weights.sha256
-        ),
-        files={name: _entry(folder / name) for name in (REPORT_FILE, *files, *_program_files(programs))},
+        weights=WeightsEntry(formats.optional(contents.format, "WEIGHTS_FILE"), **asdict(contents.weights)),
+        files={
+            name: manifests.file_entry(folder / name)
+            for name in (REPORT_FILE, *files, *_program_files(programs))
+        },
         provenance=provenance | {"versions": _versions()},
     )
     manifests.save(manifest, folder)
@@ -163,10 +164,6 @@ def _program_files(entries: Any) -> list[str]:
 def package_bytes(programs: dict[str, Any]) -> int:
     """Bytes of the packages that the manifest's section on programs lists."""
     return sum(package["bytes"] for package in programs.get("packages", {}).values())
-
-
-def _entry(path: Path) -> FileEntry:
-    return FileEntry(path.stat().st_size, sha256_file(path))
 
 
 def _versions() -> dict[str, str]:

@@ -63,6 +63,7 @@ def claim(
             raise ExportError(f"{output}: holds {held}; {advice}, or start again with --overwrite")
         for member in members:
             find(output / member, weights)
+        _refuse_links(output)
         if overwrite:
             _clear_set(output) if found.several else _clear_bundle(output, weights)
             if not members:
@@ -70,6 +71,23 @@ def claim(
             found = None
     output.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def _refuse_links(folder: Path) -> None:
+    """What an earlier export is said to have left may have been planted: nothing is written through a link,
+    nor into what is no file.
+
+    Raises:
+        ExportError: which.
+    """
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                kind = "a symbolic link" if path.is_symlink() else "not a regular file"
+                raise ExportError(
+                    f"{path}: is {kind}, which exports neither write nor follow; remove it, or give "
+                    "another folder"
+                )
 
 
 def find(output: Path, weights: str) -> Found | None:

@@ -23,7 +23,6 @@ import torch
 
 from edgekit.export import formats
 from edgekit.export.bundle_files import (
-    REPORT_FILE,
     Contents,
     max_positions,
     package_bytes,
@@ -54,6 +53,9 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
+from edgekit.runtime import quantization_report
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.sections import Wrong
 
 
 class Progress(Protocol):
@@ -287,18 +289,19 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     """
     if not (output / manifests.MANIFEST_NAME).exists():
         return None
-    manifest = manifests.load(output)
+    bundle = Bundle.open(output)
+    manifest = bundle.manifest
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
             f"{output}: holds the bundle of another export (other model, format, preset or version); "
             "give another folder, or replace it with --overwrite"
         )
-    rows = json.loads((output / REPORT_FILE).read_text(encoding="utf-8"))
-    tensors = tuple(TensorReport(**{**row, "shape": tuple(row["shape"])}) for row in rows)
+    tensors = tuple(_tensor_report(row) for row in quantization_report.read(bundle.folder))
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
     nbytes = manifest.weights.size + package_bytes(manifest.programs)
-    return ExportResult(output, plan.options.format, report, tuple(manifest.provenance["notes"]), nbytes)
+    notes = tuple(manifest.provenance.get("notes") or ())
+    return ExportResult(output, plan.options.format, report, notes, nbytes)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -360,18 +363,23 @@ def _tensors(
             yield name, stored.pop(name)
 
 
+def _tensor_report(row: dict[str, Any]) -> TensorReport:
+    return TensorReport(**{**row, "shape": tuple(row["shape"])})
+
+
 class _ReportJournal:
     """Reports of finished runs, kept on disk so that a resumed export reports on all of them."""
 
     def __init__(self, path: Path, keep: bool) -> None:
         self._path, self._rows = path, dict[str, list[dict[str, Any]]]()
         if keep and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
                     record = json.loads(line)
-                except ValueError:
+                    rows = [quantization_report.checked(row, "a row") for row in record["tensors"]]
+                    self._rows[str(record["run"])] = rows
+                except (ValueError, TypeError, KeyError, Wrong, RecursionError):
                     continue  # torn when the export was killed; its run does not count as done either
-                self._rows[record["run"]] = record["tensors"]
         else:
             path.unlink(missing_ok=True)
 
@@ -386,9 +394,5 @@ class _ReportJournal:
 
     def result(self, scheme: Scheme, runs: Sequence[RunPlan]) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""
-        rows = [
-            TensorReport(**{**row, "shape": tuple(row["shape"])})
-            for run in runs
-            for row in self._rows.get(run.spec.name, ())
-        ]
+        rows = [_tensor_report(row) for run in runs for row in self._rows.get(run.spec.name, ())]
         return joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))

@@ -11,10 +11,12 @@ import functools
 import importlib.resources
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edgekit.flashload import errors
 from edgekit.flashload.errors import EdgekitError
 
 ABI_VERSION: Final = 1
@@ -157,3 +159,45 @@ def _declare(library: ctypes.CDLL) -> None:
     library.ek_status_message.restype = ctypes.c_char_p
     library.ek_cpu_features.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     library.ek_cpu_features.restype = ctypes.c_int32
+    library.ek_last_error.argtypes = []
+    library.ek_last_error.restype = ctypes.c_char_p
+    library.ek_last_error_bytes.argtypes = []
+    library.ek_last_error_bytes.restype = ctypes.c_uint64
+
+
+_BUDGET_EXCEEDED: Final = 12
+#: Error classes by status. Other statuses are faults of the library or of its caller: NativeCallFailed.
+_ERRORS: Final[Mapping[int, type[EdgekitError]]] = {
+    1: errors.InvalidRequest,
+    4: errors.OpenFailed,
+    5: errors.ReadFailed,
+    6: errors.TruncatedFile,
+    7: errors.FileChanged,
+    8: errors.ChecksumMismatch,
+    9: errors.MalformedFile,
+    10: errors.UnsupportedVersion,
+    11: errors.UnsupportedBundle,
+    14: errors.Cancelled,
+    15: errors.InvalidRequest,
+}
+
+
+def check(status: int, further: Mapping[int, type[EdgekitError]] | None = None) -> None:
+    """Raise the error class of a status that the last call on this thread gave, with its message; `further`
+    classes are the caller's own.
+    """
+    if status == _OK:
+        return
+    core = load()
+    message = (core.library.ek_last_error() or b"").decode(errors="replace") or core.status_message(status)
+    if status == _BUDGET_EXCEEDED:
+        raise errors.BudgetExceeded(message, int(core.library.ek_last_error_bytes()))
+    raise {**_ERRORS, **(further or {})}.get(status, NativeCallFailed)(message)
+
+
+def path_bytes(path: str | Path) -> bytes:
+    """A path as the library takes it. Raises OpenFailed for one that it would cut short."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise errors.OpenFailed("the path holds a null byte; check the path")
+    return data

@@ -1,9 +1,9 @@
 """bundles.json: several bundles of one model in one folder, one for each format.
 
     {
-      "schema_version": 1,
+      "schema_version": 2,
       "bundles": [{"path", "format", "minimum_os": {"ios", "macos"}}, ...], those for the newest systems first
-      "files":   relative path -> {"size", "sha256"} of files beside them, and of their manifests
+      "files":   relative path -> {"size", "sha256", "xxh3"} of files beside them, and of their manifests
     }
 
 Each `path` is a folder with a whole bundle, see `manifest`. While bundles are being written the file has
@@ -19,14 +19,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
-from edgekit.flashload.files import read_table, write_atomic
+from edgekit.flashload.bundle_folder import check_folder_file, read_folder_file
+from edgekit.flashload.errors import MalformedFile, UnsupportedVersion, quoted
+from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry, is_inside, parse_entry
 from edgekit.flashload.strictjson import loads_strict
 
 SET_NAME = "bundles.json"
 PARTIAL_NAME = SET_NAME + ".partial"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SYSTEMS = ("ios", "macos")
 _MAX_BYTES = 1 << 20
 
@@ -58,14 +59,13 @@ def version(text: str) -> tuple[int, ...]:
     """A version of a system, to be compared. Raises ValueError for other than numbers with dots."""
     parts = text.split(".")
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ValueError(f"{text[:40]!r} is no version")
+        raise ValueError(f"{quoted(text, 40)} is no version")
     return tuple(map(int, parts))
 
 
 def load(folder: str | Path, name: str = SET_NAME) -> BundleSet:
     """The set in a folder. Raises OpenFailed, UnsupportedVersion or MalformedFile."""
-    path = Path(folder) / name
-    return loads(read_table(path, _MAX_BYTES, SET_NAME, "copy or export the folder again"), str(path))
+    return loads(read_folder_file(folder, name, _MAX_BYTES), str(Path(folder) / name))
 
 
 def loads(data: bytes, where: str) -> BundleSet:
@@ -95,6 +95,19 @@ def loads(data: bytes, where: str) -> BundleSet:
     return BundleSet(members, {n: parse_entry(n, value, where) for n, value in table["files"].items()})
 
 
+def check_member(folder: str | Path, bundles: BundleSet, member: Member) -> None:
+    """Check that a bundle of the set is the one that was written with it, and that it lies in the folder.
+
+    Raises BundleError.
+    """
+    name = f"{member.path}/{MANIFEST_NAME}"
+    if name not in bundles.files:
+        where = Path(folder) / SET_NAME
+        raise MalformedFile(f"{where}: does not list {quoted(name)}; export the folder again")
+    entry = bundles.files[name]
+    check_folder_file(folder, name, entry.size, entry.xxh3)
+
+
 def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
     """Write the file in one step. Raises WriteFailed."""
     table = {
@@ -111,12 +124,12 @@ def save(bundles: BundleSet, folder: Path, name: str = SET_NAME) -> None:
 
 def _member(entry: Any) -> Member:
     if not isinstance(entry, dict):
-        raise ValueError(f"{str(entry)[:40]!r} is no bundle")
+        raise ValueError(f"{quoted(entry, 40)} is no bundle")
     _exactly(entry, {"path": str, "format": str, "minimum_os": dict}, "a bundle")
     path, systems = entry["path"], entry["minimum_os"]
     if not is_inside(path):
-        raise ValueError(f"{path[:80]!r} is not a plain relative path below the folder")
-    _exactly(systems, dict.fromkeys(SYSTEMS, str), f"minimum_os of {path}")
+        raise ValueError(f"{quoted(path)} is not a plain relative path below the folder")
+    _exactly(systems, dict.fromkeys(SYSTEMS, str), f"minimum_os of {quoted(path)}")
     for text in systems.values():
         version(text)
     return Member(path, entry["format"], systems)
@@ -130,4 +143,4 @@ def _exactly(table: Mapping[str, Any], kinds: Mapping[str, type], what: str) -> 
         )
     for key, kind in kinds.items():
         if not isinstance(table[key], kind):
-            raise ValueError(f"{key} of {what} is {str(table[key])[:40]!r}")
+            raise ValueError(f"{key} of {what} is {quoted(table[key], 40)}")

@@ -6,6 +6,12 @@ Every message is one line: what was found, where, and what to do about it.
 from __future__ import annotations
 
 
+def quoted(value: object, limit: int = 80) -> str:
+    """A name or value from a file as messages quote it: in one line, cut to `limit` characters."""
+    text = str(value)
+    return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
 class EdgekitError(Exception):
     """Base of every error that edgekit raises for a reason outside its own code."""
 
@@ -40,6 +46,10 @@ class FileChanged(BundleError):
 
 class OpenFailed(BundleError):
     """The file cannot be opened: missing, not a regular file, or not permitted."""
+
+
+class UnsupportedBundle(EdgekitError):
+    """The bundle is whole, but not something that this engine or version runs."""
 
 
 class ReadFailed(BundleError):

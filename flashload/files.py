@@ -1,10 +1,13 @@
-"""Small file helpers: atomic replacement, directory sync, reading a bounded file, SHA-256 of a file."""
+"""Small file helpers: atomic replacement, directory sync, reading a bounded file, digests of a file."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
+
+import xxhash
 
 from edgekit.flashload.errors import MalformedFile, OpenFailed, ReadFailed, WriteFailed
 
@@ -45,29 +48,45 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def read_table(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
-    """The bytes of a small file that describes others. Raises OpenFailed, which ends with `advice`, or
-    MalformedFile for one larger than any `what`.
+    """The bytes of a small regular file that describes others; a symbolic link is followed.
+
+    Raises OpenFailed, which ends with `advice`, or MalformedFile for one larger than any `what`.
     """
     try:
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise MalformedFile(f"{path}: has {size} bytes, more than any {what}")
-        return path.read_bytes()
+        # Asked before opening too: opening alone waits at a FIFO and can move a device.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OpenFailed(f"{path}: is not a regular file; {advice}")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OpenFailed(f"{path}: is not a regular file; {advice}")
+            # Files of /proc and of some network systems say 0 bytes: what is read counts as well.
+            content = file.read(most_bytes + 1) if status.st_size <= most_bytes else b""
+            size = max(status.st_size, len(content))
+            if size > most_bytes:
+                raise MalformedFile(f"{path}: has {size} bytes or more, more than any {what}")
+            return content
     except OSError as error:
         raise OpenFailed(f"{path}: cannot open ({error.strerror}); {advice}") from error
 
 
-def sha256_file(path: Path) -> str:
-    """Lower-case hex SHA-256 of a regular file, read in blocks. Raises OpenFailed or ReadFailed."""
-    digest = hashlib.sha256()
+def file_digests(path: Path) -> tuple[int, str, str]:
+    """Size, SHA-256 and XXH3-64 (lower-case hex) of a regular file, read in blocks.
+
+    Raises OpenFailed or ReadFailed.
+    """
+    size, sha256, xxh3 = 0, hashlib.sha256(), xxhash.xxh3_64()
     opened = False
     try:
         with open(path, "rb") as file:
             opened = True
             while block := file.read(_HASH_BLOCK_BYTES):
-                digest.update(block)
+                size += len(block)
+                sha256.update(block)
+                xxh3.update(block)
     except OSError as error:
         if opened:
             raise ReadFailed(f"{path}: read failed ({error.strerror}); check the disk") from error
         raise OpenFailed(f"{path}: cannot open ({error.strerror}); check the path") from error
-    return digest.hexdigest()
+    return size, sha256.hexdigest(), xxh3.hexdigest()

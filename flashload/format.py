@@ -27,10 +27,11 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest, LayoutError
+from edgekit.flashload.strictjson import MAX_MARKS, marks
 
 RUN_ALIGNMENT = 16 * 1024  # Apple's page size; every other system's page and sector size divides it.
 TENSOR_ALIGNMENT = 64  # one cache line, and the widest vector load
-MAX_HEADER_BYTES = 100_000_000  # the safetensors library refuses larger headers
+MAX_HEADER_BYTES = 32 << 20  # the header of a model with 3840 experts has 3 MB
 PAD_PREFIX = "__pad__."
 FORMAT_VERSION = "1"
 KEY_FORMAT, KEY_PLAN, KEY_RUNS = "edgekit.format", "edgekit.plan", "edgekit.runs"
@@ -164,10 +165,11 @@ def layout(runs: Sequence[RunSpec], tag: str = "") -> Layout:
         if needed <= data_start:
             break
         data_start = align_up(needed, RUN_ALIGNMENT)
-    if data_start - 8 > MAX_HEADER_BYTES:
+    if data_start > MAX_HEADER_BYTES or marks(_header_json(candidate, {})) > MAX_MARKS:
+        tensors = sum(len(slots) for _, _, slots in placed)
         raise LayoutError(
-            f"a header of {data_start} bytes passes the safetensors limit of {MAX_HEADER_BYTES}; "
-            "put more weights in one tensor"
+            f"a header of {data_start} bytes for {tensors} tensors is more than readers take "
+            f"({MAX_HEADER_BYTES} bytes, {MAX_MARKS} marks of JSON); put more weights in one tensor"
         )
     if candidate.size > MAX_BYTES:
         raise LayoutError(f"the file would have {candidate.size} bytes, more than 2^63-1; check the shapes")

@@ -1,61 +1,81 @@
-"""edgekit.json: what a bundle contains, how to run it, and checksums of every file.
+r"""edgekit.json: what a bundle contains, how to run it, and digests of every file.
 
     {
-      "schema_version": 1,
+      "sha256":       of this file, see below
+      "schema_version": 2,
       "model":        family, dimensions, tokenizer facts
       "programs":     program name -> file and inputs
       "layers":       per layer: program, runs, tensor names
       "sampler":      defaults of the denoising loop
       "quantization": preset and per-tensor scheme
-      "weights":      {"file", "size", "sha256"} of the flash file
-      "files":        relative path -> {"size", "sha256"} of every other file
+      "weights":      {"file", "size", "sha256", "header_size", "header_xxh3"} of the flash file
+      "files":        relative path -> {"size", "sha256", "xxh3"} of every other file
       "provenance":   where the weights came from and what exported them
     }
 
-The parts without a shape here are opaque to flashload: whoever writes them defines and checks them.
+The file is sealed: it begins with these 15 bytes and 64 lower-case hex digits,
+
+    {\n  "sha256": "0123...
+
+which are the SHA-256 of the whole file with 64 zeros in place of the digits:
+
+    { head -c 15 edgekit.json; printf %064d 0; tail -c +80 edgekit.json; } | sha256sum
+
+From there on everything has a digest: `run` compares the XXH3-64 of every file that it reads, of the first
+`header_size` bytes of the flash file, and, by the list in that header, of every run. `verify` compares the
+SHA-256 too. Digests show damage, mixed files and edits by accident. They are no signature: whoever changes a
+bundle on purpose can seal it anew, and what it then says is theirs.
+
+The check is in the native core (`bundle_folder`), for every language. Here manifests are written, sealed, and
+made into objects. The parts without a shape here are opaque to flashload: whoever writes them defines and
+checks them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from edgekit.flashload.errors import (
-    ChecksumMismatch,
-    LayoutError,
-    MalformedFile,
-    OpenFailed,
-    TruncatedFile,
-    UnsupportedVersion,
-)
-from edgekit.flashload.files import read_table, sha256_file, write_atomic
+from edgekit.flashload.bundle_folder import BundleFolder
+from edgekit.flashload.errors import LayoutError, MalformedFile, UnsupportedVersion, quoted
+from edgekit.flashload.files import file_digests, write_atomic
+from edgekit.flashload.format import MAX_HEADER_BYTES
 from edgekit.flashload.strictjson import loads_strict
 
 MANIFEST_NAME = "edgekit.json"
 #: The report on every matrix: bits, sizes, errors of quantization.
 REPORT_NAME = "quantization.json"
-SCHEMA_VERSION = 1
-_MAX_MANIFEST_BYTES = 64 << 20
+SCHEMA_VERSION = 2
+#: How the file begins; the digits of its SHA-256 follow.
+_SEAL_START = b'{\n  "sha256": "'
+_NO_SEAL = b"0" * 64
+#: The core's limit. That of a model with 30 layers of 128 experts has 0.4 MB.
+_MAX_BYTES = 16 << 20
+_DIGITS = {16: re.compile("[0-9a-f]{16}"), 64: re.compile("[0-9a-f]{64}")}
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Size in bytes and lower-case hex SHA-256."""
+    """Size in bytes, SHA-256 and XXH3-64 in lower-case hex."""
 
     size: int
     sha256: str
+    xxh3: str
 
 
 @dataclass(frozen=True)
 class WeightsEntry:
-    """The flash file, relative to the bundle."""
+    """The flash file, relative to the bundle; `header_xxh3` is that of its first `header_size` bytes."""
 
     file: str
     size: int
     sha256: str
+    header_size: int
+    header_xxh3: str
 
 
 @dataclass(frozen=True)
@@ -74,6 +94,7 @@ class Manifest:
 
 
 _SECTIONS: dict[str, type] = {
+    "sha256": str,
     "schema_version": int,
     "model": dict,
     "programs": dict,
@@ -92,16 +113,29 @@ def manifest_path(path: str | Path) -> Path:
     return path / MANIFEST_NAME if path.is_dir() else path
 
 
+def seal(data: bytes) -> bytes:
+    """A manifest's text with the digits of its own SHA-256; it must begin as manifests do."""
+    start, rest = data[: len(_SEAL_START)], data[len(_SEAL_START) + len(_NO_SEAL) :]
+    if start != _SEAL_START or not rest:
+        raise LayoutError('a manifest must begin with its "sha256"')
+    return start + hashlib.sha256(start + _NO_SEAL + rest).hexdigest().encode() + rest
+
+
 def dumps(manifest: Manifest) -> bytes:
-    """The manifest as UTF-8 JSON. The same manifest gives the same bytes. Raises LayoutError."""
+    """The manifest as sealed UTF-8 JSON. The same manifest gives the same bytes. Raises LayoutError."""
     table = asdict(manifest)
     try:
         text = json.dumps(
-            {key: table[key] for key in _SECTIONS}, indent=2, ensure_ascii=False, allow_nan=False
+            {"sha256": _NO_SEAL.decode()} | {key: table[key] for key in _SECTIONS if key in table},
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
         )
-        data = text.encode("utf-8") + b"\n"
+        data = seal(text.encode("utf-8") + b"\n")
     except (TypeError, ValueError) as error:
         raise LayoutError(f"the manifest holds a value that JSON has no form for: {error}") from error
+    if len(data) > _MAX_BYTES:
+        raise LayoutError(f"the manifest has {len(data)} bytes, more than the {_MAX_BYTES} that readers take")
     try:
         parsed = loads(data, "manifest")
     except (MalformedFile, UnsupportedVersion) as error:
@@ -114,7 +148,7 @@ def dumps(manifest: Manifest) -> bytes:
 
 
 def loads(data: bytes, where: str) -> Manifest:
-    """Parse and validate a manifest. `where` names it in messages.
+    """A manifest as an object; the core has compared its digest. `where` names it in messages.
 
     Raises UnsupportedVersion or MalformedFile.
     """
@@ -134,13 +168,10 @@ def loads(data: bytes, where: str) -> Manifest:
             raise MalformedFile(f"{where}: {key} must be a {kind.__name__}, not {type(table[key]).__name__}")
     unknown = sorted(set(table) - set(_SECTIONS))
     if unknown:
-        raise MalformedFile(f"{where}: unknown section {unknown[0]!r}; known: {', '.join(_SECTIONS)}")
-    weights = table["weights"]
-    if set(weights) != {"file", "size", "sha256"}:
-        raise MalformedFile(f"{where}: weights must have exactly file, size and sha256")
-    entry = parse_entry(weights["file"], {"size": weights["size"], "sha256": weights["sha256"]}, where)
+        raise MalformedFile(f"{where}: unknown section {quoted(unknown[0])}; known: {', '.join(_SECTIONS)}")
+    weights = _weights_entry(table["weights"], where)
     files = {name: parse_entry(name, value, where) for name, value in table["files"].items()}
-    if weights["file"] in files or MANIFEST_NAME in files:
+    if weights.file in files or MANIFEST_NAME in files:
         raise MalformedFile(f"{where}: files must list neither the weights nor the manifest itself")
     return Manifest(
         model=table["model"],
@@ -148,25 +179,56 @@ def loads(data: bytes, where: str) -> Manifest:
         layers=table["layers"],
         sampler=table["sampler"],
         quantization=table["quantization"],
-        weights=WeightsEntry(weights["file"], entry.size, entry.sha256),
+        weights=weights,
         files=files,
         provenance=table["provenance"],
         schema_version=version,
     )
 
 
+def _weights_entry(value: dict[str, Any], where: str) -> WeightsEntry:
+    if set(value) != {"file", "size", "sha256", "header_size", "header_xxh3"}:
+        raise MalformedFile(
+            f"{where}: weights must have exactly file, size, sha256, header_size and header_xxh3"
+        )
+    name = value["file"]
+    if not is_inside(name):
+        raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
+    entry = WeightsEntry(
+        name,
+        _size(value["size"], name, where),
+        _digest(value["sha256"], 64, name, where),
+        _size(value["header_size"], name, where),
+        _digest(value["header_xxh3"], 16, name, where),
+    )
+    if not 8 <= entry.header_size <= min(entry.size, MAX_HEADER_BYTES):
+        raise MalformedFile(f"{where}: {quoted(name)}: bad header_size")
+    return entry
+
+
 def parse_entry(name: Any, value: Any, where: str) -> FileEntry:
     """The entry of file `name`, for whatever lists files as a manifest does. Raises MalformedFile."""
     if not is_inside(name):
-        raise MalformedFile(f"{where}: {str(name)[:80]!r} is not a plain relative path inside the bundle")
-    if not isinstance(value, dict) or set(value) != {"size", "sha256"}:
-        raise MalformedFile(f"{where}: {name} must have exactly size and sha256")
-    size, digest = value["size"], value["sha256"]
-    if type(size) is not int or not 0 <= size < 2**63:
-        raise MalformedFile(f"{where}: {name}: bad size {str(size)[:40]}")
-    if not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise MalformedFile(f"{where}: {name}: sha256 must be 64 lower-case hex digits")
-    return FileEntry(size, digest)
+        raise MalformedFile(f"{where}: {quoted(name)} is not a plain relative path inside the bundle")
+    if not isinstance(value, dict) or set(value) != {"size", "sha256", "xxh3"}:
+        raise MalformedFile(f"{where}: {quoted(name)} must have exactly size, sha256 and xxh3")
+    return FileEntry(
+        _size(value["size"], name, where),
+        _digest(value["sha256"], 64, name, where),
+        _digest(value["xxh3"], 16, name, where),
+    )
+
+
+def _size(value: Any, name: str, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise MalformedFile(f"{where}: {quoted(name)}: bad size {str(value)[:40]}")
+    return value
+
+
+def _digest(value: Any, digits: int, name: str, where: str) -> str:
+    if not isinstance(value, str) or not _DIGITS[digits].fullmatch(value):
+        raise MalformedFile(f"{where}: {quoted(name)}: a digest must be {digits} lower-case hex digits")
+    return value
 
 
 def is_inside(name: Any) -> bool:
@@ -177,14 +239,14 @@ def is_inside(name: Any) -> bool:
     return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
 
 
-def load(path: str | Path) -> Manifest:
-    """Read the manifest of a bundle directory (or the file itself).
+def load(folder: str | Path | BundleFolder) -> Manifest:
+    """The manifest of a bundle, checked against its own digest.
 
-    Raises OpenFailed, UnsupportedVersion or MalformedFile.
+    Raises OpenFailed, ReadFailed, ChecksumMismatch, UnsupportedVersion, MalformedFile, or UnsupportedBundle
+    for a folder of several bundles.
     """
-    file = manifest_path(path)
-    advice = "give the path of an exported bundle"
-    return loads(read_table(file, _MAX_MANIFEST_BYTES, "manifest", advice), str(file))
+    opened = folder if isinstance(folder, BundleFolder) else BundleFolder(folder)
+    return loads(opened.manifest(), str(opened.path / MANIFEST_NAME))
 
 
 def save(manifest: Manifest, path: str | Path) -> Path:
@@ -198,32 +260,5 @@ def save(manifest: Manifest, path: str | Path) -> Path:
 
 
 def file_entry(path: str | Path) -> FileEntry:
-    """Size and SHA-256 of a file, for `Manifest.files`. Raises OpenFailed or ReadFailed."""
-    path = Path(path)
-    digest = sha256_file(path)
-    return FileEntry(path.stat().st_size, digest)
-
-
-def check_files(manifest: Manifest, directory: str | Path, *, digests: bool = False) -> None:
-    """Check that every file of the bundle is there at its size; with `digests` also its SHA-256.
-
-    Raises OpenFailed, TruncatedFile (too short), MalformedFile (too long or leaving the bundle by a link) or
-    ChecksumMismatch.
-    """
-    entries = dict(manifest.files)
-    entries[manifest.weights.file] = FileEntry(manifest.weights.size, manifest.weights.sha256)
-    for name, entry in entries.items():
-        check_file(Path(directory, name), entry, digest=digests)
-
-
-def check_file(path: Path, entry: FileEntry, *, digest: bool = False) -> None:
-    """Check that a file is there at its size; with `digest` also its SHA-256. Raises as `check_files`."""
-    if not path.is_file():
-        raise OpenFailed(f"{path}: is missing from the bundle; copy or export it again")
-    size = os.stat(path).st_size
-    if size < entry.size:
-        raise TruncatedFile(f"{path}: has {size} of {entry.size} bytes; copy it again")
-    if size > entry.size:
-        raise MalformedFile(f"{path}: has {size} bytes, the manifest says {entry.size}; copy it again")
-    if digest and sha256_file(path) != entry.sha256:
-        raise ChecksumMismatch(f"{path}: its SHA-256 differs from the manifest's; copy or export it again")
+    """Size and digests of a file, for `Manifest.files`. Raises OpenFailed or ReadFailed."""
+    return FileEntry(*file_digests(Path(path)))

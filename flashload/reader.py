@@ -71,9 +71,10 @@ class FlashFile:
     """An open flash file. Opening reads and validates the header alone. Safe to use from several threads.
 
     `threads` reads of `chunk_bytes` are in flight at a time; buffers at page boundaries (`AlignedBuffer`) are
-    read past the page cache. `preadv` replaces os.preadv for all reads but the O_DIRECT probe.
+    read past the page cache. `preadv` replaces os.preadv for all reads but the O_DIRECT probe. `header`: how
+    many bytes come before the first run, and their XXH3-64, which is compared before they are parsed.
 
-    Raises OpenFailed, NotAFlashFile, UnsupportedVersion, MalformedFile, TruncatedFile.
+    Raises OpenFailed, NotAFlashFile, UnsupportedVersion, MalformedFile, TruncatedFile, ChecksumMismatch.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class FlashFile:
         chunk_bytes: int = 4 << 20,
         direct: bool = True,
         preadv: Preadv | None = None,
+        header: tuple[int, str] | None = None,
     ) -> None:
         if threads < 1 or chunk_bytes < RUN_ALIGNMENT or chunk_bytes % RUN_ALIGNMENT:
             raise InvalidRequest(
@@ -94,7 +96,7 @@ class FlashFile:
         self.chunk_bytes = chunk_bytes
         self._file = BlockFile(path, direct=direct, preadv=preadv)
         try:
-            self.layout: Layout = self._read_header()
+            self.layout: Layout = self._read_header(header)
         except BaseException:
             self._file.close()
             raise
@@ -119,11 +121,17 @@ class FlashFile:
         """Live counters of the file."""
         return self._file.stats
 
-    def _read_header(self) -> Layout:
+    def _read_header(self, expected: tuple[int, str] | None) -> Layout:
         size, where = self._file.size, str(self.path)
         prefix = self._read_bytes(0, min(size, PREFIX_BYTES))
         length = header_length(prefix, size, where)
-        return parse_header(self._read_bytes(8, length), size, where)
+        start = self._read_bytes(0, 8 + length)
+        if expected and (len(start), xxhash.xxh3_64_hexdigest(start)) != expected:
+            raise ChecksumMismatch(
+                f"{where}: its header is not the one that the manifest was written for: the file is damaged "
+                "or another one; copy or export the bundle again"
+            )
+        return parse_header(start[8:], size, where)
 
     def _read_bytes(self, offset: int, count: int) -> bytes:
         data = bytearray(count)

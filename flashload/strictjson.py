@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.errors import MalformedFile, quoted
+
+#: Commas, colons and opening brackets of a text: a few bytes of it can take a hundred of memory. The flash
+#: file's header of a model with 3840 experts has 315,000. The core has the same limit.
+MAX_MARKS = 1 << 20
+
+
+def marks(raw: bytes) -> int:
+    """How many values a text can have at most, told without parsing it."""
+    return sum(map(raw.count, (b",", b":", b"[", b"{")))
 
 
 def loads_strict(raw: bytes, where: str) -> Any:
     """Parse UTF-8 JSON. `where` names the file and the part in messages.
 
     Raises MalformedFile for bad UTF-8, bad JSON, duplicate keys, NaN or Infinity, numbers too long to
-    convert and nesting too deep to parse.
+    convert, nesting too deep to parse and more than MAX_MARKS.
     """
+    if marks(raw) > MAX_MARKS:
+        raise MalformedFile(
+            f"{where}: has more values than any of our files (over {MAX_MARKS} marks of JSON)"
+        )
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
@@ -21,7 +34,9 @@ def loads_strict(raw: bytes, where: str) -> Any:
             seen: set[str] = set()
             for key, _ in pairs:
                 if key in seen:
-                    raise MalformedFile(f"{where}: the name {key!r} appears twice; export the file again")
+                    raise MalformedFile(
+                        f"{where}: the name {quoted(key)} appears twice; export the file again"
+                    )
                 seen.add(key)
         return table
 

@@ -52,10 +52,12 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class FileDigest:
-    """Size in bytes and lower-case hex SHA-256 of a finished file."""
+    """Size in bytes and lower-case hex digests of a finished file; the header is all before the first run."""
 
     size: int
     sha256: str
+    header_size: int
+    header_xxh3: str
 
 
 class FlashWriter:
@@ -122,6 +124,8 @@ class FlashWriter:
             if not overwrite:
                 raise OutputExists(f"{self.path}: already exists; choose another name or allow overwriting")
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        # Somebody may have planted what an interrupted export is said to have left.
+        flags |= getattr(os, "O_NOFOLLOW", 0)
         self._fd = os.open(self.partial_path, flags, 0o666)
         self._lock()
         if resume and journal_exists:
@@ -168,7 +172,8 @@ class FlashWriter:
         return found.plan_digest == self.layout.plan_digest and found.size == self.layout.size
 
     def _adopt_finished(self) -> None:
-        self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+        self._fd = os.open(self.path, flags)
         header = _pread_exact(self._fd, self.layout.data_start, 0, self.path)
         found = parse_header(header[8:], self.layout.size, str(self.path))
         self._digests = {run.name: run.xxh3 for run in found.runs}
@@ -288,7 +293,8 @@ class FlashWriter:
         return result
 
     def _digest_file(self) -> FileDigest:
-        total = hashlib.sha256(_pread_exact(self._fd, self.layout.data_start, 0, self.path))
+        header = _pread_exact(self._fd, self.layout.data_start, 0, self.path)
+        total = hashlib.sha256(header)
         for run in self.layout.runs:
             check = xxhash.xxh3_64()
             for offset in range(run.offset, run.offset + run.length, _BLOCK_BYTES):
@@ -301,7 +307,7 @@ class FlashWriter:
                     f"{self.path}: run {run.name} reads back different from what was written; "
                     "check the disk, delete the .partial and .journal files, export again"
                 )
-        return FileDigest(self.layout.size, total.hexdigest())
+        return FileDigest(self.layout.size, total.hexdigest(), len(header), xxhash.xxh3_64_hexdigest(header))
 
     # --- ending ------------------------------------------------------------------------------------------
 

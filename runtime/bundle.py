@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import MalformedFile, OpenFailed
+from edgekit.flashload.bundle_folder import BundleFolder
+from edgekit.flashload.errors import MalformedFile
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
-from edgekit.runtime import packages
+from edgekit.runtime import manifest_sections, packages
 from edgekit.runtime.bundle_choice import choose
 from edgekit.runtime.packages import Packages
+
+if TYPE_CHECKING:
+    from edgekit.runtime.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle; reading headers alone."""
+    """An opened bundle; reading headers alone. Its files are read through `folder`, which compares them with
+    the manifest.
+    """
 
     path: Path
+    folder: BundleFolder
     manifest: Manifest
     model: Model
     packages: Packages | None = None  # None: all weights are in the flash file
@@ -90,51 +97,47 @@ class Bundle:
     def open(cls, path: str | Path, engine: str | None = None) -> Bundle:
         """The bundle in a folder, or of a set there the one for `engine`, or by default for this system.
 
-        Raises OpenFailed, MalformedFile, UnsupportedVersion, or UnsupportedBundle where a set has none.
+        Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, or
+        UnsupportedBundle where a set has none.
         """
-        path = Path(path)
-        if path.is_file():
-            raise OpenFailed(f"{path}: is a file; give the folder of a bundle")
-        path = choose(path, engine)
-        if path.is_dir() and not (path / manifests.MANIFEST_NAME).exists():
-            raise OpenFailed(
-                f"{path}: has no {manifests.MANIFEST_NAME}: not a bundle, or an unfinished export, "
-                "which --resume continues"
-            )
-        manifest = manifests.load(path)
-        held = None
-        try:
-            if manifest.programs.get("format") in packages.FORMATS:
-                layers = tuple(_packaged_layer(layer) for layer in manifest.layers)
-                held = _packages(manifest, layers, str(path / manifests.MANIFEST_NAME))
-            else:
-                layers = tuple(
-                    Layer(**{**layer, "experts": tuple(layer["experts"])}) for layer in manifest.layers
-                )
-            model = _model(manifest.model, layers, held)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedFile(
-                f"{path / manifests.MANIFEST_NAME}: the model section is incomplete ({error}); "
-                "export the bundle again"
-            ) from error
-        return cls(path, manifest, model, held)
+        path = choose(Path(path), engine)
+        folder = BundleFolder(path)
+        manifest = manifests.load(folder)
+        where = str(path / manifests.MANIFEST_NAME)
+        packaged = manifest.programs.get("format") in packages.FORMATS
+        manifest_sections.check(manifest, where, packaged=packaged)
+        layers = tuple(map(_packaged_layer if packaged else _layer, manifest.layers))
+        held = _packages(manifest, layers, where) if packaged else None
+        model = _model(manifest.model, layers, held)
+        return cls(path, folder, manifest, model, held)
 
     @property
     def weights_path(self) -> Path:
         return self.path / self.manifest.weights.file
 
-    @property
-    def tokenizer_path(self) -> Path:
-        """The folder of the tokenizer's files: one of their own, or the bundle itself."""
-        return self.path if "tokenizer.json" in self.manifest.files else self.path / "tokenizer"
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the files that the manifest lists: in a folder of their own, or in the bundle's.
+
+        Raises TokenizerError, and what `BundleFolder.read` does.
+        """
+        from edgekit.runtime.text import TEMPLATE_FOLDER, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+
+        folder = "" if TOKENIZER_FILE in self.manifest.files else "tokenizer/"
+        names = [name.removeprefix(folder) for name in self.manifest.files if name.startswith(folder)]
+        used = [n for n in names if n in TOKENIZER_FILES or n.startswith(TEMPLATE_FOLDER + "/")]
+        where = self.path / folder
+        return Tokenizer.from_files({name: self.folder.read(folder + name) for name in used}, str(where))
 
     def open_weights(self) -> FlashFile:
         """The flash file, its header checked against what the layers name.
 
         Raises:
             MalformedFile: a run that the manifest names is not in the file, or the size differs.
+            ChecksumMismatch: the header is not the one that the manifest was written for.
         """
-        file = FlashFile(self.weights_path)
+        weights = self.manifest.weights
+        self.folder.check(weights.file)
+        file = FlashFile(self.weights_path, header=(weights.header_size, weights.header_xxh3))
         named = set(self.model.embedding.runs)
         if self.packages is None:
             named |= {r for layer in self.model.layers for r in (layer.run, *layer.experts)}
@@ -149,12 +152,19 @@ class Bundle:
         return file
 
 
+def _layer(layer: dict[str, Any]) -> Layer:
+    return Layer(
+        layer["program"], layer["run"], tuple(layer["experts"]),
+        layer["kv_heads"], layer["head_dim"], layer["rope"], layer.get("window"),
+    )  # fmt: skip
+
+
 def _packaged_layer(layer: dict[str, Any]) -> Layer:
-    name, slot, window = layer["package"], layer["slot"], layer["window"]
-    sizes = [slot, layer["kv_heads"], layer["head_dim"], *([] if window is None else [window])]
-    if not isinstance(name, str) or not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError(f"layer {layer}"[:200])
-    return Layer(name, name, (), layer["kv_heads"], layer["head_dim"], str(layer["rope"]), window, slot)
+    name = layer["package"]
+    return Layer(
+        name, name, (), layer["kv_heads"], layer["head_dim"], layer["rope"], layer.get("window"),
+        layer["slot"],
+    )  # fmt: skip
 
 
 def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Packages:
@@ -174,10 +184,6 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         for name, t in model["tables"].items()
         if held is None or name == "embedding"
     }
-    for name, table in tables.items():
-        spans = table.spans()
-        if not spans or table.starts[0] != 0 or any(start >= stop for _, start, stop in spans):
-            raise ValueError(f"the tiles of table {name} do not follow each other")
     tied = "head" not in model["tables"]
     if held is not None:
         bits = model["tables"].get("head", model["tables"]["embedding"])["bits"]
@@ -193,7 +199,7 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         shift_logits=model["shift_logits"],
         causal_prefix=model["causal_prefix"],
         self_conditioning=model["self_conditioning"],
-        canvas_length=model["canvas_length"],
+        canvas_length=model.get("canvas_length"),
         max_positions=model.get("max_positions"),
         ropes=model["ropes"],
         embedding=tables["embedding"],

@@ -18,17 +18,19 @@ def choose(path: str | Path, engine: str | None = None) -> Path:
     first that this system runs.
 
     Raises:
-        UnsupportedBundle: the set has none, or there is no such engine. OpenFailed, MalformedFile: its
-            bundles.json cannot be read.
+        UnsupportedBundle: the set has none, or there is no such engine. BundleError: its bundles.json cannot
+            be read, or the bundle is not the one that it lists.
     """
     if engine is not None and engine not in ENGINES:
         raise UnsupportedBundle(f"there is no engine {engine!r}; known: {', '.join(ENGINES)}")
     path = Path(path)
     if not bundle_set.is_set(path):
         return path
-    members = bundle_set.load(path).members
+    bundles = bundle_set.load(path)
+    members = bundles.members
     fitting = [m for m in members if m.format == engine or (engine is None and _runs_here(m))]
     if fitting:
+        bundle_set.check_member(path, bundles, fitting[0])
         return path / fitting[0].path
     if engine is not None:
         known = " and ".join(m.format for m in members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import UnsupportedBundle as UnsupportedBundle
 
 
 class EngineUnavailable(EdgekitError):
@@ -13,14 +14,10 @@ class EngineFailed(EdgekitError):
     """The engine refused a program or its inputs."""
 
 
-class UnsupportedBundle(EdgekitError):
-    """The bundle is whole, but not something that this engine or version runs."""
-
-
 class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """What another library's error says, without its line ends; its name if it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

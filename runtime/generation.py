@@ -23,7 +23,6 @@ from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.sampling.options import Lengths
 from edgekit.runtime.sampling.types import Ids
 from edgekit.runtime.session import Session, SessionOptions, open_session
-from edgekit.runtime.text import Tokenizer
 
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
@@ -79,7 +78,7 @@ class Generator:
         Raises EdgekitError when the bundle or its tokenizer cannot be read.
         """
         self.bundle = Bundle.open(path, engine)
-        self.tokenizer = Tokenizer(self.bundle.tokenizer_path)
+        self.tokenizer = self.bundle.tokenizer()
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
         self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}
         self._threads = threads

@@ -17,10 +17,8 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload import _native, errors
-from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.plan import Plan
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.memory import Needs, residency
 from edgekit.runtime.prefix import EncodedIds
 from edgekit.runtime.process import peak_bytes
@@ -30,22 +28,7 @@ from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session import SessionOptions
 
 _UNLIMITED = 2**64 - 1
-_BUDGET_EXCEEDED = 12
-#: Error classes by status. Other statuses are faults of the library or of this module: NativeCallFailed.
-_ERRORS: dict[int, type[EdgekitError]] = {
-    1: errors.InvalidRequest,
-    4: errors.OpenFailed,
-    5: errors.ReadFailed,
-    6: errors.TruncatedFile,
-    7: errors.FileChanged,
-    8: errors.ChecksumMismatch,
-    9: errors.MalformedFile,
-    10: errors.UnsupportedVersion,
-    11: UnsupportedBundle,
-    13: NonFiniteLogits,
-    14: errors.Cancelled,
-    15: errors.InvalidRequest,
-}
+_NOT_FINITE = {13: NonFiniteLogits}
 
 
 class _Struct(ctypes.Structure):
@@ -118,21 +101,9 @@ def _library(path: Path) -> ctypes.CDLL:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, c_int32
         library.ek_session_close.argtypes, library.ek_session_close.restype = (c_void_p,), None
-        library.ek_last_error.argtypes, library.ek_last_error.restype = (), c_char_p
-        library.ek_last_error_bytes.argtypes, library.ek_last_error_bytes.restype = (), c_uint64
     except AttributeError as error:
         raise _native.NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
     return library
-
-
-def _check(library: ctypes.CDLL, status: int) -> None:
-    """Raise the error class of a status."""
-    if status == 0:
-        return
-    message = (library.ek_last_error() or b"").decode() or _native.load().status_message(status)
-    if status == _BUDGET_EXCEEDED:
-        raise errors.BudgetExceeded(message, int(library.ek_last_error_bytes()))
-    raise _ERRORS.get(status, _native.NativeCallFailed)(message)
 
 
 class NativeSession:
@@ -158,11 +129,8 @@ class NativeSession:
             canvas=o.canvas,
         )
         handle = c_void_p()
-        folder = str(self.bundle.path).encode()
-        _check(
-            self._library,
-            self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)),
-        )
+        folder = _native.path_bytes(self.bundle.path)
+        _native.check(self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)))
         self._handle = handle.value
         self.encoded = EncodedIds()
         self._positions = 0  # of the last denoise
@@ -272,7 +240,7 @@ class NativeSession:
     def _call(self, function: Any, *arguments: Any) -> None:
         if self._handle is None:
             raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
-        _check(self._library, function(self._handle, *arguments))
+        _native.check(function(self._handle, *arguments), _NOT_FINITE)
 
     def _info(self) -> _Info:
         info = _Info()

@@ -7,13 +7,16 @@ JSON data only, never the objects of the caller.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
@@ -29,8 +32,18 @@ SPECIAL_TOKEN_NAMES = (
     "cls_token",
     "mask_token",
 )
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+OLDER_CONFIG_FILE = "special_tokens_map.json"
 TEMPLATE_FILE = "chat_template.jinja"
 TEMPLATE_FOLDER = "additional_chat_templates"
+# The largest published tokenizer.json has 35 MB, the largest template 30 kB.
+MOST_TOKENIZER_BYTES = 128 << 20
+MOST_CONFIG_BYTES = 8 << 20
+MOST_TEMPLATE_BYTES = 256 << 10
+MOST_TEMPLATES = 64
+#: Files that have an effect, besides those in TEMPLATE_FOLDER.
+TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE)
 REPLACEMENT = "\ufffd"
 
 
@@ -43,32 +56,53 @@ class ChatTemplateError(EdgekitError):
 
 
 class Tokenizer:
-    """The tokenizer in directory `path`: tokenizer.json, and tokenizer_config.json if it is there.
+    """The tokenizer in directory `path`: tokenizer.json, and the files beside it that say more.
 
     Ids are those of the model. `bos_id`, `eos_id`, `pad_id` and `mask_id` are None where the files name no
-    such token.
+    such token. What the library behind it computes cannot be interrupted: a tokenizer.json with an expensive
+    regular expression takes the time that it takes.
     Raises TokenizerError.
     """
 
     def __init__(self, path: str | Path) -> None:
+        self._load(_folder_files(Path(path)), str(path))
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], where: str) -> Tokenizer:
+        """The tokenizer in `files`, contents by relative name; `where` names their place in messages.
+
+        Names that have an effect: tokenizer.json, tokenizer_config.json, special_tokens_map.json,
+        chat_template.jinja and additional_chat_templates/NAME.jinja.
+        Raises TokenizerError.
+        """
+        tokenizer = cls.__new__(cls)
+        tokenizer._load(files, where)
+        return tokenizer
+
+    def _load(self, files: Mapping[str, bytes], where: str) -> None:
         from tokenizers import Tokenizer as Backend
 
-        self.path = Path(path)
-        file = self.path / "tokenizer.json"
-        if not file.is_file():
-            raise TokenizerError(f"{file}: does not exist; give a directory with a tokenizer")
+        self.where = where
+        for name, content in files.items():
+            if (most := _most_bytes(name)) and len(content) > most:
+                raise TokenizerError(f"{where}/{name}: has {len(content)} bytes, more than any such file")
+        if TOKENIZER_FILE not in files:
+            raise TokenizerError(
+                f"{where}/{TOKENIZER_FILE}: does not exist; give a directory with a tokenizer"
+            )
         try:
-            self._backend = Backend.from_file(str(file))
+            with _panics_as_errors():
+                self._backend = Backend.from_buffer(files[TOKENIZER_FILE])
         except Exception as error:  # the library raises bare Exception for any malformed file
             raise TokenizerError(
-                f"{file}: is not a tokenizer ({one_line(error)}); download it again"
+                f"{where}/{TOKENIZER_FILE}: is not a tokenizer ({one_line(error)}); download it again"
             ) from error
         # Files saved after training may carry a length limit or padding that is no part of the model.
         self._backend.no_truncation()
         self._backend.no_padding()
-        config = _json_object(self.path / "tokenizer_config.json")
-        self.special_tokens = _special_tokens(config, _json_object(self.path / "special_tokens_map.json"))
-        self.chat_templates = _chat_templates(self.path, config)
+        config = _json_object(files, CONFIG_FILE, where)
+        self.special_tokens = _special_tokens(config, _json_object(files, OLDER_CONFIG_FILE, where))
+        self.chat_templates = _chat_templates(files, config, where)
         self.bos_id = self._special_id("bos_token")
         self.eos_id = self._special_id("eos_token")
         self.pad_id = self._special_id("pad_token")
@@ -85,11 +119,24 @@ class Tokenizer:
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos."""
-        return self._backend.encode(text, add_special_tokens=add_special).ids
+        try:
+            with _panics_as_errors():
+                return self._backend.encode(text, add_special_tokens=add_special).ids
+        except Exception as error:
+            raise TokenizerError(
+                f"{self.where}: the tokenizer fails on this text ({one_line(error)}); download it again"
+            ) from error
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. skip_special: leave special tokens out."""
-        return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special)
+        numbers = [int(i) for i in ids]
+        try:
+            with _panics_as_errors():
+                return self._backend.decode(numbers, skip_special_tokens=skip_special)
+        except Exception as error:
+            raise TokenizerError(
+                f"{self.where}: the tokenizer fails on these ids ({one_line(error)}); download it again"
+            ) from error
 
     def chat(
         self,
@@ -149,10 +196,10 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
             )
         except jinja2.TemplateError as error:
-            message = f"{self.path}: chat template {name!r} refuses this conversation: {one_line(error)}"
+            message = f"{self.where}: chat template {name!r} refuses this conversation: {one_line(error)}"
             raise ChatTemplateError(message) from error
         except Exception as error:  # the template is a program of its own: any exception can come out of it
-            message = f"{self.path}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
+            message = f"{self.where}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
             raise ChatTemplateError(message) from error
 
     def stream(self, skip_special: bool = True) -> TextStream:
@@ -167,13 +214,13 @@ class Tokenizer:
         known = self.chat_templates
         if not known:
             raise ChatTemplateError(
-                f"{self.path}: the model has no chat template; give it plain text instead"
+                f"{self.where}: the model has no chat template; give it plain text instead"
             )
         if template is None:
             template = "tool_use" if with_tools and "tool_use" in known else "default"
         if template not in known:
             raise ChatTemplateError(
-                f"{self.path}: no chat template {template!r}; there are: {', '.join(known)}"
+                f"{self.where}: no chat template {template!r}; there are: {', '.join(known)}"
             )
         return template
 
@@ -184,7 +231,7 @@ class Tokenizer:
             try:
                 self._templates[name] = _environment().from_string(self.chat_templates[name])
             except jinja2.TemplateSyntaxError as error:
-                where = f"{self.path}: chat template {name!r} line {error.lineno}"
+                where = f"{self.where}: chat template {name!r} line {error.lineno}"
                 raise ChatTemplateError(f"{where}: {one_line(error)}") from error
         return self._templates[name]
 
@@ -229,15 +276,66 @@ class TextStream:
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def _json_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+@contextmanager
+def _panics_as_errors() -> Iterator[None]:
+    """A panic of the tokenizers library as a RuntimeError: pyo3 makes it a BaseException, like Ctrl-C."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(f"the tokenizers library stopped: {one_line(error)}") from error
+
+
+def _most_bytes(name: str) -> int:
+    """Largest size of the tokenizer file `name`, 0 if a file of that name has no effect."""
+    if name == TOKENIZER_FILE:
+        return MOST_TOKENIZER_BYTES
+    if name in (CONFIG_FILE, OLDER_CONFIG_FILE):
+        return MOST_CONFIG_BYTES
+    return MOST_TEMPLATE_BYTES if name == TEMPLATE_FILE or _template_stem(name) else 0
+
+
+def _template_stem(name: str) -> str:
+    """NAME of additional_chat_templates/NAME.jinja, empty for any other name."""
+    folder, _, file = name.partition("/")
+    if folder != TEMPLATE_FOLDER or "/" in file or not file.endswith(".jinja"):
+        return ""
+    return file.removesuffix(".jinja")
+
+
+def _folder_files(folder: Path) -> dict[str, bytes]:
+    """The files of a tokenizer in `folder`: relative name -> contents."""
+    names = [*TOKENIZER_FILES]
+    names += [f"{TEMPLATE_FOLDER}/{path.name}" for path in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
+    try:
+        return {
+            name: read_table(folder / name, _most_bytes(name), "such file", "download it again")
+            for name in names
+            if _most_bytes(name) and os.path.lexists(folder / name)
+        }
+    except BundleError as error:
+        raise TokenizerError(str(error)) from error
+
+
+def _text(files: Mapping[str, bytes], name: str, where: str) -> str:
+    try:
+        return files[name].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{where}/{name}: is not UTF-8 text ({error}); download it again") from error
+
+
+def _json_object(files: Mapping[str, bytes], name: str, where: str) -> dict[str, Any]:
+    if name not in files:
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TokenizerError(f"{path}: cannot be read ({error}); download it again") from error
+        value = json.loads(_text(files, name, where))
+    except RecursionError as error:
+        raise TokenizerError(f"{where}/{name}: is nested too deeply; download it again") from error
+    except ValueError as error:
+        raise TokenizerError(f"{where}/{name}: cannot be read ({error}); download it again") from error
     if not isinstance(value, dict):
-        raise TokenizerError(f"{path}: is not a JSON object; download it again")
+        raise TokenizerError(f"{where}/{name}: is not a JSON object; download it again")
     return value
 
 
@@ -255,26 +353,30 @@ def _special_tokens(config: Mapping[str, Any], older: Mapping[str, Any]) -> dict
     return found
 
 
-def _chat_templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+def _chat_templates(files: Mapping[str, bytes], config: Mapping[str, Any], where: str) -> dict[str, str]:
     """Name -> template. Files win over tokenizer_config.json, which has one text or a list of named ones."""
-    templates = {}
-    if (path / TEMPLATE_FILE).is_file():
-        templates["default"] = (path / TEMPLATE_FILE).read_text(encoding="utf-8")
-    for file in sorted((path / TEMPLATE_FOLDER).glob("*.jinja")):
-        templates[file.stem] = file.read_text(encoding="utf-8")
-    if templates:
-        return templates
-    inline = config.get("chat_template")
+    named = {stem: name for name in sorted(files) if (stem := _template_stem(name))}
+    if TEMPLATE_FILE in files:
+        named.setdefault("default", TEMPLATE_FILE)
+    templates = {stem: _text(files, name, where) for stem, name in named.items()}
+    if not templates:
+        templates = _inline_templates(config.get("chat_template"), f"{where}/{CONFIG_FILE}")
+    if len(templates) > MOST_TEMPLATES:
+        raise TokenizerError(f"{where}: has {len(templates)} chat templates, more than any tokenizer")
+    return templates
+
+
+def _inline_templates(inline: Any, where: str) -> dict[str, str]:
     if inline is None:
         return {}
     if isinstance(inline, str):
         return {"default": inline}
-    try:
-        return {str(item["name"]): str(item["template"]) for item in inline}
-    except (TypeError, KeyError) as error:
-        raise TokenizerError(
-            f"{path / 'tokenizer_config.json'}: chat_template is neither text nor a list of name and template"
-        ) from error
+    if not isinstance(inline, list) or not all(
+        isinstance(item, dict) and isinstance(item.get("name"), str) and isinstance(item.get("template"), str)
+        for item in inline
+    ):
+        raise TokenizerError(f"{where}: chat_template is neither text nor a list of name and template")
+    return {item["name"]: item["template"] for item in inline}
 
 
 # --- templates ----------------------------------------------------------------------------------------------

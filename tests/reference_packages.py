@@ -6,20 +6,22 @@ fixed sizes, arrays under names that say nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sealing
 import torch
 from bundles import make_bundle, quantized_reference
 
 from edgekit.export import ops
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
+from edgekit.flashload import manifest as manifests
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.packages import SAMPLE_STATISTICS, STATISTICS, TOKENS, Function, Package
 
@@ -55,8 +57,8 @@ def packaged(
         content = (name * 400).encode()[: 1000 + 97 * len(made)]
         (target / path / "Data").mkdir(parents=True)
         (target / path / "Data" / "weight.bin").write_bytes(content)
-        entry = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        manifest["files"][f"{path}/Data/weight.bin"] = entry
+        entry = manifests.file_entry(target / path / "Data" / "weight.bin")
+        manifest["files"][f"{path}/Data/weight.bin"] = asdict(entry)
         made[name] = {"path": path, "bytes": len(content), "files": [f"{path}/Data/weight.bin"], **more}
         made[name]["functions"] = functions
 
@@ -102,7 +104,7 @@ def packaged(
         "minimum_os": {"macos": "15"}, "packages": made,
     }  # fmt: skip
     manifest["files"] = {n: e for n, e in manifest["files"].items() if not n.startswith("programs/")}
-    (target / "edgekit.json").write_text(json.dumps(manifest))
+    sealing.write(target, manifest)
     return target
 
 

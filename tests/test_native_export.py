@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sealing
 import torch
 from bundles import TILE_BYTES, quantized_reference
 from checkpoints import write_checkpoint
@@ -25,7 +26,6 @@ from edgekit.export.models.base import WeightSpec
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Choice, Override, Scheme, quantize_matrix
 from edgekit.export.reference import MASKED
-from edgekit.flashload import manifest as manifests
 from edgekit.flashload.format import STORAGE_DTYPES
 from edgekit.runtime.bundle import Bundle
 
@@ -430,7 +430,7 @@ def test_a_bundle_is_whole_and_has_no_program_files(case: tuple[Path, Any, Schem
     bundle, model, _ = case
     opened = Bundle.open(bundle)
     manifest = opened.manifest
-    manifests.check_files(manifest, bundle, digests=True)
+    sealing.check_all(bundle)
     assert manifest.programs["format"] == "native" and manifest.programs["layout"] == "native-1"
     assert {p.relative_to(bundle).as_posix() for p in bundle.rglob("*") if p.is_file()} == {
         "edgekit.json", "weights.safetensors", *manifest.files

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sealing
 from native_bundles import native_bundle
 
 from edgekit.export.quantize import Scheme
@@ -127,10 +128,7 @@ def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
 
 
 def edit_manifest(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = bundle / "edgekit.json"
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    path.write_text(json.dumps(manifest))
+    sealing.edit(bundle, change)
 
 
 def flip_byte(bundle: Path, run: str) -> Callable[[], None]:

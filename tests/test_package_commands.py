@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sealing
 from bundles import TILE_BYTES
 from checkpoints import write_checkpoint
 from click.testing import CliRunner, Result
@@ -105,7 +106,7 @@ def test_verify_names_what_a_package_does_not_have(copy: Path) -> None:
     next(iter(packages["final"]["functions"].values()))["inputs"][0]["name"] = "z"
     head = next(f for f in packages["head.0"]["functions"].values() if f["t"] == 16)
     head["outputs"][0]["dtype"] = "float16"
-    (copy / "edgekit.json").write_text(json.dumps(manifest))
+    sealing.write(copy, manifest)
     found = damaged(copy)
     assert found.keys() == {"package layers.2", "package final", "package head.0"}
     assert found["package layers.2"] == (
@@ -265,7 +266,7 @@ def test_a_tile_with_the_rows_of_another_is_found(gemma: Bundle, tmp_path: Path)
     manifest = json.loads((copy / "edgekit.json").read_text())
     packages = manifest["programs"]["packages"]
     packages["head.1"] |= {key: packages["head.2"][key] for key in ("path", "files", "bytes")}
-    (copy / "edgekit.json").write_text(json.dumps(manifest))
+    sealing.write(copy, manifest)
     assert evaluate(Bundle.open(copy), "head.1").startswith("the scores are not the table's: z is off by")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sealing
 from reference_packages import random_packages
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
@@ -27,9 +27,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def changed(bundle: Path, folder: Path, change: Callable[[Table], object]) -> Path:
     shutil.copytree(bundle, folder / "changed")
-    manifest = json.loads((bundle / "edgekit.json").read_text())
-    change(manifest)
-    (folder / "changed" / "edgekit.json").write_text(json.dumps(manifest))
+    sealing.edit(folder / "changed", change)
     return folder / "changed"
 
 

@@ -226,6 +226,25 @@ def test_named_templates(tmp_path: Path) -> None:
         tokenizer.render_chat(messages, template="rag")
 
 
+def test_a_tokenizer_from_files_in_memory_is_that_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    write_tokenizer(folder, "diffusion_gemma")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("{{ messages[0].content }}!")
+    (folder / "additional_chat_templates" / "rag.txt").write_text("no template")
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    files |= {"notes/chat_template.jinja": b"\xff", "additional_chat_templates/a/b.jinja": b"\xff"}
+    ours, theirs = Tokenizer.from_files(files, "the bundle"), Tokenizer(folder)
+    talk = [{"role": "user", "content": "Hello there"}]
+    assert ours.chat_templates == theirs.chat_templates and "rag" in ours.chat_templates
+    assert ours.special_tokens == theirs.special_tokens and ours.mask_id == theirs.mask_id
+    assert ours.chat(talk, template="rag") == theirs.chat(talk, template="rag")
+    with pytest.raises(TokenizerError, match=r"^the bundle/tokenizer.json: does not exist"):
+        Tokenizer.from_files({}, "the bundle")
+    with pytest.raises(TokenizerError, match=r"^the bundle/tokenizer_config.json: has .* more than any"):
+        Tokenizer.from_files(files | {"tokenizer_config.json": b" " * (9 << 20)}, "the bundle")
+
+
 def test_template_files_win_over_the_config(tmp_path: Path) -> None:
     path = saved(tmp_path)
     (path / "chat_template.jinja").write_text("from the file é", encoding="utf-8")

@@ -25,11 +25,11 @@ def create(bundle: Bundle, threads: int) -> Engine:
     if name == "onnx":
         from edgekit.runtime.engines.onnx import OnnxEngine
 
-        return OnnxEngine(bundle.path, bundle.manifest, threads)
+        return OnnxEngine(bundle.folder, bundle.manifest, threads)
     if name == "mlx":
         from edgekit.runtime.engines.mlx import MlxEngine
 
-        return MlxEngine(bundle.path, bundle.manifest, threads)
+        return MlxEngine(bundle.folder, bundle.manifest, threads)
     raise UnsupportedBundle(
         f"{bundle.path}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}"
     )

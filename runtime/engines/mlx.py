@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
 from edgekit.runtime import mlx_programs, mlx_version
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
@@ -38,7 +39,7 @@ class MlxEngine(OneLayerEngine):
 
     name = "mlx"
 
-    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+    def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
         """MLX decides about threads itself."""
         try:
             import mlx.core as mx
@@ -54,12 +55,13 @@ class MlxEngine(OneLayerEngine):
         if programs.get("format") != "mlx" or programs.get("layout") != LAYOUT:
             found = f"{programs.get('format')}/{programs.get('layout')}"
             raise UnsupportedBundle(
-                f"{folder}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; export the bundle again"
+                f"{folder.path}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; "
+                "export the bundle again"
             )
-        _check_version(str(programs.get("mlx")), folder)
+        _check_version(str(programs.get("mlx")), folder.path)
         self._mx, self._folder = mx, folder
         self._device = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
-        self._programs = mlx_programs.read(manifest, self._device, str(folder / MANIFEST_NAME))
+        self._programs = mlx_programs.read(manifest, self._device, str(folder.path / MANIFEST_NAME))
         self._functions: dict[str, Any] = {}
         with _BUSY:
             if not _streams:
@@ -134,7 +136,7 @@ class MlxEngine(OneLayerEngine):
             raise EngineFailed(f"mlx failed in program {name}: {reason}") from error
         if len(outputs) != len(program.outputs):
             raise EngineFailed(
-                f"{self._folder / program.file}: gives {len(outputs)} arrays, the manifest declares "
+                f"{self._folder.path / program.file}: gives {len(outputs)} arrays, the manifest declares "
                 f"{len(program.outputs)}; export the bundle again"
             )
         results = {
@@ -171,7 +173,8 @@ class MlxEngine(OneLayerEngine):
 
     def _function(self, program: Function) -> Any:
         if program.name not in self._functions:
-            path = self._folder / program.file
+            path = self._folder.path / program.file
+            self._folder.check(program.file)
             _check_version(_written_by(path), path)
             try:
                 self._functions[program.name] = self._mx.import_function(str(path))

@@ -5,11 +5,11 @@ are unpacked to int8 first.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
@@ -33,7 +33,7 @@ class OnnxEngine(OneLayerEngine):
 
     name = "onnx"
 
-    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+    def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -49,7 +49,8 @@ class OnnxEngine(OneLayerEngine):
         if manifest.programs.get("format") != "onnx" or manifest.programs.get("layout") != LAYOUT:
             found = f"{manifest.programs.get('format')}/{manifest.programs.get('layout')}"
             raise UnsupportedBundle(
-                f"{folder}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; export the bundle again"
+                f"{folder.path}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; "
+                "export the bundle again"
             )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs["entries"]
         self._options = onnxruntime.SessionOptions()
@@ -157,13 +158,13 @@ class OnnxEngine(OneLayerEngine):
 
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         if name not in self._sessions:
-            path = self._folder / entry["file"]
+            program = self._folder.read(entry["file"])
             try:
                 session = self._ort.InferenceSession(
-                    str(path), self._options, providers=["CPUExecutionProvider"]
+                    program, self._options, providers=["CPUExecutionProvider"]
                 )
             except Exception as error:
-                first = str(error).strip().splitlines()[0]
+                path, first = self._folder.path / entry["file"], str(error).strip().splitlines()[0]
                 raise EngineFailed(
                     f"{path}: onnxruntime {self._ort.__version__} cannot load it: {first}"
                 ) from error

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.flashload import manifest as manifests
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Arrays, Executor, Experts, OpenModel
 from edgekit.runtime.errors import EngineFailed, PromptTooLong, UnsupportedBundle
@@ -73,7 +72,7 @@ class PackageEngine:
             raise UnsupportedBundle(f"{bundle.path}: format {found} has no packages for {executor.name}")
         self.name = executor.name
         self._folder, self._packages, self._executor = bundle.path, bundle.packages, executor
-        self._files, self._verified = bundle.manifest.files, set[str]()
+        self._files, self._verified = bundle.folder, set[str]()
         self._layers = {
             bundle.model.layers[chunk[0]].run: tuple(bundle.model.layers[i] for i in chunk)
             for chunk in bundle.model.chunks
@@ -91,7 +90,7 @@ class PackageEngine:
         entry = self._packages[name]
         if name not in self._verified:
             for file in entry.files:
-                manifests.check_file(self._folder / file, self._files[file], digest=True)
+                self._files.check(file)
             self._verified.add(name)
         return OpenedPackage(
             entry, self._executor.open(Path(self._folder, entry.path), self._called.get(name, ()))

@@ -167,7 +167,6 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
     """What `run` would plan for the lengths that a session has by default."""
     from edgekit.runtime.memory import Needs, needs, residency
     from edgekit.runtime.session import SessionOptions, open_session
-    from edgekit.runtime.text import Tokenizer
 
     options = SessionOptions()
     positions, canvas = options.positions, bundle.model.canvas_length or options.canvas
@@ -176,7 +175,7 @@ def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, 
         positions = min(positions, max(p for _, p in lengths))
         canvas = min(canvas, max(t for t, _ in lengths))
     # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
-    tokenizer = Tokenizer(bundle.tokenizer_path)
+    tokenizer = bundle.tokenizer()
     wanted: Needs
     if bundle.manifest.programs.get("format") == "native":
         # The core knows its own needs; with nothing to pin it opens at once.
@@ -221,17 +220,9 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
-    from edgekit.flashload.errors import MalformedFile
-    from edgekit.flashload.manifest import REPORT_NAME
+    from edgekit.runtime import quantization_report
 
-    path = bundle.path / REPORT_NAME
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return [{**row, "shape": list(row["shape"])} for row in rows]
-    except (ValueError, TypeError, KeyError) as error:
-        raise MalformedFile(
-            f"{path}: is not a quantization report ({error}); export the bundle again"
-        ) from error
+    return quantization_report.read(bundle.folder)
 
 
 def _show(found: dict[str, Any]) -> None:

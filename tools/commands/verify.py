@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_folder import check_folder_file
 from edgekit.flashload.errors import BundleError, EdgekitError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
@@ -21,7 +23,6 @@ from edgekit.tools.options import bundle_argument, debug_option, json_option
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
-    from edgekit.flashload.manifest import Manifest
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.packages import Packages
 
@@ -96,7 +97,8 @@ def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> It
     yield Item(bundle_set.SET_NAME, (path / bundle_set.SET_NAME).stat().st_size)
     manifests = {f"{member.path}/{MANIFEST_NAME}" for member in bundles.members}
     for name, entry in bundles.files.items():
-        damage = _file_damage(path / name, entry.size, entry.sha256, steps)
+        check = partial(check_folder_file, path, name, entry.size, entry.xxh3)
+        damage = _file_damage(path / name, check, entry.sha256, steps)
         if damage or name not in manifests:  # which the bundles count themselves
             yield Item(name, entry.size, damage)
     for member in bundles.members:
@@ -113,7 +115,6 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
     """Every item of the bundle; what could not be checked is added to `notes`. Raises EdgekitError when there
     is no bundle at `path`.
     """
-    from edgekit.flashload.manifest import FileEntry
     from edgekit.runtime.bundle import Bundle
 
     try:
@@ -126,13 +127,12 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
         return
     manifest = bundle.manifest
     yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
-    yield from _check_runs(bundle.weights_path, manifest, steps)
-    weights = FileEntry(manifest.weights.size, manifest.weights.sha256)
-    files = {manifest.weights.file: weights, **manifest.files}
+    yield from _check_runs(bundle, steps)
+    files = {manifest.weights.file: manifest.weights, **manifest.files}
     steps.stage("SHA-256", sum(e.size for e in files.values()))
     damaged = set()
     for name, entry in files.items():
-        damage = _file_damage(path / name, entry.size, entry.sha256, steps)
+        damage = _file_damage(path / name, partial(bundle.folder.check, name), entry.sha256, steps)
         damaged |= {name} if damage else set()
         yield Item(name, entry.size, damage)
     if bundle.packages is not None:
@@ -182,12 +182,10 @@ def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
         steps.advance(1, name)
 
 
-def _check_runs(weights: Path, manifest: Manifest, steps: Steps) -> Iterator[Item]:
-    from edgekit.flashload.reader import FlashFile
-
-    name = manifest.weights.file
+def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
+    name = bundle.manifest.weights.file
     try:
-        file = FlashFile(weights)
+        file = bundle.open_weights()
     except BundleError as error:
         yield Item(f"{name} header", 0, str(error))
         return
@@ -203,19 +201,17 @@ def _check_runs(weights: Path, manifest: Manifest, steps: Steps) -> Iterator[Ite
             yield Item(f"{name} run {run.name}", run.length, damage)
 
 
-def _file_damage(path: Path, expected_bytes: int, sha256: str, steps: Steps) -> str:
-    """What is wrong with a file, empty for nothing."""
+def _file_damage(path: Path, check: Callable[[], None], sha256: str, steps: Steps) -> str:
+    """What is wrong with a file, empty for nothing; `check` compares all but its SHA-256."""
     digest = hashlib.sha256()
     try:
-        found = path.stat().st_size
-        if found != expected_bytes:
-            return f"has {found} bytes, {expected_bytes} were written"
+        check()
         with open(path, "rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
                 steps.advance(len(block), path.name)
-    except FileNotFoundError:
-        return "is missing"
+    except EdgekitError as error:
+        return str(error).removeprefix(f"{path}: ")
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if digest.hexdigest() == sha256 else f"has SHA-256 {digest.hexdigest()}, {sha256} was written"

@@ -47,7 +47,7 @@ typedef int32_t ek_status;
 #define EK_READ_FAILED ((ek_status)5)      /* the system reported an error while reading */
 #define EK_TRUNCATED_FILE ((ek_status)6)   /* a file is shorter than it says */
 #define EK_FILE_CHANGED ((ek_status)7)     /* a file was replaced or written while it was open */
-#define EK_CHECKSUM_MISMATCH ((ek_status)8) /* a run's bytes are not those that were written */
+#define EK_CHECKSUM_MISMATCH ((ek_status)8) /* bytes of a file are not those that were written */
 #define EK_MALFORMED_FILE ((ek_status)9)   /* a file breaks the rules of its format */
 #define EK_UNSUPPORTED_VERSION ((ek_status)10) /* a file is of a version that this library does not read */
 #define EK_UNSUPPORTED_BUNDLE ((ek_status)11)  /* a bundle asks for something that this library does not do */
@@ -301,6 +301,57 @@ EK_API ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *b
  * but exact in length. EK_INVALID_ARGUMENT for bytes outside of the run, those of reading. */
 EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64_t offset, uint64_t size,
                                     void *out) EK_NOEXCEPT;
+
+/* ---- Bundles --------------------------------------------------------------------------------------------------
+ *
+ * The files of a bundle: its manifest is checked against its own digest, every other file against the manifest, when it
+ * is read. Sessions do this themselves; these functions are for tokenizers, templates and programs. A file that the
+ * manifest does not list cannot be read. A bundle may come from anywhere: files must be regular ones, and symbolic links
+ * lead to files of the same folder, or from a snapshot to blobs in a cache of Hugging Face. A digest is no signature:
+ * it shows damage and mixed files, not who wrote them.
+ *
+ * "Those of files" are EK_INVALID_ARGUMENT for a file that is not listed, EK_OPEN_FAILED for one that is missing, not
+ * regular, or a link that leaves the bundle, EK_TRUNCATED_FILE and EK_MALFORMED_FILE for another size,
+ * EK_CHECKSUM_MISMATCH for other bytes, EK_READ_FAILED, EK_FILE_CHANGED and EK_OUT_OF_MEMORY. */
+
+typedef struct ek_bundle ek_bundle;
+
+/* Opens the bundle in folder `path` (UTF-8): reads and checks its manifest alone. `*bundle` is null after a failure;
+ * otherwise it belongs to the caller, who gives it to ek_bundle_close. Different threads may use it at the same time. A
+ * null bundle is EK_INVALID_ARGUMENT everywhere but in ek_bundle_close. EK_INVALID_ARGUMENT, EK_OPEN_FAILED,
+ * EK_READ_FAILED, EK_FILE_CHANGED, EK_CHECKSUM_MISMATCH, EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION,
+ * EK_UNSUPPORTED_BUNDLE for a folder of several bundles, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_bundle_open(const char *path, ek_bundle **bundle) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. No other call on it may be under way or follow. Flash files opened from it stay open. */
+EK_API void ek_bundle_close(ek_bundle *bundle) EK_NOEXCEPT;
+
+/* The manifest's text (UTF-8 JSON, edgekit.json) as it was checked: `*size` bytes, and a NUL behind them, which belong
+ * to the bundle and live until it is closed. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_bundle_manifest(ek_bundle *bundle, const char **text, uint64_t *size) EK_NOEXCEPT;
+
+/* Reads a file that the manifest lists, by its name there, into `buffer` of `capacity` bytes: the very bytes that were
+ * compared. `*size` becomes its size. A null buffer asks for the size alone, as the manifest has it. After a failure the
+ * buffer holds no particular bytes. Files of more than 256 MiB are EK_MALFORMED_FILE. EK_BUFFER_TOO_SMALL, and those of
+ * files. */
+EK_API ek_status ek_bundle_read_file(ek_bundle *bundle, const char *name, void *buffer, uint64_t capacity,
+                                     uint64_t *size) EK_NOEXCEPT;
+
+/* Compares a file that the manifest lists, for files that something else opens by their path, such as functions of MLX.
+ * Of the flash file it compares the header: its runs are compared when they are read. Those of files. */
+EK_API ek_status ek_bundle_check_file(ek_bundle *bundle, const char *name) EK_NOEXCEPT;
+
+/* ek_flash_open for the flash file of the bundle, whose header is compared first. Those of ek_flash_open and files. */
+EK_API ek_status ek_bundle_open_weights(ek_bundle *bundle, ek_flash_file **file) EK_NOEXCEPT;
+
+/* Reads a file of a folder that no manifest lists, such as the bundles.json of several bundles, with the same care for
+ * links and what is no regular file, into `buffer`; `*size` becomes its size. Nothing is compared. A file of more than
+ * `capacity` bytes is EK_MALFORMED_FILE. EK_INVALID_ARGUMENT for a name that leaves the folder, and those of files. */
+EK_API ek_status ek_folder_read_file(const char *folder, const char *name, void *buffer, uint64_t capacity,
+                                     uint64_t *size) EK_NOEXCEPT;
+
+/* Compares such a file with the size and XXH3-64 that something else says it has. Fails as ek_folder_read_file does. */
+EK_API ek_status ek_folder_check_file(const char *folder, const char *name, uint64_t size, uint64_t xxh3) EK_NOEXCEPT;
 
 /* ---- Generation ----------------------------------------------------------------------------------------------- */
 

@@ -4,10 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,12 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kPrefixBytes = 64;
 constexpr std::uint64_t kLengthBytes = 8;  // in front of the header
 
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
 std::unique_ptr<SystemFile> open_system_file(const std::string &path, const FlashOptions &options,
                                              const FlashFile::Wrap &wrap) {
   if (options.threads < 1 || options.chunk_bytes < kRunAlignment || options.chunk_bytes % kRunAlignment != 0) {
@@ -39,13 +31,18 @@ std::unique_ptr<SystemFile> open_system_file(const std::string &path, const Flas
   return wrap ? wrap(std::move(file)) : std::move(file);
 }
 
-FlashLayout read_layout(BlockFile &file) {
+FlashLayout read_layout(BlockFile &file, const std::optional<HeaderDigest> &expected) {
   std::string prefix(static_cast<std::size_t>(std::min(file.size(), kPrefixBytes)), '\0');
   file.read(prefix.data(), prefix.size(), 0, true);
   const std::uint64_t length = flash_header_length(prefix, file.size(), file.path());
-  std::string header(static_cast<std::size_t>(length), '\0');
-  file.read(header.data(), header.size(), kLengthBytes, true);
-  return parse_flash_header(header, file.size(), file.path());
+  std::string start(static_cast<std::size_t>(kLengthBytes + length), '\0');
+  file.read(start.data(), start.size(), 0, true);
+  if (expected && (start.size() != expected->size || xxh3_64(start.data(), start.size()) != expected->xxh3)) {
+    fail(EK_CHECKSUM_MISMATCH, file.path(),
+         ": its header is not the one that the manifest was written for: the file is damaged or another one; copy or "
+         "export the bundle again");
+  }
+  return parse_flash_header(std::string_view(start).substr(kLengthBytes), file.size(), file.path());
 }
 
 // Which runs have been verified. A run's mark counts only when nobody has written to the file since before its read
@@ -103,7 +100,7 @@ struct FlashFile::Implementation {
   Implementation(const std::string &path, const FlashOptions &options, const Wrap &wrap)
       : chunk_bytes(options.chunk_bytes),
         file(path, open_system_file(path, options, wrap), options.direct),
-        layout(read_layout(file)),
+        layout(read_layout(file, options.header)),
         verified(file, layout.runs.size()) {
     std::string no_uring;
     if (options.io_uring) queue = make_io_uring(file, options.threads, no_uring);
@@ -139,8 +136,8 @@ struct FlashFile::Implementation {
     }
     if (found != run.xxh3) {
       file.require_unchanged();
-      fail(EK_CHECKSUM_MISMATCH, file.path(), ": run ", run.name, " has xxh3 ", hex(found), ", expected ",
-           hex(run.xxh3), ": the file is damaged; copy or export it again");
+      fail(EK_CHECKSUM_MISMATCH, file.path(), ": run ", run.name, " has xxh3 ", hex64(found), ", expected ",
+           hex64(run.xxh3), ": the file is damaged; copy or export it again");
     }
     verified.add(index, generation);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "error.h"
@@ -37,6 +38,7 @@ struct FlashOptions {
   std::uint64_t chunk_bytes = 4u << 20;  // per read; a multiple of kRunAlignment
   bool direct = true;                    // past the page cache where the system allows it
   bool io_uring = true;                  // where the system allows it
+  std::optional<HeaderDigest> header;    // compared before the header is parsed
 };
 
 struct FlashStatistics {
@@ -62,7 +64,8 @@ class FlashFile {
   // Stands between the core and the system; for tests.
   using Wrap = std::function<std::unique_ptr<SystemFile>(std::unique_ptr<SystemFile>)>;
 
-  // Reads and checks the header alone. Throws Error: EK_INVALID_ARGUMENT, EK_OPEN_FAILED, and those of flash_layout.h.
+  // Reads and checks the header alone. Throws Error: EK_INVALID_ARGUMENT, EK_OPEN_FAILED, EK_CHECKSUM_MISMATCH for
+  // another header than options.header, and those of flash_layout.h.
   FlashFile(const std::string &path, const FlashOptions &options, const Wrap &wrap = nullptr);
   ~FlashFile();  // waits for reads under way
 

@@ -13,7 +13,6 @@
 namespace edgekit {
 namespace {
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the safetensors library refuses larger headers
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;  // file offsets are signed 64-bit
 constexpr std::string_view kFormatVersion = "1";
 constexpr std::string_view kPadPrefix = "__pad__.";
@@ -150,13 +149,7 @@ class HeaderParser {
 
   std::uint64_t parse_digest(const std::string &run, const std::string &text) const {
     std::uint64_t value = 0;
-    bool good = text.size() == 16;
-    for (std::size_t i = 0; good && i < text.size(); ++i) {
-      const std::size_t digit = std::string_view("0123456789abcdef").find(text[i]);
-      good = digit != std::string_view::npos;
-      value = value << 4 | (digit & 0xF);
-    }
-    if (!good) malformed("run ", run, ": ", in_quotes(text, 40), " is not an xxh3-64 digest");
+    if (!parse_hex64(text, value)) malformed("run ", run, ": ", in_quotes(text, 40), " is not an xxh3-64 digest");
     return value;
   }
 
@@ -277,6 +270,23 @@ class HeaderParser {
 };
 
 }  // namespace
+
+bool parse_hex64(std::string_view text, std::uint64_t &value) noexcept {
+  value = 0;
+  if (text.size() != 16) return false;
+  for (const char letter : text) {
+    const std::size_t digit = std::string_view("0123456789abcdef").find(letter);
+    if (digit == std::string_view::npos) return false;
+    value = value << 4 | digit;
+  }
+  return true;
+}
+
+std::string hex64(std::uint64_t value) {
+  std::string text(16, '0');
+  for (std::size_t i = 16; i-- > 0; value >>= 4) text[i] = "0123456789abcdef"[value & 0xF];
+  return text;
+}
 
 const Tensor *Run::find(std::string_view tensor) const noexcept {
   for (const Tensor &each : tensors) {

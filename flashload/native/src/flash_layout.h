@@ -43,6 +43,19 @@ struct FlashLayout {
   const Run &run(const std::string &name) const;
 };
 
+// What the manifest says of the first bytes of the file, up to its first run.
+struct HeaderDigest {
+  std::uint64_t size = 0;
+  std::uint64_t xxh3 = 0;
+};
+
+// Of 8 length bytes and the header.
+constexpr std::uint64_t kMaxHeaderBytes = std::uint64_t{32} << 20;
+
+// 64 bits as 16 lower-case hex digits; false for other text. And back.
+bool parse_hex64(std::string_view text, std::uint64_t &value) noexcept;
+std::string hex64(std::uint64_t value);
+
 // Length of the JSON header from the first bytes (64, or all of a shorter file). Throws Error (EK_MALFORMED_FILE,
 // EK_TRUNCATED_FILE); `where` is the path, for messages.
 std::uint64_t flash_header_length(std::string_view prefix, std::uint64_t file_size, const std::string &where);

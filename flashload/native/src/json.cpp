@@ -320,6 +320,11 @@ class JsonParser {
 };
 
 Json Json::parse(std::string_view text, const std::string &where) {
+  // Before anything is made of it; strings are looked at too, which nobody fills with these.
+  const auto is_mark = [](char c) { return c == ',' || c == ':' || c == '{' || c == '['; };
+  if (static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_mark)) > kMaxMarks) {
+    fail(EK_MALFORMED_FILE, where, ": has more values than any of our files (over ", kMaxMarks, " marks of JSON)");
+  }
   Json out;
   JsonParser(text, std::make_shared<const std::string>(where)).parse_document(out);
   return out;

@@ -3,6 +3,7 @@
 #ifndef EDGEKIT_JSON_H
 #define EDGEKIT_JSON_H
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,9 @@ class Json {
 
   static constexpr int kMaxDepth = 500;        // arrays and objects inside each other
   static constexpr int kMaxIntegerDigits = 4300;  // Python's limit, so that both readers refuse the same files
+  // Commas, colons and opening brackets: a few bytes of text can take a hundred of memory. The flash file's header of
+  // a model with 3840 experts has 315,000.
+  static constexpr std::size_t kMaxMarks = std::size_t{1} << 20;
 
   // `where` names the source in messages ("edgekit.json"). Throws Error (EK_MALFORMED_FILE).
   static Json parse(std::string_view text, const std::string &where);

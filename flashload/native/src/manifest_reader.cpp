@@ -1,24 +1,17 @@
 #include "manifest_reader.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <initializer_list>
 #include <iterator>
-#include <system_error>
 
 #include "error.h"
 #include "printable.h"
+#include "sha256.h"
 
 namespace edgekit {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char *kManifestName = "edgekit.json";
-constexpr std::int64_t kSchemaVersion = 1;
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+constexpr std::int64_t kSchemaVersion = 2;
 
 struct Section {
   const char *name;
@@ -26,6 +19,7 @@ struct Section {
 };
 
 constexpr Section kSections[] = {
+    {"sha256", Json::Kind::string},
     {"schema_version", Json::Kind::integer}, {"model", Json::Kind::object},
     {"programs", Json::Kind::object},        {"layers", Json::Kind::array},
     {"sampler", Json::Kind::object},         {"quantization", Json::Kind::object},
@@ -38,28 +32,96 @@ template <typename... Parts>
   fail(EK_MALFORMED_FILE, where, ": ", parts...);
 }
 
-// A bundle comes from elsewhere: its manifest must not reach outside its directory on any system.
-bool is_inside(std::string_view name) {
-  if (name.find_first_of(std::string_view("\\:\0", 3)) != std::string_view::npos) return false;
-  while (true) {
-    const std::size_t slash = name.find('/');
-    const std::string_view part = name.substr(0, slash);
-    if (part.empty() || part == "." || part == "..") return false;
-    if (slash == std::string_view::npos) return true;
-    name.remove_prefix(slash + 1);
+bool is_hex(std::string_view text, std::size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// The number that a manifest without a seal has as its schema version; empty where the text is none.
+std::string_view unsealed_version(std::string_view text) {
+  const auto skip = [&text](std::string_view wanted) {
+    const std::size_t start = text.find_first_not_of(" \t\r\n");
+    if (start == std::string_view::npos || text.substr(start, wanted.size()) != wanted) return false;
+    text.remove_prefix(start + wanted.size());
+    return true;
+  };
+  if (!skip("{") || !skip("\"schema_version\"") || !skip(":") || !skip("")) return {};
+  return text.substr(0, std::min(text.find_first_not_of("0123456789"), std::size_t{20}));
+}
+
+// Before anything is made of the text: one changed bit anywhere is enough for another answer.
+void check_seal(std::string_view text, const std::string &where) {
+  const std::string_view digits = text.substr(std::min(kSealStart.size(), text.size())).substr(0, kSealDigits);
+  if (text.substr(0, kSealStart.size()) != kSealStart || !is_hex(digits, kSealDigits)) {
+    const std::string_view version = unsealed_version(text);
+    if (!version.empty()) {
+      fail(EK_UNSUPPORTED_VERSION, where, ": schema version ", version, ", this edgekit reads ", kSchemaVersion,
+           "; export the bundle again");
+    }
+    malformed(where, "is not an edgekit manifest: it does not begin with its SHA-256; copy or export the bundle again");
+  }
+  if (manifest_seal(text) != digits) {
+    fail(EK_CHECKSUM_MISMATCH, where,
+         ": its SHA-256 is not the one that it begins with: it was changed or damaged; copy or export the bundle again");
   }
 }
 
-bool is_sha256(const Json &value) {
-  return value.kind() == Json::Kind::string && value.string().size() == 64 &&
-         value.string().find_first_not_of("0123456789abcdef") == std::string::npos;
+// Whether an object has these members and no others.
+bool has_exactly(const Json &value, std::initializer_list<const char *> names) {
+  return value.kind() == Json::Kind::object && value.object().size() == names.size() &&
+         std::all_of(names.begin(), names.end(), [&value](const char *name) { return value.find(name) != nullptr; });
 }
 
-BundleFile parse_file(const std::string &name, const Json &size, const Json &sha256, const std::string &where) {
-  if (!is_inside(name)) malformed(where, in_quotes(name), " is not a plain relative path inside the bundle");
+std::uint64_t parse_size(const Json &size, const std::string &name, const std::string &where) {
   if (size.kind() != Json::Kind::integer || size.integer() < 0) malformed(where, in_quotes(name), ": bad size");
-  if (!is_sha256(sha256)) malformed(where, in_quotes(name), ": sha256 must be 64 lower-case hex digits");
-  return {name, static_cast<std::uint64_t>(size.integer()), sha256.string()};
+  return static_cast<std::uint64_t>(size.integer());
+}
+
+std::uint64_t parse_xxh3(const Json &digest, const std::string &name, const std::string &where) {
+  std::uint64_t value = 0;
+  if (digest.kind() != Json::Kind::string || !parse_hex64(digest.string(), value)) {
+    malformed(where, in_quotes(name), ": xxh3 must be 16 lower-case hex digits");
+  }
+  return value;
+}
+
+const std::string &parse_sha256(const Json &digest, const std::string &name, const std::string &where) {
+  if (digest.kind() != Json::Kind::string || !is_hex(digest.string(), 64)) {
+    malformed(where, in_quotes(name), ": sha256 must be 64 lower-case hex digits");
+  }
+  return digest.string();
+}
+
+void check_name(const std::string &name, const std::string &where) {
+  if (!is_inside(name)) malformed(where, in_quotes(name), " is not a plain relative path inside the bundle");
+}
+
+BundleFile parse_file(const std::string &name, const Json &entry, const std::string &where) {
+  check_name(name, where);
+  if (!has_exactly(entry, {"size", "sha256", "xxh3"})) {
+    malformed(where, in_quotes(name), " must have exactly size, sha256 and xxh3");
+  }
+  return {name, parse_size(entry.at("size"), name, where), parse_sha256(entry.at("sha256"), name, where),
+          parse_xxh3(entry.at("xxh3"), name, where)};
+}
+
+WeightsFile parse_weights(const Json &entry, const std::string &where) {
+  if (!has_exactly(entry, {"file", "size", "sha256", "header_size", "header_xxh3"})) {
+    malformed(where, "weights must have exactly file, size, sha256, header_size and header_xxh3");
+  }
+  if (entry.at("file").kind() != Json::Kind::string) {
+    malformed(where, "the file of weights is not a path inside the bundle");
+  }
+  WeightsFile out;
+  out.name = entry.at("file").string();
+  check_name(out.name, where);
+  out.size = parse_size(entry.at("size"), out.name, where);
+  out.sha256 = parse_sha256(entry.at("sha256"), out.name, where);
+  out.header.size = parse_size(entry.at("header_size"), out.name, where);
+  out.header.xxh3 = parse_xxh3(entry.at("header_xxh3"), out.name, where);
+  if (out.header.size < 8 || out.header.size > kMaxHeaderBytes || out.header.size > out.size) {
+    malformed(where, in_quotes(out.name), ": bad header_size");
+  }
+  return out;
 }
 
 void check_sections(const Json &root, const std::string &where) {
@@ -88,66 +150,41 @@ void check_sections(const Json &root, const std::string &where) {
   }
 }
 
-std::string read_manifest(const fs::path &path, const std::string &where) {
-  const auto cannot_open = [&where](const std::string &why) {
-    fail(EK_OPEN_FAILED, where, ": cannot open (", why, "); give the path of an exported bundle");
-  };
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) cannot_open(error ? error.message() : "No such file or directory");
-  if (!fs::is_regular_file(status)) cannot_open("not a regular file");  // reading a pipe could wait for ever
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) cannot_open(error.message());
-  if (size > kMaxManifestBytes) malformed(where, "has ", size, " bytes, more than any manifest");
-
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) cannot_open(std::strerror(errno));
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) fail(EK_READ_FAILED, where, ": cannot be read (", std::strerror(errno), "); check the disk");
-  text.resize(static_cast<std::size_t>(file.gcount()));  // shorter when it was cut since its size was asked for
-  return text;
-}
-
 }  // namespace
 
+bool is_inside(std::string_view name) noexcept {
+  if (name.find_first_of(std::string_view("\\:\0", 3)) != std::string_view::npos) return false;
+  while (true) {
+    const std::size_t slash = name.find('/');
+    const std::string_view part = name.substr(0, slash);
+    if (part.empty() || part == "." || part == "..") return false;
+    if (slash == std::string_view::npos) return true;
+    name.remove_prefix(slash + 1);
+  }
+}
+
+std::string manifest_seal(std::string_view text) {
+  const std::string zeros(kSealDigits, '0');
+  Sha256 digest;
+  digest.update(kSealStart.data(), kSealStart.size());
+  digest.update(zeros.data(), zeros.size());
+  const std::string_view rest = text.substr(std::min(kSealStart.size() + kSealDigits, text.size()));
+  digest.update(rest.data(), rest.size());
+  return digest.hex();
+}
+
 BundleManifest parse_manifest(std::string_view text, const std::string &where) {
+  check_seal(text, where);
   BundleManifest out;
   out.root = Json::parse(text, where);
   check_sections(out.root, where);
-
-  const Json &weights = out.root.at("weights");
-  const Json *name = weights.find("file"), *size = weights.find("size"), *sha256 = weights.find("sha256");
-  if (weights.object().size() != 3 || name == nullptr || size == nullptr || sha256 == nullptr) {
-    malformed(where, "weights must have exactly file, size and sha256");
-  }
-  if (name->kind() != Json::Kind::string) malformed(where, "the file of weights is not a path inside the bundle");
-  BundleFile entry = parse_file(name->string(), *size, *sha256, where);
-
-  for (const auto &[key, value] : out.root.at("files").object()) {
-    const bool is_object = value.kind() == Json::Kind::object;
-    const Json *file_size = is_object ? value.find("size") : nullptr;
-    const Json *file_sha256 = is_object ? value.find("sha256") : nullptr;
-    if (file_size == nullptr || file_sha256 == nullptr || value.object().size() != 2) {
-      malformed(where, in_quotes(key), " must have exactly size and sha256");
-    }
-    out.files.push_back(parse_file(key, *file_size, *file_sha256, where));
-    if (key == entry.name || key == kManifestName) {
+  out.weights = parse_weights(out.root.at("weights"), where);
+  for (const auto &[name, entry] : out.root.at("files").object()) {
+    out.files.push_back(parse_file(name, entry, where));
+    if (name == out.weights.name || name == kManifestName) {
       malformed(where, "files must list neither the weights nor the manifest itself");
     }
   }
-  out.weights_file = std::move(entry.name);
-  out.weights_size = entry.size;
-  out.weights_sha256 = std::move(entry.sha256);
-  return out;
-}
-
-BundleManifest load_manifest(const std::string &bundle_folder) {
-  const fs::path path = fs::u8path(bundle_folder) / kManifestName;
-  const std::string where = path.u8string();
-  BundleManifest out = parse_manifest(read_manifest(path, where), where);
-  out.weights_path = (fs::u8path(bundle_folder) / fs::u8path(out.weights_file)).u8string();
   return out;
 }
 

@@ -134,9 +134,13 @@ std::uint64_t hash_up_to_240(const std::uint8_t *data, std::size_t size) {
   return avalanche(sum + mix(data + size - 16, 119));
 }
 
-std::uint64_t hash_long(Xxh3Loop loop, const std::uint8_t *data, std::size_t size) {
-  std::uint64_t lanes[8] = {kPrime32C, kPrime64A, kPrime64B, kPrime64C, kPrime64D, kPrime32B, kPrime64E, kPrime32A};
-  loop(lanes, data, size, kSecret);
+void start(std::uint64_t (&lanes)[8]) {
+  const std::uint64_t first[8] = {kPrime32C, kPrime64A, kPrime64B, kPrime64C,
+                                  kPrime64D, kPrime32B, kPrime64E, kPrime32A};
+  std::memcpy(lanes, first, sizeof lanes);
+}
+
+std::uint64_t finish(const std::uint64_t (&lanes)[8], std::uint64_t size) {
   std::uint64_t sum = size * kPrime64A;
   for (std::size_t i = 0; i < 8; i += 2) {
     const std::uint8_t *secret = kSecret + kMergeSecret + 8 * i;
@@ -145,20 +149,29 @@ std::uint64_t hash_long(Xxh3Loop loop, const std::uint8_t *data, std::size_t siz
   return avalanche(sum);
 }
 
+std::uint64_t hash_long(Xxh3Loop loop, const std::uint8_t *data, std::size_t size) {
+  std::uint64_t lanes[8];
+  start(lanes);
+  const std::size_t blocks = (size - 1) / kXxh3BlockBytes;  // the last byte is never part of a block
+  loop(lanes, data, blocks, size - blocks * kXxh3BlockBytes, data + size - kXxh3StripeBytes, kSecret);
+  return finish(lanes, size);
+}
+
 // Blocks, whole stripes and the last stripe, for vectors that offer `add_stripe` and `scramble`.
 template <typename Lanes>
-void run_loop(std::uint64_t *stored, const std::uint8_t *data, std::size_t size, const std::uint8_t *secret) {
+void run_loop(std::uint64_t *stored, const std::uint8_t *data, std::size_t blocks, std::size_t left,
+              const std::uint8_t *last, const std::uint8_t *secret) {
   Lanes lanes(stored);
-  const std::uint8_t *last = data + size - kXxh3StripeBytes;
-  std::size_t left = size - 1;  // the last byte is never part of a block or a whole stripe
-  for (; left >= kXxh3BlockBytes; left -= kXxh3BlockBytes, data += kXxh3BlockBytes) {
+  for (; blocks > 0; --blocks, data += kXxh3BlockBytes) {
     for (std::size_t i = 0; i < kXxh3BlockStripes; ++i) lanes.add_stripe(data + i * kXxh3StripeBytes, secret + i * 8);
     lanes.scramble(secret + kXxh3SecretBytes - kXxh3StripeBytes);
   }
-  for (std::size_t i = 0; i < left / kXxh3StripeBytes; ++i) {
-    lanes.add_stripe(data + i * kXxh3StripeBytes, secret + i * 8);
+  if (last != nullptr) {
+    for (std::size_t i = 0; i < (left - 1) / kXxh3StripeBytes; ++i) {
+      lanes.add_stripe(data + i * kXxh3StripeBytes, secret + i * 8);
+    }
+    lanes.add_stripe(last, secret + kXxh3LastStripeSecret);
   }
-  lanes.add_stripe(last, secret + kXxh3LastStripeSecret);
   lanes.store(stored);
 }
 
@@ -243,9 +256,47 @@ std::uint64_t xxh3_64_with(Xxh3Loop loop, const void *data, std::size_t size) {
   return size <= 240 ? hash_up_to_240(bytes, size) : hash_long(loop, bytes, size);
 }
 
-std::uint64_t xxh3_64(const void *data, std::size_t size) {
+static Xxh3Loop fastest_loop() {
   static const Xxh3Loop fastest = xxh3_find_loop("");
-  return xxh3_64_with(fastest, data, size);
+  return fastest;
+}
+
+std::uint64_t xxh3_64(const void *data, std::size_t size) { return xxh3_64_with(fastest_loop(), data, size); }
+
+Xxh3::Xxh3() { start(lanes_); }
+
+void Xxh3::update(const void *data, std::size_t size) {
+  const auto *bytes = static_cast<const std::uint8_t *>(data);
+  size_ += size;
+  while (size > 0) {
+    if (held_ == sizeof kept_ - kXxh3StripeBytes) {
+      // A full block is only taken when more follows: the last byte of the input is never part of one.
+      fastest_loop()(lanes_, kept_ + kXxh3StripeBytes, 1, 0, nullptr, kSecret);
+      std::memcpy(kept_, kept_ + sizeof kept_ - kXxh3StripeBytes, kXxh3StripeBytes);
+      held_ = 0;
+    }
+    if (held_ == 0 && size > kXxh3BlockBytes) {
+      const std::size_t blocks = (size - 1) / kXxh3BlockBytes, taken = blocks * kXxh3BlockBytes;
+      fastest_loop()(lanes_, bytes, blocks, 0, nullptr, kSecret);
+      std::memcpy(kept_, bytes + taken - kXxh3StripeBytes, kXxh3StripeBytes);
+      bytes += taken;
+      size -= taken;
+    }
+    const std::size_t room = sizeof kept_ - kXxh3StripeBytes - held_, part = size < room ? size : room;
+    std::memcpy(kept_ + kXxh3StripeBytes + held_, bytes, part);
+    held_ += part;
+    bytes += part;
+    size -= part;
+  }
+}
+
+std::uint64_t Xxh3::digest() const {
+  const std::uint8_t *rest = kept_ + kXxh3StripeBytes;
+  if (size_ <= 240) return xxh3_64(rest, held_);  // all of the input is there
+  std::uint64_t lanes[8];
+  std::memcpy(lanes, lanes_, sizeof lanes);
+  fastest_loop()(lanes, rest, 0, held_, rest + held_ - kXxh3StripeBytes, kSecret);
+  return finish(lanes, size_);
 }
 
 }  // namespace edgekit

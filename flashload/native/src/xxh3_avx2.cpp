@@ -40,20 +40,21 @@ __m256i scramble(__m256i lanes, const std::uint8_t *secret) {
 
 }  // namespace
 
-void xxh3_loop_avx2(std::uint64_t *lanes, const std::uint8_t *data, std::size_t size, const std::uint8_t *secret) {
+void xxh3_loop_avx2(std::uint64_t *lanes, const std::uint8_t *data, std::size_t blocks, std::size_t left,
+                    const std::uint8_t *last, const std::uint8_t *secret) {
   __m256i *stored = reinterpret_cast<__m256i *>(lanes);
   Lanes sum{_mm256_loadu_si256(stored), _mm256_loadu_si256(stored + 1)};
-  const std::uint8_t *last = data + size - kXxh3StripeBytes;
   const std::uint8_t *end_secret = secret + kXxh3SecretBytes - kXxh3StripeBytes;
-  std::size_t left = size - 1;  // the last byte is never part of a block or a whole stripe
-  for (; left >= kXxh3BlockBytes; left -= kXxh3BlockBytes, data += kXxh3BlockBytes) {
+  for (; blocks > 0; --blocks, data += kXxh3BlockBytes) {
     add_stripes(sum, data, kXxh3BlockStripes, secret);
     sum.low = scramble(sum.low, end_secret);
     sum.high = scramble(sum.high, end_secret + 32);
   }
-  add_stripes(sum, data, left / kXxh3StripeBytes, secret);
-  sum.low = add_stripe(sum.low, last, secret + kXxh3LastStripeSecret);
-  sum.high = add_stripe(sum.high, last + 32, secret + kXxh3LastStripeSecret + 32);
+  if (last != nullptr) {
+    add_stripes(sum, data, (left - 1) / kXxh3StripeBytes, secret);
+    sum.low = add_stripe(sum.low, last, secret + kXxh3LastStripeSecret);
+    sum.high = add_stripe(sum.high, last + 32, secret + kXxh3LastStripeSecret + 32);
+  }
   _mm256_storeu_si256(stored, sum.low);
   _mm256_storeu_si256(stored + 1, sum.high);
 }

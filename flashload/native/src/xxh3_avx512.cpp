@@ -42,16 +42,17 @@ __m512i scramble(__m512i lanes, const std::uint8_t *secret) {
 
 }  // namespace
 
-void xxh3_loop_avx512(std::uint64_t *lanes, const std::uint8_t *data, std::size_t size, const std::uint8_t *secret) {
+void xxh3_loop_avx512(std::uint64_t *lanes, const std::uint8_t *data, std::size_t blocks, std::size_t left,
+                      const std::uint8_t *last, const std::uint8_t *secret) {
   __m512i sum = _mm512_loadu_si512(lanes);
-  const std::uint8_t *last = data + size - kXxh3StripeBytes;
-  std::size_t left = size - 1;  // the last byte is never part of a block or a whole stripe
-  for (; left >= kXxh3BlockBytes; left -= kXxh3BlockBytes, data += kXxh3BlockBytes) {
+  for (; blocks > 0; --blocks, data += kXxh3BlockBytes) {
     sum = add_stripes(sum, data, kXxh3BlockStripes, secret);
     sum = scramble(sum, secret + kXxh3SecretBytes - kXxh3StripeBytes);
   }
-  sum = add_stripes(sum, data, left / kXxh3StripeBytes, secret);
-  sum = add_stripe(sum, last, secret + kXxh3LastStripeSecret);
+  if (last != nullptr) {
+    sum = add_stripes(sum, data, (left - 1) / kXxh3StripeBytes, secret);
+    sum = add_stripe(sum, last, secret + kXxh3LastStripeSecret);
+  }
   _mm512_storeu_si512(lanes, sum);
 }
 

@@ -1,5 +1,6 @@
 // The parsers, the hash and the residency plan, for tests in Python. Each function returns a status; the answer, or
 // the message of an error, is read with ekt_parsing_text as JSON text.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -11,6 +12,7 @@
 #include "manifest_reader.h"
 #include "printable.h"
 #include "residency.h"
+#include "sha256.h"
 #include "xxh3.h"
 #include "xxh3_kernels.h"
 
@@ -187,11 +189,10 @@ namespace {
 
 void put_manifest(const edgekit::BundleManifest &manifest) {
   answer = "{\"weights\": [";
-  put_string(manifest.weights_file);
-  answer += ", " + number(manifest.weights_size) + ", ";
-  put_string(manifest.weights_sha256);
-  answer += ", ";
-  put_string(manifest.weights_path);
+  put_string(manifest.weights.name);
+  answer += ", " + number(manifest.weights.size) + ", ";
+  put_string(manifest.weights.sha256);
+  answer += ", " + number(manifest.weights.header.size) + ", " + number(manifest.weights.header.xxh3);
   answer += "], \"files\": [";
   const char *before = "[";
   for (const edgekit::BundleFile &file : manifest.files) {
@@ -199,7 +200,7 @@ void put_manifest(const edgekit::BundleManifest &manifest) {
     put_string(file.name);
     answer += ", " + number(file.size) + ", ";
     put_string(file.sha256);
-    answer += "]";
+    answer += ", " + number(file.xxh3) + "]";
     before = ", [";
   }
   answer += "], \"root\": ";
@@ -215,8 +216,17 @@ EK_API ek_status ekt_manifest(const char *text, std::size_t size) {
   return guarded([&] { put_manifest(edgekit::parse_manifest({text, size}, "m")); });
 }
 
-EK_API ek_status ekt_load_manifest(const char *folder) {
-  return guarded([&] { put_manifest(edgekit::load_manifest(folder)); });
+// The digests of `size` bytes that are taken in parts of `part`; `hex` gets 64 digits.
+EK_API std::uint64_t ekt_digests(const char *data, std::size_t size, std::size_t part, char *hex) {
+  edgekit::Sha256 sha256;
+  edgekit::Xxh3 xxh3;
+  for (std::size_t at = 0; at < size; at += part) {
+    const std::size_t count = std::min(part, size - at);
+    sha256.update(data + at, count);
+    xxh3.update(data + at, count);
+  }
+  sha256.hex().copy(hex, 64);
+  return xxh3.digest();
 }
 
 }  // extern "C"

@@ -1,26 +1,21 @@
 // The ek_flash_ functions of edgekit.h, and ek_process_bytes.
 #include <cstdint>
-#include <string>
+#include <memory>
 
+#include "abi_flash.h"
 #include "abi_guard.h"
 #include "edgekit.h"
 #include "error.h"
-#include "flash_file.h"
 #include "session/process.h"
 
 using namespace edgekit;
-
-struct ek_flash_file {
-  explicit ek_flash_file(const std::string &path) : file(path, FlashOptions{}) {}
-  FlashFile file;
-};
 
 namespace {
 
 // Throws Error (EK_INVALID_ARGUMENT) for null.
 FlashFile &opened(ek_flash_file *file) {
   if (file == nullptr) fail(EK_INVALID_ARGUMENT, "the flash file is null; open it with ek_flash_open");
-  return file->file;
+  return *file->file;
 }
 
 // Throws Error (EK_INVALID_ARGUMENT) for a name that is not there.
@@ -38,7 +33,7 @@ ek_status ek_flash_open(const char *path, ek_flash_file **file) noexcept {
     if (file == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the flash file; give its address");
     *file = nullptr;
     if (path == nullptr) fail(EK_INVALID_ARGUMENT, "the path of the flash file is null");
-    *file = new ek_flash_file(path);
+    *file = new ek_flash_file{std::make_unique<FlashFile>(path, FlashOptions{})};
   });
 }
 

@@ -1,6 +1,6 @@
 // Fuzz target of a session's way through a manifest: model, op lists, layout of weights, plans, sampler options, and
 // then the passes themselves. Inputs are manifests of the bundle in the folder that EDGEKIT_FUZZ_BUNDLE names, as
-// `edgekit export --format native` writes it; its own is the seed. Whatever a manifest says, the functions of edgekit.h
+// `edgekit export --format native` writes it, without their seal, which is made for each; its own is the seed. Whatever a manifest says, the functions of edgekit.h
 // compute or refuse.
 #include <unistd.h>
 
@@ -16,6 +16,7 @@
 
 #include "edgekit.h"
 #include "fuzz_target.h"
+#include "manifest_reader.h"
 
 namespace {
 
@@ -45,8 +46,10 @@ class Scratch {
   ~Scratch() { fs::remove_all(folder_); }
 
   std::string with_manifest(const std::uint8_t *data, std::size_t size) const {
-    std::ofstream(folder_ / "edgekit.json", std::ios::binary).write(reinterpret_cast<const char *>(data),
-                                                                    static_cast<std::streamsize>(size));
+    std::string text(edgekit::kSealStart);
+    text.append(edgekit::kSealDigits, '0').append(reinterpret_cast<const char *>(data), size);
+    text.replace(edgekit::kSealStart.size(), edgekit::kSealDigits, edgekit::manifest_seal(text));
+    std::ofstream(folder_ / edgekit::kManifestName, std::ios::binary) << text;
     return folder_.string();
   }
 
@@ -62,6 +65,7 @@ bool served(ek_status status) {
     case EK_INVALID_ARGUMENT:    // sampler options
     case EK_OUT_OF_MEMORY:       // of a model that is said to be large
     case EK_OPEN_FAILED:
+    case EK_CHECKSUM_MISMATCH:   // of a weights header that is said to be another
     case EK_MALFORMED_FILE:
     case EK_UNSUPPORTED_VERSION:
     case EK_UNSUPPORTED_BUNDLE:
@@ -124,5 +128,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
 
 std::vector<std::string> edgekit_testing::fuzz_seeds() {
   std::ifstream file(given() / "edgekit.json", std::ios::binary);
-  return {std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>())};
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return {text.substr(edgekit::kSealStart.size() + edgekit::kSealDigits)};
 }

@@ -71,11 +71,15 @@ void parse_header(std::string_view header, std::uint64_t file_size) {
   guarded([&] { check_layout(edgekit::parse_flash_header(header, file_size, "f"), 8 + header.size(), file_size); });
 }
 
+// `text` without its seal, which is made for it.
 void parse_manifest(std::string_view text) {
+  std::string sealed(edgekit::kSealStart);
+  sealed.append(edgekit::kSealDigits, '0').append(text);
+  sealed.replace(edgekit::kSealStart.size(), edgekit::kSealDigits, edgekit::manifest_seal(sealed));
   guarded([&] {
-    const edgekit::BundleManifest manifest = edgekit::parse_manifest(text, "m");
-    EK_REQUIRE(("/" + manifest.weights_file + "/").find("/../") == std::string::npos);
-    EK_REQUIRE(!manifest.weights_file.empty() && manifest.weights_file.front() != '/');
+    const edgekit::BundleManifest manifest = edgekit::parse_manifest(sealed, "m");
+    EK_REQUIRE(("/" + manifest.weights.name + "/").find("/../") == std::string::npos);
+    EK_REQUIRE(!manifest.weights.name.empty() && manifest.weights.name.front() != '/');
     EK_REQUIRE(manifest.root.at("layers").kind() == Json::Kind::array);
   });
 }
@@ -89,11 +93,13 @@ const char *const kHeader =
     R"("layer.0.q": {"dtype": "U8", "shape": [2, 64, 128], "data_offsets": [16384, 32768]}})";
 
 const char *const kManifest =
-    R"({"schema_version": 1, "model": {"family": "llada"}, "programs": {}, "layers": [{"run": "layer.0"}], )"
+    R"(", "schema_version": 2, "model": {"family": "llada"}, "programs": {}, "layers": [{"run": "layer.0"}], )"
     R"("sampler": {"steps": 64}, "quantization": {"bits": 4.0}, )"
-    R"("weights": {"file": "weights.safetensors", "size": 5, "sha256": )"
-    R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}, "files": {"a/b.json": {"size": 2, )"
-    R"("sha256": "00000000000000000000000000000000ffffffffffffffffffffffffffffffff"}}, "provenance": {}})";
+    R"("weights": {"file": "weights.safetensors", "size": 32768, "sha256": )"
+    R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff", "header_size": 16384, )"
+    R"("header_xxh3": "00000000ffffffff"}, "files": {"a/b.json": {"size": 2, "sha256": )"
+    R"("00000000000000000000000000000000ffffffffffffffffffffffffffffffff", "xxh3": "0123456789abcdef"}}, )"
+    R"("provenance": {}})";
 
 }  // namespace
 

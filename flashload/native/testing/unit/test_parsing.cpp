@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "bundle_folder.h"
 #include "error.h"
 #include "flash_layout.h"
 #include "json.h"
@@ -59,13 +60,20 @@ const std::string kTwoTensors =
     R"("b": {"dtype": "U8", "shape": [16320], "data_offsets": [64, 16384]})";
 const std::string kOneRun = R"([["r", 16384, 16384, "00000000000000ff"]])";
 
-std::string manifest_text(const std::string &weights) {
-  return R"({"schema_version": 1, "model": {}, "programs": {}, "layers": [], "sampler": {}, "quantization": {}, )"
-         R"("weights": )" + weights + R"(, "files": {}, "provenance": {}})";
+std::string sealed(std::string text) {
+  const std::size_t start = edgekit::kSealStart.size();
+  text.replace(start, edgekit::kSealDigits, edgekit::manifest_seal(text));
+  return text;
 }
 
-const std::string kWeights =
-    R"({"file": "w.safetensors", "size": 5, "sha256": ")" + std::string(64, 'a') + "\"}";
+std::string manifest_text(const std::string &weights, int version = 2) {
+  return sealed(std::string(edgekit::kSealStart) + std::string(edgekit::kSealDigits, '0') + R"(", "schema_version": )" +
+                std::to_string(version) + R"(, "model": {}, "programs": {}, "layers": [], "sampler": {}, )"
+                R"("quantization": {}, "weights": )" + weights + R"(, "files": {}, "provenance": {}})");
+}
+
+const std::string kWeights = R"({"file": "w.safetensors", "size": 32768, "sha256": ")" + std::string(64, 'a') +
+                             R"(", "header_size": 16384, "header_xxh3": "0000000000000000"})";
 
 }  // namespace
 
@@ -254,37 +262,45 @@ EK_TEST(residency_plans) {
 }
 
 EK_TEST(manifests) {
-  EK_CHECK(edgekit::parse_manifest(manifest_text(kWeights), "m").weights_file == "w.safetensors");
+  EK_CHECK(edgekit::parse_manifest(manifest_text(kWeights), "m").weights.name == "w.safetensors");
   const auto with_file = [](const std::string &name) {
     std::string text = manifest_text(kWeights);
-    text.replace(text.find("w.safetensors"), 13, name);
+    text = sealed(text.replace(text.find("w.safetensors"), 13, name));
     return status_of([&] { edgekit::parse_manifest(text, "m"); });
   };
   for (const char *name : {"a/b", "...", ".a", "a..b/c"}) EK_CHECK(with_file(name) == EK_OK);
   for (const char *name : {"", ".", "..", "/a", "a/", "a//b", "a/./b", "a/..", "../a", "a:b", "a\\\\b", "a\\u0000"}) {
     EK_CHECK(with_file(name) == EK_MALFORMED_FILE);
   }
-  std::string text = manifest_text(kWeights);
-  text.replace(text.find(": 1"), 3, ": 2");
-  EK_CHECK(status_of([&] { edgekit::parse_manifest(text, "m"); }) == EK_UNSUPPORTED_VERSION);
-  EK_CHECK(status_of([&] { edgekit::parse_manifest("{}", "m"); }) == EK_MALFORMED_FILE);
-  EK_CHECK(status_of([&] { edgekit::parse_manifest("[1]", "m"); }) == EK_MALFORMED_FILE);
+  const std::string newer = manifest_text(kWeights, 3);
+  EK_CHECK(status_of([&] { edgekit::parse_manifest(newer, "m"); }) == EK_UNSUPPORTED_VERSION);
+  EK_CHECK(status_of([&] { edgekit::parse_manifest("{ \"schema_version\" :1}", "m"); }) == EK_UNSUPPORTED_VERSION);
+  for (const char *none : {"", "{", "{}", "[1]", "{\"schema_version\":"}) {
+    EK_CHECK(status_of([&] { edgekit::parse_manifest(none, "m"); }) == EK_MALFORMED_FILE);
+  }
+  const std::string whole = manifest_text(kWeights);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string text = whole;
+    text[i] = static_cast<char>(text[i] ^ 1);
+    EK_CHECK(status_of([&] { edgekit::parse_manifest(text, "m"); }) != EK_OK);
+    EK_CHECK(status_of([&] { edgekit::parse_manifest(whole.substr(0, i), "m"); }) != EK_OK);
+  }
 }
 
 EK_TEST(manifest_of_a_folder) {
   namespace fs = std::filesystem;
   const fs::path folder =
       fs::temp_directory_path() / ("edgekit_manifest_" + std::to_string(std::random_device{}()));
-  const auto status = [&] { return status_of([&] { edgekit::load_manifest(folder.string()); }); };
+  const auto status = [&] { return status_of([&] { edgekit::BundleFolder(folder.string()); }); };
   EK_CHECK(status() == EK_OPEN_FAILED);
   fs::create_directories(folder / "edgekit.json");
   EK_CHECK(status() == EK_OPEN_FAILED);
   fs::remove(folder / "edgekit.json");
   std::ofstream(folder / "edgekit.json") << manifest_text(kWeights);
-  EK_CHECK(edgekit::load_manifest(folder.string()).weights_path == (folder / "w.safetensors").string());
+  EK_CHECK(edgekit::BundleFolder(folder.string()).weights().name == "w.safetensors");
   std::ofstream(folder / "edgekit.json") << "";
   EK_CHECK(status() == EK_MALFORMED_FILE);
-  fs::resize_file(folder / "edgekit.json", (64 << 20) + 1);
+  fs::resize_file(folder / "edgekit.json", edgekit::kMaxManifestBytes + 1);
   EK_CHECK(status() == EK_MALFORMED_FILE);
   fs::remove_all(folder);
 }

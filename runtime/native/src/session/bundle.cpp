@@ -1,9 +1,9 @@
 #include "session/bundle.h"
 
-#include <filesystem>
 #include <memory>
 #include <utility>
 
+#include "bundle_folder.h"
 #include "error.h"
 
 namespace edgekit {
@@ -11,33 +11,16 @@ namespace {
 
 constexpr const char *kFormat = "native", *kLayout = "native-1";
 
-// Why a folder has no manifest, where that can be told.
-void check_folder(const std::string &folder) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::u8path(folder);
-  if (std::filesystem::is_regular_file(path, error)) {
-    fail(EK_OPEN_FAILED, folder, ": is a file; give the folder of a bundle");
-  }
-  if (std::filesystem::is_directory(path, error) && !std::filesystem::exists(path / "edgekit.json", error)) {
-    if (std::filesystem::exists(path / "bundles.json", error)) {
-      fail(EK_UNSUPPORTED_BUNDLE, folder,
-           ": has bundles for several formats, none of them for the native engine; export with --format native");
-    }
-    fail(EK_OPEN_FAILED, folder,
-         ": has no edgekit.json: not a bundle, or an unfinished export, which --resume continues");
-  }
-}
-
 bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
   return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary;
 }
 
 }  // namespace
 
-Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder), where_(folder) {
-  check_folder(folder);
-  const BundleManifest manifest = load_manifest(folder);
-  const Json &programs = manifest.root.at("programs");
+Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder) {
+  BundleFolder files(folder);
+  const Json manifest = files.take_root();
+  const Json &programs = manifest.at("programs");
   const Json *format = programs.find("format"), *layout = programs.find("layout");
   const auto is = [](const Json *json, const char *wanted) {
     return json != nullptr && json->kind() == Json::Kind::string && json->string() == wanted;
@@ -46,13 +29,9 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
     fail(EK_UNSUPPORTED_BUNDLE, folder, ": its programs are not ", kFormat, "/", kLayout,
          ", which the native engine runs; export the bundle again for this engine");
   }
-  model_ = parse_model(manifest.root, folder);
-  sampler_ = manifest.root.at("sampler");
-  file_ = std::make_unique<FlashFile>(manifest.weights_path, FlashOptions{}, wrap);
-  if (file_->layout().size != manifest.weights_size) {
-    fail(EK_MALFORMED_FILE, file_->path(), ": has ", file_->layout().size, " bytes, the manifest says ",
-         manifest.weights_size, "; export the bundle again");
-  }
+  model_ = parse_model(manifest, folder);
+  sampler_ = manifest.at("sampler");
+  file_ = files.open_weights(FlashOptions{}, wrap);
   const Json &entries = programs.at("entries");
   softcap_ = head_softcap(entries.at("head"));
   if (model_.self_conditioning) self_conditioning_ = single(entries, "self_conditioning");

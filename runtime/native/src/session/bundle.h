@@ -10,7 +10,7 @@
 #include "executor/program.h"
 #include "executor/weights.h"
 #include "flash_file.h"
-#include "manifest_reader.h"
+#include "json.h"
 #include "session/model.h"
 
 namespace edgekit {
@@ -36,8 +36,8 @@ struct BundleTile {
 
 class Bundle {
  public:
-  // Reads headers alone. Throws Error: those of load_manifest and FlashFile, EK_MALFORMED_FILE where manifest and
-  // flash file do not fit, EK_UNSUPPORTED_BUNDLE for another format.
+  // Reads headers alone. Throws Error: those of BundleFolder, EK_MALFORMED_FILE where manifest and flash file do not fit,
+  // EK_UNSUPPORTED_BUNDLE for another format.
   explicit Bundle(const std::string &folder, const FlashFile::Wrap &wrap = nullptr);
   Bundle(const Bundle &) = delete;
   Bundle &operator=(const Bundle &) = delete;
@@ -62,7 +62,7 @@ class Bundle {
   void add_layers(const Json &entries);
   std::vector<BundleTile> tiles(const TableInfo &table);
 
-  std::string path_, where_;
+  std::string path_;
   Model model_;
   Json sampler_;  // the manifest's section, which only a whole generation reads
   std::unique_ptr<FlashFile> file_;

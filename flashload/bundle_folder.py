@@ -1,0 +1,105 @@
+"""The files of a bundle, read through the native core, which compares each with the manifest before it gives
+it; see "Bundles" in `edgekit.h`.
+
+A file that the manifest does not list cannot be read. Files must be regular ones; symbolic links are followed
+to files of the same folder, and from a snapshot in Hugging Face's cache to its blobs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from ctypes import POINTER, byref, c_char_p, c_int32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from edgekit.flashload import _native
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ek_bundle_open": (c_char_p, POINTER(c_void_p)),
+    "ek_bundle_manifest": (c_void_p, POINTER(c_void_p), POINTER(c_uint64)),
+    "ek_bundle_read_file": (c_void_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)),
+    "ek_bundle_check_file": (c_void_p, c_char_p),
+    "ek_folder_read_file": (c_char_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)),
+    "ek_folder_check_file": (c_char_p, c_char_p, c_uint64, c_uint64),
+}
+
+
+@functools.cache
+def _library(path: Path) -> ctypes.CDLL:
+    """The core with the signatures of these functions. Raises the errors of `_native.load`."""
+    library = _native.load().library
+    try:
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, c_int32
+        library.ek_bundle_close.argtypes, library.ek_bundle_close.restype = (c_void_p,), None
+    except AttributeError as error:
+        raise _native.NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
+    return library
+
+
+class BundleFolder:
+    """A bundle whose manifest was checked. Safe to use from several threads.
+
+    Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, UnsupportedBundle for
+    a folder of several bundles, or NativeError where the core cannot be used.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        library = self._library = _library(_native.library_path())
+        handle = c_void_p()
+        _native.check(library.ek_bundle_open(_native.path_bytes(path), byref(handle)))
+        self._handle = handle.value
+        weakref.finalize(self, library.ek_bundle_close, handle.value)
+
+    def manifest(self) -> bytes:
+        """The manifest as it was checked."""
+        text, size = c_void_p(), c_uint64()
+        _native.check(self._library.ek_bundle_manifest(self._handle, byref(text), byref(size)))
+        return ctypes.string_at(text.value or 0, size.value)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a listed file.
+
+        Raises InvalidRequest for one that is not listed, OpenFailed, ReadFailed, TruncatedFile, MalformedFile
+        or ChecksumMismatch.
+        """
+        encoded, size = _native.path_bytes(name), c_uint64()
+        _native.check(self._library.ek_bundle_read_file(self._handle, encoded, None, 0, byref(size)))
+        room = bytearray(size.value + 1)  # never empty: a buffer without a place would ask for the size again
+        place = byref(ctypes.c_char.from_buffer(room))
+        _native.check(self._library.ek_bundle_read_file(self._handle, encoded, place, size, byref(size)))
+        return bytes(memoryview(room)[: size.value])
+
+    def check(self, name: str) -> None:
+        """Compare a listed file, for what opens it by its path; of the weights their header.
+
+        Raises as `read`.
+        """
+        _native.check(self._library.ek_bundle_check_file(self._handle, _native.path_bytes(name)))
+
+
+def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:
+    """A file that no manifest lists, such as bundles.json, with the same care for links; not compared.
+
+    Raises OpenFailed, ReadFailed, or MalformedFile for one of more than `most_bytes`.
+    """
+    library = _library(_native.library_path())
+    room, size = bytearray(most_bytes), c_uint64()
+    place = byref(ctypes.c_char.from_buffer(room))
+    folder, encoded = _native.path_bytes(folder), _native.path_bytes(name)
+    _native.check(library.ek_folder_read_file(folder, encoded, place, most_bytes, byref(size)))
+    return bytes(memoryview(room)[: size.value])
+
+
+def check_folder_file(folder: str | Path, name: str, size: int, xxh3: str) -> None:
+    """Compare a file that no manifest lists with what something else says of it.
+
+    Raises as BundleFolder.read.
+    """
+    library = _library(_native.library_path())
+    folder, encoded = _native.path_bytes(folder), _native.path_bytes(name)
+    _native.check(library.ek_folder_check_file(folder, encoded, size, int(xxh3, 16)))
