@@ -11,8 +11,8 @@ from typing import Any
 import xxhash
 
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BundleError
-from edgekit.flashload.files import sha256_file
+from edgekit.flashload.errors import LayoutError
+from edgekit.flashload.files import file_digests
 from edgekit.flashload.format import KEY_RUNS
 
 
@@ -36,10 +36,12 @@ def reseal(bundle: Path, edited: Iterable[str] = ()) -> None:
     if not isinstance(table, dict):
         try:
             path.write_bytes(manifests.seal(data))
-        except BundleError:
+        except LayoutError:
             pass  # it does not begin as manifests do: nothing seals it
         return
     for name in edited:
+        if name == manifests.MANIFEST_NAME:
+            continue  # it says what it was made to say
         if name == table["weights"]["file"]:
             table["weights"] |= _weights(bundle / name)
         elif name in table["files"] and (bundle / name).is_file():
@@ -68,7 +70,7 @@ def _weights(path: Path) -> dict[str, Any]:
     size = min(8 + length, len(data))
     return {
         "size": len(data),
-        "sha256": sha256_file(path),
+        "sha256": file_digests(path)[1],
         "header_size": size,
         "header_xxh3": xxhash.xxh3_64_hexdigest(data[:size]),
     }
