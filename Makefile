@@ -3,6 +3,8 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 FOLDERS := export runtime flashload targets tools
+# What `edgekit` itself is; the folders are inside it.
+TOP := __init__.py __main__.py py.typed
 
 # PYTHON=... chooses another interpreter for the environment.
 PYTHON ?= $(shell for python in python3.11 python3 python; do \
@@ -11,16 +13,21 @@ PYTHON ?= $(shell for python in python3.11 python3 python; do \
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Developers build with warnings as errors, and the library through which the tests see inside the core.
-NATIVE_OPTIONS := --config-settings=cmake.define.EDGEKIT_WERROR=ON \
-	--config-settings=cmake.define.EDGEKIT_TESTING=ON
+NATIVE_OPTIONS = --config-settings=cmake.define.EDGEKIT_WERROR=ON \
+	--config-settings=cmake.define.EDGEKIT_TESTING=$(if $(filter %-dev,$@),ON,OFF)
 COMMA := ,
 GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
 JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
 
-# Two stamps: the dependencies take minutes and rarely change, the native library takes seconds.
-DEPENDENCIES := $(VENV)/.edgekit-dependencies
-INSTALLED := $(VENV)/.edgekit-installed
+# The demo needs what runs and exports bundles; `dev` is that, with all that the tests need. Once there, it stays.
+demo_EXTRAS := export
+dev_EXTRAS := dev
+KIND := $(if $(wildcard $(VENV)/.edgekit-native-dev),dev,demo)
+# Stamps: the packages of a kind are fetched and unpacked while the native library is compiled.
+BUILDER := $(VENV)/.edgekit-builder
+STAMPS = $(VENV)/.edgekit-packages-$(1) $(VENV)/.edgekit-native-$(1)
+SET_UP = @$(MAKE) --no-print-directory -j 2 $(call STAMPS,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,9 +36,11 @@ INSTALLED := $(VENV)/.edgekit-installed
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
-venv: $(INSTALLED)  ## the environment in .venv, with pinned dependencies and edgekit (editable)
+venv:  ## the environment in .venv, with pinned dependencies and edgekit (editable)
+	$(call SET_UP,dev)
 
-demo: venv  ## quantize and export a small model, then watch it write while its weights stream
+demo:  ## quantize and export a small model, then watch it write while its weights stream
+	$(call SET_UP,$(KIND))
 	$(BIN)/edgekit demo
 
 test: lint  ## ruff, mypy and all tests
@@ -88,9 +97,14 @@ lint: venv links  ## ruff and mypy
 links:
 	@mkdir -p build/links/edgekit
 	@for folder in $(FOLDERS); do ln -sfn ../../../$$folder build/links/edgekit/$$folder; done
+	@for file in $(TOP); do ln -sfn ../../../edgekit/$$file build/links/edgekit/$$file; done
 
+# Linux: auditwheel finds out how old a system the wheel runs on, and names it accordingly.
 wheel: venv  ## a wheel and an sdist in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist
+	@if [ "$$(uname -s)" = Linux ]; then \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/edgekit-*-linux_*.whl \
+		&& rm dist/edgekit-*-linux_*.whl; fi
 
 clean:  ## removes what was built, and the environment
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
@@ -102,16 +116,22 @@ $(BIN)/python:
 		"some systems package the venv module separately (Debian: python3-venv)" >&2; exit 1; }
 
 # CMake and Ninja come from the registry when the machine has none: the build backend says what it lacks.
-$(DEPENDENCIES): pyproject.toml constraints.txt | $(BIN)/python
+$(BUILDER): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --quiet -c constraints.txt scikit-build-core
 	$(BIN)/python -c 'from scikit_build_core.build import get_requires_for_build_editable as needs; \
 		print(*needs(), sep="\n")' > $(VENV)/build-requirements.txt
 	$(PIP) install --quiet -c constraints.txt -r $(VENV)/build-requirements.txt
-	$(PIP) install --no-build-isolation -c constraints.txt \
-		$(NATIVE_OPTIONS) -e '.[dev,export,hub]'
 	@touch $@
 
-$(INSTALLED): $(DEPENDENCIES) $(NATIVE_SOURCES)
-	$(PIP) install --quiet --no-build-isolation --no-deps \
-		$(NATIVE_OPTIONS) -e .
+# Compiling all of PyTorch's Python for the demo would take longer than unpacking it; tests import most of it often.
+$(VENV)/.edgekit-packages-%: .ci/requirements.py $(BUILDER)
+	@echo "installing the packages for $($*_EXTRAS)"
+	$(BIN)/python .ci/requirements.py $($*_EXTRAS) > $(VENV)/requirements-$*.txt
+	$(PIP) install --quiet $(if $(filter demo,$*),--no-compile) -c constraints.txt -r $(VENV)/requirements-$*.txt
+	$(if $(filter dev,$*),@test ! -e $(VENV)/.edgekit-packages-demo || $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true)
+	@touch $@
+
+$(VENV)/.edgekit-native-%: $(NATIVE_SOURCES) $(BUILDER)
+	@echo "compiling the native library"
+	$(PIP) install --quiet --no-build-isolation --no-deps $(NATIVE_OPTIONS) -e .
 	@touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
+from edgekit.runtime import model_card
 
 WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
 REPORT_FILE = manifests.REPORT_NAME
@@ -54,8 +55,8 @@ def write_manifest(
     files: Sequence[str],
     provenance: dict[str, Any],
 ) -> None:
-    """Write the report, then edgekit.json, with which the folder becomes a bundle. `files` are those that
-    lie there besides programs and report.
+    """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle. `files`
+    are those that lie there besides programs and report; a README among them becomes part of the card.
     """
     report, architecture = contents.report, contents.architecture
     write_atomic(folder / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
@@ -79,7 +80,14 @@ def write_manifest(
         },
         provenance=provenance | {"versions": _versions()},
     )
-    manifests.save(manifest, folder)
+    path = folder / model_card.CARD
+    if model_card.CARD in files:
+        text = model_card.with_front_matter(manifest, path.read_text(encoding="utf-8"))
+    else:
+        text = model_card.card(manifest)
+    write_atomic(path, text.encode())
+    card = {model_card.CARD: manifests.file_entry(path)}
+    manifests.save(replace(manifest, files=manifest.files | card), folder)
 
 
 def _model_section(contents: Contents) -> dict[str, Any]:
@@ -110,20 +118,11 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "causal_prefix": architecture.causal_prefix,
         "self_conditioning": architecture.self_conditioning is not None,
         "canvas_length": architecture.canvas_length,
-        "max_positions": max_positions(contents.config),
+        "max_positions": architecture.max_positions,
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         "tables": tables,
         "config": contents.config,
     }
-
-
-def max_positions(config: dict[str, Any]) -> int | None:
-    """The longest sequence that the model was made for, by whichever name its family has for it."""
-    text = config.get("text_config") or config
-    for name in ("max_position_embeddings", "max_sequence_length"):
-        if type(text.get(name)) is int and text[name] > 0:
-            return int(text[name])
-    return None
 
 
 def _layer_section(contents: Contents) -> list[dict[str, Any]]:

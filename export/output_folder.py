@@ -20,6 +20,8 @@ from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, MalformedFile
+from edgekit.flashload.sizes import size
+from edgekit.runtime.hub.repository import existing, free_bytes
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ def report_journal(weights: Path) -> Path:
     return weights.with_name(weights.name + ".report")
 
 
-def claim(
+def examine(
     output: Path, weights: str, *, resume: bool, overwrite: bool, members: Sequence[str] = ()
 ) -> Found | None:
-    """Make the folder ours for one bundle, or for one in each of its folders `members`, with weights in files
-    of that name. Returns what was found and is to go on.
+    """Whether the folder can be ours for one bundle, or for one in each of its folders `members`, with
+    weights in files of that name. Returns what is there. Changes nothing.
 
     Raises:
         ExportError: why it cannot be ours.
@@ -64,11 +66,42 @@ def claim(
         for member in members:
             find(output / member, weights)
         _refuse_links(output)
-        if overwrite:
-            _clear_set(output) if found.several else _clear_bundle(output, weights)
-            if not members:
-                (output / bundle_set.PARTIAL_NAME).unlink(missing_ok=True)
-            found = None
+        if overwrite and found.several:
+            _earlier_set(output)
+    above = existing(output)
+    if not above.is_dir():
+        raise ExportError(f"{output}: {above} is a file; give another folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ExportError(f"{output}: {above} cannot be written to; give another folder")
+    return found
+
+
+def check_space(output: Path, nbytes: int) -> None:
+    """Refuse an export of that many bytes that the disk of the folder has no room for, counting what the
+    folder holds: it is continued or replaced.
+
+    Raises:
+        ExportError: how much is needed, and how much there is.
+    """
+    held = sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0
+    free = free_bytes(output)
+    if nbytes - held > free:
+        raise ExportError(
+            f"{output}: the bundle takes about {size(nbytes)}, and {existing(output)} has {size(free)} left; "
+            "free some space, or give a folder on another disk with -o"
+        )
+
+
+def claim(
+    output: Path, weights: str, *, resume: bool, overwrite: bool, members: Sequence[str] = ()
+) -> Found | None:
+    """Make the folder ours: arguments and errors as in `examine`. Returns what was found and is to go on."""
+    found = examine(output, weights, resume=resume, overwrite=overwrite, members=members)
+    if found is not None and overwrite:
+        _clear_set(output) if found.several else _clear_bundle(output, weights)
+        if not members:
+            (output / bundle_set.PARTIAL_NAME).unlink(missing_ok=True)
+        found = None
     output.mkdir(parents=True, exist_ok=True)
     return found
 
@@ -136,16 +169,22 @@ def _clear_bundle(folder: Path, weights: str) -> None:
 def _clear_set(output: Path) -> None:
     """Leaves the name of an unfinished set, so that the folder stays ours."""
     whole, partial = output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME
-    try:
-        earlier = bundle_set.load(output, whole.name if whole.exists() else partial.name)
-    except MalformedFile as error:
-        raise ExportError(f"{error}; --overwrite needs it to know what to replace") from None
+    earlier = _earlier_set(output)
     if whole.exists():
         os.replace(whole, partial)
     for member in earlier.members:
         if (output / member.path).is_dir():
             _clear_bundle(output / member.path, WEIGHTS_FILE)
     _remove(output, [*earlier.files, *(f"{m.path}/{manifests.MANIFEST_NAME}" for m in earlier.members)])
+
+
+def _earlier_set(output: Path) -> bundle_set.BundleSet:
+    """The set in a folder, whole or unfinished. Raises ExportError where it cannot be read."""
+    whole = (output / bundle_set.SET_NAME).exists()
+    try:
+        return bundle_set.load(output, bundle_set.SET_NAME if whole else bundle_set.PARTIAL_NAME)
+    except MalformedFile as error:
+        raise ExportError(f"{error}; --overwrite needs it to know what to replace") from None
 
 
 def _remove(folder: Path, names: Sequence[str]) -> None:

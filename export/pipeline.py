@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -24,19 +25,19 @@ import torch
 from edgekit.export import formats
 from edgekit.export.bundle_files import (
     Contents,
-    max_positions,
     package_bytes,
     write_manifest,
     write_programs,
 )
 from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.checkpoint.provenance import copy_legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture
-from edgekit.export.output_folder import claim, report_journal
+from edgekit.export.output_folder import check_space, claim, examine, find, report_journal
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
@@ -46,7 +47,8 @@ from edgekit.export.quantize import (
     joined_report,
     quantize_matrix,
 )
-from edgekit.export.sampler_config import sampler_config
+from edgekit.export.sampler_config import check_generation_config, sampler_config
+from edgekit.export.tied_head import check_tied_head
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
@@ -55,7 +57,13 @@ from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 from edgekit.runtime import quantization_report
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sections import Wrong
+from edgekit.runtime.text import TOKENIZER_FILE, Tokenizer
+
+#: The embedding of the family whose scale is rounded to the embedding's type.
+_EMBEDDING = "model.decoder.embed_tokens.weight"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
 class Progress(Protocol):
@@ -150,26 +158,59 @@ def export(
     return write(plan_export(model, options), output, progress)
 
 
-def plan_export(model: Path, options: ExportOptions) -> ExportPlan:
-    """What an export of the checkpoint in folder `model` will do. Writes nothing, reads headers alone.
+def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
+    """What an export of a checkpoint, opened or in folder `model`, will do. Writes nothing; of weights reads
+    headers alone. Everything that can be refused is refused here, but for the output folder.
 
     Raises:
         EdgekitError: one line on what is wrong with the checkpoint or the options.
     """
     module: Any = formats.load(options.format, options.precision, options.packaging, options.activations)
-    checkpoint = Checkpoint.open(model)
+    checkpoint = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
+    check_generation_config(architecture, checkpoint.generation_config)
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
+    check_tied_head(checkpoint, architecture)
     choices = choose(architecture, options.scheme)
     choices = formats.optional(module, "storable")(architecture, options.scheme, choices)
     if (fitted := formats.optional(module, "fitted")) is not None:
-        module = fitted(architecture, choices, max_positions(checkpoint.config))
+        module = fitted(architecture, choices, architecture.max_positions)
     runs = plan_runs(architecture, choices, module, options.tile_bytes)
+    _check_text(checkpoint, architecture)
     tag = _fingerprint(checkpoint, options, architecture)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
     return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, left_out)
+
+
+def check_output(
+    plans: Sequence[ExportPlan], output: Path, members: Sequence[str] = (), download_bytes: int = 0
+) -> None:
+    """Refuse an output folder that cannot take these bundles, in its folders `members` where they are
+    several. `download_bytes` go to the same disk before. Changes nothing.
+
+    Raises:
+        ExportError: what is wrong with the folder or the space on its disk.
+    """
+    first = plans[0]
+    resume, overwrite = first.options.resume, first.options.overwrite
+    found = examine(output, first.weights_file, resume=resume, overwrite=overwrite, members=members)
+    if found is not None and found.whole and resume:
+        for plan, folder in zip(plans, [output / m for m in members] or [output], strict=True):
+            finished(plan, folder)
+    check_space(output, sum(plan.weights_bytes for plan in plans) + download_bytes)
+
+
+def check_leftovers(plan: ExportPlan, output: Path) -> None:
+    """Refuse to go on with what another export has left in a folder, if anything. Opens it as `write` does.
+
+    Raises:
+        ResumeMismatch or MalformedFile: it is another export's, or cannot be read.
+    """
+    if find(output, plan.weights_file) is not None and finished(plan, output) is None:
+        with _Sink(plan, output).store:
+            pass
 
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
@@ -184,6 +225,8 @@ def write_each(
     store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
     """
     results: dict[Path, ExportResult] = {}
+    for plan, output in zip(plans, outputs, strict=True):
+        check_output([plan], output)
     for plan, output in zip(plans, outputs, strict=True):
         claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
         if plan.options.resume and (done := finished(plan, output)) is not None:
@@ -265,16 +308,18 @@ def _complete(
     )
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
     files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
+    files += copy_legal_files(checkpoint.path, output)
     notes = [*architecture.notes, *report.notes()]
     if plan.left_out:
         notes.insert(0, f"{plan.left_out} are not part of the bundle")
-    provenance = {
+    made_of = {
         "checkpoint": options.source or checkpoint.path.name,
+        **provenance(checkpoint.path),
         "target": options.target,
         "notes": notes,
         "tag": plan.tag,
     }
-    write_manifest(output, contents, programs, files, provenance)
+    write_manifest(output, contents, programs, files, made_of)
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     nbytes = digest.size + package_bytes(programs)
@@ -304,21 +349,43 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     return ExportResult(output, plan.options.format, report, notes, nbytes)
 
 
+def _check_text(checkpoint: Checkpoint, architecture: Architecture) -> None:
+    """Load the tokenizer, and find in it what the sampler asks of it.
+
+    Raises:
+        EdgekitError: what is wrong with which file.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgekit-") as folder:
+        tokenizer = checkpoint.path
+        if not (tokenizer / TOKENIZER_FILE).is_file():
+            tokenizer = Path(folder)
+            copy_tokenizer(checkpoint.path, tokenizer)
+        Tokenizer(tokenizer)
+        sampler_config(architecture, checkpoint.generation_config, tokenizer)
+
+
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
+    """The type that the checkpoint's own class loads the embedding in: the one that config.json names, else
+    the stored one. What is no type is left to the family to refuse.
+    """
     config = checkpoint.config
-    named = (
-        config.get("dtype")
-        or config.get("torch_dtype")
-        or (config.get("text_config") or {}).get("dtype")
-        or "float32"
-    )
-    return named if named in ("float32", "float16", "bfloat16") else "float32"
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, dict) else {}):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(named := part.get(key), str):
+                return named if named in _DTYPES.values() else "float32"
+    if _EMBEDDING not in checkpoint:
+        return "float32"
+    return _DTYPES.get(checkpoint.dtype(_EMBEDDING), "float32")
 
 
 def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:
     """What the stored bytes depend on besides shapes: the checkpoint's files and the options."""
-    weights = sorted({checkpoint.file(n) for n in architecture.stored_shapes()})
-    sizes = [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in weights]
+    stamps = sorted({checkpoint.stamp(n) for n in architecture.stored_shapes()})
+    came = origin(checkpoint.path)
+    # Nobody changes files of the hub's cache, and when they are downloaded again their times are others.
+    commit = came[1] if came is not None and came[0] is not None else None
+    sizes = [[*stamp[:2], commit or stamp[2]] for stamp in stamps]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations]

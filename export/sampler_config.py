@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.base import Architecture
+from edgekit.export.models.config import GENERATION_FILE, check_file
+from edgekit.runtime.sampling import InvalidOption
+from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.text import Tokenizer
 
 #: What ends a turn in LLaDA's chat template, beside the end of the text.
@@ -37,3 +41,23 @@ def sampler_config(
     if end_of_turn and (token := loaded.token_id(END_OF_TURN)) is not None:
         config["eot_token_id"] = token
     return config
+
+
+def check_generation_config(architecture: Architecture, generation_config: Mapping[str, Any]) -> None:
+    """Refuse a generation_config.json that every run of the bundle would refuse.
+
+    Raises:
+        UnsupportedModel: a setting of the wrong type, out of range or not supported.
+    """
+    check_file(generation_config, GENERATION_FILE)
+    config = sampler_config(architecture, generation_config)
+    # Where the files name no mask, the tokenizer or the caller does.
+    unnamed = config.get("mask_token_id") is None and config.get("mask_id") is None
+    options = {"mask_token_id": 0} if unnamed and architecture.sampler in ("llada", "dream") else {}
+    try:
+        generation_options(architecture.sampler, config, architecture.canvas_length, options=options)
+    except InvalidOption as error:
+        text = str(error)
+        raise UnsupportedModel(
+            f"{GENERATION_FILE}: {text if len(text) <= 300 else text[:297] + '...'}"
+        ) from None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgekit.export import formats
+from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.output_folder import claim
 from edgekit.export.pipeline import (
@@ -19,6 +20,8 @@ from edgekit.export.pipeline import (
     ExportPlan,
     ExportResult,
     Progress,
+    check_leftovers,
+    check_output,
     finished,
     plan_export,
     write,
@@ -32,7 +35,7 @@ from edgekit.flashload.sizes import size
 
 
 def plan_together(
-    model: Path, each: Sequence[ExportOptions], limit_bytes: int
+    model: Path | Checkpoint, each: Sequence[ExportOptions], limit_bytes: int
 ) -> tuple[list[ExportPlan], str]:
     """The plans of an export in several formats whose weights stay below `limit_bytes` together. Where they
     do not, or one of the formats cannot have the model, the plan of the first alone, and why. One format has
@@ -41,6 +44,7 @@ def plan_together(
     Raises:
         EdgekitError: what is wrong with the checkpoint, or the first format cannot have it.
     """
+    model = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
     plans = [plan_export(model, each[0])]
     for options in each[1:]:
         try:
@@ -53,6 +57,21 @@ def plan_together(
         why = f"{names} together have {size(total)} of weights, an app has room for {size(limit_bytes)}"
         return plans[:1], why
     return plans, ""
+
+
+def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int = 0) -> None:
+    """What `pipeline.check_output` does, for one bundle or several, and of one that is to go on whether it is
+    this one. To be called before weights are downloaded.
+    """
+    folders = _folders(plans) if len(plans) > 1 else []
+    check_output(plans, output, folders, download_bytes)
+    for plan, folder in zip(plans, [output / name for name in folders] or [output], strict=True):
+        if plan.options.resume:
+            check_leftovers(plan, folder)
+
+
+def _folders(plans: Sequence[ExportPlan]) -> list[str]:
+    return [plan.options.format for plan in plans]
 
 
 def _sharing(plan: ExportPlan, first: ExportPlan) -> ExportPlan:
@@ -68,6 +87,7 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
         EdgekitError: as `pipeline.export` does.
     """
     options, weights = plans[0].options, plans[0].weights_file
+    check_output(plans, output, _folders(plans))
     members = sorted((_member(plan) for plan in plans), key=_age, reverse=True)
     found = claim(
         output, weights, resume=options.resume, overwrite=options.overwrite, members=[m.path for m in members]
@@ -77,7 +97,7 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
     # What was to be overwritten is gone.
     each = [replace(plan, options=replace(plan.options, overwrite=False)) for plan in plans]
-    outputs = [output / plan.options.format for plan in each]
+    outputs = [output / folder for folder in _folders(each)]
     if all(plan.alike(each[0]) for plan in each[1:]):
         results = write_each(each, outputs, progress)
     else:

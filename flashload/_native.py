@@ -35,7 +35,7 @@ class NativeError(EdgekitError):
 
 
 class NativeMissing(NativeError):
-    """There is no library file: edgekit was installed without a C++ compiler, or the given path is wrong."""
+    """There is no library file: the installation is incomplete, or the given path is wrong."""
 
 
 class NativeUnloadable(NativeError):
@@ -103,16 +103,23 @@ def library_path() -> Path:
         if not path.is_file():
             raise NativeMissing(f"{LIBRARY_VARIABLE}={override}: no such file; correct the path or unset it")
         return path.resolve()
+    return installed_library()
+
+
+def installed_library() -> Path:
+    """The library that edgekit's installation brings, whatever `EDGEKIT_CORE_LIB` says.
+
+    Raises NativeMissing when there is none.
+    """
     # Through importlib.resources and not __file__: an editable install keeps the library in site-packages and
     # the modules in the source tree.
     resource = importlib.resources.files("edgekit.flashload") / library_name()
     if isinstance(resource, Path) and resource.is_file():
         return resource
     raise NativeMissing(
-        # pip keeps the wheel that it built without a compiler and would install that one again.
-        f"edgekit was installed without its native library {library_name()}; install a C++17 compiler and "
-        f"reinstall edgekit (pip install -v --force-reinstall --no-cache-dir shows why a build fails), or "
-        f"set {LIBRARY_VARIABLE} to a library that you built"
+        f"edgekit's native library {library_name()} is missing: this is a source tree, or the installation "
+        "is incomplete; install edgekit with pip (from source this takes a C++17 compiler), or set "
+        f"{LIBRARY_VARIABLE} to a library that you built"
     )
 
 

@@ -5,6 +5,8 @@ Every message is one line: what was found, where, and what to do about it.
 
 from __future__ import annotations
 
+_MOST_LETTERS = 1000
+
 
 def quoted(value: object, limit: int = 80) -> str:
     """A name or value from a file as messages quote it: in one line, cut to `limit` characters."""
@@ -13,7 +15,13 @@ def quoted(value: object, limit: int = 80) -> str:
 
 
 class EdgekitError(Exception):
-    """Base of every error that edgekit raises for a reason outside its own code."""
+    """Base of every error that edgekit raises for a reason outside its own code. Its text is of bounded
+    length, whatever names it quotes: of a long one the middle is left out.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _MOST_LETTERS else f"{text[:600]} ... {text[-300:]}"
 
 
 class BundleError(EdgekitError):

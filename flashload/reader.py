@@ -24,6 +24,7 @@ from edgekit.flashload.format import (
     tensor_views,
 )
 from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
+from edgekit.flashload.owner_process import OwnerProcess
 
 _ROW_GAP_BYTES = 16 * 1024  # reading this much too much costs less than one more request
 _ROW_SPAN_BYTES = 1 << 20
@@ -93,6 +94,7 @@ class FlashFile:
                 f"not {threads} and {chunk_bytes}"
             )
         self.path = Path(path)
+        self._process = OwnerProcess()
         self.chunk_bytes = chunk_bytes
         self._file = BlockFile(path, direct=direct, preadv=preadv)
         try:
@@ -169,6 +171,7 @@ class FlashFile:
         view = view.cast("B")[: run.length]
         starts = range(0, run.length, self.chunk_bytes)
         pending = PendingRead(run, len(starts), on_done)
+        self._process.check(str(self.path))
         with self._lock:
             if self._closed:
                 raise InvalidRequest(f"{self.path}: is closed")
@@ -287,6 +290,7 @@ class FlashFile:
             block = np.frombuffer(data, np.uint8).reshape(-1, row_bytes)
             gathered[first : last + 1] = block[unique[first : last + 1] - start]
 
+        self._process.check(str(self.path))
         with self._lock:
             if self._closed:
                 raise InvalidRequest(f"{self.path}: is closed")
@@ -306,6 +310,8 @@ class FlashFile:
 
     def close(self) -> None:
         """Wait for reads under way, then close. Buffers and views stay valid."""
+        if not self._process.here:
+            return  # its threads, and perhaps the lock that one of them held, cannot be waited for
         with self._lock:
             if self._closed:
                 return

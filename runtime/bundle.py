@@ -116,17 +116,27 @@ class Bundle:
         return self.path / self.manifest.weights.file
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the files that the manifest lists: in a folder of their own, or in the bundle's.
+        """The bundle's tokenizer. Raises TokenizerError, and what `BundleFolder.read` does."""
+        from edgekit.runtime.text import Tokenizer
 
-        Raises TokenizerError, and what `BundleFolder.read` does.
+        return Tokenizer.from_files(self.tokenizer_files(), str(self.path / self._tokenizer_folder))
+
+    def tokenizer_files(self) -> dict[str, bytes]:
+        """The files of the tokenizer that the manifest lists and that have an effect, by their names there.
+
+        Raises what `BundleFolder.read` does.
         """
-        from edgekit.runtime.text import TEMPLATE_FOLDER, TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer
+        from edgekit.runtime.text import most_bytes
 
-        folder = "" if TOKENIZER_FILE in self.manifest.files else "tokenizer/"
+        folder = self._tokenizer_folder
         names = [name.removeprefix(folder) for name in self.manifest.files if name.startswith(folder)]
-        used = [n for n in names if n in TOKENIZER_FILES or n.startswith(TEMPLATE_FOLDER + "/")]
-        where = self.path / folder
-        return Tokenizer.from_files({name: self.folder.read(folder + name) for name in used}, str(where))
+        used = [name for name in names if most_bytes(name)]
+        return {name: self.folder.read(folder + name) for name in used}
+
+    @property
+    def _tokenizer_folder(self) -> str:
+        """One of its own, or the bundle itself."""
+        return "" if "tokenizer.json" in self.manifest.files else "tokenizer/"
 
     def open_weights(self) -> FlashFile:
         """The flash file, its header checked against what the layers name.

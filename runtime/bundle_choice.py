@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import Member
+from edgekit.flashload.names import unknown
 from edgekit.runtime.errors import UnsupportedBundle
 
 #: What runs bundles, by the format that it is for.
@@ -22,7 +23,7 @@ def choose(path: str | Path, engine: str | None = None) -> Path:
             be read, or the bundle is not the one that it lists.
     """
     if engine is not None and engine not in ENGINES:
-        raise UnsupportedBundle(f"there is no engine {engine!r}; known: {', '.join(ENGINES)}")
+        raise UnsupportedBundle(unknown("engine", engine, ENGINES))
     path = Path(path)
     if not bundle_set.is_set(path):
         return path

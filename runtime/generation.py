@@ -8,11 +8,13 @@ with Generator(path, memory_bytes=1_000_000_000) as generator:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
@@ -57,8 +59,8 @@ class Settings:
 class Generator:
     """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
     kept while they suffice: for ever without a memory budget. A prompt with the sampler option
-    `continue_prefix` follows what is encoded; a session that has to be opened anew for it encodes that again,
-    in the same pieces, so that the answer is the same.
+    `continue_prefix` follows the prompts and answers before it; a session that has to be opened anew for it
+    encodes them again, in the same pieces, so that the answer is the same.
     """
 
     def __init__(
@@ -84,14 +86,21 @@ class Generator:
         self._threads = threads
         self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
-        self._to_encode: list[Ids] = []  # what the next session has to encode if a prompt is to follow it
+        self._text = _Text()  # what the next session has to hold if a prompt is to follow it
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt."""
+    def encode(self, prompt: Prompt, last: int | None = None) -> list[int]:
+        """Token ids of a prompt: of the first, or of one behind an answer whose last token is `last`, which
+        gets no second begin token, and of a chat template what stands between two turns.
+        """
         if not prompt.chat or not self.tokenizer.chat_templates:
-            return self.tokenizer.encode(prompt.text)
-        system = [{"role": "system", "content": prompt.system}] if prompt.system else []
-        return self.tokenizer.chat([*system, {"role": "user", "content": prompt.text}])
+            return self.tokenizer.encode(prompt.text, add_special=last is None)
+        turn = [{"role": "user", "content": prompt.text}]
+        if prompt.system:
+            turn.insert(0, {"role": "system", "content": prompt.system})
+        if last is None:
+            return self.tokenizer.chat(turn)
+        # What stands between turns is the same behind every first one.
+        return self.tokenizer.chat_turn([{"role": "user", "content": "-"}], turn, last)
 
     def options(self, settings: Settings) -> Any:
         """The sampler's options: the checkpoint's, then the caller's. Raises InvalidOption."""
@@ -104,32 +113,62 @@ class Generator:
             options=settings.options,
         )
 
-    def generate(self, prompt: Prompt | str, settings: Settings | None = None) -> Iterator[Event]:
+    def generate(
+        self,
+        prompt: Prompt | str | Sequence[int],
+        settings: Settings | None = None,
+        behind: Sequence[Ids] | None = None,
+    ) -> Iterator[Event]:
         """Denoising events; the last is Done with statistics. Equal seeds give equal events.
+
+        A prompt is text or token ids. `behind`: what it follows, whatever was generated last, in pieces as
+        `encoded` has them; for models with a causal prefix.
 
         Raises:
             EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too small,
                 a read that failed.
         """
         settings = settings or Settings()
-        ids = self.encode(Prompt(prompt) if isinstance(prompt, str) else prompt)
-        options = self.options(settings)
-        earlier = self._encoded() if getattr(options, "continue_prefix", False) else []
-        length = sum(map(len, earlier)) + len(ids)
-        lengths = options.lengths(length)
-        self._check_positions(length, lengths)
-        session = self._open(lengths, earlier)
+        call = self._call(prompt, settings, behind)
+        held = self._session if self._session is not None and call.text.is_in(self._session) else None
+        session = self._open(call.lengths, call.text)
         started = time.perf_counter()
         before = session.statistics()
         try:
-            for event in self.sampler.generate(session, ids, options, PhiloxNoise(settings.seed)):
+            for event in self.sampler.generate(session, call.ids, call.options, PhiloxNoise(settings.seed)):
                 if isinstance(event, Done):
                     event.stats.engine.update(_since(before, session.statistics()))
                     event.stats.engine["seconds"] = time.perf_counter() - started
-                    event.stats.engine["prompt_tokens"] = len(ids)
+                    event.stats.engine["prompt_tokens"] = len(call.ids)
+                    event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
                 yield event
         finally:
             session.idle()
+
+    def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
+        """Open the session that `generate` will use for these arguments. Raises as that does."""
+        call = self._call(prompt, settings or Settings(), None)
+        self._open(call.lengths, call.text)
+
+    def _call(
+        self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
+    ) -> _Call:
+        options = self.options(settings)
+        text = _Text()
+        if behind is not None and self.bundle.model.causal_prefix:
+            options = replace(options, continue_prefix=True)
+            text = _Text([np.asarray(piece, np.int64) for piece in behind])
+        elif getattr(options, "continue_prefix", False):
+            text = self._held()
+        if isinstance(prompt, str | Prompt):
+            prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+            ids = self.encode(prompt, text.last)
+        else:
+            ids = list(prompt)
+        length = text.length + len(ids)
+        lengths = options.lengths(length)
+        self._check_positions(length, lengths)
+        return _Call(ids, options, text, lengths)
 
     def _check_positions(self, prompt: int, lengths: Lengths) -> None:
         limit = self.bundle.model.max_positions
@@ -147,11 +186,19 @@ class Generator:
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
-    def _encoded(self) -> list[Ids]:
-        return self._to_encode if self._session is None else self._session.encoded.calls
+    @property
+    def encoded(self) -> list[Ids]:
+        """The token ids that the session has encoded, in pieces [T] as it was given them: another generation
+        `behind` them sees the same keys and values, to the bit.
+        """
+        return list(self._held().encoded)
 
-    def _open(self, lengths: Lengths, earlier: list[Ids]) -> Session | NativeSession:
-        """A session for these lengths, which has encoded `earlier` if it is a new one."""
+    def _held(self) -> _Text:
+        session = self._session
+        return self._text if session is None else _Text(session.encoded.calls, session.uncached)
+
+    def _open(self, lengths: Lengths, text: _Text) -> Session | NativeSession:
+        """A session for these lengths that holds `text`."""
         # A prefix is encoded in pieces of the model's own canvas.
         needed = SessionOptions(
             positions=lengths.prefix,
@@ -164,19 +211,19 @@ class Generator:
             if have.memory_bytes is None or (
                 have.positions >= needed.positions and have.canvas >= needed.canvas
             ):
+                text.put_into(self._session)
                 return self._session
             self._session.close()  # first: a budget has no room for two
             self._session = None
         # Kept until it is encoded: where that fails, another prompt may still follow.
-        self._to_encode = earlier
+        self._text = text
         session = open_session(self.bundle.path, needed, self._engine, self._executor)
         try:
-            for ids in earlier:
-                session.prefill(ids)
+            text.put_into(session)
         except BaseException:
             session.close()
             raise
-        self._session, self._to_encode = session, []
+        self._session, self._text = session, _Text()
         return session
 
     @property
@@ -192,8 +239,8 @@ class Generator:
         return 0 if self._session is None else int(self._session.statistics()["bytes_read"])
 
     def close(self) -> None:
-        """Close the session, if one is open, and forget what it has encoded."""
-        self._to_encode = []
+        """Close the session, if one is open, and forget what it holds."""
+        self._text = _Text()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -205,6 +252,49 @@ class Generator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Text:
+    """What a session of a model with a causal prefix holds: ids that are encoded, in pieces, and behind them
+    the end of the last answer, which is not.
+    """
+
+    encoded: Sequence[Ids] = ()
+    uncached: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.encoded)) + len(self.uncached)
+
+    @property
+    def last(self) -> int | None:
+        """The last token; None without any."""
+        pieces = [piece for piece in (*self.encoded, self.uncached) if len(piece)]
+        return int(pieces[-1][-1]) if pieces else None
+
+    def is_in(self, session: Session | NativeSession) -> bool:
+        """Whether its encoded part is what the session has encoded."""
+        calls = session.encoded.calls
+        return len(calls) == len(self.encoded) and all(map(np.array_equal, calls, self.encoded))
+
+    def put_into(self, session: Session | NativeSession) -> None:
+        """Have the session hold it."""
+        if not self.is_in(session):
+            session.reset()
+            for ids in self.encoded:
+                session.prefill(ids)
+        session.uncached = self.uncached
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a generation is given: ids, behind a text that the session holds, and lengths that it must fit."""
+
+    ids: list[int]
+    options: Any
+    text: _Text
+    lengths: Lengths
 
 
 #: Counters that grow over a session's life; a generation reports its own part.

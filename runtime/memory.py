@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.format import Run
 from edgekit.flashload.plan import DENSE_SMALL, Plan, Unit, plan
 from edgekit.flashload.reader import FlashFile
+from edgekit.flashload.sizes import exact_size
 from edgekit.runtime.bundle import Bundle, Model
 from edgekit.runtime.packages import Packages
 from edgekit.runtime.prefix import PrefixKV
@@ -19,6 +21,8 @@ RING_SHARE, RING_MOST = 8, 256 << 20
 #: What the process allocates later and nothing below counts: sessions of programs, thread stacks, the
 #: tokenizer.
 ALLOWANCE_BYTES = 48 << 20
+#: What processes that do the same differ by when they come to plan.
+NEXT_PROCESS_BYTES = 1 << 20
 #: Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
 SMALL_RUN_BYTES = 1 << 20
 
@@ -150,28 +154,45 @@ def residency(
         BudgetExceeded: the budget cannot hold the process, two runs and the rest; says how much would.
     """
     step, looked_up = units(bundle.model, file, bundle.packages)
-    everything = sum(u.nbytes for u in (*step, *looked_up))
-    budget = everything if memory_bytes is None else memory_bytes - needs.total
-    ring = min(RING_MOST, max(0, min(budget, everything)) // RING_SHARE)
     # A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
     ring_units = 3 if any(layer.experts for layer in bundle.model.layers) else 2
+    left = None if memory_bytes is None else memory_bytes - needs.total
+    try:
+        return divide(step, looked_up, ring_units, left, resident_bytes)
+    except BudgetExceeded as error:
+        # The next process may be a little larger than this one.
+        wanted = needs.total + error.needed_bytes + (NEXT_PROCESS_BYTES if needs.process else 0)
+        raise BudgetExceeded(
+            f"{bundle.path}: a memory budget of {exact_size(memory_bytes or 0)} is too small; this model and "
+            f"length need at least {_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, "
+            f"activations {_mb(needs.activations)}, prefix {_mb(needs.prefix)}, "
+            f"unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
+            wanted,
+        ) from None
+
+
+def divide(
+    step: Sequence[Unit],
+    looked_up: Sequence[Unit],
+    ring_units: int,
+    budget_bytes: int | None,
+    resident_bytes: int | None,
+) -> Plan:
+    """The plan for weights alone: units of every step, those that are only looked up, and how many of the
+    largest must be in memory at once; None is no limit. More than `ring_units` units are in every step.
+
+    Raises BudgetExceeded with the smallest budget that is enough.
+    """
+    everything = sum(u.nbytes for u in (*step, *looked_up))
+    budget = everything if budget_bytes is None else budget_bytes
+    ring = min(RING_MOST, max(0, min(budget, everything)) // RING_SHARE)
     if resident_bytes is not None:
         largest = sorted((u.nbytes for u in step), reverse=True)[:ring_units]
         # A budget that holds every unit would pin every unit, whatever the cap.
         below = max(resident_bytes, sum(u.nbytes for u in step) - 1)
         budget = min(budget, resident_bytes + max(ring, sum(largest)), below)
         ring = max(0, budget - resident_bytes)
-    try:
-        planned = plan(step, max(0, budget), ring_bytes_min=ring, ring_units=ring_units)
-    except BudgetExceeded as error:
-        wanted = needs.total + error.needed_bytes
-        raise BudgetExceeded(
-            f"{bundle.path}: a memory budget of {_mb(memory_bytes or 0)} is too small; this model and length "
-            f"need at least {_mb(wanted)} (process {_mb(needs.process + needs.allowance)}, "
-            f"activations {_mb(needs.activations)}, prefix {_mb(needs.prefix)}, "
-            f"unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
-            wanted,
-        ) from None
+    planned = plan(step, max(0, budget), ring_bytes_min=ring, ring_units=ring_units)
     left = budget - planned.footprint_bytes
     extra = []
     if planned.ring_bytes == 0:

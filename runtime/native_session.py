@@ -51,7 +51,7 @@ class _Info(_Struct):
         ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
         ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
         ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
-        ("causal_prefix", c_int32), ("reserved", c_int32),
+        ("causal_prefix", c_int32), ("reserved", c_int32), ("uncached_length", c_int64),
     )  # fmt: skip
 
 
@@ -108,6 +108,7 @@ def _library(path: Path) -> ctypes.CDLL:
 
 class NativeSession:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+    In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
         NativeError: the library is missing or cannot be loaded.
@@ -133,6 +134,7 @@ class NativeSession:
         _native.check(self._library.ek_session_open(folder, ctypes.byref(wanted), ctypes.byref(handle)))
         self._handle = handle.value
         self.encoded = EncodedIds()
+        self.uncached: Ids = np.empty(0, np.int64)
         self._positions = 0  # of the last denoise
         info = self._info()
         self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
@@ -158,9 +160,10 @@ class NativeSession:
         return int(self._info().prefix_length)
 
     def reset(self) -> None:
-        """Forget the prefix."""
+        """Forget the prefix, and what is uncached."""
         self._call(self._library.ek_session_reset)
         self.encoded.calls.clear()
+        self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""

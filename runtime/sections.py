@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from edgekit.flashload.errors import quoted
 
@@ -44,14 +44,14 @@ def number(table: Any, key: str, at: str, least: int = 0, most: int = MOST) -> i
 
 def finite(table: Any, key: str, at: str) -> float:
     """`table[key]`, a number that is whole or not, and fits 32 bits as one that is not. Raises Wrong."""
-    found = table.get(key) if isinstance(table, Mapping) else None
+    found: Any = table.get(key) if isinstance(table, Mapping) else None
     if not is_finite(found):
         what = "is missing" if found is None else f"is {quoted(found, 40)}"
         raise Wrong(f"{at}: {key} {what}, expected a finite number")
     return float(found)
 
 
-def is_finite(found: Any) -> bool:
+def is_finite(found: Any) -> TypeGuard[float]:
     """Whether a value is a number that a float of 32 bits can hold."""
     whole = isinstance(found, int) and not isinstance(found, bool)
     return (whole or (isinstance(found, float) and math.isfinite(found))) and abs(found) < 3e38

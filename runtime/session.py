@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle, Layer
 from edgekit.runtime.engines.base import Engine, Executor
@@ -57,6 +58,7 @@ class SessionOptions:
 
 class Session:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
+    In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
         EdgekitError: the bundle is damaged, its engine is not available, or the budget is too small.
@@ -66,6 +68,7 @@ class Session:
         self, path: str | Path, options: SessionOptions | None = None, executor: Executor | None = None
     ) -> None:
         """`executor` runs a bundle's packages in place of the format's own, for checks."""
+        self._process = OwnerProcess()
         self.options = options or SessionOptions()
         self.bundle = Bundle.open(path)
         model = self.model = self.bundle.model
@@ -95,6 +98,7 @@ class Session:
         self._prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
         self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
         self.encoded = EncodedIds()
+        self.uncached: Ids = np.empty(0, np.int64)
         self._last: Floats | None = None
         self._pass_seconds = 0.0
 
@@ -107,9 +111,11 @@ class Session:
         return self._prefix.length
 
     def reset(self) -> None:
-        """Forget the prefix."""
+        """Forget the prefix, and what is uncached."""
+        self._check_process()
         self._prefix.clear()
         self.encoded.calls.clear()
+        self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
@@ -148,6 +154,7 @@ class Session:
         """Time a pass and have its weights read ahead. One that fails leaves no half-read schedule, and a
         prefill no half-filled prefix: the prefix is forgotten then.
         """
+        self._check_process()
         started = time.perf_counter()
         self._weights.begin(kind, then)
         try:
@@ -162,10 +169,12 @@ class Session:
 
     def idle(self) -> None:
         """Tell that no pass follows soon: stops reading ahead."""
+        self._check_process()
         self._weights.idle()
 
     def statistics(self) -> dict[str, Any]:
         """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        self._check_process()
         stats = self._weights.statistics() | self._engine.statistics()
         return stats | {
             "pass_seconds": self._pass_seconds,
@@ -176,7 +185,9 @@ class Session:
         }
 
     def close(self) -> None:
-        """Release memory and files."""
+        """Release memory and files; in a child of fork, which has no part in them, nothing."""
+        if not self._process.here:
+            return
         try:
             self._weights.close()
         finally:
@@ -189,6 +200,9 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_process(self) -> None:
+        self._process.check(f"{self.bundle.path}: the session")
 
     def _embed(self, ids: Ids) -> Floats:
         """Scaled embeddings [1, T, H]."""

@@ -10,17 +10,18 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgekit.flashload.errors import BundleError, EdgekitError
+from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
     import jinja2
+
+    from edgekit.runtime.template_sandbox import ChatEnvironment
 
 # Names under which tokenizer_config.json gives special tokens; templates see them as variables.
 SPECIAL_TOKEN_NAMES = (
@@ -40,10 +41,9 @@ TEMPLATE_FOLDER = "additional_chat_templates"
 # The largest published tokenizer.json has 35 MB, the largest template 30 kB.
 MOST_TOKENIZER_BYTES = 128 << 20
 MOST_CONFIG_BYTES = 8 << 20
-MOST_TEMPLATE_BYTES = 256 << 10
+MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
 #: Files that have an effect, besides those in TEMPLATE_FOLDER.
-TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE)
 REPLACEMENT = "\ufffd"
 
 
@@ -84,14 +84,14 @@ class Tokenizer:
 
         self.where = where
         for name, content in files.items():
-            if (most := _most_bytes(name)) and len(content) > most:
+            if (most := most_bytes(name)) and len(content) > most:
                 raise TokenizerError(f"{where}/{name}: has {len(content)} bytes, more than any such file")
         if TOKENIZER_FILE not in files:
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: does not exist; give a directory with a tokenizer"
             )
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 self._backend = Backend.from_buffer(files[TOKENIZER_FILE])
         except Exception as error:  # the library raises bare Exception for any malformed file
             raise TokenizerError(
@@ -115,12 +115,24 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Id of the token spelled exactly `token`, None if there is none."""
-        return self._backend.token_to_id(token)
+        try:
+            return self._backend.token_to_id(token)
+        except UnicodeEncodeError:  # a lone surrogate from a JSON escape is in no vocabulary
+            return None
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos."""
+        """Ids of `text`. add_special: with what the tokenizer puts around a text, usually a bos.
+
+        Raises InvalidRequest for text that no UTF-8 spells, TokenizerError.
+        """
         try:
-            with _panics_as_errors():
+            text.encode()
+        except UnicodeEncodeError as error:  # the operating system's way to pass on bytes that are not UTF-8
+            raise InvalidRequest(
+                f"the text is not UTF-8 (character {error.start} is a lone surrogate); give it so encoded"
+            ) from error
+        try:
+            with panics_as_errors():
                 return self._backend.encode(text, add_special_tokens=add_special).ids
         except Exception as error:
             raise TokenizerError(
@@ -131,7 +143,7 @@ class Tokenizer:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD. skip_special: leave special tokens out."""
         numbers = [int(i) for i in ids]
         try:
-            with _panics_as_errors():
+            with panics_as_errors():
                 return self._backend.decode(numbers, skip_special_tokens=skip_special)
         except Exception as error:
             raise TokenizerError(
@@ -172,6 +184,8 @@ class Tokenizer:
         """
         import jinja2
 
+        from edgekit.runtime.template_sandbox import allowance
+
         if not messages:
             raise ChatTemplateError("a chat needs at least one message")
         conversation = [
@@ -179,28 +193,56 @@ class Tokenizer:
         ]
         name = self._template_name(template, bool(tools))
         try:
-            data = json.loads(
-                json.dumps({"messages": conversation, "tools": tools or None, "variables": kwargs})
-            )
-        except (TypeError, ValueError) as error:
+            plain = json.dumps({"messages": conversation, "tools": tools or None, "variables": kwargs})
+            data = json.loads(plain)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(
                 f"messages and template variables must be plain JSON data: {error}"
             ) from error
         variables = self.special_tokens | data["variables"]
+        compiled = self._compiled(name)
         try:
-            return self._compiled(name).render(
-                variables,
-                messages=data["messages"],
-                tools=data["tools"],
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-            )
+            with allowance(len(plain)):
+                return compiled.render(
+                    variables,
+                    messages=data["messages"],
+                    tools=data["tools"],
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                )
         except jinja2.TemplateError as error:
             message = f"{self.where}: chat template {name!r} refuses this conversation: {one_line(error)}"
             raise ChatTemplateError(message) from error
         except Exception as error:  # the template is a program of its own: any exception can come out of it
             message = f"{self.where}: chat template {name!r} fails: {type(error).__name__}: {one_line(error)}"
             raise ChatTemplateError(message) from error
+
+    def chat_turn(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        turn: Sequence[Mapping[str, Any]],
+        last: int | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Ids that a chat template puts behind an answer: the end of that turn, `turn` (messages), and the
+        opening of the model's next turn. `messages` come before the answer, which is not among them: its
+        tokens stay as they were committed, whatever the template would make of their text.
+
+        `last` is the answer's last token: an end of turn that the model has written itself is not repeated.
+        kwargs: variables for the template. Raises ChatTemplateError.
+        """
+        mark = "answer"
+        while any(mark in str(m.get("content")) for m in (*messages, *turn)) or len(mark) < 16:
+            mark += str(len(mark))
+        answer = {"role": "assistant", "content": mark}
+        text = self.render_chat([*messages, answer, *turn], **kwargs)
+        _, found, behind = text.rpartition(mark)
+        if not found:
+            raise ChatTemplateError(
+                f"{self.where}: the chat template leaves earlier answers out, so that no turn can follow one"
+            )
+        ids = self.encode(behind, add_special=False)
+        return ids[1:] if ids and ids[0] == last else ids
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive in pieces."""
@@ -227,13 +269,24 @@ class Tokenizer:
     def _compiled(self, name: str) -> jinja2.Template:
         import jinja2
 
-        if name not in self._templates:
-            try:
-                self._templates[name] = _environment().from_string(self.chat_templates[name])
-            except jinja2.TemplateSyntaxError as error:
-                where = f"{self.where}: chat template {name!r} line {error.lineno}"
-                raise ChatTemplateError(f"{where}: {one_line(error)}") from error
+        if name in self._templates:
+            return self._templates[name]
+        source, where = self.chat_templates[name], f"{self.where}: chat template {name!r}"
+        if len(source) > MOST_TEMPLATE_BYTES:
+            raise ChatTemplateError(f"{where}: has {len(source)} characters, more than any chat template")
+        try:
+            self._templates[name] = self._environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"{where} line {error.lineno}: {one_line(error)}") from error
+        except Exception as error:  # Python's compiler and Jinja's have limits of their own
+            raise ChatTemplateError(f"{where}: does not compile: {one_line(error)}") from error
         return self._templates[name]
+
+    @cached_property
+    def _environment(self) -> ChatEnvironment:
+        from edgekit.runtime.template_sandbox import ChatEnvironment
+
+        return ChatEnvironment()
 
     @cached_property
     def _templates(self) -> dict[str, jinja2.Template]:
@@ -277,7 +330,7 @@ class TextStream:
 
 
 @contextmanager
-def _panics_as_errors() -> Iterator[None]:
+def panics_as_errors() -> Iterator[None]:
     """A panic of the tokenizers library as a RuntimeError: pyo3 makes it a BaseException, like Ctrl-C."""
     try:
         yield
@@ -287,7 +340,7 @@ def _panics_as_errors() -> Iterator[None]:
         raise RuntimeError(f"the tokenizers library stopped: {one_line(error)}") from error
 
 
-def _most_bytes(name: str) -> int:
+def most_bytes(name: str) -> int:
     """Largest size of the tokenizer file `name`, 0 if a file of that name has no effect."""
     if name == TOKENIZER_FILE:
         return MOST_TOKENIZER_BYTES
@@ -304,15 +357,20 @@ def _template_stem(name: str) -> str:
     return file.removesuffix(".jinja")
 
 
+def template_files(folder: Path) -> list[str]:
+    """Names, relative to `folder`, of its templates beyond the default one, in order."""
+    names = (f"{TEMPLATE_FOLDER}/{path.name}" for path in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
+    return sorted(name for name in names if _template_stem(name))
+
+
 def _folder_files(folder: Path) -> dict[str, bytes]:
     """The files of a tokenizer in `folder`: relative name -> contents."""
-    names = [*TOKENIZER_FILES]
-    names += [f"{TEMPLATE_FOLDER}/{path.name}" for path in sorted((folder / TEMPLATE_FOLDER).glob("*.jinja"))]
+    names = [TOKENIZER_FILE, CONFIG_FILE, OLDER_CONFIG_FILE, TEMPLATE_FILE, *template_files(folder)]
     try:
         return {
-            name: read_table(folder / name, _most_bytes(name), "such file", "download it again")
+            name: read_table(folder / name, most_bytes(name), "such file", "download it again")
             for name in names
-            if _most_bytes(name) and os.path.lexists(folder / name)
+            if os.path.lexists(folder / name)
         }
     except BundleError as error:
         raise TokenizerError(str(error)) from error
@@ -377,51 +435,3 @@ def _inline_templates(inline: Any, where: str) -> dict[str, str]:
     ):
         raise TokenizerError(f"{where}: chat_template is neither text nor a list of name and template")
     return {item["name"]: item["template"] for item in inline}
-
-
-# --- templates ----------------------------------------------------------------------------------------------
-
-
-def _environment() -> jinja2.Environment:
-    """The environment that published templates are written for.
-
-    Whitespace settings, globals and filters are those that transformers documents for chat templates; its
-    `{% generation %}` blocks, which mark the assistant's text for training, render as their contents.
-    """
-    import jinja2.ext
-    from jinja2 import nodes
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationBlocks(jinja2.ext.Extension):
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def strftime_now(format: str) -> str:
-        return datetime.now().strftime(format)
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # Jinja's own filter escapes HTML, which a prompt must not contain.
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    return environment

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.names import shown, supported, unknown
 
 TARGETS = ("host", "mac", "ios")
 
@@ -42,9 +43,13 @@ class Target:
         UnknownTarget when it does not run there.
         """
         if wanted is not None and wanted not in self.formats:
-            raise UnknownTarget(
-                f"target {self.name} does not run format {wanted!r}; it runs: {', '.join(self.formats)}"
+            others = [name for name in TARGETS if wanted in get(name).formats]
+            hint = (
+                f"did you mean --target {others[0]}? supported: {', '.join(self.formats)}"
+                if others
+                else supported(wanted, self.formats)
             )
+            raise UnknownTarget(f"target {self.name} does not run format {shown(wanted)}; {hint}")
         newest = [f for f, first in self.since.items() if _major(minimum_os) >= first]
         return wanted or (newest or self.formats)[0]
 
@@ -71,6 +76,6 @@ def _major(version: str | None) -> int:
 def get(name: str) -> Target:
     """The target of that name. Raises UnknownTarget, which lists the known ones."""
     if name not in TARGETS:
-        raise UnknownTarget(f"unknown target {name!r}; supported: {', '.join(TARGETS)}")
+        raise UnknownTarget(unknown("target", name, TARGETS))
     target: Target = importlib.import_module(f"edgekit.targets.{name}").TARGET
     return target

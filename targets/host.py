@@ -1,4 +1,4 @@
-"""This machine, or another computer: the native core on the processor, ONNX Runtime where there is none."""
+"""This machine, or another computer: the native core on the processor, or ONNX Runtime."""
 
 from __future__ import annotations
 

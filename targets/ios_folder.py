@@ -14,9 +14,10 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import BundleSet
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
-from edgekit.flashload.sizes import size
+from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency
+from edgekit.runtime.model_card import with_front_matter
 from edgekit.runtime.session import SessionOptions
 from edgekit.targets.ios import TIERS, Tier
 
@@ -77,7 +78,10 @@ def describe(folder: Path) -> None:
     else:
         facts = set_info(folder, several)
     write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
-    write_atomic(folder / README_FILE, readme(folder.resolve().name, facts).encode())
+    # The members of a set differ in nothing that their front matter says but the format.
+    manifest = bundle.manifest if several is None else manifests.load(folder / several.members[-1].path)
+    text = with_front_matter(manifest, readme(folder.resolve().name, facts))
+    write_atomic(folder / README_FILE, text.encode())
     own = {name: manifests.file_entry(folder / name) for name in OWN}
     if several is None:
         manifests.save(replace(bundle.manifest, files={**bundle.manifest.files, **own}), folder)
@@ -165,6 +169,6 @@ def _memory(facts: dict[str, Any]) -> str:
 def _tier_row(tier: dict[str, Any]) -> str:
     first = f"| {tier['name']} | {size(tier['budget_bytes'])} | "
     if not tier["runs"]:
-        return f"{first}does not run: needs {size(tier['needed_bytes'])} | |"
+        return f"{first}does not run: needs {size_up(tier['needed_bytes'])} | |"
     read = size(tier["bytes_per_step"]) if tier["bytes_per_step"] else "nothing"
     return f"{first}{size(tier['resident_bytes'])} | {read} |"

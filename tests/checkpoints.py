@@ -332,11 +332,7 @@ def _diffusion_gemma(
     model_config = DiffusionGemmaConfig(text_config=dict(text), vision_config=vision, **top)
     with torch.random.fork_rng():
         model = DiffusionGemmaForBlockDiffusion(model_config)
-    filled: set[int] = set()
-    for name, tensor in sorted(model.state_dict().items()):
-        if tensor.data_ptr() not in filled:  # tied tensors share storage: fill each once
-            filled.add(tensor.data_ptr())
-            tensor.copy_(_random_tensor(name, tuple(tensor.shape), seed))
+    fill(model, seed)
     model.to(getattr(torch, dtype)).save_pretrained(directory)
     config: dict[str, Any] = json.loads((directory / "config.json").read_text())
     if not resaved_config:
@@ -350,6 +346,15 @@ def _diffusion_gemma(
 
 
 # --- weights ------------------------------------------------------------------------------------------------
+
+
+def fill(model: torch.nn.Module, seed: int) -> None:
+    """Give every tensor of a transformers model random values."""
+    filled: set[int] = set()
+    for name, tensor in sorted(model.state_dict().items()):
+        if tensor.data_ptr() not in filled:  # tied tensors share storage: fill each once
+            filled.add(tensor.data_ptr())
+            tensor.copy_(_random_tensor(name, tuple(tensor.shape), seed))
 
 
 def _random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: str) -> dict[str, torch.Tensor]:

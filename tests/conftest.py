@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from fake_hub import FakeHub
 
 ORIGINAL_ENVIRONMENT: Mapping[str, str] = MappingProxyType(dict(os.environ))
 """The environment before any fixture: for subprocesses that need the user's own settings, such as pip's."""
@@ -76,12 +79,47 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return hide
 
 
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub on the loopback address that huggingface_hub talks to, with an empty cache and nobody logged
+    in.
+    """
+    from fake_hub import FakeHub
+    from huggingface_hub import constants
+
+    with FakeHub() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_CACHE": str(tmp_path / "hub-cache"),
+            "HF_HUB_DISABLE_XET": True,  # its protocol is another one, with servers of its own
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+            monkeypatch.setenv(variable, str(tmp_path / "user-cache"))
+        for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        yield server
+
+
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest bundle there is: a random llada. Read only; its checkpoint is beside it."""
     from bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("tiny"), "llada", n_layers=2)
+
+
+@pytest.fixture(scope="session")
+def float_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As tiny_bundle, without integer products: ONNX Runtime runs it on every processor. Read only."""
+    from bundles import make_bundle
+
+    from edgekit.export.quantize import Scheme
+
+    return make_bundle(tmp_path_factory.mktemp("float"), "llada", Scheme("bf16"), n_layers=1)
 
 
 @pytest.fixture(scope="session")
@@ -98,3 +136,22 @@ def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("gemma"), "diffusion_gemma")
+
+
+@pytest.fixture(scope="session")
+def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """shipped_bundle("tiny-gemma") is that model for the native engine. Read only, exported once."""
+    from edgekit.export.pipeline import ExportOptions, export
+    from edgekit.export.quantize import Scheme
+    from edgekit.tools.tiny import tokenizer
+
+    made: dict[str, Path] = {}
+
+    def bundle(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name) / "bundle"
+            checkpoint = Path(tokenizer.__file__).parent / name
+            export(checkpoint, made[name], ExportOptions("native", scheme=Scheme("mixed4")))
+        return made[name]
+
+    return bundle

@@ -69,6 +69,7 @@ class FakeDenoiser:
         self.bias = np.zeros(vocab_size, np.float32) if bias is None else bias
         self.embeddings = np.random.default_rng(seed).standard_normal((vocab_size, hidden), dtype=np.float32)
         self.prefix: list[int] = []
+        self.uncached: Ids = np.empty(0, np.int64)
         self.resets = 0
         self.prefills: list[Ids] = []
         self.calls: list[tuple[Ids, HeadRequest, Floats | None]] = []
@@ -80,6 +81,7 @@ class FakeDenoiser:
     def reset(self) -> None:
         self.resets += 1
         self.prefix = []
+        self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         self.prefills.append(ids.copy())

@@ -73,8 +73,12 @@ def manifest(text: bytes) -> Any:
     return _answer(library().ekt_manifest(text, ctypes.c_size_t(len(text))))
 
 
-def load_manifest(folder: str) -> Any:
-    return _answer(library().ekt_load_manifest(folder.encode()))
+def digests(data: bytes, part: int) -> tuple[str, int]:
+    """SHA-256 and XXH3-64 of data that is taken in parts of `part` bytes."""
+    function, hex_digits = library().ekt_digests, ctypes.create_string_buffer(64)
+    function.restype = ctypes.c_uint64
+    found = function(data, ctypes.c_size_t(len(data)), ctypes.c_size_t(part), hex_digits)
+    return hex_digits.raw.decode(), int(found)
 
 
 def residency(units: Sequence[Unit], budget: int, ring_bytes_min: int = 0, ring_units: int = 2) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from fake_denoiser import head
 
@@ -20,6 +21,7 @@ class ReferenceDenoiser:
     def reset(self) -> None:
         self.prefix: PrefixKV | None = None
         self.prefix_length = 0
+        self.uncached: Ids = np.empty(0, np.int64)
 
     @torch.no_grad()
     def prefill(self, ids: Ids) -> None:

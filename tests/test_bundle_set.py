@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
-from edgekit.flashload.errors import BundleError, MalformedFile, OpenFailed, UnsupportedVersion
+from edgekit.flashload.errors import (
+    BundleError,
+    ChecksumMismatch,
+    MalformedFile,
+    OpenFailed,
+    UnsupportedVersion,
+)
 from edgekit.flashload.manifest import FileEntry
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle_choice import choose
@@ -19,12 +28,23 @@ from edgekit.runtime.errors import UnsupportedBundle
 
 NEW = Member("coreai", "coreai", {"ios": "27", "macos": "27"})
 OLD = Member("coreml", "coreml", {"ios": "18", "macos": "15.4"})
-SET = BundleSet((NEW, OLD), {"README.md": FileEntry(3, "ab" * 32)})
+MEMBERS = {f"{name}/edgekit.json": f"manifest of {name}".encode() for name in ("coreai", "coreml")}
+SET = BundleSet(
+    (NEW, OLD),
+    {"README.md": FileEntry(3, "ab" * 32, "cd" * 8)}
+    | {
+        name: FileEntry(len(text), hashlib.sha256(text).hexdigest(), xxhash.xxh3_64_hexdigest(text))
+        for name, text in MEMBERS.items()
+    },
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     bundle_set.save(SET, tmp_path)
+    for name, text in MEMBERS.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(text)
     return tmp_path
 
 
@@ -32,12 +52,12 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert bundle_set.load(folder) == SET and bundle_set.is_set(folder)
     # A reader of another language relies on these names.
     assert json.loads((folder / "bundles.json").read_text()) == {
-        "schema_version": 1,
+        "schema_version": 2,
         "bundles": [
             {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}},
             {"path": "coreml", "format": "coreml", "minimum_os": {"ios": "18", "macos": "15.4"}},
         ],
-        "files": {"README.md": {"size": 3, "sha256": "ab" * 32}},
+        "files": {name: vars(entry) for name, entry in SET.files.items()},
     }
 
 
@@ -50,9 +70,9 @@ def changed(*keys: Any, to: Any) -> bytes:
     table: Any = json.loads(
         json.dumps(
             {
-                "schema_version": 1,
+                "schema_version": 2,
                 "bundles": [vars(NEW), vars(OLD)],
-                "files": {"README.md": vars(SET.files["README.md"])},
+                "files": {name: vars(entry) for name, entry in SET.files.items()},
             }
         )
     )
@@ -72,7 +92,7 @@ def changed(*keys: Any, to: Any) -> bytes:
         (b"", MalformedFile, "not valid JSON"),
         (b"[]", MalformedFile, "has no schema_version"),
         (b'{"schema_version": 1, "schema_version": 1}', MalformedFile, "appears twice"),
-        (changed("schema_version", to=2), UnsupportedVersion, "schema version 2, this edgekit reads 1"),
+        (changed("schema_version", to=1), UnsupportedVersion, "schema version 1, this edgekit reads 2"),
         (changed("schema_version", to=True), UnsupportedVersion, "True"),
         (changed("bundles", to=[]), MalformedFile, "lists no bundles"),
         (changed("bundles", to={}), MalformedFile, "bundles of the file is '{}'"),
@@ -94,7 +114,7 @@ def changed(*keys: Any, to: Any) -> bytes:
         (changed("bundles", 0, "minimum_os", "ios", to=27), MalformedFile, "is '27'"),
         (changed("bundles", 0, "minimum_os", "ios", to=""), MalformedFile, "'' is no version"),
         (changed("files", "README.md", "size", to=-1), MalformedFile, "bad size"),
-        (changed("files", "../x", to={"size": 1, "sha256": "ab" * 32}), MalformedFile, "inside the bundle"),
+        (changed("files", "../x", to=vars(SET.files["README.md"])), MalformedFile, "inside the bundle"),
     ],
 )
 def test_a_damaged_file_is_one_line(folder: Path, data: bytes, kind: type[BundleError], said: str) -> None:
@@ -142,5 +162,38 @@ def test_a_system_or_engine_without_a_bundle_is_told(folder: Path, monkeypatch: 
 
 
 def test_a_bundle_that_is_not_there_is_told(folder: Path) -> None:
-    with pytest.raises(OpenFailed, match="coreai: cannot open"):
+    (folder / "coreai" / "edgekit.json").unlink()
+    with pytest.raises(OpenFailed, match="coreai/edgekit.json: is missing; copy or export the bundle again"):
         Bundle.open(folder)
+
+
+def test_a_bundle_that_is_not_the_listed_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    """One of another export, one that lies elsewhere, and one that is not listed."""
+    (folder / "coreml" / "edgekit.json").write_bytes(b"manifest of corexx")
+    with pytest.raises(ChecksumMismatch, match=r"coreml/edgekit.json: has xxh3"):
+        choose(folder, "coreml")
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    (folder / "coreai").rename(elsewhere)
+    (folder / "coreai").symlink_to(elsewhere)
+    with pytest.raises(OpenFailed, match="is a link that leaves the bundle"):
+        choose(folder, "coreai")
+    bundle_set.save(BundleSet((OLD,), {}), folder)
+    with pytest.raises(MalformedFile, match="does not list 'coreml/edgekit.json'"):
+        choose(folder, "coreml")
+
+
+def test_a_list_that_is_no_plain_file_is_refused(folder: Path) -> None:
+    path = folder / "bundles.json"
+    content = path.read_bytes()
+    path.write_bytes(content + b" " * (1 << 20))
+    with pytest.raises(MalformedFile, match=r"bundles.json: has \d+ bytes, more than any such file"):
+        bundle_set.load(folder)
+    path.unlink()
+    (folder.parent / "outside.json").write_bytes(content)
+    path.symlink_to(folder.parent / "outside.json")
+    with pytest.raises(OpenFailed, match="is a link that leaves the bundle"):
+        bundle_set.load(folder)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OpenFailed, match="is not a regular file"):
+        bundle_set.load(folder)

@@ -786,3 +786,63 @@ def test_tokenizers_that_cannot_be_converted(tmp_path: Path) -> None:
     with pytest.raises(TokenizerFilesMissing) as error:
         copy_tokenizer(tmp_path / "shifted", tmp_path / "out")
     one_line(error, tmp_path / "shifted" / "tokenizer_config.json")
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        [], "x", {"x": {"content": "a"}}, {"3": "a"}, {"3": {}}, {"3": {"content": 4}},
+        {"-1": {"content": "a"}},
+        {"3": {"content": "a", "lstrip": "yes"}}, {"9" * 5000: {"content": "a"}},
+    ],
+)  # fmt: skip
+def test_added_tokens_of_wrong_types_are_refused(tmp_path: Path, declared: Any) -> None:
+    qwen2_files(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["added_tokens_decoder"] = declared or [0]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(TokenizerFilesMissing) as error:
+        copy_tokenizer(tmp_path, tmp_path / "out")
+    one_line(error, tmp_path / "tokenizer_config.json", "added_tokens_decoder")
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer_config.json", "added_tokens.json"])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b'{"a": "b"}', b"[" * 100_000, b'{"a": 1e999}'])
+def test_damaged_vocabularies_are_refused_or_harmless(tmp_path: Path, name: str, content: bytes) -> None:
+    qwen2_files(tmp_path)
+    if name == "added_tokens.json":
+        config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        del config["added_tokens_decoder"]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerFilesMissing) as error:
+        copy_tokenizer(tmp_path, tmp_path / "out")
+    one_line(error)
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "special_tokens_map.json"]
+)
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path, "llada")
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        (tmp_path / name).unlink(missing_ok=True)
+        make(tmp_path / name)
+        with pytest.raises(WeightsUnreadable, match=f"{name}: is not a regular file"):
+            Checkpoint.open(tmp_path)
+            copy_tokenizer(tmp_path, tmp_path / "out")
+
+
+def test_files_larger_than_any_of_their_kind_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llada")
+    for name in ("config.json", "tokenizer.json"):
+        kept = (tmp_path / name).read_bytes()
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(1 << 40)  # no bytes on the disk
+        with pytest.raises((InvalidConfig, TokenizerFilesMissing), match=f"{name}: has 1099511627776 bytes"):
+            Checkpoint.open(tmp_path)
+            copy_tokenizer(tmp_path, tmp_path / "out")
+        (tmp_path / name).write_bytes(kept)

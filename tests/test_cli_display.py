@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import signal
 import unicodedata
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from edgekit.flashload.sizes import size
-from edgekit.runtime.sampling import Draft
+from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
+from edgekit.runtime.answer_tokens import until_end
+from edgekit.runtime.sampling import Draft, Stats
+from edgekit.runtime.sampling.events import FinishReason
 from edgekit.runtime.text import Tokenizer
-from edgekit.tools.answer import Outline
+from edgekit.tools.answer import Answer, Outline
 from edgekit.tools.console import Steps, grouped, table
-from edgekit.tools.text import parse_size, visible
+from edgekit.tools.text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
 
 
@@ -35,28 +39,30 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "",
-        "GB",
-        "1G",
-        "1GiB2",
-        "-1",
-        "1e9",
-        "1.5",
-        "1.5B",
-        "1,5GB",
-        "1__0",
-        "_1",
-        ".5GB",
-        "1 G B",
-        "٣GB",
-        "1GBps",
+        *[(t, "is not understood; write 1GB, 512MB") for t in (
+            "", "GB", "1GiB2", "-1", "1e9", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB", "1parsec",
+        )],
+        ("1G", "did you mean 1GB?"),
+        ("2.5g", "did you mean 2.5GB?"),
+        ("1GiBb", "did you mean 1GiB?"),
+        ("1GBps", "did you mean 1GB?"),
+        ("10", "has no unit: 10 bytes? write 10GB or 10MB"),
+        ("1.5", "has no unit: 1.5 bytes? write 1.5GB or 1.5MB"),
+        ("999_999", "has no unit"),
+        ("1.5B", "only whole bytes"),
     ],
-)
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not understood; write 1GB"):
+)  # fmt: skip
+def test_other_sizes_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
         parse_size(text)
+
+
+@given(st.integers(0, 10**15))
+def test_what_is_needed_is_never_rounded_down_and_what_was_given_not_at_all(count: int) -> None:
+    assert count <= parse_size(size_up(count)) <= 1.01 * count + 1
+    assert count == pytest.approx(parse_size(exact_size(count)), rel=1e-8)
 
 
 @given(st.integers(0, 10**15))
@@ -103,6 +109,27 @@ def test_notes_of_many_tensors_are_one_line() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [(" \n", "eos", "ended its answer at once"), ("", "length", "with blanks"), ("68", "eos", "")],
+)
+def test_an_empty_answer_is_remarked_upon(text: str, reason: FinishReason, said: str) -> None:
+    remark = Answer([6], text, Stats(finish_reason=reason)).remark()
+    assert said in remark and bool(remark) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "kept"),
+    [
+        ([5, 9, 1, 0, 0], SimpleNamespace(eos_token_ids=(1, 6)), [5, 9, 1]),
+        ([5, 0, 9], SimpleNamespace(eos_token_ids=(1,)), [5, 0, 9]),
+        ([5, 1, 9], SimpleNamespace(eos_token_ids=(1,), stop_at_eos=False), [5, 1, 9]),
+    ],
+)
+def test_an_answer_ends_with_its_end_token(ids: list[int], options: SimpleNamespace, kept: list[int]) -> None:
+    assert until_end(ids, options) == kept
+
+
 # --- the canvas ---------------------------------------------------------------------------------------------
 
 TEXT = "Größe, 你好 🙂 and été\nthe  quick fox"
@@ -144,10 +171,18 @@ def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> 
     canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), mask)
     canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]), 0)
     text = canvas.text()
-    assert text.plain == f"a{MASK}{MASK}a{SPECIAL}{SPECIAL}"
+    assert text.plain == f"a{MASK}{MASK}a {SPECIAL}{SPECIAL}"
     assert [str(s.style) for s in text.spans][:3] == ["bold", "dim", "dim"]
     assert "bold green" in [str(s.style) for s in text.spans]
     assert "67% accepted" in render(canvas)[-1]
+
+
+def test_padding_does_not_tear_the_answer_apart(tokenizer: Tokenizer) -> None:
+    end = tokenizer.token_id("<|endoftext|>")
+    assert end is not None
+    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), None)
+    canvas.draft(draft(tokenizer.encode("red cat 42", add_special=False) + [end] * 120, []), 0)
+    assert "red cat 42 " in render(canvas)[1]
 
 
 def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokenizer) -> None:

@@ -197,7 +197,7 @@ def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "ios", "--precision", "bfloat16"], "no precision 'bfloat16'; it has: float16, float32"),
+        (["--target", "ios", "--precision", "bfloat16"], "unknown precision 'bfloat16' for format coreml"),
         (["--target", "ios", "--min-os", "17"], "not for iOS 17; it is for 18 and 26"),
         (["--target", "ios", "--lengths", "8,x"], "lengths '8,x' are not numbers"),
         (["--target", "ios", "--lengths", "0"], "lengths must be positive"),

@@ -215,6 +215,25 @@ def test_an_unfinished_export_says_how_to_go_on(tmp_path: Path, monkeypatch: pyt
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("flag", ["resume", "overwrite"])
+@pytest.mark.parametrize("name", ["weights.safetensors.partial", "weights.safetensors.journal", "programs/x"])
+def test_planted_links_are_refused(tmp_path: Path, name: str, flag: str) -> None:
+    """A folder from a stranger may hold what looks like an interrupted export."""
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    (out / "programs").mkdir(parents=True)
+    (out / "weights.safetensors.report").write_text("")
+    victim.write_bytes(b"precious")
+    for plant in (lambda path: path.symlink_to(victim), os.mkfifo):
+        plant(out / name)
+        with pytest.raises(
+            ExportError, match=rf"{name}: is (a symbolic link|not a regular file), which exports"
+        ):
+            export(tmp_path / "checkpoint", out, replace(OPTIONS, **{flag: True}))
+        (out / name).unlink()
+    assert victim.read_bytes() == b"precious"
+
+
 def test_existing_folders_are_not_overwritten(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
     (tmp_path / "notes").mkdir()

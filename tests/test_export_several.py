@@ -287,6 +287,10 @@ def test_files_behind_a_link_are_somebody_elses(checkpoint: Path, tmp_path: Path
     (out / "tokenizer").rename(elsewhere)
     (out / "tokenizer").symlink_to(elsewhere)
     names = sorted(p.name for p in elsewhere.iterdir())
-    output_folder.claim(out, "weights.safetensors", resume=False, overwrite=True)
+    for flags in ({"resume": False, "overwrite": True}, {"resume": True, "overwrite": False}):
+        with pytest.raises(
+            ExportError, match="tokenizer: is a symbolic link, which exports neither write nor"
+        ):
+            output_folder.claim(out, "weights.safetensors", **flags)
     assert sorted(p.name for p in elsewhere.iterdir()) == names
-    assert not (out / "edgekit.json").exists() and not (out / "packages").exists()
+    assert (out / "edgekit.json").exists() and (out / "packages").exists()

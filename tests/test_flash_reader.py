@@ -466,7 +466,7 @@ def test_permission_denied(path: Path) -> None:
             "git lfs pull",
         ),
         (b"GGUF\x03\0\0\0" + bytes(100), NotAFlashFile, "header of 14064895815 bytes"),
-        (b"PK\x03\x04" + bytes(100), NotAFlashFile, "not a JSON object"),
+        (b"PK\x03\x04" + bytes(100), NotAFlashFile, "announce a header of 67324752 bytes"),
         (b"\xff" * 100, NotAFlashFile, "this is not a safetensors file"),
         ((1000).to_bytes(8, "little") + b"{}", TruncatedFile, "needs 1008 bytes but the file has 10"),
         ((2).to_bytes(8, "little") + b"[]", NotAFlashFile, "not a JSON object"),

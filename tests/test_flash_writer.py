@@ -335,6 +335,17 @@ def test_bytes_lost_on_disk_are_found_before_the_file_gets_its_name(tmp_path: Pa
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["f.partial", "f.journal"])
+def test_the_writer_follows_no_links(tmp_path: Path, name: str) -> None:
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / name).symlink_to("victim")
+    specs = [RunSpec("a", (TensorSpec("a.x", "U8", (5,)),))]
+    for resume in (False, True):
+        with pytest.raises(WriteFailed, match="cannot create the file"):
+            FlashWriter(tmp_path / "f", specs, resume=resume)
+    assert (tmp_path / "victim").read_bytes() == b"precious"
+
+
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     specs = byte_runs([100])
     with FlashWriter(tmp_path / "f", specs), pytest.raises(WriteFailed, match="another export is writing"):

@@ -12,7 +12,7 @@ from native_sampler import plain
 from edgekit.flashload.errors import EdgekitError, OpenFailed
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Generator, Prompt, Settings
-from edgekit.runtime.sampling import Done
+from edgekit.runtime.sampling import Committed, Done
 
 Turn = tuple[list[tuple[Any, ...]], int]
 
@@ -116,9 +116,24 @@ def test_what_is_encoded_counts_towards_the_positions_of_the_model(bundle: Path)
         turn(generator, 0)
         limit, canvas = generator.bundle.model.max_positions, generator.bundle.model.canvas_length
         assert limit and canvas
-        kept, prompt = generator.session.prefix_length, len(generator.encode(Prompt("x")))
+        session = generator.session
+        kept, prompt = session.prefix_length + len(session.uncached), len(generator.encode(Prompt("x"), 1))
         fits = (limit - prompt) // canvas * canvas
         assert kept + prompt + fits > limit
         with pytest.raises(PromptTooLong, match=f"^{kept + prompt} prompt tokens"):
             next(generator.generate("x", settings(fits, 0, True)))
         next(generator.generate("x", settings(fits, 0, False)))
+
+
+def test_a_prompt_that_continues_follows_the_whole_answer_without_a_second_beginning(bundle: Path) -> None:
+    with Generator(bundle) as generator:
+        ids, said = generator.encode(Prompt(TURNS[0][0])), []
+        for number, (prompt, new_tokens) in enumerate(TURNS[:2]):
+            ids += generator.encode(Prompt(prompt), ids[-1]) if number else []
+            for event in generator.generate(prompt, settings(new_tokens, number, number > 0)):
+                ids += event.ids.tolist() if isinstance(event, Committed) else []
+            held = [*generator.encoded, generator.session.uncached]
+            said = [int(i) for piece in held for i in piece]
+            assert said == ids
+        text = generator.tokenizer.encode(TURNS[1][0])
+        assert generator.encode(Prompt(TURNS[1][0], chat=False), ids[-1]) == text[1:], "the first begins it"

@@ -304,7 +304,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--target", "mac", "--quant", "int8"], "format mlx has no activations to choose"),
         (["--format", "onnx"], "format onnx has no activations to choose"),
         (["--format", "coreml", "--quant", "int8", "--activations", "int4"],
-         "format coreml has no activations 'int4'; it has: float, int8"),
+         "unknown activations 'int4' for format coreml; did you mean int8"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(checkpoint: Path, tmp_path: Path, words: list[str], message: str) -> None:

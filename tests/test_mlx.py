@@ -33,7 +33,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError, MalformedFile
+from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError, MalformedFile
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
@@ -408,7 +408,7 @@ def test_an_unknown_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             "format mlx stores 4-bit weights in groups of 32, 64 or 128, not 16",
         ),
         ({"scheme": Scheme("mixed4", 256)}, "in groups of 32, 64 or 128, not 256; set --group-size"),
-        ({"precision": "bfloat16"}, "format mlx has no precision 'bfloat16'; it has: float16, float32"),
+        ({"precision": "bfloat16"}, "unknown precision 'bfloat16' for format mlx; did you mean float16?"),
         ({"format": "onnx", "precision": "float16"}, "format onnx has no precision to choose; leave it out"),
         (
             {"scheme": Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 8),))},
@@ -442,7 +442,7 @@ def test_a_missing_package_names_the_extra(small: Path, hide_package: Callable[.
     hide_package("mlx", "edgekit.export.formats.mlx", "edgekit.runtime.engines.mlx")
     with pytest.raises(EngineUnavailable, match=r"the mlx engine needs mlx: pip install 'edgekit\[mlx\]'"):
         Session(small)
-    with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[export,mlx\]'"):
+    with pytest.raises(ExportError, match=r"needs the package mlx: pip install 'edgekit\[mac\]'"):
         formats.load("mlx")
 
 
@@ -502,12 +502,16 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
     changed(copy, lambda programs: programs.update(mlx="0.32.4"))
     path = copy / "programs" / "cpu" / "moe.before.mlxfn"
     path.write_bytes(struct.pack("<Q", 6) + b"0.31.2" + path.read_bytes()[14:])
+    with Session(copy) as session, pytest.raises(ChecksumMismatch, match=r"moe.before.mlxfn: has xxh3"):
+        session.denoise(np.arange(4), HeadRequest())
+    sealing.relist(copy, path.relative_to(copy).as_posix())
     with (
         Session(copy) as session,
         pytest.raises(UnsupportedBundle, match=r"moe.before.mlxfn: .* by mlx 0.31.2"),
     ):
         session.denoise(np.arange(4), HeadRequest())
     path.write_bytes(b"")
+    sealing.relist(copy, path.relative_to(copy).as_posix())
     with Session(copy) as session, pytest.raises(EngineFailed, match=r"moe.before.mlxfn: cannot be read"):
         session.denoise(np.arange(4), HeadRequest())
 
@@ -516,7 +520,7 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
     ("change", "error", "said"),
     [
         (lambda p: p.update(layout="mlx-0"), UnsupportedBundle, "are mlx/mlx-0; the mlx engine runs mlx/mlx"),
-        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "no engine here runs format 'mlxx'"),
+        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "unknown format 'mlxx'; did you mean mlx"),
         (
             lambda p: p["entries"]["final"]["inputs"][1].update(shape=[65]), EngineFailed,
             "program final takes norm.weight as F32 [65], not as float32 [64]; export the bundle again",
@@ -604,7 +608,8 @@ def test_the_command_line_exports_for_a_mac_and_runs(small: Path, tmp_path: Path
     answer = edgekit("run", out, "-p", "a", "--max-new-tokens", 4, "--steps", 1, "--engine", "mlx", "--json")
     assert answer["token_ids"]
     result = CliRunner().invoke(main, ["export", str(checkpoint), "--target", "mac", "--format", "onnx"])
-    assert result.exit_code == 2 and "target mac does not run format 'onnx'; it runs: mlx" in result.stderr
+    assert result.exit_code == 2
+    assert "does not run format 'onnx'; did you mean --target host? supported: mlx" in result.stderr
 
 
 # --- memory and threads -------------------------------------------------------------------------------------

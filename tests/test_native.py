@@ -162,7 +162,7 @@ def test_a_wrong_path_in_the_environment_names_the_variable(
 
 
 def test_a_missing_library_says_how_to_get_one(tmp_path: Path) -> None:
-    """What a user sees who installed without a compiler: a copy of the package that has no library."""
+    """What a user sees of a copy of the package that has no library, such as a source tree."""
     package = tmp_path / "edgekit" / "flashload"
     package.mkdir(parents=True)
     for module in (HEADER.parents[2]).glob("*.py"):

@@ -25,7 +25,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
 from edgekit.runtime import generation
 from edgekit.runtime.errors import PromptTooLong
-from edgekit.runtime.generation import Prompt, Settings
+from edgekit.runtime.generation import Settings
 from edgekit.runtime.native_session import NativeSession, _Info
 from edgekit.runtime.sampling import Done, Event, PhiloxNoise, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
@@ -152,11 +152,33 @@ def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> N
         first = run_turn(own, PROMPT, steps=2)
         kept = own.prefix_length
         settings: dict[str, Any] = {"steps": 2, "max_new_tokens": 20, "options": {"continue_prefix": True}}
-        second = run_turn(own, [4, *(first.answer or []), 9], **settings)
+        second = run_turn(own, [4, 9], **settings)
         turns.append((first.events, kept, second.events, own.prefix_length))
+        canvas = own.model.canvas_length or 0
+        assert first.answer and len(first.answer) == canvas, "no end token: nothing is left out"
+        # The whole conversation at once, in a session that has forgotten it.
+        alone = run_turn(own, [*PROMPT, *first.answer, 4, 9], **settings | {"options": {}})
+        assert alone.events == second.events
     assert turns[0] == turns[1]
     _, kept, _, longer = turns[0]
-    assert kept == len(PROMPT) and longer > kept + 2
+    assert kept == len(PROMPT) and longer == kept + canvas + 2 + canvas
+
+
+def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], NativeSession]) -> None:
+    own = session("diffusion_gemma")
+    own.reset()
+    first = generate(own, PROMPT, steps=2)
+    info = _Info()
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert first.answer and (info.prefix_length, info.uncached_length) == (len(PROMPT), len(first.answer))
+    own.prefill(np.array([4]))
+    assert own.prefix_length == len(PROMPT) + len(first.answer) + 1
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert info.uncached_length == 0
+    generate(own, PROMPT, steps=2)
+    own.reset()
+    assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
+    assert (info.prefix_length, info.uncached_length) == (0, 0)
 
 
 def test_callback_options_and_statistics_may_be_left_out(session: Callable[[str], NativeSession]) -> None:
@@ -255,10 +277,8 @@ def test_prompts_beyond_the_model_have_the_sentence_of_python(
     assert fitting.status == STOPPED, fitting.message
     found = generate(own, PROMPT, max_new_tokens=wanted + 1, options=options)
     assert (found.status, found.events) == (INVALID_ARGUMENT, [])
-    with generation.Generator(bundle(family)) as generator, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generator, "encode", lambda prompt: PROMPT)
-        with pytest.raises(PromptTooLong) as refused:
-            next(generator.generate(Prompt("x"), Settings(max_new_tokens=wanted + 1, options=options)))
+    with generation.Generator(bundle(family)) as generator, pytest.raises(PromptTooLong) as refused:
+        next(generator.generate(PROMPT, Settings(max_new_tokens=wanted + 1, options=options)))
     assert found.message == str(refused.value) and f"pass the model's {limit} positions" in found.message
     if family == "diffusion_gemma":
         own.reset()

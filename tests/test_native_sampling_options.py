@@ -22,6 +22,7 @@ from native_sampler import (
 
 from edgekit.runtime.sampling import SAMPLERS
 from edgekit.runtime.sampling.generation_options import MOST
+from edgekit.runtime.sampling.options import specs
 
 NAMES = {
     family: [name for name in SAMPLERS[family].options_type().__dataclass_fields__ if name != "ignored_keys"]
@@ -57,6 +58,28 @@ def option_cases(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, Any]]:
         sampler = {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": draw(values)}
         config["sampler_config"] = draw(st.sampled_from([sampler, {}, None, {"_cls_name": "Other"}, 3]))
     return family, config, overrides
+
+
+@pytest.mark.parametrize("family", SAMPLERS)
+def test_the_tables_of_both_have_the_same_names_and_defaults(family: str) -> None:
+    """What lists of options say is what the loops go by."""
+    told = specs(SAMPLERS[family].options_type())
+    assert list(told) == NAMES[family]
+    config = {"mask_token_id": 3}
+    assert native_options(family, config, {}) == python_options(family, config, {})
+    for name, spec in told.items():
+        wrong: list[Any] = ["x"] if spec.kind != "choice" else [*spec.choices, "x"][-1:]
+        if spec.minimum is not None:
+            wrong.append(spec.minimum if spec.exclusive else spec.minimum - 1)
+        if spec.maximum is not None:
+            wrong.append(spec.maximum + 1)
+        for value in wrong:
+            found = native_options(family, config, {name: value})
+            assert found == python_options(family, config, {name: value})
+            assert isinstance(found, tuple) or name in str(found)
+    unknown = native_options(family, config, {"zzzzzzzz": 1})
+    assert unknown == python_options(family, config, {"zzzzzzzz": 1})
+    assert all(name in str(unknown) for name in told)
 
 
 @given(option_cases())

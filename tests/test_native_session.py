@@ -215,4 +215,19 @@ def test_too_small_a_budget_says_what_would_do(large: Path) -> None:
         assert longer.value.needed_bytes > needed
         assert session.denoise(np.zeros(32, np.int64), HeadRequest()).argmax.shape == (32,)
     with pytest.raises(BudgetExceeded):
-        NativeSession(large, SessionOptions(memory_bytes=needed - 16_000_000, canvas=32))
+        NativeSession(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=32))
+
+
+def test_a_pass_that_is_too_long_names_the_least_budget_for_it_not_the_present_one_and_more(
+    large: Path,
+) -> None:
+    with (
+        NativeSession(large, SessionOptions(memory_bytes=8 * 10**9, canvas=32)) as session,
+        pytest.raises(BudgetExceeded, match="open the session for these") as longer,
+    ):
+        session.denoise(np.zeros(64, np.int64), HeadRequest())
+    needed = longer.value.needed_bytes
+    with NativeSession(large, SessionOptions(memory_bytes=needed + (8 << 20), canvas=64)) as session:
+        assert session.plan.streamed
+    with pytest.raises(BudgetExceeded):
+        NativeSession(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=64))

@@ -94,7 +94,7 @@ def test_verify_names_a_damaged_file_and_leaves_its_package_alone(copy: Path) ->
     data[len(data) // 2] ^= 4
     (copy / name).write_bytes(data)
     found = damaged(copy)
-    assert list(found) == [name] and "has SHA-256" in found[name]
+    assert list(found) == [name] and "has xxh3" in found[name]
 
 
 def test_verify_names_what_a_package_does_not_have(copy: Path) -> None:
@@ -207,7 +207,7 @@ def test_run_and_inspect_say_which_bundle_they_take(several: tuple[Path, dict[st
     assert ran.exit_code == 0, ran.output
     assert ran.stderr.splitlines()[0] == said and "tokens in 1 denoising steps" in ran.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "cuda")
-    assert refused.exit_code == 2 and "no engine 'cuda'; known: native, onnx, mlx" in refused.stderr
+    assert refused.exit_code == 2 and "unknown engine 'cuda'; supported: native, onnx, mlx" in refused.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "native")
     assert refused.exit_code == 2 and "for coreai and coreml, not for native" in refused.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "coreml", "--raw", *words)
@@ -228,7 +228,7 @@ def test_without_an_extra_one_format_is_written(
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("note: for coreml alone")]
     assert line == (
         "note: for coreml alone: format coreai needs the package coreai: "
-        "pip install 'edgekit[export,coreai]'; --min-os 27 exports for coreai"
+        "pip install 'edgekit[ios]'; --min-os 27 exports for coreai"
     )
     assert entries(tmp_path / "out")["final"]["path"].endswith(".mlpackage")
     said = json.loads(edgekit(*words, tmp_path / "again", "--json").stdout)

@@ -114,8 +114,8 @@ DAMAGE: dict[str, tuple[Callable[[Table], object], str]] = {
     "a layer without its package": (lambda m: packages(m).pop("layers.2"), "there is no package layers.2"),
     "layers out of order": (lambda m: m["layers"][1].update(slot=2), "layer 1 is slot 2 of package"),
     "layers that repeat": (lambda m: m["layers"][1].update(slot=0), "layer 1 is slot 0 of package"),
-    "no slot": (lambda m: m["layers"][1].pop("slot"), r"the model section is incomplete \('slot'\)"),
-    "a slot that is text": (lambda m: m["layers"][1].update(slot="1"), "the model section is incomplete"),
+    "no slot": (lambda m: m["layers"][1].pop("slot"), "layer 1: slot is missing, expected a number"),
+    "a slot that is text": (lambda m: m["layers"][1].update(slot="1"), "layer 1: slot is '1', expected a"),
     "no rope": (lambda m: m["model"]["ropes"].pop("sliding"), "the model has no rope 'sliding'"),
     "no lengths in common": (other_lengths, "the packages of layers have no lengths in common"),
 }  # fmt: skip

@@ -5,25 +5,40 @@ The environment has no extra, so everything here runs without torch, transformer
 
 from __future__ import annotations
 
+import email.message
+import email.policy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pathspec
 import pytest
 from conftest import ORIGINAL_ENVIRONMENT
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 FOLDERS = ("export", "runtime", "flashload", "targets", "tools")
-NATIVE_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".mm")
+# C++ and Swift are built by tools of their own, from a checkout or the sdist.
+NOT_IN_THE_WHEEL = ("flashload/native/", "runtime/native/", "runtime/swift/")
+#: For C and C++ programs, beside the packages.
+DEVELOPMENT = {
+    "edgekit/include/edgekit.h",
+    *(f"edgekit/lib/cmake/edgekit/edgekit{name}.cmake"
+      for name in ("Config", "ConfigVersion", "Targets", "Targets-release")),
+    "edgekit/lib/pkgconfig/edgekit.pc",
+}  # fmt: skip
 LIBRARIES = ("libedgekit_core.so", "libedgekit_core.dylib", "edgekit_core.dll")
 
 
@@ -114,23 +129,21 @@ def source_files() -> Iterator[str]:
 
 
 def test_the_wheel_holds_exactly_the_packages_and_the_library(distributions: Distributions) -> None:
-    expected = {
+    expected = {name for name in source_files() if name.startswith("edgekit/")} | {
         f"edgekit/{name}"
         for name in source_files()
         if name.startswith(tuple(f"{folder}/" for folder in FOLDERS))
-        and not name.endswith((*NATIVE_SUFFIXES, "CMakeLists.txt", "exports.map"))
-        # It is built by Swift's own tools, from a checkout.
-        and not name.startswith("runtime/swift/")
+        and not name.startswith(NOT_IN_THE_WHEEL)
     }
     found = {name for name in distributions.wheel_names() if ".dist-info/" not in name and name[-1] != "/"}
     libraries = {name for name in found if name.startswith("edgekit/flashload/") and name.endswith(LIBRARIES)}
     assert len(libraries) == 1
-    assert found - libraries == expected
+    assert found - libraries == expected | DEVELOPMENT
 
 
 def test_the_wheel_is_typed_and_serves_every_python_of_its_platform(distributions: Distributions) -> None:
     names = distributions.wheel_names()
-    assert {f"edgekit/{folder}/py.typed" for folder in FOLDERS} <= names
+    assert {f"edgekit/{folder}/py.typed" for folder in FOLDERS} | {"edgekit/py.typed"} <= names
     python, abi, platform = distributions.wheel.stem.split("-")[2:]
     assert (python, abi) == ("py3", "none") and platform != "any"
 
@@ -163,7 +176,8 @@ def test_the_runtime_installs_without_training_frameworks(installation: Installa
 
 def test_every_subpackage_and_the_library_load(installation: Installation) -> None:
     code = (
-        "import importlib, importlib.metadata, json, pkgutil\n"
+        "import importlib, importlib.metadata, json, pkgutil, edgekit\n"
+        "assert edgekit.__version__ == importlib.metadata.version('edgekit')\n"
         f"folders = {FOLDERS!r}\n"
         "for folder in folders:\n"
         "    package = importlib.import_module('edgekit.' + folder)\n"
@@ -196,7 +210,7 @@ def test_every_command_explains_itself(installation: Installation) -> None:
         "walk(main, click.Context(main, info_name='edgekit'), [])\n"
     )
     commands = installation.python(code).splitlines()
-    assert {"demo", "export", "run", "inspect", "verify"} <= set(commands)
+    assert {"demo", "export", "run", "inspect", "verify", "config"} <= set(commands)
     for command in commands:
         text = installation.edgekit(*command.split(), "--help")
         # The usage line and a description: click prints the description between it and the options.
@@ -211,98 +225,180 @@ def test_a_bundle_runs_without_any_extra(installation: Installation, native_bund
     assert isinstance(result["text"], str) and result["text"]
 
 
+# --- for C and C++ ------------------------------------------------------------------------------------------
+
+CMAKE_LISTS = """
+cmake_minimum_required(VERSION 3.20)
+project(answer LANGUAGES C)
+find_package(edgekit 0.1 REQUIRED)
+add_executable(answer answer.c)
+target_link_libraries(answer PRIVATE edgekit::edgekit)
+"""
+#: What the editable environment's own programs do not find: CMake may be one of its packages.
+TOOLS = {
+    **ORIGINAL_ENVIRONMENT,
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), ORIGINAL_ENVIRONMENT.get("PATH", "")]),
+}
+
+
+@pytest.fixture
+def answer(tmp_path: Path) -> Path:
+    """A folder with the README's program."""
+    (program,) = re.findall(r"```c\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "answer.c").write_text(program, encoding="utf-8")
+    return tmp_path
+
+
+def answers(program: Path, bundle: Path, folder: Path) -> list[int]:
+    """The token ids that the README's program prints for its prompt."""
+    (folder / "llada").symlink_to(bundle)
+    return [int(word) for word in run(program, cwd=folder, environment=os.environ).split()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="compilers there do not take pkg-config's flags")
+def test_a_c_program_finds_the_wheel_by_pkg_config(
+    installation: Installation, answer: Path, native_bundle: Path
+) -> None:
+    if not shutil.which("pkg-config"):
+        pytest.skip("needs pkg-config")
+    folder = installation.edgekit("config", "--pkgconfig-dir").strip()
+    assert Path(folder).is_relative_to(installation.folder)
+    environment = {**TOOLS, "PKG_CONFIG_PATH": folder}
+    asked = run("pkg-config", "--modversion", "edgekit", cwd=answer, environment=environment)
+    assert asked.strip() == project()["version"]
+    flags = run("pkg-config", "--cflags", "--libs", "edgekit", cwd=answer, environment=environment).split()
+    run("cc", "answer.c", *flags, "-o", "answer", cwd=answer, environment=environment)
+    assert answers(answer / "answer", native_bundle, answer)
+
+
+def test_a_c_program_finds_the_wheel_by_cmake(
+    installation: Installation, answer: Path, native_bundle: Path
+) -> None:
+    (answer / "CMakeLists.txt").write_text(CMAKE_LISTS)
+    folder = installation.edgekit("config", "--cmake-dir").strip()
+    run("cmake", "-S", ".", "-B", "build", f"-Dedgekit_DIR={folder}", cwd=answer, environment=TOOLS)
+    run("cmake", "--build", "build", cwd=answer, environment=TOOLS)
+    assert answers(answer / "build" / "answer", native_bundle, answer)
+
+
+def test_cmake_installs_the_same_below_a_prefix_without_python(tmp_path: Path) -> None:
+    """With the few sources that `ek_version` takes; the prefix is moved before it is used."""
+    build, prefix = tmp_path / "build", tmp_path / "prefix"
+    few = "-DEDGEKIT_ONLY=flashload/native/src/abi"
+    run("cmake", "-S", ROOT, "-B", build, few, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib",
+        cwd=tmp_path, environment=TOOLS)  # fmt: skip
+    run("cmake", "--build", build, "--config", "Release", "--parallel", "2", cwd=tmp_path, environment=TOOLS)
+    run("cmake", "--install", build, "--prefix", prefix, cwd=tmp_path, environment=TOOLS)
+    prefix = prefix.rename(tmp_path / "moved")
+    installed = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
+    libraries = {name for name in installed if name.endswith((*LIBRARIES, ".lib", ".dll.a"))}
+    assert libraries and installed - libraries == {name.removeprefix("edgekit/") for name in DEVELOPMENT}
+    (tmp_path / "answer.c").write_text(
+        '#include <stdio.h>\n#include "edgekit.h"\nint main(void) { return puts(ek_version()) < 0; }\n'
+    )
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE_LISTS)
+    run("cmake", "-S", ".", "-B", "own", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path, environment=TOOLS)
+    run("cmake", "--build", "own", cwd=tmp_path, environment=TOOLS)
+    version = project()["version"]
+    assert run(tmp_path / "own" / "answer", cwd=tmp_path, environment=os.environ).strip() == version
+    if sys.platform == "win32" or not shutil.which("pkg-config"):
+        return
+    environment = {**TOOLS, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "edgekit", cwd=tmp_path, environment=environment).split()
+    run("cc", "answer.c", *flags, "-o", "answer", cwd=tmp_path, environment=environment)
+    assert run(tmp_path / "answer", cwd=tmp_path, environment=os.environ).strip() == version
+
+
 # --- without a C++ compiler ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Uncompiled:
-    """An installation where no compiler was found, with what this environment has of other packages."""
-
-    wheel: Path
-    site: Path
-    empty: Path
-
-    def edgekit(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        code = (
-            "import sys\n"
-            # An editable install's finder goes before every path entry, hence it is removed.
-            "sys.meta_path = [f for f in sys.meta_path if 'ScikitBuild' not in str(type(f))]\n"
-            "from edgekit.tools import cli\n"
-            f"assert cli.__file__.startswith({str(self.site)!r}), cli.__file__\n"
-            "cli.main()\n"
-        )
-        command = [sys.executable, "-c", code, *(str(word) for word in words)]
-        environment = {**os.environ, "PYTHONPATH": str(self.site)}
-        environment.pop("EDGEKIT_CORE_LIB", None)
-        return subprocess.run(
-            command, cwd=self.empty, env=environment, capture_output=True, text=True, check=False
-        )
-
-    def refused(self, *words: str | Path) -> str:
-        """The one line of an error."""
-        result = self.edgekit(*words)
-        assert result.returncode == 2 and result.stdout == "", result
-        (line,) = result.stderr.splitlines()
-        assert line.startswith("edgekit: error: ")
-        return line
-
-
-@pytest.fixture(scope="module")
-def uncompiled(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Uncompiled:
-    """The sdist built with CMake and Ninja on the path, and nothing else."""
-    folder = tmp_path_factory.mktemp("uncompiled")
-    tools, empty = folder / "tools", folder / "empty"
+def test_without_a_compiler_the_build_says_what_is_missing(
+    distributions: Distributions, tmp_path: Path
+) -> None:
+    tools = tmp_path / "tools"
     tools.mkdir()
-    empty.mkdir()
-    path = os.pathsep.join([str(Path(sys.executable).parent), ORIGINAL_ENVIRONMENT.get("PATH", "")])
     for name in ("cmake", "ninja"):
-        found = shutil.which(name, path=path)
+        found = shutil.which(name, path=TOOLS["PATH"])
         if found:  # else they are Python packages, which the build finds by itself
             (tools / name).symlink_to(found)
     environment = {**ORIGINAL_ENVIRONMENT, "PATH": str(tools)}
-    for variable in ("CC", "CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE"):
+    for variable in ("CC", "CXX", "CMAKE_ARGS", "CMAKE_TOOLCHAIN_FILE", "CMAKE_CXX_COMPILER_LAUNCHER"):
         environment.pop(variable, None)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    run(*pip, "wheel", "--quiet", "--no-index", "--no-build-isolation", "--no-deps", "-w", folder,
-        distributions.sdist, cwd=empty, environment=environment)  # fmt: skip
-    (wheel,) = folder.glob("*.whl")
-    run(*pip, "install", "--quiet", "--no-index", "--no-deps", "--target", folder / "site", wheel,
-        cwd=empty, environment=environment)  # fmt: skip
-    return Uncompiled(wheel, folder / "site", empty)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-index",
+         "--no-build-isolation", "--no-deps", "-w", str(tmp_path), str(distributions.sdist)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0 and not list(tmp_path.glob("*.whl"))
+    assert "edgekit's native library was not built. It takes a C++17 compiler" in done.stdout + done.stderr
 
 
-def test_without_a_compiler_the_wheel_has_everything_but_the_library(
-    distributions: Distributions, uncompiled: Uncompiled
-) -> None:
-    with zipfile.ZipFile(uncompiled.wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    compiled = {name for name in distributions.wheel_names() if ".dist-info/" not in name}
-    assert len(compiled - names) == 1 and all(name.endswith(LIBRARIES) for name in compiled - names)
-    assert names <= compiled
-    assert uncompiled.wheel.name.endswith("-py3-none-any.whl")
+# --- extras and the page of the package ---------------------------------------------------------------------
 
 
-def test_without_a_compiler_exports_are_for_onnx_and_say_so(uncompiled: Uncompiled) -> None:
-    exported = uncompiled.edgekit("export", "tiny-llada", "--target", "host", "-o", "bundle")
-    assert exported.returncode == 0, exported.stderr
-    (said,) = (line for line in exported.stderr.splitlines() if "native" in line)
-    assert said.startswith("note: exporting for onnx instead of native: ") and "C++17 compiler" in said
-    bundle = uncompiled.empty / "bundle"
-    assert json.loads((bundle / "edgekit.json").read_text())["programs"]["format"] == "onnx"
-    answered = uncompiled.edgekit("run", bundle, "-p", "copy: abc", "--max-new-tokens", "16", "--json")
-    assert answered.returncode == 0 and answered.stderr == ""
-    assert json.loads(answered.stdout)["statistics"]["engine"]["engine"] == "onnx"
-    assert "was exported for the onnx engine, not native" in uncompiled.refused(
-        "run", bundle, "-p", "Hello", "--engine", "native"
-    )
+def project() -> dict[str, Any]:
+    """The section of pyproject.toml."""
+    section: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return section
 
 
-def test_without_a_compiler_a_native_bundle_says_what_to_do(
-    uncompiled: Uncompiled, native_bundle: Path
-) -> None:
-    for words in ([], ["--engine", "native"]):
-        line = uncompiled.refused("run", native_bundle, "-p", "Hello", *words)
-        assert "without its native library" in line and "install a C++17 compiler and reinstall" in line
+def required(*extras: str) -> set[str]:
+    """Names of the packages that an installation with these extras asks for, as the Makefile asks."""
+    listed = run(sys.executable, ROOT / ".ci" / "requirements.py", *extras, cwd=ROOT, environment=os.environ)
+    return {re.split(r"[^A-Za-z0-9_-]", line)[0].replace("-", "_") for line in listed.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("extra", "packages"),
+    [
+        ("export", {"torch", "huggingface_hub"}),
+        ("export-onnx", {"torch", "huggingface_hub", "onnx", "onnxscript", "onnxruntime"}),
+        ("mac", {"torch", "huggingface_hub", "mlx"}),
+        ("ios", {"torch", "huggingface_hub", "coremltools", "coreai_core"}),
+    ],
+)
+def test_an_extra_that_exports_names_all_it_needs(extra: str, packages: set[str]) -> None:
+    assert required(extra) - required() == packages
+    assert required() == {"numpy", "tokenizers", "jinja2", "click", "rich", "xxhash"}
+
+
+def test_messages_and_the_readme_name_extras_that_there_are() -> None:
+    named = {"README.md": set[str]()}
+    for name in source_files():
+        if name == "README.md" or (name.endswith(".py") and name.startswith(FOLDERS)):
+            text = (ROOT / name).read_text(encoding="utf-8")
+            named[name] = {
+                e.strip() for each in re.findall(r"edgekit\[([\w, -]+)\]", text) for e in each.split(",")
+            }
+    from edgekit.export.formats import _EXTRAS as FORMATS
+    from edgekit.tools.failures import _EXTRAS as PACKAGES
+
+    named["formats"], named["failures"] = set(FORMATS.values()), set(PACKAGES.values())
+    extras = set(project()["optional-dependencies"])
+    assert {name: e - extras for name, e in named.items() if e - extras} == {}
+    assert {"export", "mac", "ios"} <= named["README.md"]
+
+
+def test_the_readme_has_no_links_that_a_package_page_breaks(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name), policy=email.policy.default)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    tokens = MarkdownIt().parse(str(metadata.get_payload()))
+    every = [child for token in tokens for child in [token, *(token.children or ())]]
+    links = [str(token.attrs.get("href", token.attrs.get("src", ""))) for token in every
+             if token.type in ("link_open", "image")]  # fmt: skip
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+    assert any(token.type == "heading_open" for token in every)
+
+
+def test_auditwheel_gives_the_wheel_a_tag_of_manylinux(distributions: Distributions) -> None:
+    pytest.importorskip("auditwheel", reason="auditwheel is not installed")
+    if sys.platform != "linux":
+        pytest.skip("for wheels of Linux")
+    shown = run(sys.executable, "-m", "auditwheel", "show", distributions.wheel, cwd=ROOT,
+                environment=ORIGINAL_ENVIRONMENT)  # fmt: skip
+    assert re.search(r'tag:\s+"manylinux_2_\d+_', shown), shown
 
 
 def test_the_readme_shows_every_top_level_folder() -> None:

@@ -116,7 +116,7 @@ def test_a_group_that_does_not_divide_is_reported_not_left_float() -> None:
 
 
 def test_presets_cover_every_role() -> None:
-    from edgekit.export.models.base import ROLES
+    from edgekit.export.presets import ROLES
 
     for preset, bits in PRESETS.items():
         assert set(bits) == set(ROLES) - {"float"}, preset
@@ -144,7 +144,7 @@ def test_malformed_overrides(text: str) -> None:
 
 
 def test_unknown_presets_and_group_sizes_list_what_there_is() -> None:
-    with pytest.raises(QuantizationError, match="known: bf16, int8, mixed4, int4"):
+    with pytest.raises(QuantizationError, match="supported: bf16, int8, mixed4, int4"):
         Scheme("q4")
     with pytest.raises(QuantizationError, match="group size 48"):
         Scheme("int4", 48)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,7 @@ class TransformersDenoiser:
         self.reset()
 
     def reset(self) -> None:
+        self.uncached: Ids = np.empty(0, np.int64)
         self.cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
         self.prefix_length = 0
         self.prefills: list[Ids] = []
@@ -183,7 +185,9 @@ class Recorder:
         self.drafts.append(value[0].tolist())
 
 
-def theirs(model: Any, seed: int, config: dict[str, Any]) -> tuple[list[int], float, list[list[int]]]:
+def theirs(
+    model: Any, seed: int, config: dict[str, Any], prompt: list[int] = PROMPT
+) -> tuple[list[int], float, list[list[int]]]:
     recorder = Recorder()
     # generate() takes absent ids from the model's own config; these tests say what they want.
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
@@ -192,8 +196,8 @@ def theirs(model: Any, seed: int, config: dict[str, Any]) -> tuple[list[int], fl
     if "sampler_config" in config:
         bound = config["sampler_config"]["entropy_bound"]
         arguments["sampler_config"] = EntropyBoundSamplerConfig(entropy_bound=bound)
-    output = model.generate(torch.tensor([PROMPT]), streamer=recorder, **arguments)
-    return output.sequences[0, len(PROMPT) :].tolist(), float(output.tokens_per_forward[0]), recorder.drafts
+    output = model.generate(torch.tensor([prompt]), streamer=recorder, **arguments)
+    return output.sequences[0, len(prompt) :].tolist(), float(output.tokens_per_forward[0]), recorder.drafts
 
 
 def ours(model: Any, seed: int, config: dict[str, Any]) -> tuple[list[Event], TransformersDenoiser]:
@@ -390,6 +394,66 @@ def test_prefix_is_kept_only_on_request() -> None:
         )
         list(generate(denoiser, [1, 2], options, PhiloxNoise(0)))
         assert denoiser.prefix == ([7, 8, 1, 2] if keep else [1, 2])
+
+
+@pytest.mark.parametrize("pad", [0, None])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_conversation_gives_the_tokens_of_transformers_for_its_whole_text(
+    stirring: DiffusionGemmaForBlockDiffusion, ends: bool, pad: int | None
+) -> None:
+    """Three turns in one cache, each beside `generate` over all tokens before it at once."""
+    config: dict[str, Any] = {"max_new_tokens": 16, "max_denoising_steps": 4, "pad_token_id": pad}
+    denoiser, whole = TransformersDenoiser(stirring), []
+    for turn in range(3):
+        prompt = [*PROMPT[turn:], 3 + turn]
+        if ends:  # in the second canvas, where the text before it is encoded already
+            plain, *_ = theirs(stirring, turn, config | {"eos_token_id": None}, [*whole, *prompt])
+            eos = next(t for t in plain[CANVAS:] if t not in plain[:CANVAS])
+            config["eos_token_id"] = [eos]
+        whole += prompt
+        expected, *_ = theirs(stirring, turn, config, whole)
+        torch.manual_seed(turn)
+        options = DiffusionGemmaOptions.from_generation_config(
+            config, canvas_length=CANVAS, continue_prefix=turn > 0
+        )
+        found = committed(list(generate(denoiser, prompt, options, TorchNoise())))
+        assert found == expected
+        whole += found[: found.index(eos) + 1] if ends else found
+        encoded = np.concatenate([*denoiser.prefills, denoiser.uncached]).tolist()
+        assert encoded == whole, "nothing is lost, and no padding is kept"
+
+
+def test_a_conversation_keeps_what_was_committed_until_a_stop() -> None:
+    options = DiffusionGemmaOptions(max_new_tokens=12, canvas_length=6, max_denoising_steps=2)
+    for stop in range(1, 7):
+        denoiser, said = FakeDenoiser(50), [1]
+        events = generate(denoiser, [1], options, PhiloxNoise(0))
+        for _ in range(stop):
+            event = next(events)
+            said += event.ids.tolist() if isinstance(event, Committed) else []
+        events.close()
+        assert [*denoiser.prefix, *denoiser.uncached.tolist()] == said
+    going_on = replace(options, continue_prefix=True)
+    list(generate(denoiser, [2, 3], going_on, PhiloxNoise(1)))
+    assert denoiser.prefix[: len(said) + 2] == [*said, 2, 3]
+
+
+def test_a_prefix_that_was_lost_takes_the_end_of_the_answer_with_it() -> None:
+    class Failing(FakeDenoiser):
+        def prefill(self, ids: Ids) -> None:
+            if self.prefix:
+                self.prefix = self.prefix[:kept]
+                raise OSError("gone")
+            super().prefill(ids)
+
+    options = DiffusionGemmaOptions(max_new_tokens=6, canvas_length=6, max_denoising_steps=1)
+    for kept in (0, 1):
+        denoiser = Failing(50)
+        list(generate(denoiser, [1], options, PhiloxNoise(0)))
+        assert denoiser.uncached.size == 6
+        with pytest.raises(OSError, match="gone"):
+            list(generate(denoiser, [2], replace(options, continue_prefix=True), PhiloxNoise(0)))
+        assert denoiser.uncached.size == (6 if kept else 0)
 
 
 def test_cancelling_ends_before_the_next_step() -> None:

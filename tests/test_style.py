@@ -32,10 +32,11 @@ def test_mypy_finds_nothing() -> None:
     # The folders and the links that `make lint` uses, so that both share one cache.
     links = ROOT / "build" / "links" / "edgekit"
     links.mkdir(parents=True, exist_ok=True)
-    for folder in FOLDERS:
-        link = links / folder
+    own = [Path("edgekit", path.name) for path in (ROOT / "edgekit").iterdir() if path.is_file()]
+    for target in (*map(Path, FOLDERS), *own):
+        link = links / target.name
         if not link.is_symlink():
-            link.symlink_to(Path("..", "..", "..", folder))
+            link.symlink_to(Path("..", "..", "..", target))
     tool("mypy", "--explicit-package-bases", "-p", "edgekit", MYPYPATH="build/links")
 
 
@@ -61,6 +62,12 @@ def imported(path: Path) -> Iterator[str]:
         (("runtime", "flashload", "targets"), ("torch", "edgekit.export"), ("runtime/engines/torch.py",)),
         # The weights come straight from the files: no remote code, no second definition of a model.
         (FOLDERS, ("transformers",), ()),
+        # They report to their makers unless they are told not to first.
+        (
+            FOLDERS,
+            ("onnxruntime", "huggingface_hub"),
+            ("runtime/telemetry.py", *(f"runtime/hub/{n}.py" for n in ("errors", "repository", "upload"))),
+        ),
         # Engines bring frameworks; everything around them works without.
         (
             ("flashload", "targets", "runtime/sampling"),
@@ -68,7 +75,12 @@ def imported(path: Path) -> Iterator[str]:
             (),
         ),
     ],
-    ids=["runtime without torch", "no transformers in the product", "no engine below the session"],
+    ids=[
+        "runtime without torch",
+        "no transformers in the product",
+        "no telemetry",
+        "no engine below the session",
+    ],
 )
 def test_imports_stay_in_their_layer(
     folders: tuple[str, ...], banned: tuple[str, ...], exceptions: tuple[str, ...]
@@ -84,7 +96,7 @@ def test_imports_stay_in_their_layer(
 
 
 @pytest.mark.parametrize(
-    "module", ["edgekit.tools.cli", "edgekit.runtime", "edgekit.flashload", "edgekit.export"]
+    "module", ["edgekit", "edgekit.tools.cli", "edgekit.runtime", "edgekit.flashload", "edgekit.export"]
 )
 def test_importing_brings_in_no_framework(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({set(FRAMEWORKS)} & set(sys.modules)))"

@@ -20,6 +20,7 @@ from test_native import HEADER, compiler, run
 from tree_sitter import Language, Node, Parser
 
 from edgekit.flashload import _native
+from edgekit.flashload import manifest as manifests
 
 PACKAGE = Path(__file__).parents[1] / "runtime" / "swift"
 SOURCES = sorted(p for p in PACKAGE.rglob("*.swift") if ".build" not in p.parts)
@@ -333,3 +334,15 @@ def check_example(fixtures: Path, build: Path, library: Path) -> None:
         and "Core ML" in line
         and "this build runs native" in line
     )
+
+
+def test_the_manifest_that_swift_tests_write_is_sealed(tmp_path: Path) -> None:
+    """The native library refuses it otherwise, and no Swift compiler is needed to see that."""
+    source = (PACKAGE / "Tests" / "EdgeKitTests" / "FakeEngine.swift").read_text(encoding="utf-8")
+    (text,) = re.findall(r'let minimalManifest = """\n(.*?)\n  """', source, re.DOTALL)
+    lines = [line.removeprefix("  ") for line in text.splitlines()]
+    (tmp_path / "edgekit.json").write_text("\n".join(lines), encoding="utf-8")
+    assert manifests.load(tmp_path).schema_version == manifests.SCHEMA_VERSION
+    for name in ("Manifest/Manifest.swift", "BundleList.swift"):
+        said = (PACKAGE / "Sources" / "EdgeKit" / name).read_text(encoding="utf-8")
+        assert f"static let schemaVersion = {manifests.SCHEMA_VERSION}\n" in said

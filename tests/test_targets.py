@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import tree_sitter
 import tree_sitter_swift
+import yaml
 from bundles import make_bundle
 
 from edgekit import targets
@@ -24,6 +25,11 @@ from edgekit.targets import ios, ios_folder
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_bundle(tmp_path_factory.mktemp("ios"), "diffusion_gemma", program_format="native")
+
+
+def front_matter_of(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text.split("---\n")[1])
+    return found
 
 
 def test_info_has_the_plan_of_every_tier(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +82,12 @@ def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> 
     assert [own["path"] for own in facts["bundles"]] == ["new", "old"]
     assert facts["download_bytes"] == 2 * ios_folder.info(Bundle.open(bundle))["download_bytes"]
     text = (tmp_path / "set" / "README.md").read_text()
-    assert text.startswith("# set\n") and "- `new`: format native" in text
+    assert front_matter_of(text)["library_name"] == "edgekit"
+    assert "\n---\n\n# set\n" in text and "- `new`: format native" in text
     bundles = bundle_set.load(tmp_path / "set")
     assert bundles.members == tuple(members) and bundles.files.keys() == {"Info.json", "README.md"}
-    assert not (tmp_path / "set" / "new" / "README.md").exists()
+    # The bundles themselves, whose manifests the set lists, are not changed.
+    assert (tmp_path / "set" / "new" / "README.md").read_bytes() == (bundle / "README.md").read_bytes()
 
 
 def test_both_formats_are_for_those_who_ask_for_none() -> None:
@@ -98,7 +106,8 @@ def test_both_formats_are_for_those_who_ask_for_none() -> None:
 def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:
     targets.get("ios").finish(bundle)
     assert json.loads((bundle / "Info.json").read_text())["tiers"]
-    assert (bundle / "README.md").read_text().startswith("# bundle\n")
+    text = (bundle / "README.md").read_text()
+    assert front_matter_of(text)["pipeline_tag"] == "text-generation" and "\n---\n\n# bundle\n" in text
     assert {"Info.json", "README.md"} <= Bundle.open(bundle).manifest.files.keys()
     facts = (bundle / "Info.json").read_text()
     targets.get("ios").finish(bundle)

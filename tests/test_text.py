@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
 
 TEXTS = [
@@ -132,6 +134,79 @@ def test_missing_and_malformed_files(tmp_path: Path) -> None:
             Tokenizer(saved(tmp_path, chat_template=template))
 
 
+PANICS = {
+    "an empty replacement": {"normalizer": {"type": "Prepend", "prepend": ""}},
+    "a pattern that matches nothing": {
+        "normalizer": {"type": "Replace", "pattern": {"Regex": "(?=)"}, "content": "x"}
+    },
+    "a damaged character map": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}},
+    "a chunk of nothing": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "a special token that is not there": {
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": [],
+            "special_tokens": {},
+        }
+    },
+    "a text shorter than what is stripped": {
+        "decoder": {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PANICS)
+def test_a_panic_of_the_library_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
+    """Its own class would pass every `except Exception` and end the process with a traceback."""
+    path = saved(tmp_path)
+    table = json.loads((path / "tokenizer.json").read_text())
+    files = {"tokenizer.json": json.dumps(table | PANICS[name]).encode()}
+    with pytest.raises(TokenizerError, match="^the bundle") as error:
+        tokenizer = Tokenizer.from_files(files, "the bundle")
+        for text in ("Hello wörld 123", "a", "a" * 9):
+            tokenizer.decode(tokenizer.encode(text))
+    assert "\n" not in str(error.value)
+
+
+def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path))
+    for call in (
+        lambda: tokenizer.encode("a\udcff"),
+        lambda: tokenizer.chat([{"role": "user", "content": "\udcff"}]),
+    ):
+        with pytest.raises(InvalidRequest, match="not UTF-8"):
+            call()
+
+
+def test_a_special_token_that_is_no_text_has_no_id(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(saved(tmp_path, bos_token="\ud800"))
+    assert tokenizer.bos_id is None and tokenizer.token_id("\udcff") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_files_that_are_no_files_are_refused(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path)
+    for make in (
+        os.mkfifo,
+        lambda p: os.symlink("/dev/zero", p),
+        os.mkdir,
+        lambda p: os.symlink("nowhere", p),
+    ):
+        (path / name).unlink(missing_ok=True)
+        make(path / name)
+        with pytest.raises(TokenizerError, match=f"{name}: (is not a regular file|cannot open)"):
+            Tokenizer(path)
+        if (path / name).is_dir():
+            (path / name).rmdir()
+
+
+def test_a_file_larger_than_any_of_its_kind_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    with open(path / "tokenizer.json", "wb") as file:
+        file.truncate(1 << 40)  # no bytes on the disk
+    with pytest.raises(TokenizerError, match="tokenizer.json: has 1099511627776 bytes"):
+        Tokenizer(path)
+
+
 # --- chat -------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +264,36 @@ FEATURES = {
     "{{ add_generation_prompt }}",
     "methods": "{% for m in messages %}{{ m.content.strip().split(' ')[0].upper() }}{{ m.get('x', 'd') }}"
     "{% endfor %}{{ messages[0].items() | list }}{{ messages[-1]['role'] ~ messages[:1] | length }}",
+    "idioms": "{%- set ns = namespace(found=false, text='', last=messages|length - 1) %}"
+    "{%- for m in messages[::-1] if m.role != 'system' %}{% set ns.text = ns.text + m.content|trim + '\n' %}"
+    "{% if loop.first or loop.last or loop.index0 % 2 == 0 %}"
+    "{{ '%s/%d' % (m.role, loop.revindex) }}{% endif %}"
+    "{% else %}none{% endfor %}{{ ns.text * 2 }}"
+    "{{ ns.text.replace('H', 'J').rstrip('\n') | indent(2, true) }}"
+    "{{ messages | map(attribute='role') | unique | sort | join(', ', ) }}{{ 2 ** 10 + 7 // 2 }}"
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ [1, 2] + [3] }}{{ (1, flag) }}",
+    "filters": "{{ messages | groupby('role') | list }}{{ ' a b ' | title | center(20) }}"
+    "{{ {'b': 1, 'a': 2} | dictsort }}{{ [3, 1, 2] | sort(reverse=true) | first }}"
+    "{{ [1, 2, 3, 4] | batch(3, 0) | list }}{{ none }}"
+    "{{ ['x', 'y'] | map('upper') | join('-') }}{{ [[1], [2]] | sum(start=[]) }}{{ 'a' | default('b') }}"
+    "{{ '%05.1f' | format(3.14159) }}{{ 'abc' | replace('b', '<') | e }}{{ '12' | int + 1.5 | round }}"
+    "{{ 'one two' | wordcount }}{{ [1, 2, 3] | slice(2) | list }}{{ 'long text' | truncate(5) }}{{ true }}"
+    "{{ messages | rejectattr('role', 'in', ['user']) | map('items') | map('list') | list | string }}",
+    "text methods": "{% set t = 'Ab,c\td' %}{{ t.split(',')[-1].expandtabs(4) }}"
+    "{{ '{0:>6}|{a!r}'.format(t, a=1) }}"
+    "{{ ','.join(['a', 'b']) }}{{ t.ljust(9, '.') }}{{ t.find('c') }}{{ t.rsplit(',', 1) }}{{ t.encode() }}"
+    "{{ t.startswith(('A', 'b')) }}{{ t.partition(',') }}{{ t.lower().capitalize().swapcase() }}{{ t[1:3] }}"
+    "{{ '7'.zfill(3) }}{{ 'x'.isdigit() or 'y'.isalpha() }}{{ t.removeprefix('A').strip('bd') }}"
+    "{{ t.count('b') }}",
+    "recursion": "{% for n in [[1, [2, [3]]], [4]] recursive %}{% if n is iterable %}"
+    "({{ loop(n) }}){% else %}"
+    "{{ n }}.{{ loop.depth }}{% endif %}{% endfor %}{% set c = cycler('a', 'b') %}"
+    "{{ c.next() }}{{ c.next() }}"
+    "{% set j = joiner(', ') %}{{ j() }}x{{ j() }}y{% filter upper %}z{% endfilter %}{{ dict(a=1).get('a') }}"
+    "{% block tail %}{% for i in range(3) %}{{ loop.cycle('o', 'e') }}{% endfor %}{% endblock %}"
+    "{{ self.tail() }}"
+    "{% set cap %}[{{ flag[1] }}]{% endset %}{{ cap | length }}{{ caller is defined }}"
+    "{{ range(2, 9, 3) | list }}",
     "macro": "{% macro turn(m) %}[{{ m.role }}]{{ caller() }}{% endmacro %}"
     "{% for m in messages %}{% call turn(m) %}{{ m.content }}{% endcall %}{% endfor %}",
 }

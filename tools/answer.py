@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,13 +27,8 @@ class Outline:
     @classmethod
     def of(cls, options: Any) -> Outline:
         """The outline of a family's sampler options."""
-        if hasattr(options, "canvas_length"):
-            return cls(-(-options.max_new_tokens // options.canvas_length), options.max_denoising_steps)
-        if hasattr(options, "block_length"):
-            fixed = options.threshold is None and options.factor is None
-            steps = options.steps // options.blocks if fixed else options.block_length
-            return cls(options.blocks, steps, "block")
-        return cls(1, options.steps)
+        canvases, steps = options.extent()
+        return cls(canvases, steps, "block" if hasattr(options, "block_length") else "canvas")
 
     def where(self, canvas: int, step: int) -> str:
         """`canvas 2/4, step 7/48`; `canvas` counts from 0."""
@@ -133,6 +128,15 @@ class Answer:
             f"peak memory {size(engine['peak_bytes'])}" + (f" of {size(budget)}" if budget else ", no budget")
         )
 
+    def remark(self) -> str:
+        """What to say of an answer without text; empty for others."""
+        if self.text.strip():
+            return ""
+        why = "the model ended its answer at once"
+        if self.stats.finish_reason != "eos":
+            why = "the model filled its answer with blanks"
+        return f"{why}: there is no text; try other words, another --seed or a higher --steps"
+
     def statistics(self) -> dict[str, Any]:
         """The statistics for `--json`."""
         return self.stats.to_dict() | {"tokens_per_second": self.tokens_per_second}
@@ -142,6 +146,7 @@ def answer(
     generator: Generator, prompt: Prompt, settings: Settings, display: Callable[[Outline], Display]
 ) -> Answer:
     """Generate, showing every event on the display. Raises EdgekitError."""
+    from edgekit.runtime.answer_tokens import until_end
     from edgekit.runtime.sampling import Committed, Done, Draft
 
     stream = generator.tokenizer.stream()
@@ -149,7 +154,8 @@ def answer(
     pieces: list[str] = []
     stats: Stats | None = None
     before = generator.bytes_read
-    outline = Outline.of(generator.options(settings))
+    options = generator.options(settings)
+    outline = Outline.of(options)
     with display(outline) as shown, Interrupts() as interrupts:
         for event in generator.generate(prompt, settings):
             interrupts.check()
@@ -159,7 +165,7 @@ def answer(
                 before = before if read >= before else 0
                 shown.draft(event, read - before)
             elif isinstance(event, Committed):
-                new = [int(i) for i in event.ids]
+                new = until_end(event.ids, options)
                 ids += new
                 pieces.append(stream.push(new))
                 shown.text(new, pieces[-1])
@@ -168,7 +174,8 @@ def answer(
         pieces.append(stream.finish())
         shown.text([], pieces[-1])
     assert stats is not None, "a generation ends with Done"
-    return Answer(ids, "".join(pieces), stats)
+    # The sampler counts tokens that are no padding, wherever they are: nearly, but not always the same.
+    return Answer(ids, "".join(pieces), replace(stats, committed_tokens=len(ids)))
 
 
 def plan_as_dict(generator: Generator) -> dict[str, Any]:

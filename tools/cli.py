@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 from typing import Any
 
 import click
 
+from edgekit.flashload.names import unknown
 from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure, print_traceback
+from edgekit.tools.help import write_examples
 from edgekit.tools.options import debug_option
 
-COMMANDS = ("demo", "export", "run", "inspect", "verify")
+COMMANDS = ("demo", "export", "run", "inspect", "verify", "push", "config")
+EXAMPLES = (
+    "edgekit demo",
+    "edgekit export tiny-gemma",
+    'edgekit run tiny-gemma-host-mixed4 "What is 23 + 45?" --memory 100MB',
+)
+#: What switches it on, by shell.
+COMPLETION = (
+    ("bash, in ~/.bashrc", 'eval "$(_EDGEKIT_COMPLETE=bash_source edgekit)"'),
+    ("zsh, in ~/.zshrc", 'eval "$(_EDGEKIT_COMPLETE=zsh_source edgekit)"'),
+    ("fish, in config.fish", "_EDGEKIT_COMPLETE=fish_source edgekit | source"),
+)
 
 
 class Commands(click.Group):
@@ -30,10 +42,9 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"commands are: {', '.join(COMMANDS)}"
-            raise Failure(f"no such command {args[0]!r}; {hint}")
+        known = ctx.resilient_parsing or args[:1] == [] or args[0].startswith("-") or args[0] in COMMANDS
+        if not known:
+            raise Failure(unknown("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -44,6 +55,11 @@ class Commands(click.Group):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise failure(error) from error
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(formatter, EXAMPLES)
+        with formatter.section("Tab completion"):
+            formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -71,7 +87,6 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 @click.command(
     cls=Commands,
-    epilog="First use:  edgekit demo",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
@@ -81,9 +96,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 def main() -> None:
     """Quantize diffusion language models and run them while their weights stream from flash.
 
-    \b
-    edgekit export GSAI-ML/LLaDA-8B-Instruct -o llada
-    edgekit run llada -p "Why is the sky blue?" --memory 4GB --watch
+    Each command has a page of its own: edgekit run --help.
     """
 
 

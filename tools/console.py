@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -44,6 +45,19 @@ def console(stream: IO[Any]) -> Console:
 def note(line: str) -> None:
     """One line for the person at the terminal, on stderr."""
     click.echo(visible(line), err=True)
+
+
+def prose(line: str, indent: str = "", *, err: bool = False) -> None:
+    """One line of words on stdout, or on stderr; a terminal that is narrower gets it broken between words."""
+    line = indent + visible(line)
+    stream = sys.stderr if err else sys.stdout
+    if on_terminal(stream):
+        # Terminals that nobody has told their size have 0 columns.
+        width = os.get_terminal_size(stream.fileno()).columns or 80
+        line = textwrap.fill(
+            line, max(20, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    click.echo(line, err=err)
 
 
 def command_line(*words: str | os.PathLike[str]) -> str:
@@ -100,7 +114,7 @@ class Steps:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=24),  # of its own accord it takes what the other columns leave, and jumps
                 TextColumn("{task.fields[share]}"),
                 TimeRemainingColumn(compact=True, elapsed_when_finished=True),
                 TextColumn("[dim]{task.fields[what]}"),

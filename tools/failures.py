@@ -8,7 +8,8 @@ from typing import IO, Any
 import click
 
 from edgekit.flashload.errors import EdgekitError
-from edgekit.tools.text import visible
+from edgekit.flashload.names import nearest, shown
+from edgekit.tools.text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
@@ -16,10 +17,13 @@ DEBUG = "edgekit.debug"
 #: count it.
 DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
 
+#: Characters of the line: messages quote what files hold.
+_LONGEST_LINE = 600
+
 #: Packages outside the core installation, and the extra that brings them.
 _EXTRAS = {
-    "torch": "export", "onnx": "export", "onnx_ir": "export", "onnxscript": "export", "ml_dtypes": "export",
-    "onnxruntime": "onnx", "huggingface_hub": "hub",
+    "torch": "export", "onnx": "export-onnx", "onnxscript": "export-onnx", "onnxruntime": "onnx",
+    "huggingface_hub": "hub",
 }  # fmt: skip
 
 
@@ -30,7 +34,7 @@ class Failure(click.ClickException):
     label = "error: "
 
     def show(self, file: IO[Any] | None = None) -> None:
-        line = visible(" ".join(self.message.splitlines()))
+        line = shortened(visible(" ".join(self.message.splitlines())), _LONGEST_LINE)
         click.echo(f"edgekit: {self.label}{line}", file=file, err=file is None)
 
 
@@ -56,8 +60,7 @@ def failure(error: Exception) -> Failure:
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.UsageError):
-        page = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
-        return Failure(error.format_message().rstrip(".") + page)
+        return Failure(_usage(error))
     if isinstance(error, click.ClickException):
         return Failure(error.format_message())
     if isinstance(error, EdgekitError):
@@ -74,6 +77,22 @@ def failure(error: Exception) -> Failure:
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{said} (--debug shows where)")
+
+
+def _usage(error: click.UsageError) -> str:
+    """What is wrong with a command line, in words that begin like all other lines."""
+    ctx = error.ctx
+    page = f"see {ctx.command_path} --help" if ctx is not None else ""
+    if isinstance(error, click.NoSuchOption):
+        options = [] if ctx is None else [name for p in ctx.command.get_params(ctx) for name in p.opts]
+        close = nearest(error.option_name, [name for name in options if name.startswith("--")])
+        meant = f"did you mean {close}? " if close else ""
+        return f"unknown option {shown(error.option_name)}; {meant}{page}"
+    message = error.format_message()
+    if type(error) is click.BadParameter and isinstance(error.param, click.Option):
+        message = f"{max(error.param.opts, key=len)}: {error.message}"
+    message = message[:1].lower() + message[1:].rstrip(".")
+    return f"{message}{' ' if message.endswith('?') else '; '}{page}" if page else message
 
 
 def print_traceback(error: Exception) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from edgekit.tools.failures import DEBUG
-from edgekit.tools.text import parse_size
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.sizes import parse_size
+from edgekit.tools.completion import bundles
+from edgekit.tools.failures import DEBUG, Interrupted
 
 if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
@@ -18,16 +22,27 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Size(int):
+    """A number of bytes with the text that it was given as."""
+
+    text: str
+
+    def __new__(cls, count: int, text: str) -> Size:
+        self = super().__new__(cls, count)
+        self.text = text
+        return self
+
+
 class Bytes(click.ParamType):
-    """A size such as 1GB, as a number of bytes; `least` is the smallest that makes sense."""
+    """A size such as 1GB, as a `Size`; `least` is the smallest that makes sense."""
 
     name = "size"
 
     def __init__(self, least: int = 0) -> None:
         self.least = least
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        if isinstance(value, Size):
             return value
         try:
             count = parse_size(value)
@@ -35,7 +50,18 @@ class Bytes(click.ParamType):
             self.fail(str(error), param, ctx)
         if count < self.least:
             self.fail(f"size {value!r} is too small; it must be at least {self.least} bytes", param, ctx)
-        return count
+        return Size(count, value.strip())
+
+
+@contextmanager
+def quoting(memory: Size | None) -> Iterator[None]:
+    """Inside the block a budget that is too small is named as the user wrote it."""
+    try:
+        yield
+    except BudgetExceeded as error:
+        if memory is None:
+            raise
+        raise BudgetExceeded(f"--memory {memory.text}: {error}", error.needed_bytes) from error
 
 
 class Assignment(click.ParamType):
@@ -76,6 +102,25 @@ def chosen_from(given: str, bundle: Bundle) -> str:
     return f"{given} has bundles for several formats; taking {bundle.path}"
 
 
+def bundle_folder(bundle: str, engine: str | None = None, *, quiet: bool = False, to_run: bool = True) -> str:
+    """The folder of a bundle: what was given, or where `hf:owner/name` has been downloaded to and verified,
+    with progress on stderr.
+    """
+    from edgekit.runtime.hub.bundles import is_on_hub, local_folder
+
+    if not is_on_hub(bundle):
+        local_folder(bundle)
+        return bundle
+    from edgekit.tools.console import Steps
+
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
+    try:
+        with Steps("asking the hub", quiet=quiet) as steps:
+            return str(local_folder(bundle, engine, steps, to_run=to_run))
+    except KeyboardInterrupt:
+        raise Interrupted("the same command goes on with the download where it stopped") from None
+
+
 memory_option = click.option(
     "--memory",
     type=Bytes(least=1),
@@ -83,4 +128,4 @@ memory_option = click.option(
     help="Budget for the whole process, e.g. 1GB: what does not fit is streamed. Default: no limit.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE")
+bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE", shell_complete=bundles)

@@ -123,7 +123,7 @@ class Canvas:
 
         ids, states = self._draft
         text = Text()
-        i = 0
+        i, last = 0, ""
         while i < len(ids):
             end = i + 1
             if states[i] == State.MASKED:
@@ -138,6 +138,10 @@ class Canvas:
                 ):
                     end += 1
                 piece = self._pieces.join(ids[i:end])
+            at_edge = SPECIAL in (piece, last) and piece != last != ""
+            if at_edge and not last[-1:].isspace() and not piece[:1].isspace():
+                text.append(" ")  # or a canvas of padding would be one word with the last of the answer
+            last = piece
             style = "dim" if piece == SPECIAL else _STYLES[min(states[i:end])]
             text.append(visible(piece.replace("\t", "    "), keep="\n"), style)
             i = end

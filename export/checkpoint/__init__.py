@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.checkpoint.hub import Source, locate, resolve
 from edgekit.export.checkpoint.safetensors_dir import Checkpoint, Coverage
 from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
 
-__all__ = ["Checkpoint", "Coverage", "copy_tokenizer", "resolve"]
+__all__ = ["Checkpoint", "Coverage", "Source", "copy_tokenizer", "locate", "resolve"]

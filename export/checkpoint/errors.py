@@ -85,28 +85,8 @@ class UnsupportedDtype(CheckpointError):
 # --- getting a checkpoint -----------------------------------------------------------------------------------
 
 
-class ModelNotFound(CheckpointError):
-    """No directory, shipped model or hub repository of that name."""
-
-
-class RevisionNotFound(ModelNotFound):
-    """The hub repository exists, the revision does not."""
-
-
-class GatedModel(CheckpointError):
-    """The hub repository wants its licence accepted, and a login, before it gives out files."""
-
-
-class HubUnavailable(CheckpointError):
-    """The hub cannot be reached and the model is not in the local cache."""
-
-
-class DownloadFailed(CheckpointError):
-    """A download began and did not finish."""
-
-
-class HubNotInstalled(CheckpointError):
-    """huggingface_hub is not installed."""
+class NotForExport(CheckpointError):
+    """The path or repository holds something else than a checkpoint of a diffusion language model."""
 
 
 class TokenizerFilesMissing(CheckpointError):

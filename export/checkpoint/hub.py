@@ -1,57 +1,155 @@
-"""From what a user calls a model to a directory that `Checkpoint.open` takes."""
+"""From what a user calls a model to a checkpoint: found and looked at first, its weights downloaded when
+nothing is known against it.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.resources
 import os
-import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit.export.checkpoint.errors import (
-    DownloadFailed,
-    GatedModel,
-    HubNotInstalled,
-    HubUnavailable,
-    ModelNotFound,
-    NotACheckpoint,
-    RevisionNotFound,
-)
+from edgekit.export.checkpoint import kinds
+from edgekit.export.checkpoint.errors import MissingShard, MissingWeights, NotACheckpoint
+from edgekit.export.checkpoint.safetensors_dir import CONFIG, Checkpoint, weight_names
+from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, parse_safetensors
+from edgekit.runtime.hub import Progress, Silent
+from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, RevisionNotFound
+from edgekit.runtime.hub.repository import NAME, Repository, existing
+from edgekit.runtime.model_card import CARD, is_legal
+from edgekit.runtime.text import TEMPLATE_FOLDER
 
 SHIPPED_MODELS = ("tiny-gemma", "tiny-llada")
+#: What may stand before owner/name, here as for `run`.
+HUB_PREFIX = "hf:"
 
-# Weights as safetensors, configs, and what a tokenizer consists of. Everything else (pickle weights, GGUF
-# files, remote code, images) stays on the hub, and so do weights in sub-folders (`onnx/`, `original/`).
-ALLOW_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "vocab.json", "merges.txt", "tokenizer.model"]
-IGNORE_PATTERNS = ["*/*.safetensors", "*/*.json"]
+#: What is downloaded before anything else, with the licence and the model card: configs, the index, and what
+#: a tokenizer consists of. Other files but weights (code, pickles, images) stay on the hub.
+SMALL_FILES = ("*.json", "*.jinja", "merges.txt", "tokenizer.model", f"{TEMPLATE_FOLDER}/*.jinja")
 
-_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: Headers are read in blocks of this size: nearly all need one request.
+_HEADER_BLOCK_BYTES = 1 << 20
 
 
-def resolve(model: str, revision: str | None = None) -> Path:
-    """Directory of the checkpoint that `model` names; downloads it if it has to.
+@dataclass(frozen=True)
+class Source:
+    """A model that was found: the folder of its checkpoint, and the repository that its weights are in."""
+
+    path: Path
+    repository: Repository | None = None
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint, of whose weights headers alone are read. Raises CheckpointError or HubError."""
+        if self.repository is None:
+            return Checkpoint.open(self.path)
+        try:
+            return Checkpoint.open(self.path, _Remote(self.repository))
+        except (MissingWeights, MissingShard) as error:
+            if self.repository.online:
+                raise
+            raise _incomplete(self.repository, str(error)) from error
+
+    def lacking(self) -> dict[str, int]:
+        """Files of weights that have to be downloaded, with their sizes in bytes."""
+        if self.repository is None:
+            return {}
+        return self.repository.lacking(weight_names(self.path, _Remote(self.repository)))
+
+    def shares_disk(self, other: Path) -> bool:
+        """Whether the download goes to the disk that folder `other` is or will be on."""
+        return existing(self.path).stat().st_dev == existing(other).stat().st_dev
+
+    def fetch(self, progress: Progress | None = None) -> bool:
+        """Download the weights that are not here; whether there were any. Raises HubError."""
+        lacking, progress = self.lacking(), progress or Silent()
+        if self.repository is None or not lacking:
+            return False
+        progress.stage("downloading weights", sum(lacking.values()))
+        self.repository.fetch(lacking, progress)
+        return True
+
+
+def locate(model: str, revision: str | None = None, progress: Progress | None = None) -> Source:
+    """Find the checkpoint that `model` names; everything but its weights is there then.
 
     model: an existing directory, else the name of a shipped model (SHIPPED_MODELS), else owner/name on the
-    Hugging Face hub, taken from the local cache when that is complete. revision: branch, tag or commit, for
-    hub models only.
-    Raises NotACheckpoint, ModelNotFound (RevisionNotFound), GatedModel, HubUnavailable, DownloadFailed or
-    HubNotInstalled.
+    Hugging Face hub, with or without `hf:` before it. revision: branch, tag or commit, for hub models only,
+    where `@revision` behind the name says the same.
+    Raises NotACheckpoint, NotForExport, or a HubError: ModelNotFound (RevisionNotFound), GatedModel,
+    HubUnavailable, DownloadFailed or HubNotInstalled.
     """
     path = Path(os.path.expanduser(model))
     if model and path.is_dir():  # Path("") would be the working directory
-        return _without_revision(path, revision)
+        _refuse_other_kinds(path)
+        return Source(_without_revision(path, revision))
     if model and path.exists():
+        kinds.refuse_file(path)
         raise NotACheckpoint(f"{path}: is a file; give the directory that holds config.json and the weights")
     if model in SHIPPED_MODELS:
         shipped = Path(str(importlib.resources.files("edgekit.tools") / "tiny" / model))
         if not shipped.is_dir():
             raise ModelNotFound(f"{shipped}: this installation lacks the model {model}; reinstall edgekit")
-        return _without_revision(shipped, revision)
-    if not _REPOSITORY.fullmatch(model):
+        return Source(_without_revision(shipped, revision))
+    name, _, behind = model.removeprefix(HUB_PREFIX).partition("@")
+    if not NAME.fullmatch(name):
         raise ModelNotFound(
             f"{model}: no such directory, and neither a shipped model ({', '.join(SHIPPED_MODELS)}) "
-            "nor owner/name of a Hugging Face repository"
+            f"nor owner/name of a Hugging Face repository{kinds.did_you_mean(model, SHIPPED_MODELS)}"
         )
-    return _download(model, revision)
+    try:
+        return _in_repository(name, revision or behind or None, progress or Silent())
+    except RevisionNotFound:
+        raise
+    except ModelNotFound as error:
+        raise ModelNotFound(f"{error}{kinds.did_you_mean(model, SHIPPED_MODELS)}") from error.__cause__
+
+
+def resolve(model: str, revision: str | None = None) -> Path:
+    """Directory of the checkpoint that `model` names, weights included. Arguments and errors as in
+    `locate`.
+    """
+    source = locate(model, revision)
+    source.fetch()
+    return source.path
+
+
+def _in_repository(name: str, revision: str | None, progress: Progress) -> Source:
+    repository = Repository.open(name, revision)
+    if repository.remark:
+        progress.note(f"note: {repository.remark}")
+    files = repository.files
+    as_bundle = HUB_PREFIX + name + (f"@{revision}" if revision else "")
+    kinds.refuse_other_kinds(name, files, lambda: kinds.config_in(repository.get(CONFIG)), as_bundle)
+    if CONFIG not in files and not repository.online:
+        raise _incomplete(repository, f"no {CONFIG}")
+    if CONFIG not in files:
+        raise NotACheckpoint(f"{name}: has no {CONFIG}, so it is no checkpoint in Hugging Face layout")
+    wanted = [file for file in files if _is_small(file)]
+    progress.stage("fetching config and tokenizer", sum(repository.lacking(wanted).values()))
+    repository.fetch(wanted, progress)
+    return Source(repository.folder, repository)
+
+
+def _incomplete(repository: Repository, lacking: str) -> HubUnavailable:
+    return HubUnavailable(
+        f"{repository.name}: the hub cannot be reached and the cached copy is incomplete ({lacking}); go "
+        "online, unset HF_HUB_OFFLINE, or give a local directory"
+    )
+
+
+def _is_small(name: str) -> bool:
+    if name == CARD or is_legal(name):
+        return True
+    return any(fnmatch.fnmatchcase(name, p) and name.count("/") == p.count("/") for p in SMALL_FILES)
+
+
+def _refuse_other_kinds(path: Path) -> None:
+    # Names of packages, which are folders, and of files in folders of one level: enough to tell kinds apart.
+    names = [entry.name + "/" * entry.is_dir() for entry in path.iterdir()]
+    names += [f"{entry.parent.name}/{entry.name}" for entry in path.glob("*/*.onnx")]
+    kinds.refuse_other_kinds(str(path), names, lambda: kinds.config_in(path / CONFIG))
 
 
 def _without_revision(path: Path, revision: str | None) -> Path:
@@ -60,58 +158,27 @@ def _without_revision(path: Path, revision: str | None) -> Path:
     return path
 
 
-def _download(repo: str, revision: str | None) -> Path:
-    try:
-        import httpx2
-        import huggingface_hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise HubNotInstalled(f"{repo}: downloading needs huggingface_hub; install edgekit[hub]") from error
-    at = f"{repo}@{revision}" if revision else repo
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                repo, revision=revision, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS
-            )
-        )
-    except errors.GatedRepoError as error:
-        raise GatedModel(
-            f"{repo}: is gated; accept its licence at https://huggingface.co/{repo} "
-            "and log in with `hf auth login`"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise ModelNotFound(
-            f"{repo}: no such directory and no such Hugging Face repository; check the spelling, "
-            "or log in with `hf auth login` if it is private"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise RevisionNotFound(f"{repo}: has no branch, tag or commit {revision or 'main'}") from error
-    except errors.DisabledRepoError as error:
-        raise ModelNotFound(f"{repo}: the repository has been disabled on the hub") from error
-    except errors.HFValidationError as error:
-        raise ModelNotFound(f"{repo}: not a valid repository name ({_first_line(error)})") from error
-    except errors.IncompleteSnapshotError as error:
-        raise HubUnavailable(
-            f"{at}: the hub cannot be reached and the cached copy {error.snapshot_path} is incomplete; "
-            "go online and run this again"
-        ) from error
-    except (
-        errors.LocalEntryNotFoundError,
-        errors.OfflineModeIsEnabled,
-        errors.RevisionResolutionError,
-        httpx2.TransportError,
-    ) as error:
-        raise HubUnavailable(
-            f"{at}: the hub cannot be reached ({_first_line(error)}) and there is no cached copy; go online, "
-            "unset HF_HUB_OFFLINE, or give a local directory"
-        ) from error
-    except (httpx2.HTTPError, errors.XetDownloadError, OSError) as error:
-        raise DownloadFailed(
-            f"{at}: the download failed ({_first_line(error)}); run this again, it goes on where it stopped"
-        ) from error
+@dataclass(frozen=True)
+class _Remote:
+    """The files of a repository; of weights that are not in the cache the headers are fetched alone."""
 
+    repository: Repository
 
-def _first_line(error: Exception) -> str:
-    """The first non-empty line of the message: the hub's messages are paragraphs."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    def names(self) -> Collection[str]:
+        return [name for name in self.repository.files if "/" not in name]
+
+    def open(self, name: str) -> SafetensorsFile:
+        repository = self.repository
+        nbytes = repository.files[name].size
+        block = b""
+
+        def read(offset: int, count: int) -> bytes:
+            nonlocal block
+            if offset + count > len(block):
+                block = repository.read_range(name, 0, max(offset + count, _HEADER_BLOCK_BYTES))
+            return block[offset : offset + count]
+
+        path = repository.folder / name
+        stat = path.stat() if path.exists() else None
+        identity = (0, nbytes, 0) if stat is None else (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return parse_safetensors(path, nbytes, identity, read)

@@ -7,12 +7,11 @@ config.json, perhaps generation_config.json, and the weights: `model.safetensors
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from edgekit.export.checkpoint.errors import (
     PickleWeights,
     SurplusTensor,
     UnsupportedDtype,
-    WeightsUnreadable,
     WrongShape,
 )
 from edgekit.export.checkpoint.safetensors_file import (
@@ -35,6 +33,12 @@ from edgekit.export.checkpoint.safetensors_file import (
     TensorEntry,
     open_safetensors,
     raw_dtype,
+)
+from edgekit.export.checkpoint.text_files import (
+    MOST_CONFIG_BYTES,
+    MOST_INDEX_BYTES,
+    is_there,
+    read_json_object,
 )
 
 CONFIG = "config.json"
@@ -52,6 +56,28 @@ FLOAT_DTYPES: dict[str, np.dtype[Any]] = {
 # Scratch memory of one conversion; the read itself goes straight to the result.
 CONVERT_CHUNK_BYTES = 8 << 20
 _NAMES_SHOWN = 3
+
+
+class WeightFiles(Protocol):
+    """The files of a checkpoint by name; the weights among them need not be on this machine."""
+
+    def names(self) -> Collection[str]: ...
+
+    def open(self, name: str) -> SafetensorsFile:
+        """The checked header of a file of weights."""
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The files of a folder."""
+
+    path: Path
+
+    def names(self) -> Collection[str]:
+        return [entry.name for entry in self.path.iterdir() if entry.is_file()]
+
+    def open(self, name: str) -> SafetensorsFile:
+        return open_safetensors(self.path / name)
 
 
 @dataclass(frozen=True)
@@ -87,8 +113,9 @@ class Checkpoint:
         self.names = tuple(self._where)
 
     @classmethod
-    def open(cls, path: str | Path) -> Checkpoint:
-        """Open the checkpoint in directory `path`.
+    def open(cls, path: str | Path, files: WeightFiles | None = None) -> Checkpoint:
+        """Open the checkpoint in directory `path`. With `files` its weights are looked for there: one whose
+        weights are still to be downloaded can be checked, but not read.
 
         Raises NotACheckpoint, InvalidConfig, MissingWeights (PickleWeights), InvalidIndex, MissingShard,
         MalformedWeights (LfsPointer), TruncatedWeights, DuplicateTensor or WeightsUnreadable.
@@ -97,12 +124,13 @@ class Checkpoint:
         if not path.is_dir():
             found = "is a file" if path.is_file() else "does not exist"
             raise NotACheckpoint(f"{path}: {found}; give the directory that holds {CONFIG} and the weights")
-        if not (path / CONFIG).is_file():
+        if not is_there(path / CONFIG):
             raise NotACheckpoint(f"{path}: has no {CONFIG}; give the directory of a Hugging Face checkpoint")
-        config = _json_object(path / CONFIG, InvalidConfig)
-        generation = path / GENERATION_CONFIG
-        generation_config = _json_object(generation, InvalidConfig) if generation.is_file() else {}
-        return cls(path, config, generation_config, _weight_files(path))
+        config = read_json_object(path / CONFIG, MOST_CONFIG_BYTES, InvalidConfig)
+        generation, generation_config = path / GENERATION_CONFIG, {}
+        if is_there(generation):
+            generation_config = read_json_object(generation, MOST_CONFIG_BYTES, InvalidConfig)
+        return cls(path, config, generation_config, _weight_files(path, files or _Folder(path)))
 
     def __contains__(self, name: str) -> bool:
         return name in self._where
@@ -122,6 +150,11 @@ class Checkpoint:
     def file(self, name: str) -> Path:
         """The weight file that holds tensor `name`."""
         return self._find(name)[0].path
+
+    def stamp(self, name: str) -> tuple[str, int, int]:
+        """Name, size in bytes and time of change (ns) of the weight file that holds tensor `name`."""
+        file = self._find(name)[0]
+        return file.path.name, file.identity[1], file.identity[2]
 
     def read(self, name: str) -> np.ndarray:
         """Tensor `name` as a new float32 array.
@@ -258,12 +291,27 @@ def _slice(entry: TensorEntry, start: int, stop: int) -> tuple[tuple[int, ...], 
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def _weight_files(path: Path) -> list[SafetensorsFile]:
-    if (path / SINGLE_FILE).is_file():
-        return [open_safetensors(path / SINGLE_FILE)]
-    if (path / INDEX).is_file():
-        return _indexed_files(path)
-    names = sorted(entry.name for entry in path.iterdir())
+def weight_names(path: Path, files: WeightFiles) -> dict[str, list[str]]:
+    """The files that hold the weights of the checkpoint in `path`, with the names of the tensors that its
+    index places in each. Raises MissingWeights (PickleWeights), InvalidIndex or MissingShard.
+    """
+    names = files.names()
+    if SINGLE_FILE in names:
+        return {SINGLE_FILE: []}
+    return _index(path, names) if INDEX in names else _no_weights(path, sorted(names))
+
+
+def _weight_files(path: Path, files: WeightFiles) -> list[SafetensorsFile]:
+    opened = []
+    for file, names in weight_names(path, files).items():
+        opened.append(files.open(file))
+        gone = [name for name in names if name not in opened[-1].entries]
+        if gone:
+            raise InvalidIndex(f"{path / INDEX}: places {_listed(gone)} in {file}, which does not hold it")
+    return opened
+
+
+def _no_weights(path: Path, names: Sequence[str]) -> NoReturn:
     if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in names):
         raise MissingWeights(f"{path}: has shards but no {INDEX}, which says what they hold; download it too")
     others = [name for name in names if name.endswith(".safetensors")]
@@ -278,9 +326,10 @@ def _weight_files(path: Path) -> list[SafetensorsFile]:
     raise MissingWeights(f"{path}: has neither {SINGLE_FILE} nor {INDEX}")
 
 
-def _indexed_files(path: Path) -> list[SafetensorsFile]:
+def _index(path: Path, present: Collection[str]) -> dict[str, list[str]]:
+    """The names of the tensors in each file that the index lists."""
     index_path = path / INDEX
-    weight_map = _json_object(index_path, InvalidIndex).get("weight_map")
+    weight_map = read_json_object(index_path, MOST_INDEX_BYTES, InvalidIndex).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InvalidIndex(f"{index_path}: has no weight_map of tensor to file; download it again")
     by_file: dict[str, list[str]] = {}
@@ -293,30 +342,11 @@ def _indexed_files(path: Path) -> list[SafetensorsFile]:
         ):
             raise InvalidIndex(f"{index_path}: places tensor {name} in {file!r}, which is not a file name")
         by_file.setdefault(file, []).append(name)
-    absent = [file for file in by_file if not (path / file).is_file()]
+    absent = [file for file in by_file if file not in present]
     if absent:
         named = ", ".join(absent[:_NAMES_SHOWN]) + (", ..." if len(absent) > _NAMES_SHOWN else "")
         raise MissingShard(f"{path}: {len(absent)} of {len(by_file)} shards missing: {named}; download them")
-    files = []
-    for file, names in by_file.items():
-        parsed = open_safetensors(path / file)
-        gone = [name for name in names if name not in parsed.entries]
-        if gone:
-            raise InvalidIndex(f"{index_path}: places {_listed(gone)} in {file}, which does not hold it")
-        files.append(parsed)
-    return files
-
-
-def _json_object(path: Path, error_class: type[InvalidConfig] | type[InvalidIndex]) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise WeightsUnreadable(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise error_class(f"{path}: is not valid JSON ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise error_class(f"{path}: holds a {type(value).__name__} where a JSON object is expected")
-    return value
+    return by_file
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -91,22 +91,36 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise WeightsUnreadable(f"{path}: cannot be opened: {error.strerror}") from error
+
+    def read(offset: int, count: int) -> bytes:
+        buffer = bytearray(count)
+        _read_exact(fd, offset, memoryview(buffer), lambda: f"{path}: header")
+        return bytes(buffer)
+
     try:
         stat = os.fstat(fd)
-        header_bytes = _header_length(fd, path, stat.st_size)
-        raw = bytearray(header_bytes)
-        _read_exact(fd, 8, memoryview(raw), lambda: f"{path}: header")
+        return parse_safetensors(path, stat.st_size, _identity(stat), read)
     finally:
         os.close(fd)
-    header = _parse_json(bytes(raw), path)
+
+
+def parse_safetensors(
+    path: Path, file_bytes: int, identity: tuple[int, int, int], read: Callable[[int, int], bytes]
+) -> SafetensorsFile:
+    """Parse and check the header of a file of `file_bytes` that need not be here: `read` gives the bytes at
+    an offset, as many as it is asked for. `path` names the file in messages, and is where its tensors are
+    read once it is there with this identity.
+    """
+    header_bytes = _header_length(read(0, min(file_bytes, 64)), path, file_bytes)
+    header = _parse_json(read(8, header_bytes), path)
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
         raise MalformedWeights(
             f"{path}: __metadata__ in the header is not an object; download the file again"
         )
     entries = {name: _entry(name, value, path, 8 + header_bytes) for name, value in header.items()}
-    _check_coverage(entries, path, 8 + header_bytes, stat.st_size)
-    return SafetensorsFile(path, entries, metadata, _identity(stat))
+    _check_coverage(entries, path, 8 + header_bytes, file_bytes)
+    return SafetensorsFile(path, entries, metadata, identity)
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int, int]:
@@ -140,9 +154,8 @@ def _pread_into(fd: int, part: memoryview, offset: int) -> int:
     return len(data)
 
 
-def _header_length(fd: int, path: Path, file_bytes: int) -> int:
-    head = bytearray(min(file_bytes, 64))
-    _read_exact(fd, 0, memoryview(head), lambda: f"{path}: header")
+def _header_length(head: bytes, path: Path, file_bytes: int) -> int:
+    """`head` is the beginning of the file: 64 bytes, or all of a smaller one."""
     if head.startswith(b"version https://git-lfs"):
         raise LfsPointer(
             f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in the repository"

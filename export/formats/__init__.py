@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.export.errors import ExportError
+from edgekit.flashload.names import unknown
 from edgekit.runtime.errors import one_line
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from edgekit.flashload.format import TensorSpec
 
 FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
-#: The extra of edgekit that brings a format's packages, where it is not `export`.
-_EXTRAS = {"mlx": "export,mlx", "coreml": "export,coreml", "coreai": "export,coreai"}
+#: The extra of edgekit that brings all that exporting for a format takes.
+_EXTRAS = {"native": "export", "onnx": "export-onnx", "mlx": "mac", "coreml": "ios", "coreai": "ios"}
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 #: The systems and machines that a format's packages exist for, where that is not all of them.
 _SYSTEMS = {
     "mlx": ((_APPLE, _X86, _ARM), "Apple silicon and Linux"),
+    "coreml": ((_APPLE, ("Darwin", "x86_64"), _X86), "macOS and Linux on x86-64"),
     "coreai": ((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
 }
 #: Formats whose weights are in packages: their `variant` takes a `Packaging` and activations besides.
@@ -103,7 +105,7 @@ def load(
         ExportError: unknown format, precision or activations, or its packages are not installed.
     """
     if name not in FORMATS:
-        raise ExportError(f"unknown format {name!r}; supported: {', '.join(FORMATS)}")
+        raise ExportError(unknown("format", name, FORMATS))
     quiet = logging.root.manager.disable
     logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
     try:
@@ -111,7 +113,7 @@ def load(
     except ImportError as error:
         if (error.name or "").startswith("edgekit"):
             raise
-        package, extra = (error.name or name).partition(".")[0], _EXTRAS.get(name, "export")
+        package, extra = (error.name or name).partition(".")[0], _EXTRAS[name]
         systems, named = _SYSTEMS.get(name, ((), ""))
         if not isinstance(error, ModuleNotFoundError):
             why = f"cannot load the package {package}: {one_line(error)}"

@@ -51,6 +51,7 @@ from edgekit.export.quantize import Choice, Quantized, Scheme
 from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
+from edgekit.flashload.names import unknown
 from edgekit.runtime import mlx_version
 from edgekit.runtime.errors import one_line
 
@@ -66,7 +67,7 @@ def variant(precision: str | None) -> MlxFormat:
         ExportError: an unknown precision, or a version of MLX whose files edgekit does not know.
     """
     if precision is not None and precision not in PRECISIONS:
-        raise ExportError(f"format mlx has no precision {precision!r}; it has: {', '.join(PRECISIONS)}")
+        raise ExportError(unknown("precision", precision, PRECISIONS, of="format mlx"))
     version = mlx_version.installed()
     if not mlx_version.reads(version):
         raise ExportError(

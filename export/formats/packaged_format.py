@@ -47,6 +47,7 @@ from edgekit.export.programs import Lengths
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
 from edgekit.export.units import RunPlan
 from edgekit.flashload.format import TensorSpec
+from edgekit.flashload.names import unknown
 from edgekit.runtime.packages import ACTIVATIONS
 
 
@@ -74,11 +75,9 @@ class System:
             ExportError: an unknown precision or activations, or a version of iOS that the format is not for.
         """
         if precision is not None and precision not in PRECISIONS:
-            known = ", ".join(PRECISIONS)
-            raise ExportError(f"format {self.name} has no precision {precision!r}; it has: {known}")
+            raise ExportError(unknown("precision", precision, PRECISIONS, of=f"format {self.name}"))
         if activations is not None and activations not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise ExportError(f"format {self.name} has no activations {activations!r}; it has: {known}")
+            raise ExportError(unknown("activations", activations, ACTIVATIONS, of=f"format {self.name}"))
         packaging = packaging or Packaging()
         if packaging.minimum_os is not None and packaging.minimum_os not in self.versions:
             raise ExportError(

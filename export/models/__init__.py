@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.base import Architecture
+from edgekit.export.models.config import check_file, shown
 
 #: model_type in config.json -> module of this folder.
 FAMILIES = {
@@ -19,16 +21,23 @@ FAMILIES = {
 
 
 def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture:
-    """The architecture that a checkpoint's config.json describes.
+    """The architecture that a checkpoint's config.json describes. What the file leaves out has the default of
+    the model's own class.
 
     Raises:
-        UnsupportedModel: an unknown model_type, or a setting that the family does not implement.
+        UnsupportedModel: an unknown model_type, or a key that is missing and needed, of the wrong type, out
+            of range, or asks for something that the family does not implement.
     """
     model_type = config.get("model_type")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        spellings = {name.lower(): name for name in FAMILIES}
+        close = difflib.get_close_matches(str(model_type)[:100].lower(), spellings, 1, 0.8)
+        hint = f" (did you mean {spellings[close[0]]}?)" if close else ""
         raise UnsupportedModel(
-            f"config.json: model_type {model_type!r} is not supported; known: {', '.join(sorted(FAMILIES))}"
+            f"config.json: model_type {shown(model_type)} is not supported{hint}; "
+            f"known: {', '.join(sorted(FAMILIES))}"
         )
+    check_file(config)
     built: Architecture = importlib.import_module(
         f"edgekit.export.models.{FAMILIES[model_type]}"
     ).architecture(config, dtype)

@@ -22,20 +22,6 @@ Weights = Mapping[str, Tensor]
 #: Values of a layer's `phase` input: which kind of pass it is in.
 DENOISE, PREFILL = 0, 1
 
-#: Matrix roles, which quantization presets decide by; "float" tensors (norms, biases, scalars) are stored
-#: as float32.
-ROLES = (
-    "attention",
-    "mlp",
-    "shared_mlp",
-    "experts",
-    "router",
-    "self_conditioning",
-    "embedding",
-    "head",
-    "float",
-)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -141,9 +127,10 @@ class Architecture:
     self_conditioning: torch.nn.Module | None = None
     self_conditioning_weights: tuple[WeightSpec, ...] = ()
     canvas_length: int | None = None
+    max_positions: int | None = None  # the longest sequence that the model was made for
     causal_prefix: bool = False  # committed text is encoded causally and kept as prefix KV
     ignored: tuple[str, ...] = ()  # patterns of stored tensors that are not part of the text model
-    notes: tuple[str, ...] = ()  # what the user is told about parts that are left out
+    notes: tuple[str, ...] = ()  # what the user is told about parts and keys of the config that are left out
     defaults: Mapping[str, object] = field(
         default_factory=dict
     )  # sampler defaults found in the configuration (mask id, eos…)

@@ -8,6 +8,7 @@ out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from edgekit.export import ops
 from edgekit.export.errors import UnsupportedModel
+from edgekit.export.models import config as c
 from edgekit.export.models.base import (
     Architecture,
     LayerSpec,
@@ -31,7 +33,83 @@ from edgekit.export.models.base import (
     rope_default,
     vector,
 )
-from edgekit.export.models.config import positive, require, unsupported_unless
+from edgekit.export.models.config import Key, integer, number, only
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+#: Names that transformers has for one function.
+GELU_TANH = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh")
+#: What DiffusionGemmaTextConfig rotates by where a config does not say.
+ROPES: dict[str, Any] = {
+    SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+}
+ABSENT = c.Kind("only a config without this key is supported", lambda v: False)
+DTYPE = Key(only("float32", "bfloat16", "float16", "float64"), None, None)
+TOP = c.Schema(
+    {
+        "text_config": Key(c.TABLE, {}, {}),
+        "canvas_length": Key(integer(high=1 << 22), 256),
+        "tie_word_embeddings": Key(only(True), True),
+        "eos_token_id": c.TOKEN,
+        "dtype": DTYPE,
+        "torch_dtype": DTYPE,
+    },
+    c.NO_EFFECT
+    | {
+        "audio_config", "audio_token_id", "boa_token_id", "boi_token_id", "eoa_token_id", "eoi_token_id",
+        "image_token_id", "video_token_id", "vision_config", "vision_soft_tokens_per_image",
+    },
+)  # fmt: skip
+#: Defaults of DiffusionGemmaTextConfig. `save_pretrained` leaves out final_logit_softcapping where it is 30,
+#: and writes `per_layer_config` in place of the global_* keys.
+TEXT = c.Schema(
+    {
+        "model_type": Key(only("diffusion_gemma_text"), "diffusion_gemma_text", "diffusion_gemma_text"),
+        "vocab_size": Key(integer(high=c.MOST_TOKENS), 262144),
+        "hidden_size": Key(integer(), 2304),
+        "intermediate_size": Key(integer(), 9216),
+        "moe_intermediate_size": Key(integer()),
+        "num_hidden_layers": Key(integer(high=c.MOST_LAYERS), 30),
+        "num_attention_heads": Key(integer(), 8),
+        "num_key_value_heads": Key(integer(), 4),
+        "num_global_key_value_heads": Key(integer(), None, None),  # as in sliding layers
+        "head_dim": Key(integer(), 256),
+        "global_head_dim": Key(integer(), 512),
+        "per_layer_config": Key(c.TABLE, None, {}),  # left out: by the global_* keys; null: all layers alike
+        "num_experts": Key(integer(high=c.MOST_EXPERTS)),
+        "top_k_experts": Key(integer(high=c.MOST_EXPERTS)),
+        "hidden_activation": Key(only(*GELU_TANH), "gelu_pytorch_tanh"),
+        "rms_norm_eps": Key(c.RMS_EPS, 1e-6),
+        "max_position_embeddings": Key(integer(high=c.MOST_POSITIONS), 131072),
+        # With a window of one, the cache of transformers keeps the whole prefix: x[-0:] is everything.
+        "sliding_window": Key(integer(2, c.MOST_POSITIONS), 512),
+        "layer_types": Key(c.STRINGS, None, None),  # every sixth is full
+        "rope_parameters": Key(c.TABLE, ROPES, ROPES),
+        # Even null replaces rope_parameters in transformers.
+        "rope_scaling": Key(ABSENT, None),
+        "partial_rotary_factor": Key(only(1), None, None),
+        "final_logit_softcapping": Key(number(1e-3, 1e6), 30.0),
+        # Of images alone, which are left out; "all" would let the prompt look ahead.
+        "use_bidirectional_attention": Key(only("vision"), None, None),
+        "is_causal": Key(ABSENT, None),
+        "attention_bias": Key(only(False), False),
+        "tie_word_embeddings": Key(c.FLAG, True),  # the top level decides
+        "dtype": DTYPE,
+        "torch_dtype": DTYPE,
+    },
+    prefix="text_config.",
+)
+_ROPE_KEYS = {
+    "rope_type": Key(only("default", "proportional"), "default"),
+    "rope_theta": Key(c.ROPE_THETA),
+    "partial_rotary_factor": Key(number(0, 1), 1.0),
+    "factor": Key(number(1e-6, 1e6), 1.0),  # of the proportional type
+}
+_LAYER_KEYS = {
+    "head_dim": Key(integer(), None),
+    "num_key_value_heads": Key(integer(), None),
+    "skip": Key(c.Kind("skipped parts of a layer are not supported", lambda v: v == []), None),
+}
 
 
 class GemmaLayer(nn.Module):
@@ -110,52 +188,96 @@ class SelfConditioning(nn.Module):
         return ops.rms_norm(embedded + mlp(n, w, "mlp", "gelu_tanh"), None, self.eps)
 
 
-def _layer_types(text: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Per layer: type, head_dim, KV heads; from the global_* fields or from `per_layer_config` (newer
-    transformers).
-    """
-    types = require(text, "layer_types", "text_config")
-    if len(types) != positive(text, "num_hidden_layers", "text_config"):
+@dataclass(frozen=True)
+class _LayerType:
+    """Which attention a layer has, and its shape."""
+
+    kind: str
+    head_dim: int
+    kv_heads: int
+
+
+def _layer_types(text: dict[str, Any]) -> tuple[list[_LayerType], tuple[str, ...]]:
+    """The type of each layer by the rules of DiffusionGemmaTextConfig, and what the user is told of them."""
+    count, where, notes = text["num_hidden_layers"], f"{c.FILE}: text_config", tuple[str, ...]()
+    kinds = text["layer_types"]
+    if kinds is None:
+        kinds = [SLIDING if (i + 1) % 6 else FULL for i in range(count)]
+    kinds = list(kinds)
+    if len(kinds) != count:
         raise UnsupportedModel(
-            f"text_config: layer_types has {len(types)} entries for {text['num_hidden_layers']} layers"
+            f"{where}.layer_types has {len(kinds)} entries where num_hidden_layers is {count}"
         )
-    head_dim, kv_heads = (
-        positive(text, "head_dim", "text_config"),
-        positive(text, "num_key_value_heads", "text_config"),
-    )
-    per_layer = text.get("per_layer_config") or {}
-    out = []
-    for i, kind in enumerate(types):
-        if kind not in ("sliding_attention", "full_attention"):
+    for i, kind in enumerate(kinds):
+        if kind not in (SLIDING, FULL):
             raise UnsupportedModel(
-                f"text_config: layer {i} has type {kind!r}; known: sliding_attention, full_attention"
+                f"{where}.layer_types has {c.shown(kind)} for layer {i}; known: {SLIDING}, {FULL}"
             )
-        own = per_layer.get(str(i)) or {}
-        dim, kv = own.get("head_dim", head_dim), own.get("num_key_value_heads", kv_heads)
-        if kind == "full_attention" and not own and not per_layer:
-            dim = positive(text, "global_head_dim", "text_config")
-            kv = positive(text, "num_global_key_value_heads", "text_config")
-        out.append((kind, dim, kv))
-    return out
+    if kinds[-1] != FULL:
+        kinds[-1] = FULL
+        notes = (f"{where}.layer_types: the last layer is {FULL} whatever the file says",)
+    own = _own_shapes(text, kinds)
+    types = [
+        _LayerType(
+            kind,
+            own.get(i, {}).get("head_dim") or text["head_dim"],
+            own.get(i, {}).get("num_key_value_heads") or text["num_key_value_heads"],
+        )
+        for i, kind in enumerate(kinds)
+    ]
+    for kind in (SLIDING, FULL):
+        if len({t for t in types if t.kind == kind}) > 1:
+            raise UnsupportedModel(
+                f"{where}.per_layer_config has several shapes of {kind}; layers of one type have one shape"
+            )
+    return types, notes
+
+
+def _own_shapes(text: dict[str, Any], kinds: list[str]) -> dict[int, dict[str, Any]]:
+    """What single layers have in place of `head_dim` and `num_key_value_heads`."""
+    if text["per_layer_config"] is None:
+        own = {
+            "head_dim": text["global_head_dim"],
+            "num_key_value_heads": text["num_global_key_value_heads"],
+        }
+        return {i: own for i, kind in enumerate(kinds) if kind == FULL}
+    shapes = {}
+    for name, own in text["per_layer_config"].items():
+        where = f"text_config.per_layer_config.{c.shown(name)[1:-1]}"
+        # Names are padded with zeros to equal length where there are ten layers or more.
+        if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(kinds)):
+            raise UnsupportedModel(f"{c.FILE}: {where} is none of the {len(kinds)} layers")
+        if not isinstance(own, dict):
+            raise UnsupportedModel(f"{c.FILE}: {where} is {c.shown(own)}; expected an object")
+        schema = c.Schema(_LAYER_KEYS, frozenset(), where + ".")
+        if unknown := schema.unknown(own):
+            raise UnsupportedModel(
+                f"{c.FILE}: {where} has {c.shown(unknown[0])}; only head_dim and num_key_value_heads may "
+                "differ between layers"
+            )
+        shapes[int(name)] = schema.read(own)
+    return shapes
 
 
 def _rope(text: dict[str, Any], kind: str, head_dim: int) -> Rope:
-    parameters = require(text, "rope_parameters", "text_config").get(kind)
-    if not parameters:
-        raise UnsupportedModel(f"text_config: rope_parameters has no entry for {kind}")
-    theta, rope_type = float(parameters["rope_theta"]), parameters.get("rope_type", "default")
-    if rope_type == "default":
-        return rope_default(theta, head_dim)
-    if rope_type != "proportional":
-        raise UnsupportedModel(
-            f"text_config: rope_type {rope_type!r} for {kind}; known: default, proportional"
-        )
+    entry = text["rope_parameters"].get(kind)
+    where = f"text_config.rope_parameters.{kind}"
+    if not isinstance(entry, dict):
+        found = "is missing" if kind not in text["rope_parameters"] else f"is {c.shown(entry)}"
+        raise UnsupportedModel(f"{c.FILE}: {where} {found}; expected an object with rope_type and rope_theta")
+    v = c.Schema(_ROPE_KEYS, prefix=where + ".").read(c.with_rope_type(entry))
+    full = rope_default(v["rope_theta"], head_dim).inverse_frequency
+    if v["rope_type"] == "default":
+        if v["partial_rotary_factor"] != 1:
+            raise UnsupportedModel(
+                f"{c.FILE}: {where}.partial_rotary_factor is {v['partial_rotary_factor']}; with rope_type "
+                "'default' only 1 is supported"
+            )
+        return Rope(full)
     # Proportional: exponents count over the whole head, only the first pairs rotate, the others have
     # frequency zero.
-    pairs = int(parameters.get("partial_rotary_factor", 1.0) * head_dim // 2)
-    full = rope_default(theta, head_dim).inverse_frequency
-    factor = float(parameters.get("factor", 1.0))
-    return Rope(tuple(f / factor for f in full[:pairs]) + (0.0,) * (head_dim // 2 - pairs))
+    pairs = int(v["partial_rotary_factor"] * head_dim // 2)
+    return Rope(tuple(f / v["factor"] for f in full[:pairs]) + (0.0,) * (head_dim // 2 - pairs))
 
 
 def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture:
@@ -163,35 +285,26 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     scale factor.
 
     Raises:
-        UnsupportedModel: a field is missing, or asks for something that is not implemented.
+        UnsupportedModel: see `edgekit.export.models.architecture`.
     """
-    text = require(config, "text_config")
-    where = "text_config"
-    unsupported_unless(text, "hidden_activation", "gelu_pytorch_tanh", where)
-    unsupported_unless(text, "attention_bias", False, where)
-    unsupported_unless(config, "tie_word_embeddings", True)
-    hidden, vocab = positive(text, "hidden_size", where), positive(text, "vocab_size", where)
-    num_heads, dense = (
-        positive(text, "num_attention_heads", where),
-        positive(text, "intermediate_size", where),
-    )
-    experts, top_k = positive(text, "num_experts", where), positive(text, "top_k_experts", where)
-    width, eps = positive(text, "moe_intermediate_size", where), float(require(text, "rms_norm_eps", where))
-    window = positive(text, "sliding_window", where)
-    if top_k > experts:
-        raise UnsupportedModel(f"{where}: top_k_experts {top_k} of num_experts {experts}: not possible")
-    types = _layer_types(text)
+    top = TOP.read(config)
+    text = TEXT.read(top["text_config"])
+    hidden, vocab, dense = text["hidden_size"], text["vocab_size"], text["intermediate_size"]
+    num_heads, experts, top_k = text["num_attention_heads"], text["num_experts"], text["top_k_experts"]
+    width, eps, window = text["moe_intermediate_size"], text["rms_norm_eps"], text["sliding_window"]
+    c.check_experts(text["num_hidden_layers"], experts, top_k, "top_k_experts", TEXT.prefix)
+    types, notes = _layer_types(text)
+    for t in dict.fromkeys(types):
+        c.check_heads(num_heads, t.kv_heads, t.head_dim, f"text_config: {t.kind}: ")
     decoder, encoder = "model.decoder.", "model.encoder.language_model."
-    modules: dict[tuple[str, int, int], GemmaLayer] = {}
+    modules = {
+        t.kind: GemmaLayer(num_heads, t.kv_heads, t.kind == FULL, top_k, hidden, eps)
+        for t in dict.fromkeys(types)
+    }
 
-    def layer(i: int, kind: str, head_dim: int, kv_heads: int) -> LayerSpec:
-        p, full = f"{decoder}layers.{i}.", kind == "full_attention"
-        q, kv = num_heads * head_dim, kv_heads * head_dim
-        if num_heads % kv_heads:
-            raise UnsupportedModel(
-                f"{where}: layer {i} has {num_heads} attention heads over {kv_heads} KV heads; "
-                "they do not divide"
-            )
+    def layer(i: int, t: _LayerType) -> LayerSpec:
+        p, full, head_dim = f"{decoder}layers.{i}.", t.kind == FULL, t.head_dim
+        q, kv = num_heads * head_dim, t.kv_heads * head_dim
 
         def norm(name: str, size: int = hidden) -> WeightSpec:
             return vector(name + ".weight", size, f"{p}{name}.weight")
@@ -229,18 +342,13 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             )
             for e in range(experts)
         )
-        module = modules.setdefault(
-            (kind, head_dim, kv_heads), GemmaLayer(num_heads, kv_heads, full, top_k, hidden, eps)
-        )
-        name = ("full" if full else "sliding") + (
-            "" if len({t for t in types if t[0] == kind}) == 1 else f"_{head_dim}x{kv_heads}"
-        )
+        name = "full" if full else "sliding"
         return LayerSpec(
             name,
-            module,
+            modules[t.kind],
             tuple(weights),
             mixture,
-            kv_heads,
+            t.kv_heads,
             head_dim,
             name,
             None if full else window,
@@ -249,9 +357,10 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             activation=GemmaLayer.activation,
         )
 
-    layers = tuple(layer(i, *t) for i, t in enumerate(types))
+    layers = tuple(layer(i, t) for i, t in enumerate(types))
     ropes = {
-        spec.rope: _rope(text, kind, spec.head_dim) for spec, (kind, _, _) in zip(layers, types, strict=True)
+        spec.rope: _rope(text, t.kind, t.head_dim)
+        for spec, t in dict(zip(types, zip(layers, types, strict=True), strict=True)).values()
     }
     self_conditioning = decoder + "self_conditioning."
     # The reference casts sqrt(hidden_size) to the weight's dtype before multiplying.
@@ -268,7 +377,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         head=None,
         final=(vector("norm.weight", hidden, decoder + "norm.weight"),),
         embedding_scale=scale,
-        softcap=float(text.get("final_logit_softcapping") or 0.0),
+        softcap=text["final_logit_softcapping"],
         self_conditioning=SelfConditioning(eps),
         self_conditioning_weights=(
             vector("pre_norm.weight", hidden, self_conditioning + "pre_norm.weight"),
@@ -280,9 +389,15 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
                 "mlp.down_proj", hidden, dense, "self_conditioning", self_conditioning + "down_proj.weight"
             ),
         ),
-        canvas_length=positive(config, "canvas_length"),
+        canvas_length=top["canvas_length"],
+        max_positions=text["max_position_embeddings"],
         causal_prefix=True,
         ignored=("model.encoder.vision_tower.*", "model.encoder.embed_vision.*", "*embed_vision.embedding.*"),
-        notes=("the vision tower is left out: this is the text model",),
-        defaults={"eos_token_id": config["eos_token_id"]} if config.get("eos_token_id") is not None else {},
+        notes=(
+            "the vision tower is left out: this is the text model",
+            *notes,
+            *TOP.notes(config),
+            *TEXT.notes(top["text_config"]),
+        ),
+        defaults=c.token_defaults(top),
     )

@@ -1,8 +1,9 @@
 """Quantization: presets decide each matrix's bits, codes are made once and serve every format."""
 
+from edgekit.export.presets import DEFAULT_PRESET, PRESETS
 from edgekit.export.quantize.codes import Quantized, quantize_matrix
 from edgekit.export.quantize.model import check_experts_alike, choose, matrix_name, quantize_weights
-from edgekit.export.quantize.presets import DEFAULT_PRESET, PRESETS, Choice, Override, Scheme, parse_override
+from edgekit.export.quantize.presets import Choice, Override, Scheme, parse_override
 from edgekit.export.quantize.report import QuantizationReport, TensorReport, joined_report
 
 __all__ = [

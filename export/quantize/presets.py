@@ -1,4 +1,4 @@
-"""Presets and overrides: how many bits each matrix gets."""
+"""A preset with its overrides: how many bits each matrix gets."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from edgekit.export.errors import QuantizationError
-from edgekit.export.models.base import ROLES
+from edgekit.export.presets import DEFAULT_PRESET, PRESETS
+from edgekit.flashload.names import unknown
 
-DEFAULT_PRESET = "mixed4"
 #: Group sizes tried when the asked one does not divide a matrix's columns, before falling back to 8 bits.
 SMALLEST_GROUP = 16
-
-_ALL = tuple(r for r in ROLES if r != "float")
-#: Preset -> role -> bits. `mixed4`: the matrices that make up most of a model in 4 bits, those that steer
-#: it in 8. `int4`: every matrix of a layer in 4 bits but the router; the vocabulary tables stay in 8.
-PRESETS: dict[str, dict[str, int]] = {
-    "bf16": dict.fromkeys(_ALL, 16),
-    "int8": dict.fromkeys(_ALL, 8),
-    "mixed4": dict.fromkeys(_ALL, 8) | {"experts": 4, "mlp": 4},
-    "int4": dict.fromkeys(_ALL, 4) | {"router": 8, "embedding": 8, "head": 8},
-}
 #: Tables whose rows are looked up one by one or streamed in tiles: 4 bits are not implemented for them.
 _TABLES = ("embedding", "head")
 
@@ -72,7 +62,7 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
-            raise QuantizationError(f"unknown preset {self.preset!r}; known: {', '.join(PRESETS)}")
+            raise QuantizationError(unknown("preset", self.preset, PRESETS))
         if self.group_size < SMALLEST_GROUP or self.group_size & (self.group_size - 1):
             raise QuantizationError(
                 f"group size {self.group_size} is not supported; use 16, 32, 64, 128 or 256"

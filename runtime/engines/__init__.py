@@ -4,15 +4,52 @@ for.
 
 from __future__ import annotations
 
+import importlib.util
+
+from edgekit.flashload import _native
+from edgekit.flashload.names import unknown
 from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle_choice import ENGINES
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
-from edgekit.runtime.errors import UnsupportedBundle
+from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 
 #: Those that take as many threads as they are given; the others' systems decide for themselves.
 ENGINES_WITH_THREADS = ("native", "onnx")
+
+
+#: The module without which an engine cannot be, where the engine itself is not cheap to ask.
+_LIBRARIES = {"onnx": "onnxruntime", "mlx": "mlx.core"}
+
+
+def check_available(name: str) -> None:
+    """Refuse an engine of `ENGINES` whose library is not installed, or not made for this system. Reads no
+    bundle.
+
+    Raises:
+        EngineUnavailable or NativeError: what is missing.
+    """
+    if name == "native":
+        _native.load()
+    elif name == "coreml":
+        from edgekit.runtime.engines.coreml import CoremlExecutor
+
+        CoremlExecutor()
+    elif name == "coreai":
+        from edgekit.runtime.engines.coreai import CoreaiExecutor
+
+        CoreaiExecutor()
+    elif not _installed(_LIBRARIES[name]):
+        package = _LIBRARIES[name].partition(".")[0]
+        raise EngineUnavailable(f"the {name} engine needs {package}: pip install 'edgekit[{name}]'")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
 
 
 def create(bundle: Bundle, threads: int) -> Engine:
@@ -30,9 +67,7 @@ def create(bundle: Bundle, threads: int) -> Engine:
         from edgekit.runtime.engines.mlx import MlxEngine
 
         return MlxEngine(bundle.folder, bundle.manifest, threads)
-    raise UnsupportedBundle(
-        f"{bundle.path}: no engine here runs format {name!r}; known: {', '.join(ENGINES)}"
-    )
+    raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
 
 
 def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> PackageEngine:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
 
@@ -74,6 +75,14 @@ class OneLayerEngine:
     ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
         (only,) = inputs
         y, k, v = self.layer(program, only, weights, experts)
+        _, heads, _, width = only["prefix_k"].shape
+        kept = (1, heads, only["x"].shape[1], width)
+        for name, array, shape in (("y", y, only["x"].shape), ("k", k, kept), ("v", v, kept)):
+            if array.shape != shape:
+                raise EngineFailed(
+                    f"program {program} gives {name} of shape {list(array.shape)}, not {list(shape)}; "
+                    "export the bundle again"
+                )
         return y, [(k, v)]
 
 

@@ -4,23 +4,47 @@ are unpacked to int8 first.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
+from collections.abc import Mapping
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from edgekit.flashload.bundle_folder import BundleFolder
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
 
 LAYOUT = "onnx-1"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
+
+
+_MOST_THREADS = 1024
+
+_engines: WeakSet[OnnxEngine] = WeakSet()
+
+
+def _keep_in_child() -> None:
+    """An ONNX Runtime session that ends joins its threads. A child of fork has none of them and would wait
+    for ever or crash when its interpreter ends, so there the sessions never end.
+    """
+    for engine in _engines:
+        for session in engine._sessions.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_in_child)
 
 
 class OnnxEngine(OneLayerEngine):
@@ -35,7 +59,7 @@ class OnnxEngine(OneLayerEngine):
 
     def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
         try:
-            import onnxruntime
+            onnxruntime = load_onnxruntime()
         except ModuleNotFoundError as error:
             raise EngineUnavailable(
                 "the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'"
@@ -52,8 +76,10 @@ class OnnxEngine(OneLayerEngine):
                 f"{folder.path}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; "
                 "export the bundle again"
             )
-        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs["entries"]
+        self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
+        if not 0 <= threads <= _MOST_THREADS:
+            raise InvalidRequest(f"{threads} threads are outside 0..{_MOST_THREADS}; give fewer")
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
         # The arena keeps what one pass needed for ever; activations are small against the weights that the
@@ -62,6 +88,7 @@ class OnnxEngine(OneLayerEngine):
         self._sessions: dict[str, Any] = {}
         self._wanted: dict[str, frozenset[str]] = {}
         self._scratch: dict[str, np.ndarray] = {}
+        _engines.add(self)
         self._unpack_seconds = 0.0
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
         if any(role["bits"] < 16 for role in manifest.quantization.get("roles", ())):
@@ -70,28 +97,35 @@ class OnnxEngine(OneLayerEngine):
     def layer(
         self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
     ) -> tuple[Floats, Floats, Floats]:
-        entry = self._entries[program]
+        entry, x = self._entry(program), inputs["x"]
+        kept = (1, inputs["prefix_k"].shape[1], x.shape[1], inputs["prefix_k"].shape[3])
+        results = {"y": x.shape, "k": kept, "v": kept}
         if "before" not in entry:
             out = self._run(program, entry, inputs, weights)
-            return out["y"], out["k"], out["v"]
-        first = self._run(program + ".before", entry["before"], inputs, weights)
-        mixed = mix(
-            first["experts.x"],
-            first["experts.index"],
-            first["experts.weight"],
-            experts,
-            lambda x, tensors: self._run(f"{program}.expert", entry["expert"], {"x": x}, tensors)["y"],
-        )
-        last = self._run(program + ".after", entry["after"], {**inputs, **first, "experts.y": mixed}, weights)
-        out = {**first, **last}
+        else:
+            first = self._run(program + ".before", self._part(program, "before"), inputs, weights)
+            _check(program + ".before", first, _routing(first, x.shape))
+            mixed = mix(
+                first["experts.x"],
+                first["experts.index"],
+                first["experts.weight"],
+                experts,
+                lambda rows, tensors: self._one(
+                    f"{program}.expert", self._part(program, "expert"), {"x": rows}, tensors, rows.shape
+                ),
+            )
+            after = {**inputs, **first, "experts.y": mixed}
+            out = {**first, **self._run(program + ".after", self._part(program, "after"), after, weights)}
+        _check(program, out, results)
         return out["y"], out["k"], out["v"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
-        return self._run("self_conditioning", self._entries["self_conditioning"], inputs, weights)["y"]
+        name = "self_conditioning"
+        return self._one(name, self._entry(name), inputs, weights, embedded.shape)
 
     def final(self, x: Floats, weights: Arrays) -> Floats:
-        return self._run("final", self._entries["final"], {"x": x}, weights)["y"]
+        return self._one("final", self._entry("final"), {"x": x}, weights, x.shape)
 
     def head_tile(
         self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Arrays
@@ -100,7 +134,11 @@ class OnnxEngine(OneLayerEngine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
             inputs["noise"] = noise
-        out = self._run(name, self._entries[name], inputs, _table(table))
+        out = self._run(name, self._entry(name), inputs, _table(table))
+        rows = (x.shape[0],)
+        sampled = {"score": rows, "sample": rows, "sample_z": rows} if noise is not None else {}
+        wanted = {"max": rows, "argmax": rows, "sum_exp": rows, "sum_z_exp": rows, **sampled}
+        _check(name, out, wanted | ({"soft": x.shape} if soft else {}))
         return TilePart(
             out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
@@ -108,7 +146,9 @@ class OnnxEngine(OneLayerEngine):
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
-        return self._run("head_logits", self._entries["head_logits"], inputs, _table(table))["z"]
+        out = self._run("head_logits", self._entry("head_logits"), inputs, _table(table))
+        _check("head_logits", out, {"z": (x.shape[0], out["z"].shape[-1] if "z" in out else 0)})
+        return out["z"]
 
     def scratch_bytes(self) -> int:
         return sum(a.nbytes for a in self._scratch.values())
@@ -126,14 +166,44 @@ class OnnxEngine(OneLayerEngine):
         session = self._session(name, entry)
         feed: dict[str, Any] = {}
         for wanted in self._wanted[name]:
-            value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            try:
+                value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+            except (LookupError, ValueError) as error:
+                raise EngineFailed(
+                    f"{self._folder.path}: program {name} takes {wanted[:80]!r}, which is not among its "
+                    "weights and inputs in that form; export the bundle again"
+                ) from error
             feed[wanted] = self._value(value)
         try:
             outputs = session.run_with_ort_values(None, feed)
         except Exception as error:
-            first = str(error).strip().splitlines()[0]
-            raise EngineFailed(f"onnxruntime failed in program {name}: {first}") from error
+            raise EngineFailed(
+                f"{self._folder.path}: onnxruntime failed in program {name}: {one_line(error)}"
+            ) from error
         return {n: v.numpy() for n, v in zip(entry["outputs"], outputs, strict=True)}
+
+    def _one(
+        self, name: str, entry: dict[str, Any], inputs: Arrays, weights: Arrays, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """The only result `y` of a program, of this shape."""
+        out = self._run(name, entry, inputs, weights)
+        _check(name, out, {"y": shape})
+        return out["y"]
+
+    def _entry(self, program: str) -> dict[str, Any]:
+        """What the manifest says of a program. Raises EngineFailed."""
+        entry = self._entries.get(program) if isinstance(self._entries, dict) else None
+        if not isinstance(entry, dict):
+            raise EngineFailed(f"{self._folder.path}: has no program {program}; export the bundle again")
+        return entry
+
+    def _part(self, program: str, part: str) -> dict[str, Any]:
+        entry = self._entry(program).get(part)
+        if not isinstance(entry, dict):
+            raise EngineFailed(
+                f"{self._folder.path}: has no program {program}.{part}; export the bundle again"
+            )
+        return entry
 
     def _value(self, array: np.ndarray) -> Any:
         """An OrtValue over the array's own memory. uint16 is how bfloat16 is held in numpy."""
@@ -158,19 +228,53 @@ class OnnxEngine(OneLayerEngine):
 
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         if name not in self._sessions:
-            program = self._folder.read(entry["file"])
+            file, outputs = entry.get("file"), entry.get("outputs")
+            if not isinstance(file, str) or not isinstance(outputs, list):
+                raise EngineFailed(
+                    f"{self._folder.path}: the manifest gives program {name} no file or no outputs"
+                )
+            path, program = self._folder.path / file, self._folder.read(file)
             try:
                 session = self._ort.InferenceSession(
                     program, self._options, providers=["CPUExecutionProvider"]
                 )
             except Exception as error:
-                path, first = self._folder.path / entry["file"], str(error).strip().splitlines()[0]
                 raise EngineFailed(
-                    f"{path}: onnxruntime {self._ort.__version__} cannot load it: {first}"
+                    f"{path}: onnxruntime {self._ort.__version__} cannot load it: {one_line(error)}"
                 ) from error
+            found = [o.name for o in session.get_outputs()]
+            if found != outputs:
+                raise EngineFailed(
+                    f"{path}: program {name} has the outputs {_names(found)} and the manifest says "
+                    f"{_names(outputs)}; export the bundle again"
+                )
             self._sessions[name] = session
             self._wanted[name] = frozenset(i.name for i in session.get_inputs())
         return self._sessions[name]
+
+
+def _names(names: list[Any]) -> str:
+    shown = ", ".join(str(name)[:40] for name in names[:6])
+    return f"{shown}, ..." if len(names) > 6 else shown or "none"
+
+
+def _routing(out: Arrays, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what goes to the experts for positions of `shape` [1, T, H]."""
+    index = out.get("experts.index")
+    chosen = (shape[1], index.shape[-1] if index is not None and index.ndim else 0)
+    return {"experts.x": shape[1:], "experts.index": chosen, "experts.weight": chosen}
+
+
+def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise EngineFailed unless `out` has numbers of these shapes: what follows does not look again."""
+    for name, shape in shapes.items():
+        if name not in out:
+            raise EngineFailed(f"program {program} gives no {name}; export the bundle again")
+        if out[name].shape != shape or out[name].dtype.kind not in "fiu":
+            raise EngineFailed(
+                f"program {program} gives {name} as {out[name].dtype}{list(out[name].shape)} where "
+                f"{list(shape)} is expected; export the bundle again"
+            )
 
 
 def _table(table: Arrays) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ draws as `DiffusionGemmaForBlockDiffusion.generate` of transformers for a batch 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from edgekit.runtime.sampling.types import Denoiser, Floats, HeadRequest, Ids
 
 _DEFAULT_MAX_NEW_TOKENS = 256
 _SAMPLER_CLASS = "EntropyBoundSamplerConfig"
+_NO_IDS: Ids = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -36,46 +37,67 @@ class DiffusionGemmaOptions:
     `max_new_tokens` left at its default. Temperatures run linearly from t_max down to just above t_min. A
     canvas stops early when its argmax equals those of the last `stability_threshold` steps and its mean
     entropy is below `confidence_threshold` nats; None for either switches that off. With `pad_token_id`, what
-    follows the first end token becomes padding. `continue_prefix` appends the prompt to the denoiser's
-    prefix, for a conversation whose earlier turns are already in its KV cache.
+    follows the first end token becomes padding. `continue_prefix` appends the prompt to the text that the
+    denoiser holds, for a conversation whose earlier turns are in its KV cache: prompts and answers, the last
+    one too, each up to its end token, without the padding behind it.
 
     Raises InvalidOption.
     """
 
-    max_new_tokens: int = _DEFAULT_MAX_NEW_TOKENS
-    max_length: int | None = None
-    canvas_length: int = 256
-    max_denoising_steps: int = 48
-    entropy_bound: float = 0.1
-    t_min: float = 0.4
-    t_max: float = 0.8
-    stability_threshold: int | None = 1
-    confidence_threshold: float | None = 0.005
-    eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int | None = None
-    continue_prefix: bool = False
+    max_new_tokens: int = field(
+        default=_DEFAULT_MAX_NEW_TOKENS, metadata=opt.integer("Length of the answer in tokens.", 1)
+    )
+    max_length: int | None = field(
+        default=None, metadata=opt.integer("Prompt and answer together, in tokens.", 1, optional=True)
+    )
+    canvas_length: int = field(
+        default=256, metadata=opt.integer("Positions of a canvas; the model has been trained for one.", 1)
+    )
+    max_denoising_steps: int = field(
+        default=48, metadata=opt.integer("Denoising steps of a canvas, at most.", 1)
+    )
+    entropy_bound: float = field(
+        default=0.1,
+        metadata=opt.number(
+            "Nats that the tokens accepted in one step may have together.", 0, exclusive=True
+        ),
+    )
+    t_min: float = field(default=0.4, metadata=opt.number("Temperature that the last step comes near.", 0))
+    t_max: float = field(default=0.8, metadata=opt.number("Temperature of the first step; above t_min.", 0))
+    stability_threshold: int | None = field(
+        default=1,
+        metadata=opt.integer(
+            "Steps without a change after which a confident canvas is done; null: never.", 0, optional=True
+        ),
+    )
+    confidence_threshold: float | None = field(
+        default=0.005,
+        metadata=opt.number(
+            "Mean entropy in nats below which a canvas is confident; null: never.",
+            0,
+            exclusive=True,
+            optional=True,
+        ),
+    )
+    eos_token_ids: tuple[int, ...] = field(default=(), metadata=opt.tokens("Tokens that end the answer."))
+    pad_token_id: int | None = field(
+        default=None,
+        metadata=opt.integer("Token that fills a canvas behind its end token.", 0, optional=True),
+    )
+    continue_prefix: bool = field(
+        default=False, metadata=opt.flag("Go on behind the text that is encoded already.")
+    )
     ignored_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "canvas_length", "max_denoising_steps"):
-            opt.check_int(name, getattr(self, name), 1)
-        if self.max_length is not None:
-            opt.check_int("max_length", self.max_length, 1)
-        opt.check_number("entropy_bound", self.entropy_bound, 0, exclusive=True)
-        opt.check_number("t_min", self.t_min, 0)
-        opt.check_number("t_max", self.t_max, 0)
+        opt.check_fields(self, "max_new_tokens", "canvas_length", "max_denoising_steps", "max_length")
+        opt.check_fields(self, "entropy_bound", "t_min", "t_max")
         if self.t_max <= self.t_min:
             raise InvalidOption(
                 f"t_max {self.t_max} is not above t_min {self.t_min}; the temperature must fall"
             )
-        if self.stability_threshold is not None:
-            opt.check_int("stability_threshold", self.stability_threshold, 0)
-        if self.confidence_threshold is not None:
-            opt.check_number("confidence_threshold", self.confidence_threshold, 0, exclusive=True)
-        object.__setattr__(self, "eos_token_ids", opt.token_ids("eos_token_ids", self.eos_token_ids))
-        if self.pad_token_id is not None:
-            opt.check_int("pad_token_id", self.pad_token_id, 0)
-        opt.check_bool("continue_prefix", self.continue_prefix)
+        opt.check_fields(self, "stability_threshold", "confidence_threshold")
+        opt.check_fields(self, "eos_token_ids", "pad_token_id", "continue_prefix")
 
     @classmethod
     def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> DiffusionGemmaOptions:
@@ -91,8 +113,17 @@ class DiffusionGemmaOptions:
             flat["entropy_bound"] = sampler.get("entropy_bound")
         return cls(**opt.from_config(cls, flat, overrides, {"eos_token_id": "eos_token_ids"}))
 
+    def extent(self) -> tuple[int, int]:
+        """Canvases of a generation and denoising steps of each, at most."""
+        return -(-self.max_new_tokens // self.canvas_length), self.max_denoising_steps
+
+    def kept(self, ids: Ids) -> Ids:
+        """What of committed ids [T] is text, and stays in a conversation: all up to the first end token."""
+        ends = np.flatnonzero(np.isin(ids, list(self.eos_token_ids)))
+        return ids[: ends[0] + 1] if ends.size else ids
+
     def lengths(self, prompt_length: int) -> opt.Lengths:
-        """What a prompt of this length needs, an earlier prefix counted with it. Raises InvalidPrompt."""
+        """What a prompt of this length needs, earlier text counted with it. Raises InvalidPrompt."""
         canvases = _canvas_count(self, prompt_length)
         # The last canvas is never encoded.
         prefix = prompt_length + (canvases - 1) * self.canvas_length
@@ -109,6 +140,9 @@ def generate(
 ) -> Generator[Event, None, None]:
     """Yields a Draft per step, a Committed per canvas and Done.
 
+    The denoiser then holds the prompt and every committed token that options.kept() leaves: all but the last
+    canvas in its prefix, that one as `uncached`. A generation that is stopped, closed or fails midway leaves
+    what was encoded and committed until then.
     Draws, in this order: the canvas (integers); then per step the sample (gumbel) and the renoising
     (integers), both also in the last step, where nothing is done with them.
     Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
@@ -121,24 +155,28 @@ def generate(
     opt.check_within_vocabulary("pad_token_id", [options.pad_token_id], vocab_size)
     if not options.continue_prefix:
         denoiser.reset()
-    total = denoiser.prefix_length + prompt.shape[0]
+        denoiser.uncached = _NO_IDS
+    waiting = np.concatenate([denoiser.uncached, prompt])
+    total = denoiser.prefix_length + waiting.shape[0]
     canvases = _canvas_count(options, total)
 
     stats = Stats()
     passes = Passes(denoiser, stats)
-    uncached = prompt
     for canvas_index in range(canvases):
         if cancelled is not None and cancelled():
             stats.finish_reason = "cancelled"
             break
-        denoiser.prefill(uncached)
+        _encode(denoiser, waiting)
         stats.prefills += 1
         stats.canvases += 1
         answer = yield from _denoise_canvas(passes, canvas_index, options, noise, stats, cancelled)
         if answer is None:
             stats.finish_reason = "cancelled"
             break
-        committed, ended = _cut_at_eos(answer, options)
+        kept = options.kept(answer)
+        committed = _padded(kept, answer, options)
+        # Before anybody hears of it: whoever stops here has it in the conversation.
+        denoiser.uncached = waiting = kept
         # Tokens per forward are counted as in transformers: everything that is not the padding token.
         stats.committed_tokens += (
             committed.shape[0]
@@ -147,13 +185,23 @@ def generate(
         )
         total += committed.shape[0]
         yield Committed(canvas_index, committed)
-        if ended:
+        if kept.size and int(kept[-1]) in options.eos_token_ids:
             stats.finish_reason = "eos"
             break
         if options.max_length is not None and total >= options.max_length:
             break
-        uncached = committed
     yield Done(stats)
+
+
+def _encode(denoiser: Denoiser, ids: Ids) -> None:
+    """Encode ids, among them what was uncached. A prefix that is lost with a failure takes that with it."""
+    try:
+        denoiser.prefill(ids)
+    except BaseException:
+        if not denoiser.prefix_length:
+            denoiser.uncached = _NO_IDS
+        raise
+    denoiser.uncached = _NO_IDS
 
 
 def _denoise_canvas(
@@ -210,16 +258,13 @@ def _stable_and_confident(
     return stable and float(portable.total(entropy)) / entropy.shape[0] < options.confidence_threshold
 
 
-def _cut_at_eos(ids: Ids, options: DiffusionGemmaOptions) -> tuple[Ids, bool]:
-    """The canvas with everything after its first end token padded, and whether there is an end token."""
-    ends = np.flatnonzero(np.isin(ids, list(options.eos_token_ids)))
-    if not ends.size:
-        return ids, False
-    if options.pad_token_id is None:
-        return ids, True
-    cut = ids.copy()
-    cut[ends[0] + 1 :] = options.pad_token_id
-    return cut, True
+def _padded(kept: Ids, canvas: Ids, options: DiffusionGemmaOptions) -> Ids:
+    """The canvas [C] with padding behind what is kept of it, where there is a padding token."""
+    if options.pad_token_id is None or kept.shape == canvas.shape:
+        return canvas
+    padded = np.full_like(canvas, options.pad_token_id)
+    padded[: kept.shape[0]] = kept
+    return padded
 
 
 def _canvas_count(options: DiffusionGemmaOptions, prompt_length: int) -> int:

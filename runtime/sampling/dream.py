@@ -8,7 +8,7 @@ than that are asked for their full scores, a bounded number of rows at a time.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,35 +53,48 @@ class DreamOptions:
     Raises InvalidOption.
     """
 
-    mask_token_id: int
-    max_new_tokens: int = 128
-    steps: int = 512
-    eps: float = 1e-3
-    alg: str = "origin"
-    alg_temp: float | None = None
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    stop_at_eos: bool = False
-    logits_budget_bytes: int = 64 << 20
+    mask_token_id: int = field(metadata=opt.integer("Token that stands for an open position.", 0))
+    max_new_tokens: int = field(default=128, metadata=opt.integer("Length of the answer in tokens.", 1))
+    steps: int = field(default=512, metadata=opt.integer("Denoising steps.", 1))
+    eps: float = field(
+        default=1e-3,
+        metadata=opt.number("Time at which denoising ends.", 0, exclusive=True, maximum=0.999),
+    )
+    alg: str = field(
+        default="origin", metadata=opt.choice("Which open positions are unmasked first.", ORDERS)
+    )
+    alg_temp: float | None = field(
+        default=None, metadata=opt.number("Randomness of that order; 0 or null: none.", 0, optional=True)
+    )
+    temperature: float = field(
+        default=0.0, metadata=opt.number("Of the distribution that tokens are drawn from; 0: the best.", 0)
+    )
+    top_p: float | None = field(
+        default=None,
+        metadata=opt.number(
+            "Draw from the likeliest tokens of this probability together.",
+            0,
+            exclusive=True,
+            maximum=1,
+            optional=True,
+        ),
+    )
+    top_k: int | None = field(
+        default=None, metadata=opt.integer("Draw from so many of the likeliest tokens.", 1, optional=True)
+    )
+    eos_token_ids: tuple[int, ...] = field(default=(), metadata=opt.tokens("Tokens that end the answer."))
+    stop_at_eos: bool = field(
+        default=False, metadata=opt.flag("End at the first end token once nothing before it is open.")
+    )
+    logits_budget_bytes: int = field(
+        default=64 << 20, metadata=opt.integer("Memory for full scores, where they are needed.", 1)
+    )
     ignored_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        opt.check_int("mask_token_id", self.mask_token_id, 0)
-        for name in ("max_new_tokens", "steps", "logits_budget_bytes"):
-            opt.check_int(name, getattr(self, name), 1)
-        opt.check_number("eps", self.eps, 0, exclusive=True, maximum=0.999)
-        opt.check_choice("alg", self.alg, ORDERS)
-        if self.alg_temp is not None:
-            opt.check_number("alg_temp", self.alg_temp, 0)
-        opt.check_number("temperature", self.temperature, 0)
-        if self.top_p is not None:
-            opt.check_number("top_p", self.top_p, 0, exclusive=True, maximum=1)
-        if self.top_k is not None:
-            opt.check_int("top_k", self.top_k, 1)
-        opt.check_bool("stop_at_eos", self.stop_at_eos)
-        object.__setattr__(self, "eos_token_ids", opt.token_ids("eos_token_ids", self.eos_token_ids))
+        opt.check_fields(self, "mask_token_id", "max_new_tokens", "steps", "logits_budget_bytes", "eps")
+        opt.check_fields(self, "alg", "alg_temp", "temperature", "top_p", "top_k", "stop_at_eos")
+        opt.check_fields(self, "eos_token_ids")
         if self.stop_at_eos and not self.eos_token_ids:
             raise InvalidOption("stop_at_eos needs eos_token_ids; set the end tokens of this model")
 
@@ -90,6 +103,16 @@ class DreamOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+
+    def extent(self) -> tuple[int, int]:
+        """Canvases of a generation and denoising steps of each, at most."""
+        return 1, self.steps
+
+    def kept(self, ids: Ids) -> Ids:
+        """What of committed ids [T] stays in a conversation: all, because stop_at_eos decides where they
+        end.
+        """
+        return ids
 
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""

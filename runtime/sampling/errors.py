@@ -13,6 +13,10 @@ class InvalidOption(SamplingError):
     """A sampling option has a value that the family's procedure cannot run with, or is not an option."""
 
 
+class OptionNotSet(InvalidOption):
+    """The generation config lacks an option that has no default."""
+
+
 class InvalidPrompt(SamplingError):
     """The prompt is empty, is not a flat list of token ids, or leaves no room for an answer."""
 

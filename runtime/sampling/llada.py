@@ -8,7 +8,7 @@ predicts the mask token itself for it, so every step makes progress.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from edgekit.runtime.sampling.types import Denoiser, Floats, GumbelTile, HeadReq
 
 # Vocabulary ids that get their noise at once when a step works on full scores.
 _NOISE_TILE = 8192
+
+_REMASKING = ("low_confidence", "random")
 
 _ALIASES = {
     "max_new_tokens": "gen_length",
@@ -55,34 +57,58 @@ class LladaOptions:
     Raises InvalidOption.
     """
 
-    mask_token_id: int
-    gen_length: int = 128
-    steps: int = 128
-    block_length: int = 128
-    temperature: float = 0.0
-    cfg_scale: float = 0.0
-    remasking: str = "low_confidence"
-    threshold: float | None = None
-    factor: float | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    eot_token_ids: tuple[int, ...] = ()
-    logits_eos_inf: bool = False
-    confidence_eos_eot_inf: bool = False
-    stop_at_eos: bool = False
-    logits_budget_bytes: int = 64 << 20
+    mask_token_id: int = field(metadata=opt.integer("Token that stands for an open position.", 0))
+    gen_length: int = field(default=128, metadata=opt.integer("Length of the answer in tokens.", 1))
+    steps: int = field(
+        default=128, metadata=opt.integer("Denoising steps, unless threshold or factor is set.", 1)
+    )
+    block_length: int = field(
+        default=128, metadata=opt.integer("Tokens of a block; blocks are decoded from left to right.", 1)
+    )
+    temperature: float = field(
+        default=0.0, metadata=opt.number("Gumbel noise on the scores; 0 takes the best token.", 0)
+    )
+    cfg_scale: float = field(
+        default=0.0, metadata=opt.number("Classifier-free guidance; above 0 every step has two passes.", 0)
+    )
+    remasking: str = field(
+        default="low_confidence", metadata=opt.choice("Which open positions wait.", _REMASKING)
+    )
+    threshold: float | None = field(
+        default=None,
+        metadata=opt.number(
+            "Confidence at which a token is committed at once (Fast-dLLM).",
+            0,
+            exclusive=True,
+            maximum=1,
+            optional=True,
+        ),
+    )
+    factor: float | None = field(
+        default=None,
+        metadata=opt.number(
+            "Tokens a step by their confidences together (Fast-dLLM).", 0, exclusive=True, optional=True
+        ),
+    )
+    eos_token_ids: tuple[int, ...] = field(default=(), metadata=opt.tokens("Tokens that end the answer."))
+    eot_token_ids: tuple[int, ...] = field(default=(), metadata=opt.tokens("Tokens that end a turn."))
+    logits_eos_inf: bool = field(default=False, metadata=opt.flag("Forbid the tokens that end the answer."))
+    confidence_eos_eot_inf: bool = field(
+        default=False, metadata=opt.flag("Commit tokens that end the answer or the turn last.")
+    )
+    stop_at_eos: bool = field(
+        default=False, metadata=opt.flag("End at the first end token once nothing before it is open.")
+    )
+    logits_budget_bytes: int = field(
+        default=64 << 20, metadata=opt.integer("Memory for full scores, where they are needed.", 1)
+    )
     ignored_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        opt.check_int("mask_token_id", self.mask_token_id, 0)
-        for name in ("gen_length", "steps", "block_length", "logits_budget_bytes"):
-            opt.check_int(name, getattr(self, name), 1)
-        opt.check_number("temperature", self.temperature, 0)
-        opt.check_number("cfg_scale", self.cfg_scale, 0)
-        opt.check_choice("remasking", self.remasking, ("low_confidence", "random"))
-        for name in ("logits_eos_inf", "confidence_eos_eot_inf", "stop_at_eos"):
-            opt.check_bool(name, getattr(self, name))
-        for name in ("eos_token_ids", "eot_token_ids"):
-            object.__setattr__(self, name, opt.token_ids(name, getattr(self, name)))
+        opt.check_fields(self, "mask_token_id", "gen_length", "steps", "block_length", "logits_budget_bytes")
+        opt.check_fields(self, "temperature", "cfg_scale", "remasking")
+        opt.check_fields(self, "logits_eos_inf", "confidence_eos_eot_inf", "stop_at_eos")
+        opt.check_fields(self, "eos_token_ids", "eot_token_ids")
         for name in ("logits_eos_inf", "confidence_eos_eot_inf", "stop_at_eos"):
             if getattr(self, name) and not self.eos_token_ids:
                 raise InvalidOption(f"{name} needs eos_token_ids; set the end tokens of this model")
@@ -105,10 +131,7 @@ class LladaOptions:
             return
         if self.remasking != "low_confidence":
             raise InvalidOption("threshold and factor compare confidences; use remasking low_confidence")
-        if self.threshold is not None:
-            opt.check_number("threshold", self.threshold, 0, exclusive=True, maximum=1)
-        if self.factor is not None:
-            opt.check_number("factor", self.factor, 0, exclusive=True)
+        opt.check_fields(self, "threshold", "factor")
 
     @property
     def blocks(self) -> int:
@@ -125,6 +148,17 @@ class LladaOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
         return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+
+    def extent(self) -> tuple[int, int]:
+        """Blocks of a generation and denoising steps of each, at most."""
+        fixed = self.threshold is None and self.factor is None
+        return self.blocks, self.steps // self.blocks if fixed else self.block_length
+
+    def kept(self, ids: Ids) -> Ids:
+        """What of committed ids [T] stays in a conversation: all, because stop_at_eos decides where they
+        end.
+        """
+        return ids
 
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""

@@ -7,9 +7,88 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.errors import InvalidOption, OptionNotSet
+
+Kind = Literal["integer", "number", "flag", "choice", "token ids"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an option may be, in the metadata of its field: `check_fields` goes by it, and lists for people.
+
+    `exclusive` leaves the minimum itself out. An `optional` one may be None, which switches it off.
+    """
+
+    kind: Kind
+    help: str
+    minimum: float | None = None
+    exclusive: bool = False
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+
+_SPEC = "option"
+
+
+def integer(help: str, minimum: int, *, optional: bool = False) -> dict[str, Spec]:
+    """Metadata of a field that holds an integer, at least `minimum`."""
+    return {_SPEC: Spec("integer", help, minimum, optional=optional)}
+
+
+def number(
+    help: str,
+    minimum: float,
+    *,
+    exclusive: bool = False,
+    maximum: float | None = None,
+    optional: bool = False,
+) -> dict[str, Spec]:
+    """Metadata of a field that holds a finite number."""
+    return {_SPEC: Spec("number", help, minimum, exclusive, maximum, optional=optional)}
+
+
+def flag(help: str) -> dict[str, Spec]:
+    """Metadata of a field that holds True or False."""
+    return {_SPEC: Spec("flag", help)}
+
+
+def choice(help: str, choices: Iterable[str]) -> dict[str, Spec]:
+    """Metadata of a field that holds one of some words."""
+    return {_SPEC: Spec("choice", help, choices=tuple(choices))}
+
+
+def tokens(help: str) -> dict[str, Spec]:
+    """Metadata of a field that holds token ids."""
+    return {_SPEC: Spec("token ids", help)}
+
+
+def specs(options: type[Any]) -> dict[str, Spec]:
+    """The options of a family's dataclass by name, in its order."""
+    return {f.name: f.metadata[_SPEC] for f in dataclasses.fields(options) if _SPEC in f.metadata}
+
+
+def check_fields(options: Any, *names: str) -> None:
+    """Raises InvalidOption unless these fields of a family's dataclass are what their metadata says. Token
+    ids become tuples.
+    """
+    known = specs(type(options))
+    for name in names:
+        spec, value = known[name], getattr(options, name)
+        if spec.optional and value is None:
+            continue
+        if spec.kind == "integer":
+            check_int(name, value, int(spec.minimum or 0))
+        elif spec.kind == "number":
+            check_number(name, value, spec.minimum or 0, exclusive=spec.exclusive, maximum=spec.maximum)
+        elif spec.kind == "flag":
+            check_bool(name, value)
+        elif spec.kind == "choice":
+            check_choice(name, value, spec.choices)
+        else:
+            object.__setattr__(options, name, token_ids(name, value))
 
 
 @dataclass(frozen=True)
@@ -53,7 +132,7 @@ def from_config(
     required = {f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING}
     missing = sorted(required - found.keys())
     if missing:
-        raise InvalidOption(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
+        raise OptionNotSet(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
     return found
 
 

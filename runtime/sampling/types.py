@@ -68,7 +68,13 @@ class HeadOutput:
 
 
 class Denoiser(Protocol):
-    """A model with its prefix KV cache. `prefix_length` counts the committed positions whose KV is kept."""
+    """A model with its prefix KV cache. `prefix_length` counts the committed positions whose KV is kept.
+
+    `uncached`, int64 [U], is text behind them that no prefill has encoded: the end of the last answer, which
+    loops of families with a causal encoder leave here, and encode with the text that follows it.
+    """
+
+    uncached: Ids
 
     @property
     def vocab_size(self) -> int: ...
@@ -77,7 +83,7 @@ class Denoiser(Protocol):
     def prefix_length(self) -> int: ...
 
     def reset(self) -> None:
-        """Forgets the prefix."""
+        """Forgets the prefix, and what is uncached."""
 
     def prefill(self, ids: Ids) -> None:
         """Causal pass over ids [T] that appends their KV to the prefix (families with a causal encoder)."""

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.flashload import _native
+from edgekit.runtime.telemetry import load_onnxruntime
 
 PANEL = 64
 GROUP = 64
@@ -157,7 +158,6 @@ class Native:
 
 def onnx_runtime(shape: Shape, threads: int) -> Callable[[], object]:
     """The same products in one graph (a gated one as plain product with both halves)."""
-    import onnxruntime
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(0)
@@ -174,6 +174,7 @@ def onnx_runtime(shape: Shape, threads: int) -> Callable[[], object]:
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -19,11 +19,11 @@ from typing import Any
 import click
 import numpy as np
 
+from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
 
 
 def _session(nodes: list[Any], inputs: dict[str, np.ndarray], threads: int) -> Any:
-    import onnxruntime
     from onnx import helper
 
     def info(name: str, array: np.ndarray) -> Any:
@@ -33,6 +33,7 @@ def _session(nodes: list[Any], inputs: dict[str, np.ndarray], threads: int) -> A
     graph = helper.make_graph(nodes, "g", [info(n, a) for n, a in inputs.items()], [output])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(

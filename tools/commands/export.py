@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,9 +14,20 @@ import click
 
 from edgekit import targets
 from edgekit.flashload.sizes import size
-from edgekit.tools.console import Steps, command_line, grouped, note, on_terminal, table
+from edgekit.tools.completion import (
+    activation_names,
+    folders,
+    format_names,
+    models,
+    precision_names,
+    preset_names,
+    target_names,
+)
+from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
+from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import debug_option, json_option
+from edgekit.tools.prompts import suggested_prompt
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
@@ -26,49 +36,65 @@ if TYPE_CHECKING:
 _MOST_NOTES = 6
 
 
-@click.command("export", short_help="Quantize a checkpoint and write a bundle.")
-@click.argument("model")
-@click.option("--target", default="host", show_default=True, help="Device family: host, mac or ios.")
-@click.option(
-    "--format", "format_", help="Format: native, onnx, mlx, coreml or coreai. Default: the target's."
+@click.command(
+    "export",
+    cls=Command,
+    short_help="Quantize a checkpoint and write a bundle.",
+    examples=("edgekit export tiny-gemma", "edgekit export tiny-gemma --quant int8 -o tiny"),
 )
-@click.option("--precision", help="float16 or float32 (mlx, coreml, coreai). Default: float16.")
+@click.argument("model", shell_complete=models)
 @click.option(
-    "--activations",
-    help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 (coreml, coreai). "
-    "Default: float.",
+    "--target", default="host", show_default=True, metavar="NAME", shell_complete=target_names,
+    help="Device family: host, mac or ios.",
 )
-@click.option("--quant", help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).")
 @click.option(
-    "--group-size", type=int, help="Weights that share a scale in 4 bits. Default: the target's (32)."
+    "--format", "format_", metavar="NAME", shell_complete=format_names,
+    help="Format: native, onnx, mlx, coreml or coreai. Default: the target's.",
+)
+@click.option(
+    "--quant", metavar="PRESET", shell_complete=preset_names,
+    help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).",
 )
 @click.option(
     "--override", "overrides", multiple=True, metavar="PATTERN=BITS",
     help="Bits of the weights that match, e.g. 'layers.0.*=8'; the last match wins. Can be repeated.",
-)  # fmt: skip
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
 )
 @click.option(
-    "--min-os",
+    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", shell_complete=folders,
+    help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
+)
+@click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
+@click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
+@click.option(
+    "--group-size", cls=Rare, type=int, metavar="N",
+    help="Weights that share a scale in 4 bits. Default: the target's (32).",
+)
+@click.option(
+    "--precision", cls=Rare, metavar="NAME", shell_complete=precision_names,
+    help="float16 or float32 (mlx, coreml, coreai). Default: float16.",
+)
+@click.option(
+    "--activations", cls=Rare, metavar="NAME", shell_complete=activation_names,
+    help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 (coreml, coreai). "
+    "Default: float.",
+)
+@click.option(
+    "--min-os", cls=Rare, metavar="VERSION",
     help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: a bundle for 18 and one for 27 "
     "where both fit into an app, for 18 alone otherwise.",
 )
 @click.option(
-    "--lengths",
-    metavar="N,N...",
+    "--lengths", cls=Rare, metavar="N,N...",
     help="Positions to make functions for (coreml, coreai); DiffusionGemma: positions of the prefix.",
 )
 @click.option(
-    "--max-positions", type=int, help="Longest pass, or prefix, to make functions for (coreml, coreai)."
+    "--max-positions", cls=Rare, type=int, metavar="N",
+    help="Longest pass, or prefix, to make functions for (coreml, coreai).",
 )
-@click.option("--layers-per-chunk", type=int, help="Layers of a package (coreml, coreai). Default: up to 8.")
-@click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
-@click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
+@click.option(
+    "--layers-per-chunk", cls=Rare, type=int, metavar="N",
+    help="Layers of a package (coreml, coreai). Default: up to 8.",
+)
 @json_option
 @debug_option
 def command(
@@ -96,44 +122,49 @@ def command(
     """
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
-    if format_ is None and names == ("native",):
-        names = (_usable_format(chosen),)
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
-    if as_json or not on_terminal(sys.stderr):
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
     started = time.monotonic()
     name = _name(model)
     preset = chosen.preset if quant is None else quant
     folder = output or Path(f"{name}-{target}-{preset}")
-    alone = ""
+    alone, loading = "", False
     try:
         with warnings.catch_warnings():
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("loading PyTorch", quiet=as_json):
-                from edgekit.export.checkpoint.hub import resolve
+                from edgekit.export.checkpoint.hub import locate
                 from edgekit.export.formats.packaging import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
-                from edgekit.export.several import plan_together, write_together
+                from edgekit.export.several import check_folder, plan_together, write_together
 
                 given = None if lengths is None else parse_lengths(lengths)
                 cut = (given, max_positions, layers_per_chunk, min_os)
                 packaging = None if all(option is None for option in cut) else Packaging(*cut)
                 bits = tuple(parse_override(o) for o in overrides)
                 scheme = Scheme(preset, chosen.group_size if group_size is None else group_size, bits)
-            path = resolve(model)  # outside of Steps: a download has bars of its own
+            each = [
+                ExportOptions(
+                    own, target, scheme, source=name, resume=resume, overwrite=overwrite,
+                    precision=precision, packaging=packaging, activations=activations,
+                )
+                for own in names
+            ]  # fmt: skip
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                each = [
-                    ExportOptions(
-                        own, target, scheme, source=name, resume=resume, overwrite=overwrite,
-                        precision=precision, packaging=packaging, activations=activations,
-                    )
-                    for own in names
-                ]  # fmt: skip
-                plans, why = plan_together(path, each, chosen.together_bytes)
+                source = locate(model, progress=steps)
+                plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
+                lacking = sum(source.lacking().values())
+                check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
+                if lacking:  # nothing is known against the export: the download is worth its time
+                    steps.note(f"downloading {size(lacking)} of weights to {source.path}")
+                    loading = True
+                    source.fetch(steps)
+                    loading = False
+                    plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
                 written = " and ".join(plan.options.format for plan in plans)
                 steps.note(f"exporting {model} to {folder} ({written}, {preset})")
                 if why:
@@ -145,27 +176,18 @@ def command(
                     results = [write(plans[0], folder, steps)]
                 chosen.finish(folder)
     except KeyboardInterrupt:
+        if loading:
+            raise Interrupted("the same command goes on with the download where it stopped") from None
         raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
-        _show(folder, results, target, time.monotonic() - started)
-
-
-def _usable_format(target: targets.Target) -> str:
-    """The target's own format, or the next one where the native core is not installed, saying so."""
-    from edgekit.flashload import _native
-
-    try:
-        _native.load()
-    except _native.NativeError as error:
-        note(f"note: exporting for onnx instead of native: {error}")
-        return target.formats[1]
-    return target.formats[0]
+        _show(folder, results, name, target, time.monotonic() - started)
 
 
 def _name(model: str) -> str:
     """What to call the bundle of a model: the last part of its path or id."""
+    model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
 
 
@@ -190,7 +212,7 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
     return {"bundle": str(folder), "bundles": each} if len(each) > 1 else each[0]
 
 
-def _show(folder: Path, results: Sequence[ExportResult], target: str, seconds: float) -> None:
+def _show(folder: Path, results: Sequence[ExportResult], name: str, target: str, seconds: float) -> None:
     first = results[0]  # all have the same codes
     lines = grouped(dict.fromkeys(line for result in results for line in result.notes))
     for line in lines[:_MOST_NOTES]:
@@ -205,7 +227,7 @@ def _show(folder: Path, results: Sequence[ExportResult], target: str, seconds: f
     if target == "ios":
         click.echo(f"next: {command_line('verify', folder)}; its README.md says how an app uses it")
     else:
-        click.echo(f"next: {command_line('run', folder, '-p', 'Hello', '--watch')}")
+        click.echo(f"next: {command_line('run', folder, suggested_prompt(name), '--watch')}")
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:

@@ -10,8 +10,17 @@ import click
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
-from edgekit.tools.console import grouped, note, table
-from edgekit.tools.options import bundle_argument, chosen_from, debug_option, json_option, memory_option
+from edgekit.tools.console import grouped, note, prose, table
+from edgekit.tools.help import Command
+from edgekit.tools.options import (
+    Size,
+    bundle_argument,
+    chosen_from,
+    debug_option,
+    json_option,
+    memory_option,
+    quoting,
+)
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -20,14 +29,19 @@ if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
 
 
-@click.command("inspect", short_help="Show what is in a bundle.")
+@click.command(
+    "inspect",
+    cls=Command,
+    short_help="Show what is in a bundle.",
+    examples=("edgekit inspect tiny-gemma-host-mixed4 --memory 100MB",),
+)
 @bundle_argument
 @click.option("--runs", is_flag=True, help="Also every run of the flash file, in reading order.")
 @click.option("--tensors", is_flag=True, help="Also every matrix with its bits and relative error.")
 @memory_option
 @json_option
 @debug_option
-def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json: bool) -> None:
+def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json: bool) -> None:
     """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
     that `run` takes.
 
@@ -43,7 +57,8 @@ def command(bundle: str, runs: bool, tensors: bool, memory: int | None, as_json:
     with opened.open_weights() as file:
         found = _facts(opened, file)
         if memory is not None:
-            found["plan"] = _residency(opened, file, memory)
+            with quoting(memory):
+                found["plan"] = _residency(opened, file, memory)
         if runs:
             found["runs"] = [
                 {
@@ -239,12 +254,13 @@ def _show(found: dict[str, Any]) -> None:
     if model["self_conditioning"]:
         traits.append("self-conditioning")
     traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
-    click.echo("  " + ", ".join(traits))
+    prose(", ".join(traits), "  ")
     held = f"packages {size(sizes['packages'])}; flash file" if sizes["packages"] else "weights"
-    click.echo(
-        f"  {held} {size(sizes['weights'])} in {sizes['runs']} runs, "
+    prose(
+        f"{held} {size(sizes['weights'])} in {sizes['runs']} runs, "
         f"the largest {size(sizes['largest_run'])}; "
-        f"{sizes['files']} other files, {size(sizes['other_files'])}"
+        f"{sizes['files']} other files, {size(sizes['other_files'])}",
+        "  ",
     )
     quantization = found["quantization"]
     _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
@@ -255,7 +271,7 @@ def _show(found: dict[str, Any]) -> None:
     if "packages" in found["programs"]:
         _show_packages(found["programs"])
     else:
-        click.echo("  " + ", ".join(found["programs"]["names"]))
+        prose(", ".join(found["programs"]["names"]), "  ")
     _heading("layers")
     _show_layers(found["layers"])
     if "plan" in found:
@@ -275,18 +291,13 @@ def _show(found: dict[str, Any]) -> None:
             left=2,
         )
     _heading("sampler")
-    click.echo(
-        f"  {found['sampler']['name']}: "
-        + visible(json.dumps(found["sampler"]["config"], ensure_ascii=False))
-    )
+    config = json.dumps(found["sampler"]["config"], ensure_ascii=False)
+    prose(f"{found['sampler']['name']}: {config}", "  ")
     _heading("provenance")
     versions = ", ".join(f"{k} {v}" for k, v in provenance.get("versions", {}).items())
-    click.echo(
-        f"  checkpoint {visible(str(model['name']))}, target {provenance.get('target')}; "
-        f"written with {versions}"
-    )
+    prose(f"checkpoint {model['name']}, target {provenance.get('target')}; written with {versions}", "  ")
     for line in grouped(provenance.get("notes", ())):
-        click.echo(f"  note: {visible(line)}")
+        prose(f"note: {line}", "  ")
 
 
 def _heading(text: str) -> None:

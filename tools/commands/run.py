@@ -8,59 +8,82 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.tools.console import note, on_terminal
+from edgekit.tools.completion import engine_names
+from edgekit.tools.console import note, on_terminal, prose
+from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Assignment,
     Bytes,
+    Size,
     bundle_argument,
+    bundle_folder,
     chosen_from,
     debug_option,
     json_option,
     memory_option,
+    quoting,
 )
+from edgekit.tools.prompts import given_prompt
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator, Settings
     from edgekit.tools.answer import Display, Outline
 
 
-@click.command("run", short_help="Generate text from a bundle.")
+@click.command(
+    "run",
+    cls=Command,
+    short_help="Generate text from a bundle.",
+    examples=(
+        'edgekit run tiny-gemma-host-mixed4 "What is 23 + 45?"',
+        'edgekit run tiny-gemma-host-mixed4 "Repeat: red cat 42" --memory 100MB --watch',
+        'echo "What is 23 + 45?" | edgekit run tiny-gemma-host-mixed4 --json',
+    ),
+)
 @bundle_argument
-@click.option("-p", "--prompt", required=True, help="The prompt; - reads it from stdin.")
+@click.argument("words", nargs=-1, metavar="[PROMPT]")
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt, if it is not given by itself.")
 @click.option("--system", metavar="TEXT", help="System message before the prompt.")
-@click.option("--raw", is_flag=True, help="Give the prompt to the model as it is, without a chat template.")
+@click.option("--raw", is_flag=True, help="Give the prompt to the model without a chat template.")
 @memory_option
 @click.option(
-    "--resident",
-    type=Bytes(),
-    metavar="SIZE",
+    "--resident", cls=Rare, type=Bytes(), metavar="SIZE",
     help="At most this many bytes of weights stay in memory; 0 streams all.",
 )
 @click.option(
-    "--engine", help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own."
+    "--engine", cls=Rare, metavar="NAME", shell_complete=engine_names,
+    help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Processor threads. Default: every usable core.")
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), help="Length of the answer. Default: the model's own."
+    "--threads", cls=Rare, type=click.IntRange(min=1), metavar="N",
+    help="Processor threads. Default: every usable core.",
 )
-@click.option("--steps", type=click.IntRange(min=1), help="Denoising steps. Default: the model's own.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Equal seeds give equal answers."
+    "--max-new-tokens", type=click.IntRange(min=1), metavar="N",
+    help="Length of the answer. Default: the model's own.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Denoising steps. Default: the model's own."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True,
+    help="Equal seeds give equal answers.",
 )
 @click.option(
     "--option", "options", type=Assignment(), multiple=True,
     help="A sampler option by name, e.g. temperature=0.7. Can be repeated.",
-)  # fmt: skip
+)
 @click.option("--watch", is_flag=True, help="Show the canvas while it resolves.")
 @json_option
 @debug_option
 def command(
     bundle: str,
-    prompt: str,
+    words: tuple[str, ...],
+    prompt: str | None,
     system: str | None,
     raw: bool,
-    memory: int | None,
-    resident: int | None,
+    memory: Size | None,
+    resident: Size | None,
     engine: str | None,
     threads: int | None,
     max_new_tokens: int | None,
@@ -70,8 +93,8 @@ def command(
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Generate text from BUNDLE, a folder that `edgekit export` wrote. Where it has bundles for several
-    formats, the newest that this system runs is taken.
+    """Generate text from BUNDLE, a folder that `edgekit export` wrote, or hf:OWNER/NAME on the Hugging Face
+    hub. PROMPT may be piped in instead.
 
     The text goes to stdout as canvases commit, one line of statistics to stderr. Under --memory the weights
     that do not fit are read from disk in every denoising step.
@@ -80,15 +103,13 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     if raw and system is not None:
         raise click.UsageError("--raw leaves the chat template out, so there is no place for --system")
-    if prompt == "-":
-        prompt = sys.stdin.read().removesuffix("\n")
-    if not prompt:
-        raise click.UsageError("the prompt is empty")
+    prompt = given_prompt(bundle, words, prompt)
 
     from edgekit.runtime.engines import ENGINES_WITH_THREADS
     from edgekit.runtime.generation import Generator, Prompt, Settings
     from edgekit.tools.answer import answer, plan_as_dict
 
+    bundle = bundle_folder(bundle, engine, quiet=as_json)
     settings = Settings(max_new_tokens, steps, seed, dict(options))
     with Generator(
         bundle, memory_bytes=memory, resident_bytes=resident, threads=threads or 0, engine=engine
@@ -100,8 +121,13 @@ def command(
         if taken and not as_json:
             note(taken)
         display = display_for(generator, settings, watch=watch, quiet=as_json)
-        result = answer(generator, Prompt(prompt, system, chat=not raw), settings, display)
-        plan = plan_as_dict(generator)
+        asked = Prompt(prompt, system, chat=not raw)
+        with quoting(memory):
+            if as_json:
+                # First: it reads the weights file, and a finished answer must not depend on that any more.
+                generator.prepare(asked, settings)
+                plan = plan_as_dict(generator)
+            result = answer(generator, asked, settings, display)
     if as_json:
         click.echo(
             json.dumps(
@@ -119,8 +145,11 @@ def command(
         from edgekit.tools.console import Status
 
         # The canvas is gone from the screen; the answer stays.
-        Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
-    note(result.summary())
+        if result.text:
+            Status().write(result.text if result.text.endswith("\n") else result.text + "\n")
+    if remark := result.remark():
+        prose(f"note: {remark}", err=True)
+    prose(result.summary(), err=True)
 
 
 class _Display:

@@ -19,10 +19,12 @@ from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED
+from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
+    from edgekit.flashload.manifest import FileEntry, WeightsEntry
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.packages import Packages
 
@@ -38,7 +40,12 @@ class Item:
     damage: str = ""
 
 
-@click.command("verify", short_help="Check every checksum of a bundle.")
+@click.command(
+    "verify",
+    cls=Command,
+    short_help="Check every checksum of a bundle.",
+    examples=("edgekit verify tiny-gemma-host-mixed4",),
+)
 @bundle_argument
 @click.option(
     "--evaluate",
@@ -128,7 +135,7 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
     manifest = bundle.manifest
     yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
     yield from _check_runs(bundle, steps)
-    files = {manifest.weights.file: manifest.weights, **manifest.files}
+    files: dict[str, WeightsEntry | FileEntry] = {manifest.weights.file: manifest.weights, **manifest.files}
     steps.stage("SHA-256", sum(e.size for e in files.values()))
     damaged = set()
     for name, entry in files.items():

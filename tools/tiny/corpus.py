@@ -96,11 +96,13 @@ class Batch:
 
 
 class Encoder:
-    """Turns examples of a family into token ids; `directory` holds the tokenizer.json of a trained model."""
+    """Turns examples of a family into token ids; `source` is the tokenizer.json of a trained model, or its
+    folder.
+    """
 
-    def __init__(self, family: str, directory: Path | None = None) -> None:
+    def __init__(self, family: str, source: Path | bytes | None = None) -> None:
         self.family: Family = FAMILIES[family]
-        self._tokenizer: Any = load(directory)
+        self._tokenizer: Any = load(source)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of whole conversations as `Family.prompt` writes them."""

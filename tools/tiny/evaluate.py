@@ -190,7 +190,10 @@ def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | Non
     )
     model, section = session.bundle.model, session.bundle.manifest.sampler
     return Subject(
-        Encoder("gemma" if model.causal_prefix else "llada", session.bundle.tokenizer_path),
+        Encoder(
+            "gemma" if model.causal_prefix else "llada",
+            session.bundle.tokenizer_files()[vocabulary.FILE],
+        ),
         lambda jobs: [job(session) for job in jobs],
         generation_options(section["name"], section["config"], model.canvas_length, steps=steps),
     )

@@ -28,6 +28,7 @@ class _Row:
     def __init__(self, batch: Lockstep) -> None:
         self._batch = batch
         self.prefix: Prefix | None = None
+        self.uncached: Ids = np.empty(0, np.int64)
         self.request: tuple[Ids, HeadRequest, Any] | None = None
         self.output: HeadOutput | BaseException | None = None
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.names import unknown
 from edgekit.tools.tiny import grammar
 from edgekit.tools.tiny.lexicon import COPY_WORDS, JSON_FIELDS, NAMES, PLACES, THINGS, VARIABLES
 
@@ -236,9 +237,9 @@ def draw(task: str, rng: random.Random, split: str = "train") -> Example:
     Raises UnknownTask for a name that is in neither table.
     """
     if task not in MEASURED:
-        raise UnknownTask(f"unknown task {task!r}; known: {', '.join(MEASURED)}")
+        raise UnknownTask(unknown("task", task, MEASURED))
     if split not in SPLITS:
-        raise UnknownTask(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+        raise UnknownTask(unknown("split", split, SPLITS))
     make = MEASURED[task]
     while True:
         example = make(rng)

@@ -182,11 +182,13 @@ def build() -> str:
     return str(tokenizer.to_str(pretty=True))
 
 
-def load(directory: Path | None = None) -> Any:
-    """The `tokenizers.Tokenizer` of the task language, built, or read from a model's directory."""
+def load(source: Path | bytes | None = None) -> Any:
+    """The `tokenizers.Tokenizer` of the task language: built, or of a model's directory or tokenizer.json."""
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(build()) if directory is None else Tokenizer.from_file(str(directory / FILE))
+    if isinstance(source, bytes):
+        return Tokenizer.from_buffer(source)
+    return Tokenizer.from_str(build()) if source is None else Tokenizer.from_file(str(source / FILE))
 
 
 def save(directory: Path, family: str) -> None:

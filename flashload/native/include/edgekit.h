@@ -6,6 +6,9 @@
  *    Variable text goes into a buffer that belongs to the caller, whose size is always passed with it.
  *  - Any thread may call any function at any time unless its comment says otherwise.
  *  - Text is UTF-8 and ends with a NUL, which every size counts.
+ *  - fork() leaves a child without the threads of sessions and flash files that were opened before it. There every call
+ *    on them is EK_INVALID_STATE, and closing them does nothing; what the child opens itself works. A child of a fork
+ *    during a call on another thread may call nothing here, as POSIX says of every library with locks.
  */
 #ifndef EDGEKIT_H
 #define EDGEKIT_H
@@ -145,12 +148,13 @@ typedef struct ek_session_info {
   int64_t max_positions; /* that the model was made for, prompt and answer together; 0: unknown */
   int32_t causal_prefix; /* not 0: committed text is encoded causally and kept; 0: all of it stands on the canvas */
   int32_t reserved;
+  int64_t uncached_length; /* tokens behind the prefix that ek_generate has left to be encoded */
 } ek_session_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_info(ek_session *session, ek_session_info *info) EK_NOEXCEPT;
 
-/* Forgets the encoded prefix. Like ek_session_idle it may read: where passes have used streamed experts more
+/* Forgets all text: the encoded prefix, and what is uncached. Like ek_session_idle it may read: where passes have used streamed experts more
  * often than some that stay in memory, they may change places. An expert that cannot be read for that stays where it
  * is; results and the memory in use stay the same anyway. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
@@ -159,9 +163,10 @@ EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
  * ek_session_reset does. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
 
-/* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. Only for models
- * that encode committed text; others: EK_INVALID_STATE. After a failure other than EK_INVALID_ARGUMENT,
- * EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those of reading, and EK_OUT_OF_MEMORY. */
+/* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. What ek_generate
+ * has left uncached goes before them. Only for models that encode committed text; others: EK_INVALID_STATE. After a
+ * failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those
+ * of reading, and EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
 
 /* What to compute from the scores z = logits / temperature of the positions on the canvas. A memory budget holds for
@@ -419,9 +424,13 @@ typedef struct ek_generate_options {
  *    `positions` does not matter.
  * What is longer fails with EK_BUDGET_EXCEEDED before the first pass. Without a budget, memory grows as needed.
  *
- * The prefix that the session holds is forgotten first, unless the option continue_prefix, of models with a causal
- * prefix, has the prompt follow it. Afterwards it holds the text that the last canvas was denoised behind. The session
- * is idle after the call, whatever its result.
+ * The text that the session holds is forgotten first, unless the option continue_prefix, of models with a causal
+ * prefix, has the prompt follow it: then a conversation goes on, and the prompt needs no second begin token and only
+ * what the chat template puts between two turns. Afterwards the session holds the prompt and every committed token, the
+ * end token with them, what is behind it not. All but the last canvas is encoded; that one is uncached, and a call that
+ * continues encodes it before its prompt: `positions` above is for prefix_length and uncached_length too. After a stop
+ * or a failure it holds what was encoded and committed until then. The session is idle after the call, whatever its
+ * result.
  *
  * EK_INVALID_ARGUMENT for options, a prompt or lengths that do not fit the model; EK_STOPPED when the callback asked
  * for it; EK_NOT_FINITE; EK_BUDGET_EXCEEDED; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when the bundle does not say
@@ -459,7 +468,7 @@ typedef struct ek_model {
    * only where prefill is null too. */
   int32_t (*reset)(void *user_data);
 
-  /* Encodes `count` token ids, 1 or more, causally behind the prefix, as ek_session_prefill. Null: the model has no
+  /* Encodes `count` token ids, 1 or more, causally behind the prefix; where it fails, the prefix is forgotten. Null: the model has no
    * causal prefix, and its loop puts all text on the canvas; with a loop that encodes text EK_INVALID_ARGUMENT. */
   int32_t (*prefill)(const int64_t *ids, int64_t count, void *user_data);
 
@@ -478,9 +487,19 @@ typedef struct ek_model {
   /* What the last denoise would have given to this request, as ek_session_project. Null: the loops call denoise again
    * with the same ids and soft instead, which counts among forwards. */
   int32_t (*project)(const ek_head_request *request, const ek_head_output *output, void *user_data);
+
+  /* Text behind the prefix that is final and not encoded, for the option continue_prefix: what `keep` was last given. */
+  const int64_t *uncached; /* [uncached_count] */
+  int64_t uncached_count;
+
+  /* The end of the answer so far, which the call leaves for the next one that continues: `count` token ids take the
+   * place of those before, 0 for none. Called before they are reported as committed, and when they are encoded or
+   * forgotten. Null: a conversation goes on without the last canvas of each answer, unless the next prompt begins with
+   * it. */
+  int32_t (*keep)(const int64_t *ids, int64_t count, void *user_data);
 } ek_model;
 
-#define EK_MODEL_INIT {sizeof(ek_model), 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL}
+#define EK_MODEL_INIT {sizeof(ek_model), 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
 
 /* For a callback of an ek_model that fails, on the thread that it was called on: keeps a copy of `message`, one line of
  * English (UTF-8) for the user, and returns EK_CALLBACK_FAILED for the callback to return. Null: no reason is known.

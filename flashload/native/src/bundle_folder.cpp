@@ -113,8 +113,8 @@ void check_folder(const std::string &folder) {
   if (fs::is_directory(path, error) && !fs::exists(fs::symlink_status(path / kManifestName, error))) {
     if (fs::exists(path / kSetName, error)) {
       fail(EK_UNSUPPORTED_BUNDLE, folder,
-           ": has bundles for several formats, none of them for this engine; give the folder of one, or export with "
-           "--format");
+           ": has bundles for several formats; give the folder of one of them (the native engine runs those that were "
+           "exported with --format native)");
     }
     fail(EK_OPEN_FAILED, folder, ": has no ", kManifestName,
          ": not a bundle, or an unfinished export, which --resume continues");
@@ -175,10 +175,7 @@ std::unique_ptr<FlashFile> BundleFolder::open_weights(const FlashOptions &option
   FlashOptions own = options;
   own.header = weights().header;
   auto file = std::make_unique<FlashFile>(resolve(path_, weights().name, where).u8string(), own, wrap);
-  if (file->layout().size != weights().size) {
-    fail(EK_MALFORMED_FILE, where, ": has ", file->layout().size, " bytes, the manifest says ", weights().size,
-         "; export the bundle again");
-  }
+  check_size(file->layout().size, weights().size, where);
   return file;
 }
 

@@ -16,7 +16,8 @@ namespace edgekit {
 // as they are.
 class Error : public std::runtime_error {
  public:
-  Error(ek_status status, const std::string &message) : std::runtime_error(one_line(message)), status_(status) {}
+  Error(ek_status status, const std::string &message)
+      : std::runtime_error(shortened(one_line(message))), status_(status) {}
   ek_status status() const noexcept { return status_; }
 
  private:

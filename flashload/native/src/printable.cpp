@@ -74,6 +74,16 @@ std::string one_line(std::string_view text) {
   return out;
 }
 
+std::string shortened(std::string text) {
+  constexpr std::size_t kMost = 1000, kStart = 600, kEnd = 300;
+  if (text.size() <= kMost) return text;
+  std::size_t start = kStart, end = text.size() - kEnd;
+  const auto inside = [&text](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80; };
+  while (inside(start)) --start;  // no character is cut
+  while (inside(end)) ++end;
+  return text.substr(0, start) + " ... " + text.substr(end);
+}
+
 std::string in_quotes(std::string_view text, std::size_t limit) {
   std::string out = "'";
   std::size_t count = 0;

@@ -20,6 +20,9 @@ bool is_printable(std::string_view text) noexcept;
 // are not UTF-8.
 std::string one_line(std::string_view text);
 
+// Of a longer text than messages need the middle is left out: names in files may have any length.
+std::string shortened(std::string text);
+
 // 'text' in quotes, with escapes for what cannot be printed, cut to `limit` characters.
 std::string in_quotes(std::string_view text, std::size_t limit = 80);
 

@@ -105,8 +105,13 @@ CallerModel::CallerModel(const ek_model &model) : model_(model), prefix_length_(
   check_fact("canvas_length", model.canvas_length, 0, kMost);
   check_fact("max_positions", model.max_positions, 0, std::numeric_limits<std::int64_t>::max());
   check_fact("prefix_length", model.prefix_length, 0, kMost);
+  check_fact("uncached_count", model.uncached_count, 0, kMost);
+  if (model.uncached_count > 0 && model.uncached == nullptr) {
+    fail(EK_INVALID_ARGUMENT, "ek_model.uncached is null, but uncached_count is ", model.uncached_count);
+  }
   check_callback("denoise", model.denoise != nullptr);
   check_callback("reset", model.reset != nullptr || model.prefill == nullptr);
+  if (model.uncached_count > 0) Denoiser::keep({model.uncached, model.uncached + model.uncached_count});
 }
 
 void CallerModel::reset() {
@@ -114,13 +119,23 @@ void CallerModel::reset() {
   prefix_length_ = 0;
 }
 
+void CallerModel::keep(std::vector<std::int64_t> ids) {
+  Denoiser::keep(std::move(ids));
+  if (model_.keep == nullptr) return;
+  const std::vector<std::int64_t> &now = uncached();
+  call_back("keep", [&] {
+    return model_.keep(now.empty() ? nullptr : now.data(), static_cast<std::int64_t>(now.size()), model_.user_data);
+  });
+}
+
 void CallerModel::prefill(const std::int64_t *ids, std::int64_t count) {
   if (model_.prefill == nullptr) {
     fail(EK_INVALID_ARGUMENT,
          "ek_model.prefill is null, but the loop of ek_model.sampler encodes text; give a callback");
   }
+  const std::int64_t before = std::exchange(prefix_length_, 0);  // a prefill that fails forgets the prefix
   call_back("prefill", [&] { return model_.prefill(ids, count, model_.user_data); });
-  prefix_length_ += count;
+  prefix_length_ = before + count;
 }
 
 HeadResult CallerModel::denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "edgekit.h"
 #include "sampling/denoiser.h"
@@ -23,6 +24,7 @@ class CallerModel : public Denoiser {
   std::int64_t prefix_length() const override { return prefix_length_; }
   bool projects() const override { return model_.project != nullptr; }
   void reset() override;
+  void keep(std::vector<std::int64_t> ids) override;
   void prefill(const std::int64_t *ids, std::int64_t count) override;
   HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
                      const float *soft) override;

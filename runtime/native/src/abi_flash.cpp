@@ -12,9 +12,10 @@ using namespace edgekit;
 
 namespace {
 
-// Throws Error (EK_INVALID_ARGUMENT) for null.
+// Throws Error (EK_INVALID_ARGUMENT) for null, Error (EK_INVALID_STATE) in a child of fork().
 FlashFile &opened(ek_flash_file *file) {
   if (file == nullptr) fail(EK_INVALID_ARGUMENT, "the flash file is null; open it with ek_flash_open");
+  file->process.check("the flash file");
   return *file->file;
 }
 
@@ -37,7 +38,9 @@ ek_status ek_flash_open(const char *path, ek_flash_file **file) noexcept {
   });
 }
 
-void ek_flash_close(ek_flash_file *file) noexcept { delete file; }
+void ek_flash_close(ek_flash_file *file) noexcept {
+  if (file != nullptr && file->process.here()) delete file;  // as ek_session_close
+}
 
 ek_status ek_flash_find_run(ek_flash_file *file, const char *run, uint64_t *bytes, int64_t *tensors) noexcept {
   return guarded([&] {

@@ -6,9 +6,11 @@
 
 #include "edgekit.h"
 #include "flash_file.h"
+#include "owner_process.h"
 
 struct ek_flash_file {
   std::unique_ptr<edgekit::FlashFile> file;
+  edgekit::OwnerProcess process{};
 };
 
 #endif  // EDGEKIT_ABI_FLASH_H

@@ -86,7 +86,9 @@ std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count)
 // Throws Error when the model or its memory is too small for the generation.
 void check_lengths(const GenerationModel &model, const SamplerOptions &options, std::int64_t prompt) {
   const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options);
-  if (gemma != nullptr && gemma->continue_prefix) prompt += model.denoiser.prefix_length();
+  if (gemma != nullptr && gemma->continue_prefix) {
+    prompt += model.denoiser.prefix_length() + static_cast<std::int64_t>(model.denoiser.uncached().size());
+  }
   const Lengths needed = lengths(options, prompt);
   const std::int64_t limit = model.max_positions;
   if (limit != 0 && prompt + needed.new_tokens > limit) {

@@ -121,7 +121,10 @@ ek_status ek_session_open(const char *bundle, const ek_session_options *options,
   });
 }
 
-void ek_session_close(ek_session *session) noexcept { delete session; }
+void ek_session_close(ek_session *session) noexcept {
+  // Threads that are not there cannot be joined: what a child of fork() holds of a session goes with the child.
+  if (session != nullptr && session->process.here()) delete session;
+}
 
 ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexcept {
   return guarded([&] {
@@ -141,12 +144,13 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     made.canvas_length = own.model().canvas_length;
     made.max_positions = own.model().max_positions;
     made.causal_prefix = own.model().causal_prefix;
+    made.uncached_length = static_cast<std::int64_t>(own.uncached().size());
     write_struct(info, made, "ek_session_info");
   });
 }
 
 ek_status ek_session_reset(ek_session *session) noexcept {
-  return guarded([&] { required(session).session.reset(); });
+  return guarded([&] { required(session).session.forget(); });
 }
 
 ek_status ek_session_idle(ek_session *session) noexcept {
@@ -154,7 +158,7 @@ ek_status ek_session_idle(ek_session *session) noexcept {
 }
 
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
-  return guarded([&] { required(session).session.prefill(ids, count); });
+  return guarded([&] { required(session).session.encode(ids, count); });
 }
 
 ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,

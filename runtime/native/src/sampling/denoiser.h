@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/head.h"
@@ -35,6 +36,17 @@ class Denoiser {
   // Causal pass over ids that appends their KV to the prefix.
   virtual void prefill(const std::int64_t *ids, std::int64_t count) = 0;
 
+  // Text behind the prefix that is final and that no prefill has encoded: the end of the last answer. Loops of families
+  // with a causal prefix leave it here, because encoding it takes a pass that only a conversation needs.
+  const std::vector<std::int64_t> &uncached() const { return uncached_; }
+  virtual void keep(std::vector<std::int64_t> ids) { uncached_ = std::move(ids); }
+
+  // Forgets all text.
+  void forget();
+
+  // Prefills what is uncached, and ids behind it. A prefix that is lost with a failure takes the former with it.
+  void encode(const std::int64_t *ids, std::int64_t count);
+
   // Bidirectional pass over [prefix KV ; canvas]. `soft` [count, hidden] is the last step's soft embedding or null.
   virtual HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
                              const float *soft) = 0;
@@ -43,6 +55,9 @@ class Denoiser {
   // loops repeat the denoise instead.
   virtual HeadResult project(const HeadRequest &request) = 0;
   virtual bool projects() const { return true; }
+
+ private:
+  std::vector<std::int64_t> uncached_;
 };
 
 }  // namespace edgekit

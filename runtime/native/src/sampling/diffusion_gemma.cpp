@@ -1,6 +1,7 @@
 #include "sampling/diffusion_gemma.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <utility>
 
@@ -79,13 +80,11 @@ class Loop {
   Passes passes_;
 };
 
-// Pads what follows the first end token; returns whether there is one.
-bool cut_at_eos(Ids &ids, const DiffusionGemmaOptions &options) {
+// What of a canvas is text and stays in a conversation: all up to the first end token.
+Ids kept_of(const Ids &ids, const DiffusionGemmaOptions &options) {
   const auto end = std::find_if(ids.begin(), ids.end(),
                                 [&](std::int64_t token) { return contains(options.eos_token_ids, token); });
-  if (end == ids.end()) return false;
-  if (options.pad_token_id) std::fill(end + 1, ids.end(), *options.pad_token_id);
-  return true;
+  return {ids.begin(), end == ids.end() ? end : end + 1};
 }
 
 }  // namespace
@@ -99,24 +98,32 @@ void generate(Denoiser &denoiser, const Ids &prompt, const DiffusionGemmaOptions
   if (prompt.empty())
     fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
   if (options.pad_token_id) check_within_vocabulary("pad_token_id", *options.pad_token_id, denoiser.vocabulary());
-  if (!options.continue_prefix) denoiser.reset();
-  std::int64_t length = denoiser.prefix_length() + static_cast<std::int64_t>(prompt.size());
+  if (!options.continue_prefix) denoiser.forget();
+  std::int64_t length =
+      denoiser.prefix_length() + static_cast<std::int64_t>(denoiser.uncached().size() + prompt.size());
   const std::int64_t canvases = options.canvases(length);
 
   Loop loop(denoiser, options, seed, reporter);
-  Ids uncached = prompt;
+  Ids next = prompt;
   for (std::int64_t canvas = 0; canvas < canvases; ++canvas) {
-    denoiser.prefill(uncached.data(), static_cast<std::int64_t>(uncached.size()));
+    denoiser.encode(next.data(), static_cast<std::int64_t>(next.size()));
+    next.clear();
     ++stats.prefills;
     ++stats.canvases;
-    uncached = loop.denoise_canvas(canvas);
-    const bool ended = cut_at_eos(uncached, options);
-    const auto count = static_cast<std::int64_t>(uncached.size());
+    Ids committed = loop.denoise_canvas(canvas);
+    Ids kept = kept_of(committed, options);
+    const bool ended = contains(options.eos_token_ids, kept.back());
+    if (options.pad_token_id) {
+      std::fill(committed.begin() + static_cast<std::ptrdiff_t>(kept.size()), committed.end(), *options.pad_token_id);
+    }
+    // Before the callback hears of it: where that stops, the conversation has it.
+    denoiser.keep(std::move(kept));
+    const auto count = static_cast<std::int64_t>(committed.size());
     // Tokens per forward are counted as in transformers: everything that is not the padding token.
     stats.committed_tokens +=
-        options.pad_token_id ? count - std::count(uncached.begin(), uncached.end(), *options.pad_token_id) : count;
+        options.pad_token_id ? count - std::count(committed.begin(), committed.end(), *options.pad_token_id) : count;
     length += count;
-    reporter.committed(canvas, uncached.data(), count);
+    reporter.committed(canvas, committed.data(), count);
     if (ended) stats.finish_reason = FinishReason::eos;
     if (ended || (options.max_length && length >= *options.max_length)) break;
   }

@@ -12,6 +12,7 @@
 
 namespace edgekit {
 
+// The denoiser then holds the prompt and the answer up to its end token, of which the last canvas is uncached.
 // A draft per step, a committed event per canvas, done. Throws Error: bad options or prompt before the first pass,
 // EK_NOT_FINITE, EK_STOPPED, and what the denoiser throws; `generation` is readable then.
 void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const DiffusionGemmaOptions &options,

@@ -1,7 +1,9 @@
 #include "session/memory.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
+#include <utility>
 
 #include "kernels/head.h"
 #include "session/process.h"
@@ -21,6 +23,18 @@ constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread
 constexpr std::int64_t kCandidates = 256;
 
 std::uint64_t floats(std::int64_t count) { return sizeof(float) * static_cast<std::uint64_t>(count); }
+
+// As flashload/sizes.py has it: what somebody gave is not rounded.
+std::string exact_size(std::uint64_t count) {
+  const std::pair<double, const char *> units[] = {{1e12, " TB"}, {1e9, " GB"}, {1e6, " MB"}, {1e3, " kB"}};
+  for (const auto &[unit, name] : units) {
+    if (static_cast<double>(count) < unit) continue;
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g%s", static_cast<double>(count) / unit, name);
+    return text;
+  }
+  return std::to_string(count) + " B";
+}
 
 std::string megabytes(std::uint64_t count) { return std::to_string((count + 999'999) / 1'000'000) + " MB"; }
 
@@ -131,7 +145,7 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
     // The next attempt may find the process a little larger.
     const std::uint64_t wanted = needs.total() + too_small.needed + (std::uint64_t{1} << 20);
     std::ostringstream message;
-    message << bundle.path() << ": a memory budget of " << megabytes(options.memory_bytes)
+    message << bundle.path() << ": a memory budget of " << exact_size(options.memory_bytes)
             << " is too small; this model and length need at least " << megabytes(wanted) << " (process "
             << megabytes(needs.process + needs.allowance) << ", activations "
             << megabytes(needs.activations + needs.scratch) << ", vocabulary head " << megabytes(needs.head)
@@ -148,6 +162,16 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
     plan.pinned_bytes += tile.run->length;
   }
   return plan;
+}
+
+std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, SessionOptions options) {
+  options.memory_bytes = 1;
+  try {
+    plan_weights(bundle, needs, options);
+  } catch (const BudgetError &error) {
+    return error.needed();
+  }
+  return options.memory_bytes;
 }
 
 }  // namespace edgekit

@@ -36,6 +36,9 @@ MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, in
 // Throws BudgetError.
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);
 
+// The least budget that `plan_weights` takes, whatever the options say about it.
+std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, SessionOptions options);
+
 }  // namespace edgekit
 
 #endif  // EDGEKIT_SESSION_MEMORY_H

@@ -111,7 +111,7 @@ struct Session::Implementation {
     message << bundle.path() << ": the memory budget was planned for passes of up to " << options.canvas
             << " positions after " << options.positions << ", not for " << count << " after " << committed
             << "; open the session for these";
-    throw BudgetError(message.str(), options.memory_bytes + more.total() - needs.total());
+    throw BudgetError(message.str(), least_budget(bundle, more, longer));
   }
 
   void check_ids(const std::int64_t *ids, std::int64_t count) const {

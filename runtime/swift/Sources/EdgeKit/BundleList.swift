@@ -3,7 +3,8 @@ import Foundation
 /// `bundles.json`: bundles of one model in folders beside it, one for each format (flashload/bundle_set.py).
 struct BundleList: Decodable, Equatable {
   static let fileName = "bundles.json"
-  static let schemaVersion = 1
+  static let schemaVersion = 2
+  static let mostBytes = 1 << 20
 
   struct Entry: Decodable, Equatable {
     /// Of the bundle's folder, in the list's.

@@ -6,7 +6,7 @@ import XCTest
 /// Folders with bundles for several systems.
 final class BundleListTests: XCTestCase {
   private static let three = """
-    {"schema_version": 1, "bundles": [
+    {"schema_version": 2, "bundles": [
       {"path": "coreai", "format": "coreai", "minimum_os": {"ios": "27", "macos": "27"}},
       {"path": "coreml-new", "format": "coreml", "minimum_os": {"ios": "26.4", "macos": "26.4"}},
       {"path": "coreml", "format": "coreml", "minimum_os": {"ios": "18", "macos": "15"}}], "files": {}}
@@ -80,7 +80,7 @@ final class BundleListTests: XCTestCase {
 
   func testWhatIsWrongIsNamed() throws {
     for (old, new, words) in [
-      ("\"schema_version\": 1", "\"schema_version\": 2", "schema version 2"),
+      ("\"schema_version\": 2", "\"schema_version\": 3", "schema version 3"),
       ("\"path\": \"coreai\"", "\"path\": \"../coreai\"", "'../coreai'"),
       ("\"ios\": \"18\"", "\"ios\": \"18b\"", "'18b' is no version"),
       ("\"ios\": \"18\"", "\"ios\": \"\"", "'' is no version"),

@@ -101,13 +101,18 @@ func eventually(
   return false
 }
 
+/// Sealed, with entries for files of zeros.
 let minimalManifest = """
-  {"schema_version": 1, "model": {"family": "llada", "hidden_size": 4, "vocab_size": 10, "embedding_scale": 1.0,
-   "softcap": 0.0, "shift_logits": false, "causal_prefix": false, "self_conditioning": false, "canvas_length": null,
-   "ropes": {"full": [1.0, 0.5]}, "tables": {"embedding": {"runs": ["embedding.0"], "starts": [0], "rows": 10, "bits": 8}},
-   "config": {}}, "programs": {"format": "native", "layout": "native-1", "entries": {}},
-   "layers": [{"program": "full", "run": "layers.0", "experts": [], "kv_heads": 1, "head_dim": 4, "rope": "full",
-   "window": null}], "sampler": {"name": "llada", "config": {}}, "quantization": {},
-   "weights": {"file": "weights.safetensors", "size": 10, "sha256": "00"},
-   "files": {"tokenizer/tokenizer.json": {"size": 3, "sha256": "00"}}, "provenance": {}}
+  {
+    "sha256": "33e264b70d4c4e23d6ed569c3217a99b50e7dbe04a0e696e866c16dcacb7bd6d",
+    "schema_version": 2, "model": {"family": "llada", "hidden_size": 4, "vocab_size": 10, "embedding_scale": 1.0,
+     "softcap": 0.0, "shift_logits": false, "causal_prefix": false, "self_conditioning": false, "canvas_length": null,
+     "ropes": {"full": [1.0, 0.5]}, "tables": {"embedding": {"runs": ["embedding.0"], "starts": [0], "rows": 10, "bits": 8}},
+     "config": {}}, "programs": {"format": "native", "layout": "native-1", "entries": {}},
+     "layers": [{"program": "full", "run": "layers.0", "experts": [], "kv_heads": 1, "head_dim": 4, "rope": "full",
+     "window": null}], "sampler": {"name": "llada", "config": {}}, "quantization": {},
+     "weights": {"file": "weights.safetensors", "size": 10, "sha256": "01d448afd928065458cf670b60f5a594d735af0172c8d67f22a81680132681ca",
+     "header_size": 8, "header_xxh3": "c77b3abb6f87acd9"},
+     "files": {"tokenizer/tokenizer.json": {"size": 3, "sha256": "709e80c88487a2411e1ee4dfb9f22a861492d20c4765150c0c794abd70f8147c",
+     "xxh3": "eb5d658bb22f286b"}}, "provenance": {}}
   """

@@ -78,7 +78,7 @@ final class FlashFileTests: XCTestCase {
     let bundles: [String: String] = try Fixtures().decode("bundles.json")
     for path in bundles.values {
       let bundle = try EdgeKit.Bundle(path: path)
-      let file = try FlashFile(path: bundle.url(bundle.manifest.weights.file).path)
+      let file = try FlashFile(bundle)
       let (table, hidden) = (bundle.manifest.model.tables.embedding, bundle.manifest.model.hiddenSize)
       let rows = table.tiles[0].count
       XCTAssertEqual(try file.tableRows(table.runs[0], [rows - 1, 0], hidden: hidden).count, 2 * hidden)

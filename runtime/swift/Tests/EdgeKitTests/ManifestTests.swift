@@ -51,14 +51,27 @@ final class ManifestTests: XCTestCase {
     XCTAssertThrowsError(try bundle.checkFiles()) {
       guard case EdgeKitError.malformedFile = $0 else { return XCTFail("\($0)") }
     }
+    try Data(repeating: 1, count: 3).write(to: tokenizer)
+    XCTAssertThrowsError(try bundle.checkFiles()) {
+      guard case EdgeKitError.checksumMismatch = $0 else { return XCTFail("\($0)") }
+    }
     try Data(repeating: 0, count: 3).write(to: tokenizer)
     try bundle.checkFiles()
+    XCTAssertEqual(try bundle.contents(of: "tokenizer/tokenizer.json"), Data(repeating: 0, count: 3))
+    XCTAssertThrowsError(try bundle.contents(of: "edgekit.json")) {
+      guard case EdgeKitError.invalidArgument = $0 else { return XCTFail("\($0)") }
+    }
+    let edited = minimalManifest.replacingOccurrences(of: "\"hidden_size\": 4", with: "\"hidden_size\": 8")
+    try Data(edited.utf8).write(to: folder.appendingPathComponent("edgekit.json"))
+    XCTAssertThrowsError(try EdgeKit.Bundle(path: folder.path)) {
+      guard case EdgeKitError.checksumMismatch = $0 else { return XCTFail("\($0)") }
+    }
     XCTAssertEqual(bundle.tokenizerPath, bundle.url("tokenizer").path)
   }
 
   func testWhatIsWrongIsNamed() throws {
     let cases: [(String, String, String)] = [
-      ("\"schema_version\": 1", "\"schema_version\": 2", "schema version 2"),
+      ("\"schema_version\": 2", "\"schema_version\": 3", "schema version 3"),
       ("\"hidden_size\": 4", "\"hidden_size\": \"4\"", "model.hidden_size"),
       ("\"vocab_size\": 10, ", "", "model.vocab_size is missing"),
       ("\"kv_heads\": 1, ", "", "layers.0.kv_heads is missing"),
@@ -68,7 +81,7 @@ final class ManifestTests: XCTestCase {
       ("\"starts\": [0]", "\"starts\": [1]", "table embedding"),
       ("\"rope\": \"full\"", "\"rope\": \"other\"", "rope 'other'"),
       ("\"schema_version\"", "\"version\"", "schema_version is missing"),
-      ("{\"schema_version\"", "\"schema_version\"", "not valid JSON"),
+      ("{\n  \"sha256\"", "\"sha256\"", "not valid JSON"),
     ]
     for (old, new, words) in cases {
       let text = minimalManifest.replacingOccurrences(of: old, with: new)

@@ -33,7 +33,7 @@ final class MemoryTests: XCTestCase {
   func testNeedsAreThoseOfPython() throws {
     for each in try recorded() {
       let bundle = try EdgeKit.Bundle(path: try Recording(each.recording).path)
-      let file = try FlashFile(path: bundle.url(bundle.manifest.weights.file).path)
+      let file = try FlashFile(bundle)
       for expected in each.needs {
         let found = try MemoryNeeds(bundle.manifest, file, positions: expected.positions, canvas: expected.canvas)
         XCTAssertEqual(found.prefix, expected.prefix, each.recording)

@@ -49,7 +49,7 @@
     public func call(
       _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
     ) throws(EdgeKitError) -> [Tensor] {
-      let file = bundle.url(device == .gpu ? function.gpu.file : function.cpu.file).path
+      let file = device == .gpu ? function.gpu.file : function.cpu.file
       return try Self.thread.wait { () throws(EdgeKitError) in
         try Self.select(device)
         return try run(name, file, function, inputs)
@@ -91,8 +91,10 @@
 
     private func load(_ file: String) throws(EdgeKitError) -> mlx_imported_function {
       if let known = functions[file] { return known }
-      let made = mlx_imported_function_new(file)
-      guard made.ctx != nil else { throw MLXErrors.last(file) }
+      try bundle.opened().check(file)
+      let path = bundle.url(file).path
+      let made = mlx_imported_function_new(path)
+      guard made.ctx != nil else { throw MLXErrors.last(path) }
       functions[file] = made
       return made
     }

@@ -2,8 +2,10 @@ import Foundation
 
 /// Content of `edgekit.json`. Paths are relative, with forward slashes, and stay inside the bundle.
 public struct Manifest: Codable, Sendable, Equatable {
-  public static let schemaVersion = 1
+  public static let schemaVersion = 2
 
+  /// Of the file itself, as flashload/manifest.py says; the native library has compared it.
+  public var sha256: String
   public var schemaVersion: Int
   public var model: Model
   public var programs: Programs
@@ -18,6 +20,7 @@ public struct Manifest: Codable, Sendable, Equatable {
   public var provenance: JSONValue
 
   enum CodingKeys: String, CodingKey {
+    case sha256
     case schemaVersion = "schema_version"
     case model, programs, layers, sampler, quantization, weights, files, provenance
   }
@@ -182,15 +185,24 @@ extension Manifest {
     public var config: JSONValue
   }
 
-  /// The flash file.
+  /// The flash file; `headerXXH3` is that of its first `headerSize` bytes.
   public struct Weights: Codable, Sendable, Equatable {
     public var file: String
     public var size: Int64
     public var sha256: String
+    public var headerSize: Int64
+    public var headerXXH3: String
+
+    enum CodingKeys: String, CodingKey {
+      case file, size, sha256
+      case headerSize = "header_size"
+      case headerXXH3 = "header_xxh3"
+    }
   }
 
   public struct FileEntry: Codable, Sendable, Equatable {
     public var size: Int64
     public var sha256: String
+    public var xxh3: String
   }
 }

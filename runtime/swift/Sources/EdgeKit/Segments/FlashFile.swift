@@ -31,6 +31,12 @@ final class FlashFile: Sendable {
     handle = opened
   }
 
+  /// That of a bundle, whose header is compared with the manifest. Throws `checksumMismatch` too.
+  init(_ bundle: Bundle) throws(EdgeKitError) {
+    path = bundle.url(bundle.manifest.weights.file).path
+    handle = try bundle.opened().openWeights()
+  }
+
   deinit { ek_flash_close(handle) }
 
   /// Throws `malformedFile` for a run that is not there, or empty.

@@ -31,12 +31,15 @@ final class SegmentEngine: Engine {
   ) throws(EdgeKitError) {
     let facts = manifest.model
     model.failure = nil
+    // A copy: the call replaces it while it reads this one.
+    let uncached = model.uncached
     defer { model.denoiser.idle() }
     do throws(EdgeKitError) {
       try NativeLibrary.generate(prompt: prompt, settings: settings, onEvent: onEvent) {
         prompt, count, options, callback, user in
         sampler.withCString { sampler in
-          withExtendedLifetime(model) {
+          uncached.withUnsafeBufferPointer { uncached in
+            defer { withExtendedLifetime(model) {} }
             var described = ek_model()
             described.struct_size = UInt32(MemoryLayout<ek_model>.size)
             described.vocabulary = Int64(model.denoiser.vocabulary)
@@ -50,6 +53,9 @@ final class SegmentEngine: Engine {
             if facts.causalPrefix { described.prefill = prefillModel }
             described.denoise = denoiseModel
             described.project = projectModel
+            described.uncached = uncached.baseAddress
+            described.uncached_count = Int64(uncached.count)
+            described.keep = keepModel
             return ek_model_generate(&described, prompt, count, options, callback, user, nil)
           }
         }
@@ -84,6 +90,8 @@ final class SegmentEngine: Engine {
 /// What the callbacks of an `ek_model` get as their user data.
 private final class CallbackModel {
   let denoiser: any Denoiser
+  /// The end of the last answer, which the next prompt that continues it has the core encode.
+  var uncached: [Int64] = []
   /// What the denoiser threw last.
   var failure: EdgeKitError?
   /// In passes.
@@ -110,6 +118,10 @@ private final class CallbackModel {
 
 private func resetModel(_ user: UnsafeMutableRawPointer?) -> Int32 {
   CallbackModel.call(user) { $0.denoiser.reset() }
+}
+
+private func keepModel(_ ids: UnsafePointer<Int64>?, _ count: Int64, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  CallbackModel.call(user) { $0.uncached = Array(UnsafeBufferPointer(start: ids, count: Int(count))) }
 }
 
 private func prefillModel(_ ids: UnsafePointer<Int64>?, _ count: Int64, _ user: UnsafeMutableRawPointer?) -> Int32 {

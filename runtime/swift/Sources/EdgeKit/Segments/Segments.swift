@@ -64,15 +64,14 @@ public final class Segments {
     _ bundle: Bundle, _ executor: SegmentExecutor, _ memoryPressure: (any MemoryPressureSource)?,
     limits: (FlashFile) throws(EdgeKitError) -> WeightLimits
   ) throws(EdgeKitError) {
-    let path = bundle.url(bundle.manifest.weights.file).path
     switch (bundle.manifest.programs, executor) {
     case (.packages(let programs), .packages(let executor)):
-      let file = try FlashFile(path: path)
+      let file = try FlashFile(bundle)
       backend = try PackageBackend(
         bundle: bundle, programs: programs, file: file, executor: executor, limits: try limits(file))
       denoiser = SegmentDenoiser(bundle: bundle, file: file, backend: backend)
     case (.mlx(let programs), .functions(let runner)):
-      let file = try FlashFile(path: path)
+      let file = try FlashFile(bundle)
       backend = try MLXBackend(
         bundle: bundle, programs: programs, file: file, runner: runner, limits: try limits(file))
       denoiser = SegmentDenoiser(bundle: bundle, file: file, backend: backend)

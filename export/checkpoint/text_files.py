@@ -1,0 +1,46 @@
+"""Small files of a checkpoint: regular files of bounded size, and JSON objects in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from edgekit.export.checkpoint.errors import CheckpointError, WeightsUnreadable
+from edgekit.flashload.errors import MalformedFile, OpenFailed
+from edgekit.flashload.files import read_table
+from edgekit.runtime.errors import one_line
+
+#: Published configs have some 10 kB, the index of a model of 1000 GB some 10 MB. Parsed, JSON may take fifty
+#: times its size.
+MOST_CONFIG_BYTES = 4 << 20
+MOST_INDEX_BYTES = 64 << 20
+
+
+def is_there(path: Path) -> bool:
+    """Whether the checkpoint has this file, be it one that can be read or not."""
+    return os.path.lexists(path)
+
+
+def read_file(path: Path, most_bytes: int, error_class: type[CheckpointError]) -> bytes:
+    """The bytes of a file. Raises `error_class` for one of more than `most_bytes`, WeightsUnreadable for
+    one that is no regular file or cannot be read.
+    """
+    try:
+        return read_table(path, most_bytes, "such file of a checkpoint", "download it again")
+    except OpenFailed as error:
+        raise WeightsUnreadable(str(error)) from error
+    except MalformedFile as error:
+        raise error_class(str(error)) from error
+
+
+def read_json_object(path: Path, most_bytes: int, error_class: type[CheckpointError]) -> dict[str, Any]:
+    """The JSON object in a file. Raises `error_class` for anything else, otherwise as `read_file`."""
+    try:
+        value = json.loads(read_file(path, most_bytes, error_class).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON and numbers of too many digits too
+        raise error_class(f"{path}: is not valid JSON ({one_line(error)}); download it again") from error
+    if not isinstance(value, dict):
+        raise error_class(f"{path}: holds a {type(value).__name__} where a JSON object is expected")
+    return value

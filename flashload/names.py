@@ -1,0 +1,47 @@
+"""Names that people type: what is said of one that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+#: Characters of a wrong name that a message repeats.
+_MOST_SHOWN = 60
+#: Characters of it that are compared: the time grows with their square.
+_MOST_COMPARED = 200
+#: The least likeness of two names, 0..1 by difflib, that is worth a question.
+_NEAR = 0.5
+
+
+def nearest(given: object, known: Iterable[str]) -> str:
+    """The known name that `given` was probably meant to be, or two that are equally near ("int4 or int8"),
+    upper and lower case being alike; empty if none is near.
+    """
+    text = given.lower()[:_MOST_COMPARED] if isinstance(given, str) else ""
+    ratios = {name: difflib.SequenceMatcher(None, text, name.lower()).ratio() for name in known}
+    best = max(ratios.values(), default=0.0)
+    close = [name for name, ratio in ratios.items() if ratio == best >= _NEAR]
+    # macos and mac, ios17 and ios: too different in length to count as near.
+    close = close or [name for name in ratios if len(name) > 2 and text.startswith(name.lower())]
+    return " or ".join(close) if len(close) <= 2 else ""
+
+
+def unknown(what: str, given: object, known: Iterable[str], of: str = "") -> str:
+    """`unknown target 'isos'; did you mean ios? supported: host, mac, ios`; with `of` also what the names
+    belong to.
+    """
+    owner = f" for {of}" if of else ""
+    return f"unknown {what} {shown(given)}{owner}; {supported(given, known)}"
+
+
+def supported(given: object, known: Iterable[str]) -> str:
+    """`did you mean ios? supported: host, mac, ios`, without the question where nothing is near."""
+    names = list(known)
+    close = nearest(given, names)
+    return (f"did you mean {close}? " if close else "") + f"supported: {', '.join(names)}"
+
+
+def shown(given: object) -> str:
+    """A wrong name in quotes, cut where it is too long to help."""
+    text = repr(given)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

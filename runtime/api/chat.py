@@ -1,0 +1,174 @@
+"""A conversation with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edgekit.runtime.api.answer import Answer, Done, Event
+from edgekit.runtime.api.model import Model, answer_of, text_of
+from edgekit.runtime.api.prompt import Prompt, check_template_unused, encode, held, ids_of, messages_of
+from edgekit.runtime.errors import GenerationEnded
+from edgekit.runtime.generation import Settings
+from edgekit.runtime.sampling.errors import InvalidPrompt
+from edgekit.runtime.text import ChatTemplateError
+
+if TYPE_CHECKING:
+    from edgekit.runtime.sampling.types import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A conversation between two turns."""
+
+    messages: tuple[dict[str, Any], ...]
+    ids: tuple[int, ...] = ()
+    #: How many of the messages stand before the last answer.
+    asked: int = 0
+    #: What of the ids the model had encoded, piece by piece.
+    encoded: list[Ids] = field(default_factory=list)
+    ended: bool = False  # the answer, by an end token
+
+
+class Chat:
+    """A conversation that keeps its state: every prompt follows those before it and their answers, token for
+    token as they were committed. `Model.chat` makes it.
+
+    A turn counts when it is finished. One that fails, or whose stream is left midway, is undone: the
+    conversation is then as it was before the turn. Several conversations with a model may take turns, with
+    other generations between them; each goes on where it was, at the price of encoding its text again.
+
+    >>> chat = model.chat()
+    >>> chat.generate("Copy this: red 7", seed=1).text
+    'red 7'
+    >>> chat.generate("Write as JSON: name: Ada; age: 31", seed=1).text
+    '{"name": "Ada", "age": 31}'
+    >>> [message["role"] for message in chat.messages]
+    ['user', 'assistant', 'user', 'assistant']
+    >>> chat.undo()
+    >>> len(chat.messages)
+    2
+    """
+
+    def __init__(
+        self, model: Model, system: str | None, raw: bool, chat_template_kwargs: Mapping[str, Any] | None
+    ) -> None:
+        """For `Model.chat`."""
+        self._model, self._raw, self._variables = model, raw, dict(chat_template_kwargs or {})
+        self._tokenizer = model._tokenizer
+        if raw:
+            check_template_unused("raw leaves the chat template out", system, chat_template_kwargs)
+        elif not self._tokenizer.chat_templates:
+            raise ChatTemplateError(
+                f"{model.path}: the model has no chat template, so it knows no turns; use raw=True "
+                "to go on from plain text"
+            )
+        messages = () if system is None else ({"role": "system", "content": system},)
+        self._states = [_State(messages)]
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Answer:
+        """The model's answer to the next prompt: text, messages, or token ids, which follow the
+        conversation's as they are. Arguments, result and errors are those of `Model.generate`.
+        """
+        return answer_of(self._turn(prompt, Settings(max_new_tokens, steps, seed, settings)))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Iterator[str]:
+        """The text of `generate` as it is committed; the turn counts once the stream is at its end."""
+        return text_of(self._turn(prompt, Settings(max_new_tokens, steps, seed, settings)))
+
+    def events(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Iterator[Event]:
+        """What happens on the way to the answer, as `Model.events`; the turn counts once Done was given."""
+        return self._turn(prompt, Settings(max_new_tokens, steps, seed, settings))
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """A copy of the conversation as messages, ready for JSON; the assistant's hold the answers' text."""
+        return deepcopy(list(self._state.messages))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Every token of the conversation: prompts, what the chat template puts around them, and answers."""
+        return self._state.ids
+
+    def undo(self) -> None:
+        """Take the last turn back, prompt and answer. Without one, nothing happens."""
+        if len(self._states) > 1:
+            self._states.pop()
+
+    @property
+    def _state(self) -> _State:
+        return self._states[-1]
+
+    def _turn(self, prompt: Prompt, settings: Settings) -> Iterator[Event]:
+        state, model, given = self._state, self._model, held(prompt)
+        messages = self._messages(given)
+        ids = (*state.ids, *self._next_ids(given, messages))
+        known = sum(map(len, state.encoded))
+        return self._events(state, messages, model.run(ids, ids[known:], settings, state.encoded))
+
+    def _events(
+        self, state: _State, messages: list[dict[str, Any]], events: Iterator[Event]
+    ) -> Iterator[Event]:
+        for event in events:
+            if self._state is not state:
+                raise GenerationEnded("this turn has ended: the conversation was changed meanwhile")
+            if isinstance(event, Done):
+                answer = event.answer
+                reply = {"role": "assistant", "content": answer.text}
+                after = _State(
+                    (*state.messages, *messages, reply),
+                    (*answer.prompt_ids, *answer.ids),
+                    len(state.messages) + len(messages),
+                    self._model.encoded(),
+                    answer.statistics.finish_reason == "eos",
+                )
+                self._states.append(after)
+            yield event
+
+    def _messages(self, prompt: str | list[Any]) -> list[dict[str, Any]]:
+        """The prompt as messages; of token ids their text."""
+        found = messages_of(prompt)
+        if found is None:
+            return [{"role": "user", "content": self._tokenizer.decode(ids_of(prompt))}]
+        if self._raw and not isinstance(prompt, str):
+            raise InvalidPrompt("this conversation has no chat template, which messages need; give text")
+        return found
+
+    def _next_ids(self, prompt: str | list[Any], messages: list[dict[str, Any]]) -> list[int]:
+        """What the prompt adds to the tokens of the conversation."""
+        state, tokenizer = self._state, self._tokenizer
+        if messages_of(prompt) is None:
+            return ids_of(prompt)
+        if self._raw:
+            return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
+        if not state.ids:
+            return encode(tokenizer, [*state.messages, *messages], None, False, self._variables)
+        last = state.ids[-1] if state.ended else None
+        before = state.messages[: state.asked]
+        return tokenizer.chat_turn(before, messages, last, **self._variables)

@@ -1,0 +1,439 @@
+"""A bundle that generates text."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator as Steps
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from edgekit.flashload.sizes import parse_size
+from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
+from edgekit.runtime.api.options import Option, options_of
+from edgekit.runtime.api.prompt import Prompt, encode
+from edgekit.runtime.errors import GenerationEnded
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import events as inner
+from edgekit.runtime.sampling.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from edgekit.runtime.api.chat import Chat
+    from edgekit.runtime.sampling.types import Ids
+
+
+def load(
+    bundle: str | os.PathLike[str],
+    *,
+    memory: int | str | None = None,
+    resident: int | str | None = None,
+    threads: int | None = None,
+    engine: str | None = None,
+) -> Model:
+    """Open a bundle, a folder that `edgekit export` wrote, or one of several bundles there.
+
+    Args:
+        bundle: the folder.
+        memory: bounds the physical memory of the whole process, as bytes or as "1.5GB": weights that do not
+            fit are read from the disk in every denoising step. None: no limit, all weights stay in memory.
+        resident: bounds the weights that stay in memory further; 0 streams all.
+        threads: processor threads that compute; None: one per core that the process may use.
+        engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai"; None: that of the bundle,
+            and of several bundles the newest that this system runs.
+
+    Raises:
+        EdgekitError: BundleError where the bundle is missing or damaged, and InvalidOption for a size that is
+            none. Weights are read at the first prompt: then a budget may turn out to be too small
+            (BudgetExceeded).
+
+    >>> model = edgekit.load(bundle, memory="2GB")
+    >>> model.generate("Copy this: red 7", seed=1).text
+    'red 7'
+    """
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise InvalidOption(f"threads is {threads!r}; use an integer, at least 1")
+    return Model(
+        Generator(
+            folder_of(bundle),
+            memory_bytes=_bytes("memory", memory, 1),
+            resident_bytes=_bytes("resident", resident, 0),
+            threads=threads or 0,
+            engine=engine,
+        )
+    )
+
+
+def folder_of(bundle: str | os.PathLike[str]) -> Path:
+    """The folder that the name of a bundle stands for."""
+    return Path(bundle)
+
+
+class Model:
+    """An open bundle; `edgekit.load` makes it. It is a context manager, and closing it gives its memory back.
+
+    One thread at a time may use it, and it generates one thing at a time: where another generation is started
+    while a stream is not at its end, the earlier one raises GenerationEnded when it is resumed. A loop over a
+    stream may be left at any time.
+
+    Methods that take a prompt take it as text, which the bundle's chat template wraps as the user's message
+    where there is one, as messages of a chat, or as token ids, which are taken as they are:
+
+    >>> model.generate("Copy this: red 7", seed=1).text
+    'red 7'
+    >>> model.generate([{"role": "user", "content": "Copy this: red 7"}], seed=1).text
+    'red 7'
+    >>> model.generate(model.encode("Copy this: red 7"), seed=1).text
+    'red 7'
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        """For `load`; what it is made of may change."""
+        self._generator = generator
+        self._tokenizer = generator.tokenizer
+        self._busy = threading.Lock()
+        self._current: Steps[Any, None, None] | None = None
+        self._closed = False
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Answer:
+        """The whole answer to a prompt. Equal seeds give equal answers.
+
+        Args:
+            prompt: text, messages of a chat, or token ids.
+            system: a system message before the prompt.
+            raw: leaves the chat template out: the model goes on from the text as it is.
+            chat_template_kwargs: variables for the chat template, such as {"enable_thinking": True}.
+            max_new_tokens: length of the answer, at most; rounded up to whole canvases or blocks. None: the
+                bundle's.
+            steps: denoising steps, per canvas where the model has canvases. None: the bundle's.
+            seed: of the noise, 0..2**64 - 1.
+            settings: those of the bundle's sampler by name, such as `temperature` or `entropy_bound`;
+                `options()` lists them. What is not given is as the bundle says.
+
+        Raises:
+            InvalidOption: a setting that the sampler does not have or cannot run with.
+            InvalidPrompt, ChatTemplateError: a prompt that cannot be encoded.
+            PromptTooLong: prompt and answer pass the positions of the model.
+            BudgetExceeded: the memory budget is too small; `needed_bytes` would be enough.
+            EdgekitError: any other reason outside of edgekit, such as weights that were replaced meanwhile.
+
+        >>> answer = model.generate("Write as JSON: name: Ada; age: 31", seed=1)
+        >>> answer.text
+        '{"name": "Ada", "age": 31}'
+        >>> answer.statistics.tokens, answer.statistics.steps
+        (11, 2)
+        """
+        options = Settings(max_new_tokens, steps, seed, settings)
+        ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        return answer_of(self.run(ids, ids, options))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Iterator[str]:
+        """The text of `generate` piece by piece, as it is committed: a canvas or block at a time.
+
+        >>> "".join(model.stream("Copy this: red 7", seed=1))
+        'red 7'
+        """
+        options = Settings(max_new_tokens, steps, seed, settings)
+        ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        return text_of(self.run(ids, ids, options))
+
+    def events(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Iterator[Event]:
+        """What happens on the way to the answer of `generate`: a Draft after every denoising step, Committed
+        where tokens become final, and Done with the answer.
+
+        >>> [type(event).__name__ for event in model.events("Copy this: red 7", seed=1, steps=2)]
+        ['Draft', 'Draft', 'Committed', 'Done']
+        """
+        options = Settings(max_new_tokens, steps, seed, settings)
+        ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        return self.run(ids, ids, options)
+
+    def chat(
+        self,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Chat:
+        """A conversation; see `Chat`. Several may go on at the same time.
+
+        Args:
+            system: a system message at its beginning.
+            raw: leaves the chat template out: prompts and answers follow each other as they are.
+            chat_template_kwargs: variables for the chat template.
+
+        Raises ChatTemplateError where the bundle has no chat template, unless `raw`.
+
+        >>> chat = model.chat()
+        >>> chat.generate("Copy this: red 7", seed=1).text
+        'red 7'
+        """
+        from edgekit.runtime.api.chat import Chat
+
+        return Chat(self, system, raw, chat_template_kwargs)
+
+    def options(self, **settings: Any) -> tuple[Option, ...]:
+        """The settings that `generate` takes for this bundle, with ranges; the defaults are the bundle's own,
+        or what they become beside the given `settings`. Raises InvalidOption.
+
+        >>> [option.name for option in model.options()][:4]
+        ['max_new_tokens', 'steps', 'seed', 'max_length']
+        """
+        own = {name: settings.pop(name, None) for name in ("max_new_tokens", "steps")}
+        settings.pop("seed", None)
+        return options_of(self._generator.options(Settings(options=settings, **own)))
+
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[int, ...]:
+        """The token ids of a prompt as `generate` gives them to the model.
+
+        Raises InvalidPrompt and ChatTemplateError.
+
+        >>> model.decode(model.encode("Hi", raw=True))
+        'Hi'
+        """
+        return tuple(encode(self._tokenizer, prompt, system, raw, chat_template_kwargs))
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of token ids; bytes that are not UTF-8 become U+FFFD. `skip_special`: without the special
+        tokens.
+        """
+        return self._tokenizer.decode(ids, skip_special)
+
+    @property
+    def family(self) -> str:
+        """The sampler's family: "diffusion_gemma", "llada" or "dream".
+
+        >>> model.family
+        'diffusion_gemma'
+        """
+        return self._generator.sampler.family
+
+    @property
+    def path(self) -> Path:
+        """The folder of the bundle."""
+        return self._generator.bundle.path
+
+    @property
+    def mask_id(self) -> int | None:
+        """The token that stands for an open position in a Draft; None for models without open positions."""
+        return getattr(self._generator.options(Settings()), "mask_token_id", None)
+
+    def close(self) -> None:
+        """Give memory and files back. What is used afterwards raises GenerationEnded."""
+        with self._using(closing=True):
+            self._closed = True
+            self._leave()
+            self._generator.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<edgekit.Model {str(self.path)!r}{', closed' if self._closed else ''}>"
+
+    # What follows is for `edgekit.runtime.api` alone.
+
+    def run(
+        self,
+        prompt_ids: Sequence[int],
+        ids: Sequence[int],
+        settings: Settings,
+        behind: Sequence[Ids] | None = None,
+    ) -> Iterator[Event]:
+        """The events of a generation whose prompt is `ids` `behind` what a chat has encoded; `prompt_ids` is
+        all of it. Raises InvalidOption at once, all else when the first event is asked for.
+        """
+        if (
+            not isinstance(settings.seed, int)
+            or isinstance(settings.seed, bool)
+            or not 0 <= settings.seed < 2**64
+        ):
+            raise InvalidOption(f"seed is {settings.seed!r}; use an integer, 0..{2**64 - 1}")
+        if "continue_prefix" in settings.options:
+            raise InvalidOption("continue_prefix is not a setting here; use chat()")
+        options = self._generator.options(settings)
+        self._check_open()
+        return self._events(tuple(prompt_ids), ids, settings, options, behind)
+
+    def encoded(self) -> list[Ids]:
+        """What the last generation has encoded, for `behind`."""
+        return self._generator.encoded
+
+    def _events(
+        self,
+        prompt_ids: tuple[int, ...],
+        ids: Sequence[int],
+        settings: Settings,
+        options: Any,
+        behind: Sequence[Ids] | None,
+    ) -> Iterator[Event]:
+        source: Any = self._generator.generate(ids, settings, behind)
+        answer: list[int] = []
+        text = self._tokenizer.stream()
+        pieces: list[str] = []
+        canvases, steps = options.extent()
+        with self._using():
+            self._leave()
+            self._current = source
+            read = self._generator.bytes_read
+        try:
+            while True:
+                with self._using():
+                    if self._current is not source:
+                        raise GenerationEnded(
+                            "this generation has ended: the model has started another one; read a stream "
+                            "to its end first, or load the bundle twice"
+                        )
+                    event = next(source, None)
+                    # A session that had to be opened anew counts from nothing.
+                    now = self._generator.bytes_read
+                    read = read if now >= read else 0
+                if isinstance(event, inner.Draft):
+                    yield Draft(
+                        canvas=event.canvas_index,
+                        canvases=canvases,
+                        step=event.step,
+                        steps=steps,
+                        start=event.start,
+                        ids=tuple(event.ids.tolist()),
+                        accepted=tuple(event.accepted.tolist()),
+                        bytes_read=now - read,
+                    )
+                elif isinstance(event, inner.Committed):
+                    kept = options.kept(event.ids).tolist()
+                    answer += kept
+                    pieces.append(text.push(kept))
+                    yield Committed(event.canvas_index, tuple(kept), pieces[-1])
+                elif isinstance(event, inner.Done):
+                    pieces.append(text.finish())
+                    found = _statistics(event.stats, len(prompt_ids), len(answer))
+                    yield Done(Answer("".join(pieces), tuple(answer), prompt_ids, found))
+                else:
+                    return
+        finally:
+            if self._current is source:
+                self._leave()
+
+    def _leave(self) -> None:
+        """End the generation that is under way, if one is."""
+        source, self._current = self._current, None
+        if source is not None:
+            source.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GenerationEnded(f"{self.path}: the model is closed; load the bundle again")
+
+    @contextmanager
+    def _using(self, closing: bool = False) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise GenerationEnded(
+                f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
+            )
+        try:
+            if not closing:
+                self._check_open()
+            yield
+        finally:
+            self._busy.release()
+
+
+def answer_of(events: Iterator[Event]) -> Answer:
+    """The answer at the end of a generation."""
+    *_, last = events
+    assert isinstance(last, Done), "a generation ends with Done"
+    return last.answer
+
+
+def text_of(events: Iterator[Event]) -> Iterator[str]:
+    """The text of a generation as it becomes certain, without empty pieces."""
+    told = 0
+    for event in events:
+        text = event.text if isinstance(event, Committed) else ""
+        if isinstance(event, Done):
+            text = event.answer.text[told:]
+        told += len(text)
+        if text:
+            yield text
+
+
+def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statistics:
+    engine = stats.engine
+    return Statistics(
+        steps=stats.denoising_steps,
+        forwards=stats.forwards,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        reused_tokens=engine["reused_tokens"],
+        canvases=stats.canvases,
+        finish_reason="eos" if stats.finish_reason == "eos" else "length",
+        seconds=engine["seconds"],
+        compute_seconds=engine["compute_seconds"],
+        wait_seconds=engine["io_wait_seconds"],
+        bytes_read=engine["bytes_read"],
+        bytes_per_step=engine["streamed_bytes_per_step"],
+        resident_bytes=engine["pinned_bytes"],
+        peak_bytes=engine["peak_bytes"],
+        memory_bytes=engine["memory_bytes"],
+    )
+
+
+def _bytes(name: str, value: int | str | None, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidOption(f"{name} is {value!r}; use a number of bytes, or text such as '1.5GB'")
+    try:
+        count = parse_size(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise InvalidOption(f"{name}: {error}") from error
+    if count < least:
+        raise InvalidOption(f"{name} is {value!r}; use at least {least} bytes")
+    return count

@@ -1,0 +1,70 @@
+"""The settings of a bundle's sampler, as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from edgekit.runtime.sampling.options import Kind, specs
+
+OptionType: TypeAlias = Literal["int", "float", "bool", "str", "ids"]
+
+_TYPES: dict[Kind, OptionType] = {
+    "integer": "int", "number": "float", "flag": "bool", "choice": "str", "token ids": "ids",
+}  # fmt: skip
+#: Names that are the same for all families, by those of the families that have others.
+_COMMON = {"gen_length": "max_new_tokens", "max_denoising_steps": "steps"}
+#: What is no matter of a single generation.
+_HIDDEN = {"continue_prefix", "logits_budget_bytes"}
+_FIRST = ("max_new_tokens", "steps", "seed")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of a generation, by the name of its keyword argument.
+
+    >>> {option.name: option.default for option in model.options()}["entropy_bound"]
+    0.1
+    """
+
+    name: str
+    #: "ids" stands for a list of token ids.
+    type: OptionType
+    #: What the bundle says, or what holds where it says nothing. None: switched off.
+    default: Any
+    #: The smallest and largest values; None: no limit. `above_minimum`: the smallest itself is too small.
+    minimum: float | None
+    maximum: float | None
+    above_minimum: bool
+    #: The words that are allowed; empty for any but "str".
+    choices: tuple[str, ...]
+    #: Whether it may be None, which switches it off.
+    optional: bool
+    help: str
+
+
+def options_of(chosen: Any) -> tuple[Option, ...]:
+    """The options of a family's dataclass, with the values in `chosen` as defaults."""
+    found = [Option("seed", "int", 0, 0, None, False, (), False, "Equal seeds give equal answers.")]
+    for name, spec in specs(type(chosen)).items():
+        if name in _HIDDEN:
+            continue
+        kind, value = _TYPES[spec.kind], getattr(chosen, name)
+        low, high = spec.minimum, spec.maximum
+        if kind == "int":
+            low, high = (None if limit is None else int(limit) for limit in (low, high))
+        found.append(
+            Option(
+                _COMMON.get(name, name),
+                kind,
+                value,
+                low,
+                high,
+                spec.exclusive,
+                spec.choices,
+                spec.optional,
+                spec.help,
+            )
+        )
+    rank = {name: number for number, name in enumerate(_FIRST)}
+    return tuple(sorted(found, key=lambda option: rank.get(option.name, len(rank))))

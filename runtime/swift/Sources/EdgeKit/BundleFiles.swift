@@ -1,0 +1,63 @@
+import CEdgeKit
+import Foundation
+
+/// The files of a bundle as the native library gives them: each is compared with the manifest first, and the manifest
+/// with its own digest. A file that the manifest does not list cannot be read.
+final class BundleFiles: Sendable {
+  // Different threads may use it at the same time.
+  private nonisolated(unsafe) let handle: OpaquePointer
+
+  /// Reads and checks the manifest alone. Throws `openFailed`, `readFailed`, `checksumMismatch`, `malformedFile`,
+  /// `unsupportedVersion`.
+  init(path: String) throws(EdgeKitError) {
+    try NativeLibrary.check()
+    var opened: OpaquePointer?
+    try EdgeKitError.check(ek_bundle_open(path, &opened))
+    guard let opened else { throw .internalError("ek_bundle_open gave no bundle") }
+    handle = opened
+  }
+
+  deinit { ek_bundle_close(handle) }
+
+  func manifest() throws(EdgeKitError) -> Data {
+    var text: UnsafePointer<CChar>?
+    var size: UInt64 = 0
+    try EdgeKitError.check(ek_bundle_manifest(handle, &text, &size))
+    guard let text else { throw .internalError("ek_bundle_manifest gave no text") }
+    return Data(bytes: text, count: Int(size))
+  }
+
+  /// Throws `invalidArgument` for a file that is not listed, and the errors of reading.
+  func read(_ name: String) throws(EdgeKitError) -> Data {
+    var size: UInt64 = 0
+    try EdgeKitError.check(ek_bundle_read_file(handle, name, nil, 0, &size))
+    // Never empty: a buffer without a place would ask for the size again.
+    let memory = PageAlignedMemory(count: Int(size) + 1)
+    try EdgeKitError.check(ek_bundle_read_file(handle, name, memory.buffer.baseAddress, size, &size))
+    return Data(memory.buffer.prefix(Int(size)))
+  }
+
+  /// For files that something else opens by their path; of the weights it compares the header. Throws as `read`.
+  func check(_ name: String) throws(EdgeKitError) { try EdgeKitError.check(ek_bundle_check_file(handle, name)) }
+
+  /// The flash file, which belongs to the caller. Throws as `read`.
+  func openWeights() throws(EdgeKitError) -> OpaquePointer {
+    var opened: OpaquePointer?
+    try EdgeKitError.check(ek_bundle_open_weights(handle, &opened))
+    guard let opened else { throw .internalError("ek_bundle_open_weights gave no file") }
+    return opened
+  }
+
+  /// A file of a folder that no manifest lists, of at most `limit` bytes; nil where there is none. Throws the errors of
+  /// reading.
+  static func unlisted(_ name: String, in folder: String, limit: Int) throws(EdgeKitError) -> Data? {
+    guard FileManager.default.fileExists(atPath: URL(fileURLWithPath: folder).appendingPathComponent(name).path) else {
+      return nil
+    }
+    try NativeLibrary.check()
+    let memory = PageAlignedMemory(count: limit)
+    var size: UInt64 = 0
+    try EdgeKitError.check(ek_folder_read_file(folder, name, memory.buffer.baseAddress, UInt64(limit), &size))
+    return Data(memory.buffer.prefix(Int(size)))
+  }
+}

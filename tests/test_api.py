@@ -1,0 +1,442 @@
+"""Edgekit in Python: signatures, documentation that runs, prompts of every kind, and wrong ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgekit
+from edgekit.runtime.api import answer, chat, model, options, prompt
+
+TEXT = "Copy this: red 7"
+
+
+@pytest.fixture(scope="module")
+def gemma(shipped_bundle: Any) -> Iterator[edgekit.Model]:
+    with edgekit.load(shipped_bundle("tiny-gemma")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def llada(shipped_bundle: Any) -> Iterator[edgekit.Model]:
+    with edgekit.load(shipped_bundle("tiny-llada")) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["gemma", "llada"])
+def either(request: pytest.FixtureRequest) -> edgekit.Model:
+    return request.getfixturevalue(request.param)
+
+
+# --- the package --------------------------------------------------------------------------------------------
+
+
+def test_importing_it_brings_in_nothing_else() -> None:
+    code = (
+        "import sys, edgekit\n"
+        "assert 'load' in dir(edgekit) and edgekit.__version__\n"
+        "heavy = {'tokenizers', 'jinja2', 'torch', 'onnxruntime', 'click'}\n"
+        "print(*sorted((heavy | {'numpy', 'edgekit.runtime'}) & set(sys.modules)))\n"
+        "edgekit.load\n"
+        "print(*sorted(heavy & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
+def test_every_name_that_it_promises_is_there() -> None:
+    assert set(edgekit.__all__) <= set(dir(edgekit))
+    for name in edgekit.__all__:
+        assert getattr(edgekit, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        edgekit.lode  # noqa: B018
+
+
+def test_it_is_a_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "edgekit", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout) == (0, f"edgekit {edgekit.__version__}\n")
+
+
+# --- what must stay as it is --------------------------------------------------------------------------------
+
+SAMPLING = (
+    "max_new_tokens: 'int | None' = None, steps: 'int | None' = None, seed: 'int' = 0, **settings: 'Any'"
+)
+TEMPLATE = (
+    "system: 'str | None' = None, raw: 'bool' = False, "
+    "chat_template_kwargs: 'Mapping[str, Any] | None' = None"
+)
+SIGNATURES = {
+    "load": "(bundle: 'str | os.PathLike[str]', *, memory: 'int | str | None' = None, "
+    "resident: 'int | str | None' = None, threads: 'int | None' = None, engine: 'str | None' = None) "
+    "-> 'Model'",
+    "Model.generate": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Answer'",
+    "Model.stream": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Iterator[str]'",
+    "Model.events": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Iterator[Event]'",
+    "Model.chat": f"(self, *, {TEMPLATE}) -> 'Chat'",
+    "Model.options": "(self, **settings: 'Any') -> 'tuple[Option, ...]'",
+    "Model.encode": f"(self, prompt: 'Prompt', *, {TEMPLATE}) -> 'tuple[int, ...]'",
+    "Model.decode": "(self, ids: 'Iterable[int]', *, skip_special: 'bool' = True) -> 'str'",
+    "Model.close": "(self) -> 'None'",
+    "Chat.generate": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Answer'",
+    "Chat.stream": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[str]'",
+    "Chat.events": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[Event]'",
+    "Chat.undo": "(self) -> 'None'",
+}
+FIELDS = {
+    "Answer": ["text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "statistics: Statistics"],
+    "Draft": [
+        "canvas: int", "canvases: int", "step: int", "steps: int", "start: int", "ids: tuple[int, ...]",
+        "accepted: tuple[bool, ...]", "bytes_read: int",
+    ],
+    "Committed": ["canvas: int", "ids: tuple[int, ...]", "text: str"],
+    "Done": ["answer: Answer"],
+    "Statistics": [
+        "steps: int", "forwards: int", "tokens: int", "prompt_tokens: int", "reused_tokens: int",
+        "canvases: int", "finish_reason: FinishReason", "seconds: float", "compute_seconds: float",
+        "wait_seconds: float", "bytes_read: int", "bytes_per_step: int", "resident_bytes: int",
+        "peak_bytes: int", "memory_bytes: int | None",
+    ],
+    "Option": [
+        "name: str", "type: OptionType", "default: Any", "minimum: float | None", "maximum: float | None",
+        "above_minimum: bool", "choices: tuple[str, ...]", "optional: bool", "help: str",
+    ],
+}  # fmt: skip
+PROPERTIES = {
+    "Model": {"family", "path", "mask_id"},
+    "Chat": {"messages", "ids"},
+    "Statistics": {"tokens_per_step", "tokens_per_second"},
+    "Draft": {"progress"},
+}
+NAMES = [
+    "Answer", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done", "Draft",
+    "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
+    "Option", "Prompt", "PromptTooLong", "Statistics", "__version__", "load",
+]  # fmt: skip
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+def test_names_and_signatures_are_frozen() -> None:
+    """Whoever changes these breaks programs that others have written."""
+    assert edgekit.__all__ == NAMES
+    for name, expected in SIGNATURES.items():
+        owner, _, method = name.rpartition(".")
+        found = getattr(getattr(edgekit, owner) if owner else edgekit, method)
+        assert str(inspect.signature(found)) == expected, name
+
+
+def test_fields_and_properties_are_frozen() -> None:
+    for name, expected in FIELDS.items():
+        cls = getattr(edgekit, name)
+        assert [f"{field.name}: {field.type}" for field in dataclasses.fields(cls)] == expected
+        assert cls.__dataclass_params__.frozen and cls.__dataclass_params__.eq
+    for name, properties in PROPERTIES.items():
+        cls = getattr(edgekit, name)
+        assert {n for n, value in vars(cls).items() if isinstance(value, property)} - {"_state"} == properties
+        methods = {method.partition(".")[2] for method in SIGNATURES if method.startswith(f"{name}.")}
+        fields = {line.partition(":")[0] for line in FIELDS.get(name, [])}
+        # The rest is for the modules of the interface alone, and says so.
+        rest = {"run", "encoded"} if name == "Model" else set()
+        assert public(cls) - fields - properties - methods == rest
+
+
+def test_errors_are_errors_of_edgekit() -> None:
+    for name in ("BudgetExceeded", "BundleError", "ChatTemplateError", "GenerationEnded", "InvalidOption"):
+        assert issubclass(getattr(edgekit, name), edgekit.EdgekitError)
+    assert issubclass(edgekit.InvalidPrompt, edgekit.EdgekitError)
+    assert issubclass(edgekit.PromptTooLong, edgekit.EdgekitError)
+
+
+@pytest.mark.parametrize("module", [answer, chat, model, options, prompt])
+def test_what_the_documentation_shows_is_true(module: Any, gemma: edgekit.Model) -> None:
+    names = {"edgekit": edgekit, "model": gemma, "bundle": gemma.path}
+    result = doctest.testmod(module, extraglobs=names)
+    assert result.failed == 0
+    assert result.attempted or module is prompt
+
+
+def test_every_public_name_is_documented() -> None:
+    for name, properties in PROPERTIES.items():
+        cls = getattr(edgekit, name)
+        for member in {cls, *(getattr(cls, p) for p in properties)}:
+            assert member.__doc__
+    for name in SIGNATURES:
+        owner, _, method = name.rpartition(".")
+        assert getattr(getattr(edgekit, owner) if owner else edgekit, method).__doc__
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def test_prompts_of_every_kind_are_one_prompt(either: edgekit.Model) -> None:
+    expected = either.generate(TEXT, seed=3)
+    assert expected.text and expected.ids
+    ids = either.encode(TEXT)
+    assert expected.prompt_ids == ids
+    message = {"role": "user", "content": TEXT}
+    for same in ([message], (message,), list(ids), np.array(ids), np.array(ids, np.int32), iter(ids)):
+        found = either.generate(same, seed=3)
+        assert (found.text, found.ids, found.prompt_ids) == (expected.text, expected.ids, ids)
+    raw = either.encode(TEXT, raw=True)
+    assert raw != ids and either.decode(raw) == TEXT
+    assert either.generate(TEXT, raw=True, seed=3).prompt_ids == raw
+    system = either.encode(TEXT, system="Be brief.")
+    assert system == either.encode([{"role": "system", "content": "Be brief."}, message]) != ids
+
+
+def test_the_three_ways_of_generating_agree(either: edgekit.Model) -> None:
+    events = list(either.events(TEXT, seed=3))
+    done, whole = events[-1], either.generate(TEXT, seed=3)
+    assert isinstance(done, edgekit.Done)
+    assert (done.answer.text, done.answer.ids) == (whole.text, whole.ids)
+    assert "".join(either.stream(TEXT, seed=3)) == whole.text == either.decode(whole.ids)
+    drafts = [e for e in events if isinstance(e, edgekit.Draft)]
+    committed = [e for e in events if isinstance(e, edgekit.Committed)]
+    assert len(drafts) + len(committed) + 1 == len(events)
+    assert sum((e.ids for e in committed), ()) == whole.ids
+    assert "".join(e.text for e in committed) == whole.text
+    assert len(drafts) == whole.statistics.steps
+    for draft in drafts:
+        assert len(draft.ids) == len(draft.accepted) > 0
+        assert (
+            1 <= draft.step <= draft.steps and 0 <= draft.canvas < draft.canvases and 0 < draft.progress <= 1
+        )
+    again = [e for e in either.events(TEXT, seed=3) if not isinstance(e, edgekit.Done)]
+    assert again == events[:-1], "equal seeds give equal events, which can be compared"
+    assert pickle.loads(pickle.dumps(events)) == events
+
+
+def test_an_answer_holds_no_padding(gemma: edgekit.Model) -> None:
+    found = gemma.generate(TEXT, seed=3)
+    assert found.statistics.finish_reason == "eos"
+    assert found.statistics.tokens == len(found.ids) < 128
+    assert gemma.decode(found.ids[-1:], skip_special=False) == "<turn|>"
+
+
+def test_statistics_are_of_this_generation(gemma: edgekit.Model, shipped_bundle: Any) -> None:
+    with edgekit.load(shipped_bundle("tiny-gemma"), memory="1GB", resident=0) as streamed:
+        for _ in range(2):
+            found = streamed.generate(TEXT, seed=3, steps=2, stability_threshold=None).statistics
+            assert found.steps == found.forwards == 2 and found.memory_bytes == 10**9
+            assert 2 * found.bytes_per_step < found.bytes_read + found.bytes_per_step
+            assert 0 < found.bytes_read <= 4 * found.bytes_per_step
+            assert found.peak_bytes < 10**9 and found.seconds > 0 and found.tokens_per_second > 0
+            assert found.tokens_per_step == found.tokens / 2 and found.resident_bytes == 0
+        drafts = [e for e in streamed.events(TEXT, seed=3, steps=2) if isinstance(e, edgekit.Draft)]
+        assert 0 < drafts[0].bytes_read <= drafts[-1].bytes_read
+    assert gemma.generate(TEXT).statistics.bytes_read == 0
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def test_settings_have_the_names_of_the_field(llada: edgekit.Model, gemma: edgekit.Model) -> None:
+    known = {option.name: option for option in llada.options()}
+    assert {
+        "temperature",
+        "block_length",
+        "threshold",
+        "steps",
+        "max_new_tokens",
+        "seed",
+        "cfg_scale",
+    } <= set(known)
+    assert known["block_length"].default == 32 and known["max_new_tokens"].default == 128
+    assert known["threshold"].default is None and known["threshold"].optional
+    assert (known["threshold"].minimum, known["threshold"].above_minimum, known["threshold"].maximum) == (
+        0,
+        True,
+        1,
+    )
+    assert known["remasking"].choices == ("low_confidence", "random") and known["remasking"].type == "str"
+    assert all(option.help.endswith(".") for option in (*llada.options(), *gemma.options()))
+    assert {o.name: o.default for o in llada.options(max_new_tokens=40, block_length=20)}[
+        "max_new_tokens"
+    ] == 40
+    assert {o.name for o in gemma.options()}.isdisjoint(
+        {"continue_prefix", "ignored_keys", "max_denoising_steps"}
+    )
+    few = llada.generate(TEXT, threshold=0.5, max_new_tokens=32, block_length=32)
+    many = llada.generate(TEXT, steps=32, max_new_tokens=32)
+    assert few.statistics.steps < many.statistics.steps
+
+
+def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
+    given = {option.name: option.default for option in either.options()}
+    given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    expected = either.generate(TEXT, max_new_tokens=32)
+    assert either.generate(TEXT, **{**given, "max_new_tokens": 32}).ids == expected.ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temprature": 1}, "temprature is not a sampling option of this model"),
+        ({"entropy_bound": -1}, "entropy_bound is -1; use a number above 0"),
+        ({"seed": -1}, "seed is -1; use an integer"),
+        ({"seed": 1.5}, "seed is 1.5; use an integer"),
+        ({"steps": 0}, "steps is 0; use an integer"),
+        ({"continue_prefix": True}, "use chat()"),
+    ],
+)
+def test_wrong_settings_are_refused_when_they_are_given(
+    gemma: edgekit.Model, settings: dict[str, Any], said: str
+) -> None:
+    for call in (gemma.generate, gemma.stream, gemma.events, gemma.chat().stream):
+        with pytest.raises(edgekit.InvalidOption) as refused:
+            call(TEXT, **settings)
+        assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "said"),
+    [
+        (5, {}, "a prompt of type int is not understood"),
+        (None, {}, "a prompt of type NoneType"),
+        (b"Hi", {}, "a prompt of type bytes"),
+        ({"role": "user"}, {}, "a prompt of type dict"),
+        ([1, "a"], {}, "item 1 of the prompt is of type str"),
+        ([1.5], {}, "item 0 of the prompt is of type float"),
+        ([True], {}, "item 0 of the prompt is of type bool"),
+        (np.zeros((1, 3), int), {}, "the prompt has shape (1, 3)"),
+        ([{"content": "x"}], {}, 'message 0 is no dict with a "role"'),
+        ([{"role": "user", "content": "x"}, 3], {}, "message 1 is no dict"),
+        ([1, 2], {"system": "x"}, "token ids are taken as they are, so there is no place for system"),
+        ("x", {"raw": True, "system": "x"}, "raw leaves the chat template out"),
+        ([{"role": "user", "content": "x"}], {"raw": True}, "which messages need"),
+        ([10**6], {}, "outside the model's vocabulary"),
+        ([], {}, "the prompt is empty"),
+    ],
+)
+def test_wrong_prompts_are_refused(gemma: edgekit.Model, given: Any, settings: Any, said: str) -> None:
+    with pytest.raises(edgekit.InvalidPrompt) as refused:
+        gemma.generate(given, **settings)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"memory": "lots"}, "memory: size 'lots' is not understood"),
+        ({"memory": 0}, "memory is 0; use at least 1"),
+        ({"memory": 1.5}, "memory is 1.5; use a number of bytes"),
+        ({"resident": -1}, "resident is -1; use at least 0"),
+        ({"threads": 0}, "threads is 0; use an integer, at least 1"),
+        ({"engine": "tpu"}, "no engine 'tpu'"),
+    ],
+)
+def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:
+    with pytest.raises(edgekit.EdgekitError) as refused:
+        edgekit.load(gemma.path, **given)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing", str(tmp_path)):
+        with pytest.raises(edgekit.BundleError):
+            edgekit.load(path)
+
+
+def test_limits_have_their_errors(gemma: edgekit.Model) -> None:
+    with pytest.raises(edgekit.PromptTooLong, match="pass the model's 1024 positions"):
+        gemma.generate(TEXT, max_new_tokens=2000)
+    with edgekit.load(gemma.path, memory="10MB") as small, pytest.raises(edgekit.BudgetExceeded) as refused:
+        small.generate(TEXT)
+    assert refused.value.needed_bytes > 10**7
+
+
+# --- life ---------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_model_says_so(gemma: edgekit.Model) -> None:
+    opened = edgekit.load(gemma.path)
+    started = opened.events(TEXT)
+    next(started)
+    with opened:
+        pass
+    opened.close()
+    for call in (lambda: opened.generate(TEXT), lambda: next(started), lambda: opened.chat().generate(TEXT)):
+        with pytest.raises(edgekit.GenerationEnded, match="is closed"):
+            call()
+    assert "closed" in repr(opened)
+
+
+def test_a_stream_may_be_left_at_any_time(either: edgekit.Model) -> None:
+    expected = either.generate(TEXT, seed=3)
+    for _ in either.events(TEXT, seed=4):
+        break
+    assert either.generate(TEXT, seed=3).ids == expected.ids
+    kept = either.events(TEXT, seed=4)
+    next(kept)
+    del kept
+    assert either.generate(TEXT, seed=3).ids == expected.ids
+
+
+def test_a_second_generation_ends_the_first(either: edgekit.Model) -> None:
+    expected = list(either.events(TEXT, seed=3))[:-1]
+    first, second = either.events(TEXT, seed=4), either.events(TEXT, seed=3)
+    next(first)
+    found = [next(second)]
+    with pytest.raises(edgekit.GenerationEnded, match="has started another one"):
+        next(first)
+    found += list(second)[:-1]
+    assert found == expected
+    assert list(first) == []
+
+
+def test_another_thread_is_refused_while_one_generates(gemma: edgekit.Model, monkeypatch: Any) -> None:
+    inside, go_on, raised = threading.Event(), threading.Event(), []
+    session_type = type(gemma._generator.session)
+    real = session_type.denoise
+
+    def slow(*arguments: Any) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(session_type, "denoise", slow)
+    thread = threading.Thread(target=lambda: raised.append(gemma.generate(TEXT, seed=3).text))
+    thread.start()
+    assert inside.wait(60)
+    for call in (lambda: gemma.generate(TEXT), gemma.close):
+        with pytest.raises(edgekit.GenerationEnded, match="in use by another thread"):
+            call()
+    go_on.set()
+    thread.join()
+    monkeypatch.undo()
+    assert raised == [gemma.generate(TEXT, seed=3).text]
+
+
+def test_weights_that_are_replaced_meanwhile_are_an_error_of_edgekit(
+    gemma: edgekit.Model, tmp_path: Path
+) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(gemma.path, tmp_path / "copy"))
+    weights = copy / "weights.safetensors"
+    with edgekit.load(copy, memory="1GB", resident=0) as opened:
+        events = opened.events(TEXT)
+        next(events)
+        data = bytearray(weights.read_bytes())
+        data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
+        weights.write_bytes(data)
+        with pytest.raises(edgekit.EdgekitError) as refused:
+            list(events)
+        assert "\n" not in str(refused.value)

@@ -1,0 +1,50 @@
+"""What is said of a name that nobody knows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgekit.flashload.names import nearest, unknown
+
+
+@pytest.mark.parametrize(
+    ("given_name", "known", "close"),
+    [
+        ("macos", ("host", "mac", "ios"), "mac"),
+        ("ios17", ("host", "mac", "ios"), "ios"),
+        ("IOS", ("host", "mac", "ios"), "ios"),
+        ("int3", ("bf16", "int8", "mixed4", "int4"), "int8 or int4"),
+        ("gguf", ("native", "onnx"), ""),
+        ("", ("native", "onnx"), ""),
+        (None, ("native", "onnx"), ""),
+        ("x", (), ""),
+    ],
+)
+def test_the_nearest_name(given_name: object, known: tuple[str, ...], close: str) -> None:
+    assert nearest(given_name, known) == close
+
+
+def test_the_line_says_what_was_meant_and_what_there_is() -> None:
+    assert unknown("engine", "natve", ("native", "onnx")) == (
+        "unknown engine 'natve'; did you mean native? supported: native, onnx"
+    )
+    assert unknown("precision", 16, ("float16",), of="format mlx") == (
+        "unknown precision 16 for format mlx; supported: float16"
+    )
+
+
+@given(st.text(max_size=30))
+def test_any_name_gets_one_line(name: str) -> None:
+    line = unknown("target", name, ("host", "mac", "ios"))
+    assert line.startswith("unknown target ") and line.endswith("supported: host, mac, ios")
+    assert len(line.splitlines()) == 1
+
+
+def test_a_long_name_is_cut_and_costs_nothing() -> None:
+    started = time.process_time()
+    assert len(unknown("target", "ios" * 1_000_000, ("host", "mac", "ios"))) < 150
+    assert time.process_time() - started < 5

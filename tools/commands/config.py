@@ -1,0 +1,45 @@
+"""`edgekit config`: where the installation keeps what C and C++ programs are built with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgekit.flashload import _native
+from edgekit.tools.options import debug_option
+
+
+@click.command("config", short_help="Show where edgekit.h and the library are, for C and C++.")
+@click.option("--include-dir", "asked", flag_value="include", help="Folder of edgekit.h.")
+@click.option("--library", "asked", flag_value="library", help="The shared library.")
+@click.option(
+    "--cmake-dir", "asked", flag_value="cmake", help="edgekit_DIR for CMake's find_package(edgekit)."
+)
+@click.option("--pkgconfig-dir", "asked", flag_value="pkgconfig", help="Add it to PKG_CONFIG_PATH.")
+@debug_option
+def command(asked: str | None) -> None:
+    """Show where the installation keeps its header, its library and what describes them to build tools.
+
+    \b
+    cc answer.c $(PKG_CONFIG_PATH=$(edgekit config --pkgconfig-dir) pkg-config --cflags --libs edgekit)
+    cmake -B build -Dedgekit_DIR=$(edgekit config --cmake-dir)    # target edgekit::edgekit
+    """
+    found = places()
+    if asked is not None:
+        click.echo(found[asked])
+        return
+    for name, path in found.items():
+        click.echo(f"{name:<9}  {path}")
+
+
+def places() -> dict[str, Path]:
+    """Paths by name: `include`, `library`, `cmake`, `pkgconfig`. Raises NativeMissing."""
+    library = _native.installed_library()
+    package = library.parents[1]
+    return {
+        "include": package / "include",
+        "library": library,
+        "cmake": package / "lib" / "cmake" / "edgekit",
+        "pkgconfig": package / "lib" / "pkgconfig",
+    }

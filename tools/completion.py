@@ -1,0 +1,99 @@
+"""What the shell completes: names that commands know, and folders with a bundle or a checkpoint in them.
+
+A shell asks with every press of the tab key: nothing here imports more than the names need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from edgekit import targets
+from edgekit.flashload.bundle_set import SET_NAME
+from edgekit.flashload.manifest import MANIFEST_NAME
+
+
+def target_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Targets with their summaries."""
+    return [
+        CompletionItem(name, help=targets.get(name).summary)
+        for name in targets.TARGETS
+        if name.startswith(incomplete)
+    ]
+
+
+def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Formats of the target that is on the line or the default; all of them for one that nobody knows."""
+    from edgekit.export.formats import FORMATS
+
+    target = ctx.params.get("target")
+    return _names(targets.get(target).formats if target in targets.TARGETS else FORMATS, incomplete)
+
+
+def preset_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from edgekit.export.presets import PRESETS
+
+    return _names(PRESETS, incomplete)
+
+
+def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from edgekit.export.formats.floats import PRECISIONS
+
+    return _names(PRECISIONS, incomplete)
+
+
+def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from edgekit.runtime.packages import ACTIVATIONS
+
+    return _names(ACTIVATIONS, incomplete)
+
+
+def engine_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from edgekit.runtime.bundle_choice import ENGINES
+
+    return _names(ENGINES, incomplete)
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shipped models and folders of checkpoints."""
+    from edgekit.export.checkpoint.hub import SHIPPED_MODELS
+
+    found = [CompletionItem(name, help="comes with edgekit") for name in SHIPPED_MODELS]
+    found = [item for item in found if item.value.startswith(incomplete)]
+    return [*found, *_folders(incomplete, ("config.json",))] or _any_folder(incomplete)
+
+
+def bundles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Folders of bundles and of sets of bundles; where there are none, the way to them."""
+    return _folders(incomplete, (MANIFEST_NAME, SET_NAME)) or _any_folder(incomplete)
+
+
+def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Any folder."""
+    return _any_folder(incomplete)
+
+
+def _names(known: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def _folders(incomplete: str, files: tuple[str, ...]) -> list[CompletionItem]:
+    """Folders that have one of the files, written as they were begun."""
+    begun, name = os.path.split(incomplete)
+    try:
+        inside = sorted(os.listdir(os.path.expanduser(begun) or "."))
+    except OSError:
+        return []
+    found = [os.path.join(begun, entry) for entry in inside if entry.startswith(name)]
+    return [
+        CompletionItem(folder)
+        for folder in found
+        if any(os.path.isfile(os.path.join(os.path.expanduser(folder), file)) for file in files)
+    ]
+
+
+def _any_folder(incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]

@@ -1,0 +1,52 @@
+"""Help pages of one screen: a few examples that work as they stand, and rarely used options on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+_ALL = "edgekit.help-all"
+
+
+class Rare(click.Option):
+    """An option that `--help` leaves out and `--help-all` shows."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if ctx.meta.get(_ALL) else None
+
+
+class Command(click.Command):
+    """A command whose page ends in `examples`: command lines for the shell, which tests run."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = tuple(examples)
+        if any(isinstance(param, Rare) for param in self.params):
+            self.params.append(_help_all())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_examples(formatter, self.examples)
+        super().format_epilog(ctx, formatter)
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    """Lines that are never wrapped: they are there to be copied."""
+    if examples:
+        with formatter.section("Examples"):
+            for line in examples:
+                formatter.write(f"{' ' * formatter.current_indent}{line}\n")
+
+
+def _help_all() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show,
+        help="Show rarely used options as well.",
+    )  # fmt: skip
