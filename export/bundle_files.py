@@ -152,11 +152,9 @@ def _program_files(entries: Any) -> list[str]:
     if isinstance(entries, dict) and "files" in entries:
         return list(entries["files"])
     if isinstance(entries, dict):
-        return (
-            [entries["file"]]
-            if "file" in entries
-            else [f for e in entries.values() for f in _program_files(e)]
-        )
+        if "file" in entries:
+            return [entries[key] for key in ("file", "file_uint8") if key in entries]
+        return [f for e in entries.values() for f in _program_files(e)]
     return []
 
 

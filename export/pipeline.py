@@ -277,7 +277,8 @@ class _Sink:
         opening = formats.optional(plan.format, "open_store")
         self.store: Store
         if opening is None:
-            self.store = FlashWriter(weights, [r.spec for r in plan.runs], resume=resume, tag=plan.tag)
+            stored, specs = formats.optional(plan.format, "stored")(plan.runs), [r.spec for r in plan.runs]
+            self.store = FlashWriter(weights, specs, resume=resume, tag=plan.tag, stored=stored)
         else:
             self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
         self.reports = _ReportJournal(report_journal(weights), keep=resume)

@@ -1,4 +1,5 @@
-"""The flash file: one safetensors file laid out for streaming.
+"""The flash file: one safetensors file laid out for streaming. This is its format "1", aligned for engines
+that use the bytes where they lie; for "2" see `packed`.
 
 Bytes, in order:
 
@@ -20,8 +21,8 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ PAD_PREFIX = "__pad__."
 FORMAT_VERSION = "1"
 KEY_FORMAT, KEY_PLAN, KEY_RUNS = "edgekit.format", "edgekit.plan", "edgekit.runs"
 MAX_BYTES = 2**63 - 1  # file offsets are signed 64-bit
-_NO_DIGEST = "0" * 16
+NO_DIGEST = "0" * 16
 
 # numpy has no bfloat16 or float8: their bit patterns travel as unsigned integers of the same width.
 STORAGE_DTYPES: dict[str, np.dtype[Any]] = {
@@ -102,24 +103,63 @@ class TensorSlot:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """Bytes of a run that follow each other: `nbytes` at `offset` of the file are those at `place` of a
+    buffer with the run. Both are at the same place within a page of `RUN_ALIGNMENT`.
+    """
+
+    offset: int
+    place: int
+    nbytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
 class Run:
-    """One contiguously readable span: `length` bytes (padding included) at `offset` in the file."""
+    """Tensors that are read together: `length` bytes of memory, from `offset` in the file on. Without
+    `segments` they are as many bytes of the file, padding included.
+    """
 
     name: str
     offset: int
     length: int
-    xxh3: str
+    xxh3: str  # 16 hex digits for every part
     tensors: tuple[TensorSlot, ...]
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Segment, ...]:
+        """What the run is made of, in the order of its tensors."""
+        return self.segments or (Segment(self.offset, 0, self.length, self.xxh3),)
+
+    def file_offset(self, place: int) -> int:
+        """Where in the file the byte at `place` of the run is."""
+        return next(p.offset + place - p.place for p in self.parts if p.place <= place < p.place + p.nbytes)
+
+    def reads(self, chunk_bytes: int, file_size: int) -> Iterator[tuple[Segment, int, int, int]]:
+        """What is read for it, in whole pages but for the end of the file: (part, offset in the file, place,
+        bytes), each of at most `chunk_bytes`.
+        """
+        for part in self.parts:
+            lead = part.offset % RUN_ALIGNMENT
+            start = part.offset - lead
+            stop = min(align_up(part.offset + part.nbytes, RUN_ALIGNMENT), file_size)
+            for at in range(start, stop, chunk_bytes):
+                yield part, at, part.place - lead + at - start, min(chunk_bytes, stop - at)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Every byte position of a flash file. `size` is the size of the finished file."""
+    """Every byte position of a flash file. `size` is the size of the finished file. Of a packed file
+    `tensors` are what is stored, with their offsets in the data, and `stored` what runs make of them.
+    """
 
     runs: tuple[Run, ...]
     data_start: int
     size: int
     plan_digest: str
+    tensors: tuple[TensorSlot, ...] = ()
+    stored: Mapping[str, Any] = field(default_factory=dict)
 
 
 def layout(runs: Sequence[RunSpec], tag: str = "") -> Layout:
@@ -129,23 +169,12 @@ def layout(runs: Sequence[RunSpec], tag: str = "") -> Layout:
     plan digest, so that the journal of one export is not continued by another of the same shapes.
     Raises LayoutError for unknown dtypes, bad shapes and names, duplicates, empty runs and sizes past 2^63-1.
     """
-    if not runs:
-        raise LayoutError("nothing to lay out: the list of runs is empty")
-    run_names: set[str] = set()
-    tensor_names: set[str] = set()
+    check_runs(runs)
     placed: list[tuple[str, int, tuple[TensorSlot, ...]]] = []
     for run in runs:
-        _check_name("run", run.name, run_names)
-        if not run.tensors:
-            raise LayoutError(f"run {run.name}: has no tensors; leave the run out")
         slots: list[TensorSlot] = []
         end = 0
         for spec in run.tensors:
-            _check_name("tensor", spec.name, tensor_names)
-            if any(size < 1 for size in spec.shape):
-                raise LayoutError(
-                    f"tensor {spec.name}: shape {list(spec.shape)} has no elements; leave it out"
-                )
             start = align_up(end, TENSOR_ALIGNMENT)
             slots.append(TensorSlot(spec.name, spec.dtype, spec.shape, start, spec.nbytes))
             end = start + spec.nbytes
@@ -155,12 +184,12 @@ def layout(runs: Sequence[RunSpec], tag: str = "") -> Layout:
                 )
         placed.append((run.name, align_up(end, RUN_ALIGNMENT), tuple(slots)))
 
-    plan_digest = _plan_digest(runs, tag)
+    digest = plan_digest(FORMAT_VERSION, runs, tag)
     # Offsets are written in the header whose length decides them. A later start only adds digits, so
     # raising the start until the header fits ends after a few rounds.
     data_start = RUN_ALIGNMENT
     while True:
-        candidate = _at(placed, data_start, plan_digest)
+        candidate = _at(placed, data_start, digest)
         needed = 8 + len(_header_json(candidate, {}))
         if needed <= data_start:
             break
@@ -176,11 +205,34 @@ def layout(runs: Sequence[RunSpec], tag: str = "") -> Layout:
     return candidate
 
 
+def check_runs(runs: Sequence[RunSpec]) -> None:
+    """Raise LayoutError for what cannot be stored: no runs, bad or equal names, empty runs, bad shapes."""
+    if not runs:
+        raise LayoutError("nothing to lay out: the list of runs is empty")
+    run_names: set[str] = set()
+    tensor_names: set[str] = set()
+    for run in runs:
+        _check_name("run", run.name, run_names)
+        if not run.tensors:
+            raise LayoutError(f"run {run.name}: has no tensors; leave the run out")
+        for spec in run.tensors:
+            _check_name("tensor", spec.name, tensor_names)
+            if any(size < 1 for size in spec.shape):
+                raise LayoutError(
+                    f"tensor {spec.name}: shape {list(spec.shape)} has no elements; leave it out"
+                )
+
+
+def is_digest(text: Any) -> bool:
+    """Whether it is an xxh3-64 digest as headers have it: 16 lower-case hex digits."""
+    return isinstance(text, str) and len(text) == 16 and set(text) <= set("0123456789abcdef")
+
+
 def _at(placed: Iterable[tuple[str, int, tuple[TensorSlot, ...]]], data_start: int, digest: str) -> Layout:
     runs: list[Run] = []
     offset = data_start
     for name, length, slots in placed:
-        runs.append(Run(name, offset, length, _NO_DIGEST, slots))
+        runs.append(Run(name, offset, length, NO_DIGEST, slots))
         offset += length
     return Layout(tuple(runs), data_start, offset, digest)
 
@@ -197,9 +249,10 @@ def _check_name(kind: str, name: str, seen: set[str]) -> None:
     seen.add(name)
 
 
-def _plan_digest(runs: Sequence[RunSpec], tag: str) -> str:
+def plan_digest(version: Any, runs: Sequence[RunSpec], tag: str) -> str:
+    """SHA-256 of what is to be written: `version` is the format, with what it decides by besides."""
     content = [
-        FORMAT_VERSION,
+        version,
         tag,
         [[run.name, [[t.name, t.dtype, t.shape] for t in run.tensors]] for run in runs],
     ]
@@ -236,12 +289,14 @@ def _entry(dtype: str, shape: tuple[int, ...], start: int) -> dict[str, Any]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes]}
 
 
-def build_header(plan: Layout, digests: Mapping[str, str]) -> bytes:
-    """The first `data_start` bytes of the file. `digests`: xxh3-64 in 16 hex digits for every run."""
+def build_header(plan: Layout, digests: Mapping[str, str], make_json: Any = _header_json) -> bytes:
+    """The first `data_start` bytes of the file. `digests`: xxh3-64 in 16 hex digits for every part of every
+    run; `make_json` is what writes the layout's format.
+    """
     for run in plan.runs:
-        if len(digests[run.name]) != 16:
+        if len(digests[run.name]) != 16 * len(run.parts):
             raise LayoutError(f"run {run.name}: digest {digests[run.name]!r} is not 16 hex digits")
-    text = _header_json(plan, digests)
+    text = make_json(plan, digests)
     length = plan.data_start - 8
     return length.to_bytes(8, "little") + text.ljust(length, b" ")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from edgekit.flashload.errors import MalformedFile, NotAFlashFile, TruncatedFile, UnsupportedVersion
 from edgekit.flashload.format import (
     FORMAT_VERSION,
@@ -14,12 +12,14 @@ from edgekit.flashload.format import (
     MAX_HEADER_BYTES,
     PAD_PREFIX,
     RUN_ALIGNMENT,
-    STORAGE_DTYPES,
     TENSOR_ALIGNMENT,
     Layout,
     Run,
     TensorSlot,
+    is_digest,
 )
+from edgekit.flashload.header_tensors import Span, check_name, is_size, parse_tensors
+from edgekit.flashload.packed import PACKED_VERSION, parse_packed
 from edgekit.flashload.strictjson import loads_strict
 
 PREFIX_BYTES = 64  # enough of the file to recognise what it is
@@ -65,15 +65,20 @@ def parse_header(raw: bytes, file_size: int, where: str) -> Layout:
         raise MalformedFile(f"{where}: __metadata__ must map names to strings")
     if KEY_FORMAT not in metadata or KEY_RUNS not in metadata:
         raise NotAFlashFile(f"{where}: is a safetensors file without runs; convert it with `edgekit export`")
-    if metadata[KEY_FORMAT] != FORMAT_VERSION:
+    if metadata[KEY_FORMAT] not in (FORMAT_VERSION, PACKED_VERSION):
         raise UnsupportedVersion(
             f"{where}: flash format {metadata[KEY_FORMAT]!r}, this edgekit reads "
-            f"{FORMAT_VERSION!r}; update edgekit or export again"
+            f"{FORMAT_VERSION!r} and {PACKED_VERSION!r}; update edgekit or export again"
         )
     if data_start % RUN_ALIGNMENT:
         raise MalformedFile(f"{where}: data starts at {data_start}, not at a multiple of {RUN_ALIGNMENT}")
+    if metadata[KEY_FORMAT] == PACKED_VERSION:
+        plan = metadata.get(KEY_PLAN, "")
+        return parse_packed(
+            metadata[KEY_RUNS], plan, parse_tensors(table, where), data_start, file_size, where
+        )
     rows = _parse_runs(metadata[KEY_RUNS], data_start, where)
-    spans = _parse_tensors(table, where)
+    spans = parse_tensors(table, where)
     runs = _assign(rows, spans, data_start, where)
     size = runs[-1].offset + runs[-1].length
     if file_size < size:
@@ -81,16 +86,6 @@ def parse_header(raw: bytes, file_size: int, where: str) -> Layout:
     if file_size > size:
         raise MalformedFile(f"{where}: {file_size - size} bytes follow the last run; export or copy it again")
     return Layout(runs, data_start, size, metadata.get(KEY_PLAN, ""))
-
-
-def _is_size(value: Any) -> bool:
-    # bool is an int to Python; floats and strings are not sizes to us.
-    return type(value) is int and 0 <= value <= MAX_BYTES
-
-
-def _check_name(kind: str, name: str, where: str) -> None:
-    if not name or not name.isprintable():  # it will be part of messages
-        raise MalformedFile(f"{where}: the {kind} name {name[:80]!r} is empty or cannot be printed")
 
 
 def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
@@ -106,11 +101,11 @@ def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
         ):
             raise MalformedFile(f"{where}: a run must be [name, offset, length, xxh3], found {str(row)[:80]}")
         name, offset, length, digest = row
-        _check_name("run", name, where)
+        check_name("run", name, where)
         if name in names:
             raise MalformedFile(f"{where}: run {name} is listed twice")
         names.add(name)
-        if not _is_size(offset) or not _is_size(length) or offset + length > MAX_BYTES or length == 0:
+        if not is_size(offset) or not is_size(length) or offset + length > MAX_BYTES or length == 0:
             raise MalformedFile(
                 f"{where}: run {name}: {str(length)[:40]} bytes at {str(offset)[:40]} is no span"
             )
@@ -123,52 +118,14 @@ def _parse_runs(text: str, data_start: int, where: str) -> list[Run]:
                 f"{where}: run {name} starts at {offset}, expected {expected} (the end of what "
                 "comes before it)"
             )
-        if len(digest) != 16 or not set(digest) <= set("0123456789abcdef"):
+        if not is_digest(digest):
             raise MalformedFile(f"{where}: run {name}: {digest[:40]!r} is not an xxh3-64 digest")
         runs.append(Run(name, offset, length, digest, ()))
         expected = offset + length
     return runs
 
 
-def _parse_tensors(table: dict[str, Any], where: str) -> list[tuple[int, int, TensorSlot]]:
-    """(begin, end, slot with offset 0) sorted by position, sizes checked against dtype and shape."""
-    spans: list[tuple[int, int, TensorSlot]] = []
-    for name, entry in table.items():
-        _check_name("tensor", name, where)
-        if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-            raise MalformedFile(f"{where}: tensor {name}: must have exactly dtype, shape and data_offsets")
-        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-        if not isinstance(dtype, str) or dtype not in STORAGE_DTYPES:
-            raise MalformedFile(f"{where}: tensor {name}: unknown dtype {str(dtype)[:40]!r}")
-        if not isinstance(shape, list) or not all(_is_size(size) and size > 0 for size in shape):
-            raise MalformedFile(f"{where}: tensor {name}: bad shape {str(shape)[:80]}")
-        if (
-            not isinstance(offsets, list)
-            or len(offsets) != 2
-            or not all(_is_size(value) for value in offsets)
-        ):
-            raise MalformedFile(f"{where}: tensor {name}: bad data_offsets {str(offsets)[:80]}")
-        begin, end = offsets
-        nbytes = STORAGE_DTYPES[dtype].itemsize
-        for size in shape:
-            nbytes *= size
-            if nbytes > MAX_BYTES:
-                raise MalformedFile(f"{where}: tensor {name}: shape {str(shape)[:80]} overflows 2^63-1 bytes")
-        if end - begin != nbytes:
-            raise MalformedFile(
-                f"{where}: tensor {name}: {dtype} {shape} needs {nbytes} bytes, its offsets "
-                f"{begin}..{end} give {end - begin}"
-            )
-        if name.startswith(PAD_PREFIX) and dtype != "U8":
-            raise MalformedFile(f"{where}: tensor {name}: padding must be U8, found {dtype}")
-        spans.append((begin, end, TensorSlot(name, dtype, tuple(shape), 0, nbytes)))
-    spans.sort(key=lambda span: span[:2])
-    return spans
-
-
-def _assign(
-    rows: list[Run], spans: list[tuple[int, int, TensorSlot]], data_start: int, where: str
-) -> tuple[Run, ...]:
+def _assign(rows: list[Run], spans: list[Span], data_start: int, where: str) -> tuple[Run, ...]:
     """Hand every tensor to the run that contains it; refuse overlaps, holes and tensors across two runs."""
     runs: list[Run] = []
     position = 0
@@ -184,7 +141,12 @@ def _assign(
                 raise MalformedFile(f"{where}: no tensor covers bytes {position}..{begin} before {slot.name}")
             if end > base + run.length:
                 raise MalformedFile(f"{where}: tensor {slot.name} crosses the end of run {run.name}")
-            if not slot.name.startswith(PAD_PREFIX):
+            if slot.name.startswith(PAD_PREFIX):
+                if slot.dtype != "U8":
+                    raise MalformedFile(
+                        f"{where}: tensor {slot.name}: padding must be U8, found {slot.dtype}"
+                    )
+            else:
                 if (begin - base) % TENSOR_ALIGNMENT:
                     raise MalformedFile(
                         f"{where}: tensor {slot.name} starts {begin - base} bytes into run "

@@ -14,10 +14,11 @@ _ZEROS = bytes(16 * 1024)
 
 
 def run_bytes(run: Run, tensors: Tensors) -> Iterator[memoryview]:
-    """The bytes of the run in order, padding included."""
+    """The bytes of the run's parts in order, padding included."""
     end = 0
     for slot, arrays in _by_slot(run, tensors):
-        yield from _zeros(slot.offset_in_run - end)
+        if not run.segments:
+            yield from _zeros(slot.offset_in_run - end)
         rows = 0
         for array in arrays:
             _check_piece(slot, array, rows)
@@ -26,7 +27,8 @@ def run_bytes(run: Run, tensors: Tensors) -> Iterator[memoryview]:
         if rows != (slot.shape[0] if slot.shape else 1):
             raise LayoutError(f"tensor {slot.name}: {rows} of {slot.shape[0]} rows given")
         end = slot.offset_in_run + slot.nbytes
-    yield from _zeros(run.length - end)
+    if not run.segments:
+        yield from _zeros(run.length - end)
 
 
 def _by_slot(run: Run, tensors: Tensors) -> Iterator[tuple[TensorSlot, Iterator[np.ndarray]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from edgekit.flashload.blockio import BlockFile, IoStats, Preadv
+from edgekit.flashload.blockio import DIRECT_ALIGNMENT, BlockFile, IoStats, Preadv
 from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.errors import Cancelled, ChecksumMismatch, InvalidRequest
 from edgekit.flashload.format import (
@@ -169,14 +169,14 @@ class FlashFile:
                 f"{view.nbytes}{' read-only' if view.readonly else ''}"
             )
         view = view.cast("B")[: run.length]
-        starts = range(0, run.length, self.chunk_bytes)
-        pending = PendingRead(run, len(starts), on_done)
+        reads = list(run.reads(self.chunk_bytes, self._file.size))
+        pending = PendingRead(run, len(reads), on_done)
         self._process.check(str(self.path))
         with self._lock:
             if self._closed:
                 raise InvalidRequest(f"{self.path}: is closed")
-            for start in starts:
-                self._pool.submit(self._read_chunk, pending, view, start)
+            for _, offset, place, count in reads:
+                self._pool.submit(self._read_chunk, pending, view, offset, place, count)
         return pending
 
     def read_into(self, run: Run | str, buffer: Any) -> None:
@@ -201,12 +201,13 @@ class FlashFile:
         """Read-only arrays over a buffer that holds the run; see `format.tensor_views`."""
         return tensor_views(self.run(run if isinstance(run, str) else run.name), buffer)
 
-    def _read_chunk(self, pending: PendingRead, view: memoryview, start: int) -> None:
+    def _read_chunk(
+        self, pending: PendingRead, view: memoryview, offset: int, place: int, count: int
+    ) -> None:
         run = pending.run
         try:
             if pending.error is None:
-                stop = min(start + self.chunk_bytes, run.length)
-                self._file.read_exact(view[start:stop], run.offset + start)
+                self._read_pages(view[place : place + count], offset)
         except BaseException as error:  # handed to whoever waits: a pool thread has nobody to raise to
             pending._fail(error)
         if not pending._chunk_ended():
@@ -218,6 +219,14 @@ class FlashFile:
             pending._fail(error)
         pending._finish()
 
+    def _read_pages(self, view: memoryview, offset: int) -> None:
+        """Read from a page on; where the file ends within one, its last bytes come through the page cache."""
+        whole = view.nbytes - view.nbytes % DIRECT_ALIGNMENT
+        if whole:
+            self._file.read_exact(view[:whole], offset)
+        if view.nbytes > whole:
+            self._file.read_exact(view[whole:], offset + whole, cached=True)
+
     def _verify(self, run: Run, view: memoryview) -> None:
         modified = self._file.modified()
         with self._lock:
@@ -225,17 +234,16 @@ class FlashFile:
                 self.verified.clear()  # what was verified may have been overwritten since
             if run.name in self.verified:
                 return
-        digest = xxhash.xxh3_64()
-        digest.update(view)
-        self._compare(run, digest.hexdigest())
+        self._compare(run, (xxhash.xxh3_64_hexdigest(view[p.place : p.place + p.nbytes]) for p in run.parts))
 
-    def _compare(self, run: Run, found: str) -> None:
-        if found != run.xxh3:
-            self._file.raise_if_changed()
-            raise ChecksumMismatch(
-                f"{self.path}: run {run.name} has xxh3 {found}, expected {run.xxh3}: the file is "
-                "damaged; copy or export it again"
-            )
+    def _compare(self, run: Run, digests: Iterable[str]) -> None:
+        for part, found in zip(run.parts, digests, strict=True):
+            if found != part.xxh3:
+                self._file.raise_if_changed()
+                raise ChecksumMismatch(
+                    f"{self.path}: run {run.name} has xxh3 {found}, expected {part.xxh3}: the file is "
+                    "damaged; copy or export it again"
+                )
         with self._lock:
             self.verified.add(run.name)
 
@@ -243,15 +251,15 @@ class FlashFile:
         """Check a run's bytes in constant memory (one chunk). Raises like `read_into`."""
         run = self.run(run if isinstance(run, str) else run.name)
         buffer = AlignedBuffer(min(self.chunk_bytes, run.length))
-        digest = xxhash.xxh3_64()
+        digests = {part: xxhash.xxh3_64() for part in run.parts}
         try:
-            for start in range(0, run.length, self.chunk_bytes):
-                part = buffer.view[: min(self.chunk_bytes, run.length - start)]
-                self._file.read_exact(part, run.offset + start)
-                digest.update(part)
+            for part, offset, _, count in run.reads(self.chunk_bytes, self._file.size):
+                self._read_pages(buffer.view[:count], offset)
+                begin = max(part.offset - offset, 0)
+                digests[part].update(buffer.view[begin : min(count, part.offset + part.nbytes - offset)])
         finally:
             buffer.close()
-        self._compare(run, digest.hexdigest())
+        self._compare(run, (digest.hexdigest() for digest in digests.values()))
 
     # --- rows --------------------------------------------------------------------------------------------
 
@@ -280,7 +288,7 @@ class FlashFile:
         row_bytes = slot.nbytes // slot.shape[0]
         unique, inverse = np.unique(wanted.astype(np.int64), return_inverse=True)
         gathered = np.empty((len(unique), row_bytes), np.uint8)
-        base = run.offset + slot.offset_in_run
+        base = run.file_offset(slot.offset_in_run)
 
         def gather(span: tuple[int, int]) -> None:
             first, last = span  # positions in `unique`, inclusive

@@ -42,6 +42,8 @@ from edgekit.flashload.format import (
     layout,
 )
 from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
+from edgekit.flashload.packed import Stored, packed_layout
+from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
 
 if sys.platform != "win32":
@@ -66,7 +68,7 @@ class FlashWriter:
     `tag` says what the tensors are made of (see `format.layout`). With `resume`, an interrupted export of
     the same plan goes on where it stopped, and a finished one only has to be `finish()`ed again; without it,
     leftovers of an interrupted export are overwritten. A finished file at `path` is refused unless `resume`
-    finds the same plan in it or `overwrite` is set.
+    finds the same plan in it or `overwrite` is set. With `stored` the file is packed, see `packed_layout`.
 
     Raises LayoutError (bad specs), OutputExists, ResumeMismatch (leftovers of another plan), WriteFailed.
     """
@@ -79,9 +81,10 @@ class FlashWriter:
         resume: bool = False,
         overwrite: bool = False,
         tag: str = "",
+        stored: Stored | None = None,
     ) -> None:
         self.path = Path(path)
-        self.layout: Layout = layout(runs, tag)
+        self.layout: Layout = layout(runs, tag) if stored is None else packed_layout(runs, stored, tag)
         self.partial_path = self.path.with_name(self.path.name + ".partial")
         self.journal_path = self.path.with_name(self.path.name + ".journal")
         self._runs = {run.name: run for run in self.layout.runs}
@@ -197,8 +200,9 @@ class FlashWriter:
             if number == 0:
                 self._check_plan(record)
             else:
-                name, digest = record.get("run"), record.get("xxh3")
-                if name not in self._runs or not isinstance(digest, str) or len(digest) != 16:
+                name, digest = str(record.get("run")), record.get("xxh3")
+                digits = 16 * len(self._runs[name].parts) if name in self._runs else 0
+                if not isinstance(digest, str) or not digits or len(digest) != digits:
                     raise MalformedFile(
                         f"{self.journal_path}: line {number + 1} names no run of this plan; "
                         "delete it and the .partial file, then export again"
@@ -244,23 +248,29 @@ class FlashWriter:
             raise LayoutError(f"{self.path}: the writer is closed")
         if name in self._digests:
             raise LayoutError(f"run {name}: is already written; skip runs for which done() is true")
-        digest = xxhash.xxh3_64()
-        position = run.offset
+        digests: list[str] = []
         try:
-            for piece in run_bytes(run, tensors):
-                digest.update(piece)
-                _write_all(self._fd, piece, position)
-                position += piece.nbytes
+            pieces = run_bytes(run, tensors)
+            rest = memoryview(b"")
+            for part in run.parts:
+                check, position, end = xxhash.xxh3_64(), part.offset, part.offset + part.nbytes
+                while position < end:
+                    piece = rest if rest.nbytes else next(pieces)
+                    piece, rest = piece[: end - position], piece[end - position :]
+                    check.update(piece)
+                    _write_all(self._fd, piece, position)
+                    position += piece.nbytes
+                digests.append(check.hexdigest())
+            if rest.nbytes or next(pieces, None) is not None:
+                raise LayoutError(f"run {name}: has more bytes than its layout")
             _sync_data(self._fd)
         except OSError as error:
             raise self._write_failed(f"run {name}", error) from error
-        if position != run.offset + run.length:
-            raise LayoutError(f"run {name}: {position - run.offset} of {run.length} bytes given")
         try:
-            self._append_journal({"run": name, "xxh3": digest.hexdigest()})
+            self._append_journal({"run": name, "xxh3": "".join(digests)})
         except OSError as error:
             raise self._write_failed(f"journal of run {name}", error) from error
-        self._digests[name] = digest.hexdigest()
+        self._digests[name] = "".join(digests)
 
     def finish(self) -> FileDigest:
         """Write the header, check every run against its digest, and give the file its name.
@@ -278,7 +288,8 @@ class FlashWriter:
             raise LayoutError(f"{self.path}: the writer is closed")
         try:
             if not self._finished:
-                header = build_header(self.layout, self._digests)
+                make_json = (packed_header_json,) if self.layout.tensors else ()
+                header = build_header(self.layout, self._digests, *make_json)
                 _write_all(self._fd, memoryview(header), 0)
                 os.fsync(self._fd)
             result = self._digest_file()
@@ -295,16 +306,21 @@ class FlashWriter:
     def _digest_file(self) -> FileDigest:
         header = _pread_exact(self._fd, self.layout.data_start, 0, self.path)
         total = hashlib.sha256(header)
-        for run in self.layout.runs:
+        parts = [
+            (part, run.name, self._digests[run.name][16 * i : 16 * i + 16])
+            for run in self.layout.runs
+            for i, part in enumerate(run.parts)
+        ]
+        for part, name, digest in sorted(parts, key=lambda each: each[0].offset):
             check = xxhash.xxh3_64()
-            for offset in range(run.offset, run.offset + run.length, _BLOCK_BYTES):
-                size = min(_BLOCK_BYTES, run.offset + run.length - offset)
+            for offset in range(part.offset, part.offset + part.nbytes, _BLOCK_BYTES):
+                size = min(_BLOCK_BYTES, part.offset + part.nbytes - offset)
                 block = _pread_exact(self._fd, size, offset, self.path)
                 total.update(block)
                 check.update(block)
-            if check.hexdigest() != self._digests[run.name]:
+            if check.hexdigest() != digest:
                 raise ChecksumMismatch(
-                    f"{self.path}: run {run.name} reads back different from what was written; "
+                    f"{self.path}: run {name} reads back different from what was written; "
                     "check the disk, delete the .partial and .journal files, export again"
                 )
         return FileDigest(self.layout.size, total.hexdigest(), len(header), xxhash.xxh3_64_hexdigest(header))

@@ -29,6 +29,7 @@ from edgekit.runtime.session import Session, SessionOptions, open_session
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.native_session import NativeSession
+    from edgekit.runtime.sampling import Stats
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Generator:
         self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
+        #: Of the last generation that came to its end.
+        self.stats: Stats | None = None
 
     def encode(self, prompt: Prompt, last: int | None = None) -> list[int]:
         """Token ids of a prompt: of the first, or of one behind an answer whose last token is `last`, which
@@ -141,6 +144,7 @@ class Generator:
                     event.stats.engine["seconds"] = time.perf_counter() - started
                     event.stats.engine["prompt_tokens"] = len(call.ids)
                     event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
+                    self.stats = event.stats
                 yield event
         finally:
             session.idle()

@@ -115,7 +115,9 @@ def _check_quantization(section: dict[str, Any]) -> None:
 
 def _check_provenance(section: dict[str, Any]) -> None:
     at = "provenance"
-    for key in ("checkpoint", "target", "tag"):
+    for key in (
+        "checkpoint", "target", "tag", "repository", "revision", "license", "license_name", "license_link"
+    ):  # fmt: skip
         if not absent(section, key):
             value(section, key, str, at)
     if not absent(section, "notes"):

@@ -12,6 +12,7 @@ from edgekit.flashload.plan import DENSE_SMALL, Plan, Unit, plan
 from edgekit.flashload.reader import FlashFile
 from edgekit.flashload.sizes import exact_size
 from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.integer_product import takes_uint8
 from edgekit.runtime.packages import Packages
 from edgekit.runtime.prefix import PrefixKV
 from edgekit.runtime.process import resident_bytes
@@ -60,7 +61,12 @@ def needs(bundle: Bundle, file: FlashFile, positions: int, canvas: int) -> Needs
         # What a system makes of a package besides its bytes is its own.
         scratch=0
         if packages is not None
-        else _scratch(model, file, copies=bundle.manifest.programs.get("format") == "mlx"),
+        else _scratch(
+            model,
+            file,
+            copies=bundle.manifest.programs.get("format") == "mlx",
+            uint8=takes_uint8(bundle.manifest),
+        ),
     )
 
 
@@ -107,21 +113,39 @@ def _activations(model: Model, file: FlashFile, canvas: int, seen: int) -> int:
     return max(layer, head)
 
 
-def _scratch(model: Model, file: FlashFile, copies: bool) -> int:
-    """Unpacked or widened weights of the largest layer and expert, and the weights themselves where the
-    engine copies them.
+def _scratch(model: Model, file: FlashFile, copies: bool, uint8: bool) -> int:
+    """Unpacked and widened weights, and the weights themselves where the engine copies them. `uint8`: it also
+    copies 8-bit matrices.
     """
+    dense = [file.run(x.run) for x in model.layers]
+    experts = [file.run(x.experts[0]) for x in model.layers if x.experts]
+    tables = [file.run(r) for r in (model.head or model.embedding).runs]
+    others = [file.run("self_conditioning")] if model.self_conditioning else []
 
     def of(run: Run) -> int:
-        unpacked = sum(2 * s.shape[0] * s.shape[1] for s in run.tensors if s.name.endswith(".packed"))
         widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
         widened += sum(2 * s.nbytes for s in run.tensors if s.dtype == "F16")
-        return unpacked + widened + (run.length if copies else 0)
+        return widened + (run.length if copies else 0)
 
-    dense = max(of(file.run(x.run)) for x in model.layers)
-    expert = max((of(file.run(x.experts[0])) for x in model.layers if x.experts), default=0)
-    table = max((of(file.run(r)) for r in (model.head or model.embedding).runs), default=0)
-    return max(dense + expert, table)
+    passing = max(max(map(of, dense)) + max(map(of, experts), default=0), max(map(of, tables), default=0))
+    return passing + _unpacked([*dense, *experts, *others], uint8)
+
+
+def _unpacked(runs: Sequence[Run], uint8: bool) -> int:
+    """Buffers of 8-bit codes: an engine keeps one for each name that a matrix has in its run."""
+    buffers: dict[str, int] = {}
+    for run in runs:
+        for s in run.tensors:
+            name = s.name.removeprefix(run.name + ".")
+            if name.endswith(".packed"):
+                size = 2 * s.shape[0] * s.shape[1]
+            elif uint8 and s.dtype == "I8":
+                size = s.nbytes
+            else:
+                continue
+            matrix = name.rpartition(".")[0]
+            buffers[matrix] = max(size, buffers.get(matrix, 0))
+    return sum(buffers.values())
 
 
 def units(model: Model, file: FlashFile, packages: Packages | None = None) -> tuple[list[Unit], list[Unit]]:

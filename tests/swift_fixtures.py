@@ -244,9 +244,10 @@ def _damaged(bundle: Path) -> dict[str, Any]:
     with opened.open_weights() as file:
         run = file.layout.runs[len(file.layout.runs) // 2]
     with open(path, "r+b") as raw:
-        raw.seek(run.offset + run.length // 2)
+        place = run.offset + run.parts[0].nbytes // 2
+        raw.seek(place)
         byte = raw.read(1)[0]
-        raw.seek(run.offset + run.length // 2)
+        raw.seek(place)
         raw.write(bytes([byte ^ 4]))
     with opened.open_weights() as file:
         try:

@@ -339,7 +339,7 @@ def test_wrong_prompts_are_refused(gemma: edgekit.Model, given: Any, settings: A
         ({"memory": 1.5}, "memory is 1.5; use a number of bytes"),
         ({"resident": -1}, "resident is -1; use at least 0"),
         ({"threads": 0}, "threads is 0; use an integer, at least 1"),
-        ({"engine": "tpu"}, "no engine 'tpu'"),
+        ({"engine": "tpu"}, "unknown engine 'tpu'"),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:

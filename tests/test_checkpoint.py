@@ -218,7 +218,11 @@ def test_reading_needs_the_result_and_a_bounded_scratch(tmp_path: Path) -> None:
         del result
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=12).filter(lambda name: name != "__metadata__"),

@@ -29,7 +29,7 @@ OTHERS: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "bundle": (
         {"edgekit.json": b"{}", "weights.safetensors": BYTES},
-        "is an edgekit bundle already.*edgekit run",
+        "is an edgekit bundle already.*edgekit chat",
     ),
     "set": ({"bundles.json": b"{}", "coreml/edgekit.json": b"{}"}, "is an edgekit bundle already"),
     "mlx bundle": (
@@ -122,7 +122,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 def test_a_bundle_is_named_as_it_was_given(hub: FakeHub) -> None:
     hub.add("owner/it", {"edgekit.json": b"{}"})
-    with pytest.raises(NotForExport, match="edgekit run hf:owner/it "):
+    with pytest.raises(NotForExport, match="edgekit chat hf:owner/it"):
         locate("owner/it")
 
 

@@ -101,7 +101,7 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_an_unknown_command_suggests_the_nearest() -> None:
     refused(edgekit("exprot", "x"), "unknown command 'exprot'", "did you mean export?")
-    refused(edgekit("zzz"), "unknown command 'zzz'; supported: demo, export, run, inspect, verify")
+    refused(edgekit("zzz"), f"unknown command 'zzz'; supported: {', '.join(COMMANDS)}")
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_error_lines_have_a_bounded_length() -> None:
 def test_stdin_that_is_not_utf8_is_refused() -> None:
     refused(
         CliRunner().invoke(main, ["run", "x", "-p", "-"], input=b"caf\xe9"),
-        "stdin is not UTF-8 text",
-        "byte 3",
+        "the prompt on stdin is not UTF-8",
+        "byte 0xe9 at 3",
     )
 
 
@@ -226,7 +226,7 @@ def test_streamed_weights_give_the_same_answer(bundle: str, request: pytest.Fixt
 
 
 def test_seeds_and_options_reach_the_sampler(tiny_bundle: Path) -> None:
-    words = ["--max-new-tokens", "16", "--option", "temperature=1.5"]
+    words = ["--max-new-tokens", "16", "--set", "temperature=1.5"]
     first, again = (run_json(tiny_bundle, *words, "--seed", "3")["token_ids"] for _ in range(2))
     other = run_json(tiny_bundle, *words, "--seed", "4")["token_ids"]
     assert first == again != other
@@ -289,9 +289,14 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["again"], "the prompt is given twice, by itself and with -p; leave one out"),
         (["so", "on"], "the prompt has 2 parts; put it in quotes: edgekit run"),
         (["--resident", "-1"], "size '-1' is not understood"),
-        (["--option", "temprature=1"], "did you mean temperature?"),
-        (["--option", "temperature=hot"], "temperature is 'hot'; use a number"),
-        (["--option", "temperature"], "is not name=value"),
+        (["--set", "temprature=1"], "did you mean temperature?"),
+        (["--set", "temperature=hot"], "temperature is 'hot'; use a number"),
+        (["--set", "temperature"], "is not name=value"),
+        (["--set", "prompt=x"], "prompt is not a sampling option of this model"),
+        (["--set", "self=x"], "self is not a sampling option of this model"),
+        (["--set", "seed=-1"], "seed is -1; use an integer, 0..18446744073709551615"),
+        (["--set", "steps=4", "--steps", "5"], "steps is given twice, by --steps and --set; leave one out"),
+        (["--option", "temperature=1"], "unknown option '--option'"),
         (["--max-new-tokens", "600"], "pass the model's 512 positions"),
         (["--watch", "--json"], "--watch and --json exclude each other"),
         (["--raw", "--system", "x"], "no place for --system"),
@@ -380,7 +385,7 @@ def test_inspect_shows_what_is_in_a_bundle(gemma_bundle: Path) -> None:
         "6 layers with 4 experts",
         "self-conditioning",
         "quantization: mixed4, groups of 32",
-        "programs: onnx (onnx-1)",
+        "programs: onnx (onnx-2)",
         "memory of 8 GB",
         "layers.0.experts.3",
         "layers.5.self_attn.q_proj",
@@ -624,7 +629,7 @@ def test_an_interrupted_watch_leaves_the_terminal_clean(tiny_bundle: Path) -> No
         "--watch",
         "--max-new-tokens",
         "400",
-        "--option",
+        "--set",
         "stop_at_eos=false",
     ]
     code, received = on_terminal(*words, interrupt_after="/13, step")
@@ -634,7 +639,7 @@ def test_an_interrupted_watch_leaves_the_terminal_clean(tiny_bundle: Path) -> No
 
 
 def test_progress_stands_behind_the_text_and_is_erased(tiny_bundle: Path) -> None:
-    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "128", "--option", "stop_at_eos=false"]
+    words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "128", "--set", "stop_at_eos=false"]
     code, received = on_terminal(*words)
     assert code == 0 and re.search(r"block \d/4, step \d+/32", received)
     # Every remark is written after the cursor was saved, and the cursor goes back before anything else.

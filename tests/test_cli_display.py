@@ -7,21 +7,18 @@ import io
 import re
 import signal
 import unicodedata
-from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
-from edgekit.runtime.answer_tokens import until_end
-from edgekit.runtime.sampling import Draft, Stats
-from edgekit.runtime.sampling.events import FinishReason
 from edgekit.runtime.text import Tokenizer
-from edgekit.tools.answer import Answer, Outline
+from edgekit.tools.answer import remark
 from edgekit.tools.console import Steps, grouped, table
 from edgekit.tools.text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
@@ -113,21 +110,10 @@ def test_notes_of_many_tensors_are_one_line() -> None:
     ("text", "reason", "said"),
     [(" \n", "eos", "ended its answer at once"), ("", "length", "with blanks"), ("68", "eos", "")],
 )
-def test_an_empty_answer_is_remarked_upon(text: str, reason: FinishReason, said: str) -> None:
-    remark = Answer([6], text, Stats(finish_reason=reason)).remark()
-    assert said in remark and bool(remark) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("ids", "options", "kept"),
-    [
-        ([5, 9, 1, 0, 0], SimpleNamespace(eos_token_ids=(1, 6)), [5, 9, 1]),
-        ([5, 0, 9], SimpleNamespace(eos_token_ids=(1,)), [5, 0, 9]),
-        ([5, 1, 9], SimpleNamespace(eos_token_ids=(1,), stop_at_eos=False), [5, 1, 9]),
-    ],
-)
-def test_an_answer_ends_with_its_end_token(ids: list[int], options: SimpleNamespace, kept: list[int]) -> None:
-    assert until_end(ids, options) == kept
+def test_an_empty_answer_is_remarked_upon(text: str, reason: Any, said: str) -> None:
+    statistics = Statistics(1, 1, 1, 1, 0, 1, reason, 1.0, 1.0, 0.0, 0, 0, 0, 0, None)
+    found = remark(Answer(text, (6,), (1,), statistics))
+    assert said in found and bool(found) == bool(said)
 
 
 # --- the canvas ---------------------------------------------------------------------------------------------
@@ -144,10 +130,19 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(folder)
 
 
-def draft(ids: list[int], accepted: list[int], *, start: int = 0, step: int = 1, canvas: int = 0) -> Draft:
-    mask = np.zeros(len(ids), np.bool_)
-    mask[accepted] = True
-    return Draft(canvas, step, start, np.array(ids, np.int64), mask)
+def draft(
+    ids: list[int],
+    accepted: list[int],
+    *,
+    start: int = 0,
+    step: int = 1,
+    canvas: int = 0,
+    canvases: int = 1,
+    read: int = 0,
+) -> Draft:
+    """The state after a step of 8."""
+    now = tuple(i in accepted for i in range(len(ids)))
+    return Draft(canvas, canvases, step, 8, start, tuple(ids), now, read)
 
 
 def render(canvas: Canvas, width: int = 60, height: int = 24) -> list[str]:
@@ -159,8 +154,8 @@ def render(canvas: Canvas, width: int = 60, height: int = 24) -> list[str]:
 
 def test_tokens_read_as_in_the_whole_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT, add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), tokenizer.token_id("<|mdm_mask|>"))
-    canvas.draft(draft(ids, []), 0)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", tokenizer.token_id("<|mdm_mask|>"))
+    canvas.draft(draft(ids, []))
     assert canvas.text().plain == TEXT
 
 
@@ -168,8 +163,8 @@ def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> 
     mask, end = tokenizer.token_id("<|mdm_mask|>"), tokenizer.token_id("<|endoftext|>")
     assert mask is not None and end is not None
     (a,) = tokenizer.encode("a", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), mask)
-    canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]), 0)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", mask)
+    canvas.draft(draft([a, mask, mask, a, end, 100_000], [3]))
     text = canvas.text()
     assert text.plain == f"a{MASK}{MASK}a {SPECIAL}{SPECIAL}"
     assert [str(s.style) for s in text.spans][:3] == ["bold", "dim", "dim"]
@@ -180,28 +175,28 @@ def test_masks_are_dots_and_special_tokens_have_a_sign(tokenizer: Tokenizer) -> 
 def test_padding_does_not_tear_the_answer_apart(tokenizer: Tokenizer) -> None:
     end = tokenizer.token_id("<|endoftext|>")
     assert end is not None
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), None)
-    canvas.draft(draft(tokenizer.encode("red cat 42", add_special=False) + [end] * 120, []), 0)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas.draft(draft(tokenizer.encode("red cat 42", add_special=False) + [end] * 120, []))
     assert "red cat 42 " in render(canvas)[1]
 
 
 def test_half_a_character_takes_the_lower_state_of_its_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("\u0939", add_special=False)
     assert len(ids) > 1
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(1, 8), None)
-    canvas.draft(draft(ids, [0]), 0)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas.draft(draft(ids, [0]))
     assert canvas.text().plain == "\u0939"
     assert [str(s.style) for s in canvas.text().spans] == ["dim"]
 
 
 def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("abcd", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(2, 8), None)
-    canvas.draft(draft(ids, [0], step=2), 3_000_000)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", None)
+    canvas.draft(draft(ids, [0], step=2, canvases=2, read=3_000_000))
     footer = render(canvas, width=80)[-1]
     assert "canvas 1/2, step 2/8 · 25% accepted · 3 MB read" in footer
     canvas.commit(ids)
-    canvas.draft(draft(ids[:1], [], start=len(ids), canvas=1), 0)
+    canvas.draft(draft(ids[:1], [], start=len(ids), canvas=1, canvases=2))
     assert canvas.text().plain == "abcd" + tokenizer.decode(ids[:1])
 
 
@@ -210,10 +205,10 @@ def test_a_full_guess_shows_what_was_accepted(tokenizer: Tokenizer) -> None:
 def test_the_panel_fits_every_terminal_and_does_not_shrink(
     tokenizer: Tokenizer, width: int, height: int
 ) -> None:
-    canvas = Canvas("a model with a long name\x1b[2J", Pieces(tokenizer), Outline(4, 32), None)
+    canvas = Canvas("a model with a long name\x1b[2J", Pieces(tokenizer), "canvas", None)
     heights = []
     for text in ("x", "wide 世界 \x1b[2J\r\x07 " * 30, "line\n" * 90, "x"):
-        canvas.draft(draft(tokenizer.encode(text), [0]), 10**9)
+        canvas.draft(draft(tokenizer.encode(text), [0], canvases=4, read=10**9))
         lines = render(canvas, width, height)
         heights.append(len(lines))
         assert len(lines) <= max(3, height - 1)
@@ -226,10 +221,10 @@ def test_long_answers_show_the_place_that_changes(tokenizer: Tokenizer) -> None:
     mask = tokenizer.token_id("<|mdm_mask|>")
     assert mask is not None
     (a,) = tokenizer.encode("a", add_special=False)
-    canvas = Canvas("tiny", Pieces(tokenizer), Outline(10, 32), mask)
+    canvas = Canvas("tiny", Pieces(tokenizer), "canvas", mask)
     ids = [mask] * 4000
     ids[10] = a
-    canvas.draft(draft(ids, [10]), 0)
+    canvas.draft(draft(ids, [10]))
     assert any("a" in line for line in render(canvas)[1:-1])
 
 

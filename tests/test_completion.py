@@ -38,6 +38,16 @@ def test_names_that_a_command_knows() -> None:
     assert "--memory" in complete("run", "b", incomplete="--m")
 
 
+def test_settings_of_the_bundle_on_the_line(native_bundle: Path, gemma_bundle: Path, tmp_path: Path) -> None:
+    for command in ("run", "chat"):
+        assert complete(command, str(native_bundle), "--set", incomplete="bl") == ["block_length="]
+        assert complete(command, str(gemma_bundle), "--set", incomplete="t_") == ["t_min=", "t_max="]
+        for other in (tmp_path, tmp_path / "missing"):
+            assert complete(command, str(other), "--set") == []
+    listed = complete("run", str(native_bundle), "--set")
+    assert {"max_new_tokens=", "steps=", "seed=", "temperature="} < set(listed)
+
+
 def test_an_unknown_command_completes_to_nothing() -> None:
     assert complete("exprot", incomplete="x") == []
 
@@ -52,7 +62,7 @@ def test_folders_that_hold_something(
         Path(folder).mkdir()
         Path(folder, file).write_text("{}")
     Path("llada-file").write_text("")
-    for command in ("run", "inspect", "verify"):
+    for command in ("run", "chat", "options", "inspect", "verify"):
         assert complete(command, incomplete="lla") == ["llada-a", "llada-set"]
     assert complete("run", incomplete="deep/") == [os.path.join("deep", "llada-bundle")]
     assert complete("run", incomplete=f"{tmp_path}/deep/l") == [f"{tmp_path}/deep/llada-bundle"]
@@ -88,6 +98,11 @@ def asked(shell: str, words: str, count: int) -> str:
 def test_shells_get_their_answer_without_frameworks(shell: str, words: str, count: int, value: str) -> None:
     answer, imported = asked(shell, words, count).split("IMPORTED")
     assert value in answer and imported.split() == []
+
+
+def test_settings_come_without_frameworks(native_bundle: Path) -> None:
+    answer, imported = asked("zsh", f"edgekit run {native_bundle} --set temp", 4).split("IMPORTED")
+    assert "temperature=" in answer and imported.split() == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

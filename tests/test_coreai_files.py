@@ -5,7 +5,6 @@ and what is refused.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sealing
 from bundles import quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
@@ -324,11 +324,8 @@ def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pyte
             Session(bundle)
         result = CliRunner().invoke(main, ["verify", str(bundle)])
         assert result.exit_code == 0 and "1.0.0b4 is installed" in " ".join(result.stderr.split())
-    path = bundle / "edgekit.json"
-    manifest = json.loads(path.read_text())
     for version, named in (("1.0.0b2", "1.0.0b2"), (None, "an unknown version")):
-        manifest["programs"]["coreai"] = version
-        path.write_text(json.dumps(manifest))
+        sealing.edit(bundle, lambda table, version=version: table["programs"].update(coreai=version))
         with pytest.raises(UnsupportedBundle, match=f"written by coreai-core {named}, .*export the bundle"):
             Session(bundle)
         result = CliRunner().invoke(main, ["verify", str(bundle)])

@@ -527,7 +527,7 @@ def meta(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (meta("edgekit.format", "2"), UnsupportedVersion, "flash format '2'"),
+        (meta("edgekit.format", "3"), UnsupportedVersion, "flash format '3'"),
         (meta("edgekit.format", 1), MalformedFile, "__metadata__ must map names to strings"),
         (lambda h: h.update(__metadata__=[]), MalformedFile, "__metadata__ must map"),
         (meta("edgekit.runs", "{"), MalformedFile, "edgekit.runs: not valid JSON"),

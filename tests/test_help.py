@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sealing
 from click.testing import CliRunner
 
 from edgekit.tools.cli import COMMANDS, EXAMPLES, main
@@ -23,12 +24,13 @@ SCREEN = {100: 36, 80: 40}
 ONLINE = "GSAI-ML/"
 
 
-def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def shell(line: str, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """What a shell does with a line, where `edgekit` is installed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
+        line, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        input=stdin,
+    )  # fmt: skip
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -101,9 +103,7 @@ def test_the_demo_gets_right_answers_and_suggests_what_works(folder: Path, demon
     for line in suggested:
         if ONLINE not in line:
             answers(line, folder)
-    (folder / "edgekit-demo" / "edgekit.json").write_text(
-        (folder / "edgekit-demo" / "edgekit.json").read_text().replace('"tiny-gemma"', '"something"')
-    )
+    sealing.edit(folder / "edgekit-demo", lambda table: table["provenance"].update(checkpoint="something"))
     another = CliRunner().invoke(main, ["demo", "-o", str(folder / "edgekit-demo")])
     assert another.exit_code == 2 and "give another folder" in another.stderr
 
@@ -115,7 +115,10 @@ def test_the_end_of_an_export_suggests_what_works(folder: Path, exported: str) -
 
 def answers(line: str, folder: Path) -> None:
     """The line works; where it is a prompt, with the right answer to it."""
-    out = shell(line, folder).stdout
+    out = shell(line, folder, "What is 23 + 45?\n").stdout
+    if "edgekit chat" in line:
+        assert out == "68\n"
+        return
     if "edgekit run" not in line:
         assert out.strip()
         return
@@ -137,7 +140,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("command", ["", "run", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["", "run", "chat", "options", "inspect", "verify"])
 def test_examples_run_and_answer(folder: Path, exported: str, command: str) -> None:
     for line in examples_of(command) if command else EXAMPLES:
         if not line.startswith(("edgekit demo", "edgekit export")):  # which the fixtures have run

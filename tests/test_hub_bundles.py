@@ -85,7 +85,7 @@ def test_push_then_run(hub: FakeHub, login: None, native_bundle: Path) -> None:
     result = edgekit("push", str(native_bundle), "owner/tiny")
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{hub.url}/owner/tiny\n"
-    assert "edgekit run hf:owner/tiny" in result.stderr
+    assert "edgekit chat hf:owner/tiny" in result.stderr
     there = hub.files("owner/tiny")
     assert {n: d for n, d in there.items() if n != ".gitattributes"} == contents(native_bundle)
 

@@ -5,9 +5,11 @@ itself reads in the folder.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from loop_parity import check_loops, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
+from safetensors import safe_open
 from signal_to_noise import decibels
 from torch import nn
 from watched import run_watched
@@ -33,7 +36,14 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError, MalformedFile
+from edgekit.flashload.errors import (
+    BudgetExceeded,
+    ChecksumMismatch,
+    EdgekitError,
+    MalformedFile,
+    OpenFailed,
+    TruncatedFile,
+)
 from edgekit.runtime import engines, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
@@ -202,32 +212,48 @@ def test_mlx_dequantizes_what_the_reference_dequantizes(case: Case) -> None:
     tensors = mx.load(str(bundle / "model.safetensors"))
     section = json.loads((bundle / "config.json").read_text())["quantization"]
     seen = set()
+    own = {
+        s.parts[0].tensor.removesuffix(".weight"): f"{u}.{s.name}"
+        for u, s in model.architecture.weights()
+        if s.role not in ("float", "experts", "embedding", "head")
+    }
     for name in [n for n in tensors if n.endswith(".scales")]:
         path = name.removesuffix(".scales")
-        form = section.get(path, section)
+        form = section.get(module(path, section), section)
         assert form and form["mode"] == "affine"
         weight, scales, biases = (tensors[f"{path}.{s}"] for s in ("weight", "scales", "biases"))
         got = np.array(mx.dequantize(weight, scales, biases, form["group_size"], form["bits"]))
         seen.add(path)
-        if path.startswith(("embedding.", "head.")) or ".experts." in path:
-            continue  # tiles and halves: their codes and scales are compared in the test before
-        bits, codes, per_column = own_codes(model, path)
+        if path not in own:
+            continue  # tables and halves: their codes and scales are compared in the test before
+        bits, codes, per_column = own_codes(model, own[path])
         assert bits == form["bits"] and per_column is not None
         expected = (unpack_codes(codes, bits).float() * per_column).numpy()
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
     quantized = {n for n, t in tensors.items() if t.dtype == mx.uint32}
     assert quantized == {f"{p}.weight" for p in seen}
-    floats = {n for n, t in tensors.items() if t.dtype == mx.bfloat16}
-    assert floats == {f"{p}.weight" for p, form in section.items() if form is False}
+    floats = {n.removesuffix(".weight") for n, t in tensors.items() if t.dtype == mx.bfloat16}
+    assert {module(p, section) for p in floats} == {p for p, form in section.items() if form is False}
+
+
+def module(path: str, section: dict[str, Any]) -> str:
+    """What `quantization` names a stored matrix by: what stacks the experts, where the checkpoint does."""
+    stacked = re.sub(r"\.experts\.\d+\.(gate|up)_proj$", ".experts.gate_up_proj", path)
+    stacked = re.sub(r"\.experts\.\d+\.down_proj$", ".experts.down_proj", stacked)
+    return stacked if stacked in section else path
 
 
 def test_the_folder_is_one_that_mlx_users_know(case: Case) -> None:
     bundle, _ = case
     config = json.loads((bundle / "config.json").read_text())
     source = json.loads((bundle.parent / "checkpoint" / "config.json").read_text())
-    assert source.items() <= config.items()
+    source.pop("vision_config", None)
+    assert source.items() <= config.items() and not config.get("vision_config")
     assert {"group_size", "bits", "mode"} <= set(config["quantization"])
-    stored = {n for n in load_header(bundle / "model.safetensors") if not n.startswith(("__pad__", "__meta"))}
+    with safe_open(bundle / "model.safetensors", "np") as file:  # refuses what is no plain safetensors file
+        stored = set(file.keys())
+        assert file.metadata()["format"] == "mlx" and not any("pad" in name for name in stored)
+    assert "edgekit run" in (bundle / "README.md").read_text()
     index = json.loads((bundle / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"]) == stored
     assert set(index["weight_map"].values()) == {"model.safetensors"}
@@ -311,8 +337,8 @@ def test_unusual_shapes_are_stored_in_16_bits_and_said_so(tmp_path: Path) -> Non
     )  # fmt: skip
     assert [layer.program for layer in Bundle.open(bundle).model.layers] == ["moe", "moe_2", "moe_3"]
     section = json.loads((bundle / "config.json").read_text())["quantization"]
-    assert section["layers.1.experts.4.gate_proj"] is False
-    assert section.get("layers.0.self_attn.q_proj", section)["bits"] == 4
+    assert section["model.layers.1.mlp.experts.4.gate_proj"] is False
+    assert section.get("model.layers.0.self_attn.q_proj", section)["bits"] == 4
     with Session(bundle) as session:
         model = quantized_reference(bundle.parent / "checkpoint", scheme, "mlx")
         out, expected = bundles.passes(session, model)
@@ -510,9 +536,56 @@ def test_programs_of_another_version_are_refused_before_mlx_sees_them(copy: Path
         pytest.raises(UnsupportedBundle, match=r"moe.before.mlxfn: .* by mlx 0.31.2"),
     ):
         session.denoise(np.arange(4), HeadRequest())
-    path.write_bytes(b"")
-    sealing.relist(copy, path.relative_to(copy).as_posix())
+    replace_function(copy, path, b"")
     with Session(copy) as session, pytest.raises(EngineFailed, match=r"moe.before.mlxfn: cannot be read"):
+        session.denoise(np.arange(4), HeadRequest())
+
+
+def replace_function(bundle: Path, path: Path, data: bytes) -> None:
+    """Another file for a function, which the manifest describes as it describes every file."""
+    path.write_bytes(data)
+    sealing.relist(bundle, path.relative_to(bundle).as_posix())
+
+
+def test_what_mlx_throws_at_a_function_is_one_line(copy: Path) -> None:
+    """Files that the manifest describes as they are, which MLX refuses in different ways."""
+    from edgekit.export.formats import mlxfn
+
+    path = copy / "programs" / "cpu" / "final.mlxfn"
+    data = path.read_bytes()
+    parsed = mlxfn.parse(data, "final")
+    at = next(i for i, entry in enumerate(parsed.tape) if entry.name)
+    lost = (*parsed.tape[:at], replace(parsed.tape[at], inputs=(999,)), *parsed.tape[at + 1 :])
+    first = parsed.primitives[0].encode()
+    changed = {
+        "ends early": data[:-3],
+        "no such primitive": data.replace(first, b"x" * len(first), 1),
+        "no such array": mlxfn.encode(replace(parsed, tape=lost), "cpu"),
+    }
+    for name, wrong in changed.items():
+        replace_function(copy, path, wrong)
+        with Session(copy) as session, pytest.raises(EngineFailed) as refused:
+            session.denoise(np.arange(4), HeadRequest())
+        assert "\n" not in str(refused.value) and "final" in str(refused.value), name
+
+
+def test_mlx_sees_no_function_that_is_not_the_exported_one(copy: Path) -> None:
+    """It computes what a damaged file says, or dies of it."""
+    path = copy / "programs" / "cpu" / "moe.before.mlxfn"
+    data = path.read_bytes()
+    for at in (8, len(data) // 2, len(data) - 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with (
+            Session(copy) as session,
+            pytest.raises(ChecksumMismatch, match=r"moe.before.mlxfn: has xxh3") as refused,
+        ):
+            session.denoise(np.arange(4), HeadRequest())
+        assert "\n" not in str(refused.value)
+    path.write_bytes(data[:-1])
+    with Session(copy) as session, pytest.raises(TruncatedFile, match=r"moe.before.mlxfn: has \d+ of"):
+        session.denoise(np.arange(4), HeadRequest())
+    path.unlink()
+    with Session(copy) as session, pytest.raises(OpenFailed, match=r"moe.before.mlxfn: is missing"):
         session.denoise(np.arange(4), HeadRequest())
 
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_uint64, c_void_p
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import test_flash_packed as packed_tests
 from flash_files import Data, random_data, write
 from native_flash import Flash
 from native_sampler import INVALID_ARGUMENT
 from safetensors.numpy import load_file
 
 from edgekit.flashload import _native
+from edgekit.flashload import manifest as manifests
 from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
 from edgekit.flashload.format import RunSpec, TensorSpec
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.process import resident_bytes
+from edgekit.runtime.session import open_session
 
 OPEN_FAILED, TRUNCATED_FILE, CHECKSUM_MISMATCH, MALFORMED_FILE = 4, 6, 8, 9
 SPECS = [
@@ -74,6 +79,56 @@ def test_runs_hold_the_tensors_of_the_safetensors_library(path: Path, flash: Fla
             assert flash.part(spec.name, found.offset + last, row) == (0, array[-1].tobytes())
             seen.add(full)
     assert seen == {t.name for spec in SPECS for t in spec.tensors}
+
+
+def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "model.safetensors", packed_tests.values(packed_tests.RUNS)
+    packed_tests.write(path, packed_tests.RUNS, packed_tests.STORED, tensors)
+    flash = Flash(path)
+    assert flash.status == 0, flash.message()
+    for spec in packed_tests.RUNS:
+        status, size, count = flash.find(spec.name)
+        assert (status, count) == (0, len(spec.tensors))
+        buffer = AlignedBuffer(size)
+        assert flash.read(spec.name, address(buffer), size) == 0, flash.message()
+        for index in range(count):
+            _, found = flash.tensor(spec.name, index)
+            array = tensors[f"{spec.name}.{found.name.decode()}"]
+            assert tuple(found.shape[: found.rank]) == array.shape
+            assert bytes(buffer.view[found.offset : found.offset + found.bytes]) == array.tobytes()
+            row = array.nbytes // len(array)
+            last = found.offset + row * (len(array) - 1)
+            assert flash.part(spec.name, last, row) == (0, array[-1].tobytes())
+    assert flash.part("tile1", size - 1, 1)[0] == INVALID_ARGUMENT  # between and behind the tensors
+    flash.close()
+    data = path.read_bytes()
+    for at in (len(data) - 1, FlashFile(path).run("tile1").offset + 7):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        flash, bad = Flash(path), []
+        for spec in packed_tests.RUNS:
+            size = flash.find(spec.name)[1]
+            buffer = AlignedBuffer(size)
+            if flash.read(spec.name, address(buffer), size) == CHECKSUM_MISMATCH:
+                bad.append(spec.name)
+                with FlashFile(path) as file, pytest.raises(ChecksumMismatch) as error:
+                    file.read_into(spec.name, buffer.view)
+                assert flash.message() == str(error.value)
+        flash.close()
+        assert len(bad) == 1
+
+
+def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path: Path) -> None:
+    """Its kernels take tensors where they lie, at multiples of a vector's size."""
+    bundle = Path(shutil.copytree(native_bundle, tmp_path / "bundle"))
+    manifest = manifests.load(bundle)
+    weights = bundle / manifest.weights.file
+    tensors = packed_tests.values(packed_tests.RUNS)
+    packed_tests.write(weights, packed_tests.RUNS, packed_tests.STORED, tensors)
+    entry = manifests.file_entry(weights)
+    described = manifests.WeightsEntry(manifest.weights.file, entry.size, entry.sha256)
+    manifests.save(replace(manifest, weights=described), bundle)
+    with pytest.raises(EdgekitError, match="is packed, where the native engine needs aligned tensors"):
+        open_session(bundle)
 
 
 @pytest.mark.parametrize("run", [spec.name for spec in SPECS])

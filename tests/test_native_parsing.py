@@ -14,6 +14,7 @@ from typing import Any
 import native_parsing as native
 import pytest
 import sealing
+import test_flash_packed as packed_tests
 import test_flash_reader as reader_tests
 import xxhash
 from flash_files import ALIGN, byte_runs, put_header, random_data, write
@@ -28,6 +29,7 @@ from edgekit.flashload.errors import BudgetExceeded, BundleError, InvalidRequest
 from edgekit.flashload.format import RunSpec, TensorSpec, build_header, layout
 from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
 from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry, dumps, load, loads, save
+from edgekit.flashload.packed import header_json, packed_layout
 from edgekit.flashload.plan import DENSE_SMALL, Unit, plan
 
 # Many small edits are drawn from one seed: hypothesis needs milliseconds for each choice of its own.
@@ -80,7 +82,8 @@ def python_layout(data: bytes, file_size: int) -> Any:
             short = slot.name.removeprefix(run.name + ".")
             name = slot.name if short in full or not short else short
             tensors.append([name, slot.dtype, list(slot.shape), slot.offset_in_run, slot.nbytes])
-        runs.append([run.name, run.offset, run.length, int(run.xxh3, 16), tensors])
+        segments = [[s.offset, s.place, s.nbytes, int(s.xxh3, 16)] for s in run.segments]
+        runs.append([run.name, run.offset, run.length, int(run.xxh3[:16], 16), tensors, segments])
     return {"size": parsed.size, "runs": runs}
 
 
@@ -128,7 +131,7 @@ def test_a_written_file_has_the_same_layout(tmp_path: Path) -> None:
     assert found == python_layout(data, len(data))
     names = [(run[0], tensor[0]) for run in found["runs"] for tensor in run[4]]
     assert names == [("head.0", "codes"), ("head.0", "t"), ("layer", "q.packed"), ("layer", "norm")]
-    for name, offset, length, digest, _ in found["runs"]:
+    for name, offset, length, digest, *_ in found["runs"]:
         assert native.xxh3(data, "", offset, length) == digest, name
 
 
@@ -214,6 +217,24 @@ def test_headers_with_other_values_are_refused_as_python_refuses_them(
         # Half of the files have the size that a changed last run asks for.
         wanted = last_byte(table) if rng.random() < 0.5 else size
         check_header(with_length(text, data_start), wanted)
+
+
+@settings(max_examples=20)
+@given(packed_tests.files(), SEEDS)
+def test_packed_headers_are_read_and_refused_as_python_does(made: Any, seed: int) -> None:
+    plan = packed_layout(*made, "")
+    rng = random.Random(seed)
+    digests = {run.name: "".join(rng.choices("0123456789abcdef", k=len(run.xxh3))) for run in plan.runs}
+    data = build_header(plan, digests, header_json)
+    assert check_header(data, plan.size)
+    for edits in range(40):
+        table = json.loads(data[8:])
+        if edits % 2:
+            rows = vary(json.loads(table["__metadata__"]["edgekit.runs"]), rng)
+            table["__metadata__"]["edgekit.runs"] = json.dumps(rows)
+        else:
+            table = vary(table, rng)
+        check_header(with_length(json.dumps(table).encode(), len(data)), plan.size)
 
 
 def last_byte(table: Any) -> int:

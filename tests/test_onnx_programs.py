@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from sealing import relist
 
+from edgekit.flashload.bundle_folder import BundleFolder
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import load
 from edgekit.runtime.engines.onnx import OnnxEngine
 from edgekit.runtime.errors import EngineFailed
@@ -63,34 +67,40 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "another result": (graph({"x": SHAPE}, {"q": SHAPE}, node("Neg", ["x"], "q")), {}, "gives no y"),
     "outputs that the manifest names otherwise": (GOOD, {"outputs": ["y", "k"]}, "has the outputs y and"),
-    "a file that is missing": (GOOD, {"file": "nowhere.onnx"}, "nowhere.onnx.*cannot load"),
+    "a file that is missing": (GOOD, {"file": "nowhere.onnx"}, "nowhere.onnx.*not among the files"),
     "no file": (GOOD, {"file": 3}, "no file or no outputs"),
     "no outputs": (GOOD, {"outputs": None}, "no file or no outputs"),
 }  # fmt: skip
 
 
 @pytest.fixture
-def engine(float_bundle: Path, tmp_path: Path) -> Callable[[Any], OnnxEngine]:
+def bundle(float_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(float_bundle, tmp_path / "bundle"))
+
+
+@pytest.fixture
+def engine(bundle: Path) -> Callable[[Any], OnnxEngine]:
     def opened(entries: Any) -> OnnxEngine:
-        manifest = load(float_bundle)
+        relist(bundle, *(file.name for file in bundle.glob("*.onnx")))
+        manifest = load(bundle)
         manifest.programs["entries"] = entries
-        return OnnxEngine(tmp_path, manifest, 1)
+        return OnnxEngine(BundleFolder(bundle), manifest, 1)
 
     return opened
 
 
-def test_a_program_that_fits_runs(engine: Callable[[Any], OnnxEngine], tmp_path: Path) -> None:
-    y = engine({"final": write(tmp_path, "final", GOOD)}).final(X, GAIN)
+def test_a_program_that_fits_runs(engine: Callable[[Any], OnnxEngine], bundle: Path) -> None:
+    y = engine({"final": write(bundle, "final", GOOD)}).final(X, GAIN)
     np.testing.assert_array_equal(y, 2 * X)
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_program_that_does_not_fit_is_refused(
-    engine: Callable[[Any], OnnxEngine], tmp_path: Path, name: str
+    engine: Callable[[Any], OnnxEngine], bundle: Path, name: str
 ) -> None:
     model, entry, says = WRONG[name]
-    with pytest.raises(EngineFailed, match=says) as error:
-        engine({"final": write(tmp_path, "final", model, **entry)}).final(X, GAIN)
+    with pytest.raises((EngineFailed, InvalidRequest), match=says) as error:
+        engine({"final": write(bundle, "final", model, **entry)}).final(X, GAIN)
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 

@@ -202,7 +202,7 @@ def test_run_and_inspect_say_which_bundle_they_take(several: tuple[Path, dict[st
     shown = edgekit("inspect", folder)
     assert shown.exit_code == 0 and shown.stderr.splitlines() == [said]
     assert json.loads(edgekit("inspect", folder, "--json").stdout)["programs"]["format"] == "coreai"
-    words = ["--max-new-tokens", "4", "--steps", "1", "--option", "block_length=4"]
+    words = ["--max-new-tokens", "4", "--steps", "1", "--set", "block_length=4"]
     ran = edgekit("run", folder, "-p", "a", "--raw", *words)
     assert ran.exit_code == 0, ran.output
     assert ran.stderr.splitlines()[0] == said and "tokens in 1 denoising steps" in ran.stderr

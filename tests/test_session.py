@@ -79,8 +79,9 @@ def test_too_small_a_budget_says_what_would_do(large_bundle: Path) -> None:
 @torch.no_grad()
 def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, seed: int) -> None:
     """Import, architecture and sampler together: tokens over three canvases equal those of `generate`, fed
-    the same random numbers. Random weights amplify a difference of 1e-6 tenfold a step through
-    self-conditioning, hence few steps; the sampler's own tests run more, over transformers' logits.
+    the same random numbers. Random weights amplify rounding tenfold a step through self-conditioning: weights
+    that differ by 2e-7 give the same tokens after two steps and others after three. The sampler's own tests
+    run more, over transformers' logits.
     """
     config = write_checkpoint(tmp_path, "diffusion_gemma", seed)
     source = Checkpoint.open(tmp_path)
@@ -91,11 +92,11 @@ def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, s
     length = config["canvas_length"]
     torch.manual_seed(seed)
     expected = oracle.generate(
-        torch.from_numpy(prompt)[None], max_new_tokens=3 * length, max_denoising_steps=3
+        torch.from_numpy(prompt)[None], max_new_tokens=3 * length, max_denoising_steps=2
     )
     sampler = SAMPLERS["diffusion_gemma"]
     options = sampler.options(
-        source.generation_config, canvas_length=length, max_new_tokens=3 * length, max_denoising_steps=3
+        source.generation_config, canvas_length=length, max_new_tokens=3 * length, max_denoising_steps=2
     )
     torch.manual_seed(seed)
     events = sampler.generate(ReferenceDenoiser(model), prompt, options, TorchNoise())

@@ -13,7 +13,7 @@ from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure
 from edgekit.tools.help import write_examples
 from edgekit.tools.options import debug_option
 
-COMMANDS = ("demo", "export", "run", "inspect", "verify", "push", "config")
+COMMANDS = ("demo", "export", "run", "chat", "options", "inspect", "verify", "push", "config")
 EXAMPLES = (
     "edgekit demo",
     "edgekit export tiny-gemma",

@@ -57,6 +57,28 @@ def engine_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return _names(ENGINES, incomplete)
 
 
+def setting_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Settings of the bundle that is on the line, up to the value."""
+    from edgekit.flashload.errors import EdgekitError
+    from edgekit.runtime.api.options import options_of
+    from edgekit.runtime.bundle import Bundle
+    from edgekit.runtime.sampling.generation_options import generation_options
+
+    # While an option lacks its value, the words before it have not been given to the arguments yet.
+    given = ctx.params.get("bundle") or "".join(ctx.args[:1])
+    try:
+        bundle = Bundle.open(os.path.expanduser(given))
+        sampler = bundle.manifest.sampler
+        own = generation_options(sampler["name"], sampler["config"], bundle.model.canvas_length)
+    except (EdgekitError, OSError):
+        return []
+    return [
+        CompletionItem(f"{option.name}=", help=option.help)
+        for option in options_of(own)
+        if option.name.startswith(incomplete)
+    ]
+
+
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Shipped models and folders of checkpoints."""
     from edgekit.export.checkpoint.hub import SHIPPED_MODELS

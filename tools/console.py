@@ -65,12 +65,14 @@ def command_line(*words: str | os.PathLike[str]) -> str:
     return shlex.join(["edgekit", *(os.fspath(w) for w in words)])
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """Print a table on stdout; the first `left` columns stand left, the others, numbers, right."""
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, *, err: bool = False
+) -> None:
+    """Print a table on stdout, or stderr; the first `left` columns stand left, the others, numbers, right."""
     from rich.table import Table
     from rich.text import Text
 
-    out = console(sys.stdout)
+    out = console(sys.stderr if err else sys.stdout)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for i, heading in enumerate(headings):
         grid.add_column(heading, justify="left" if i < left else "right", overflow="fold")
@@ -79,7 +81,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1)
     # Trailing blanks of the last column would wrap in narrow terminals and are noise in files.
     with out.capture() as capture:
         out.print(grid)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()), err=err)
 
 
 def grouped(notes: Iterable[str]) -> list[str]:

@@ -36,12 +36,16 @@ def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
 
 
 def _piped() -> str:
-    data = b"" if sys.stdin is None else sys.stdin.buffer.read()
+    return decoded(b"" if sys.stdin is None else sys.stdin.buffer.read(), "the prompt on stdin")
+
+
+def decoded(data: bytes, what: str) -> str:
+    """The text of bytes, without a line end. Raises Failure, which begins with `what`."""
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise Failure(
-            f"the prompt on stdin is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}; convert it, "
+            f"{what} is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}; convert it, "
             "for example with iconv"
         ) from None
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.answer import where
 from edgekit.tools.console import console
 from edgekit.tools.text import visible
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from edgekit.runtime.sampling import Draft
-    from edgekit.tools.answer import Outline
+    from edgekit.runtime.api import Draft
 
 MASK = "·"
 #: Stands for tokens that print nothing: end of text, padding, roles.
@@ -77,19 +77,20 @@ class Pieces:
 class Canvas:
     """The answer so far and the canvas being denoised, as a renderable."""
 
-    def __init__(self, title: str, pieces: Pieces, outline: Outline, mask_id: int | None) -> None:
-        """`mask_id`: the token of undecided positions, None where every draft is a guess at all of them."""
-        self._title, self._pieces, self._outline, self._mask = title, pieces, outline, mask_id
+    def __init__(self, title: str, pieces: Pieces, unit: str, mask_id: int | None) -> None:
+        """`unit`: "canvas" or "block". `mask_id`: the token of undecided positions, None where every draft is
+        a guess at all of them.
+        """
+        self._title, self._pieces, self._unit, self._mask = title, pieces, unit, mask_id
         self._ids: list[int] = []  # committed
         self._draft: tuple[list[int], list[State]] = ([], [])
         self._status = "reading"
         self._share = 0.0
         self._lines = 0
 
-    def draft(self, draft: Draft, bytes_read: int) -> None:
+    def draft(self, draft: Draft) -> None:
         """Take the state after a step."""
-        ids = [int(i) for i in draft.ids]
-        accepted = draft.accepted.tolist()
+        ids, accepted = list(draft.ids), draft.accepted
         if self._mask is None:
             states = [State.ACCEPTED if a else State.OPEN for a in accepted]
             settled = sum(accepted)
@@ -101,11 +102,10 @@ class Canvas:
             settled = sum(s != State.MASKED for s in states)
         before = self._ids[: draft.start]
         self._draft = (before + ids, [State.FINAL] * len(before) + states)
-        self._share = self._outline.share(draft.canvas_index, draft.step)
-        where = self._outline.where(draft.canvas_index, draft.step)
-        self._status = f"{where} · {100 * settled / len(ids):.0f}% accepted"
-        if bytes_read:
-            self._status += f" · {size(bytes_read)} read"
+        self._share = draft.progress
+        self._status = f"{where(draft, self._unit)} · {100 * settled / len(ids):.0f}% accepted"
+        if draft.bytes_read:
+            self._status += f" · {size(draft.bytes_read)} read"
 
     def commit(self, ids: Sequence[int]) -> None:
         """Tokens are final."""
@@ -186,11 +186,11 @@ class Watch:
         self._live: Live | None = None
         self._drawn = 0.0
 
-    def draft(self, draft: Draft, bytes_read: int) -> None:
-        self._canvas.draft(draft, bytes_read)
+    def draft(self, draft: Draft) -> None:
+        self._canvas.draft(draft)
         self._draw()
 
-    def text(self, ids: list[int], piece: str) -> None:
+    def text(self, ids: Sequence[int], piece: str) -> None:
         self._canvas.commit(ids)
         self._draw(now=True)
 

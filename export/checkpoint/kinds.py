@@ -97,7 +97,7 @@ def _by_files(run_as: str, names: set[str]) -> str:
     ends = {name.rpartition(".")[2] for name in names if "/" not in name}
     weights = {n for n in names if "/" not in n and n.endswith((".safetensors", INDEX))}
     if MANIFEST_NAME in names or SET_NAME in names:
-        return f"is an edgekit bundle already; run it: edgekit run {shlex.quote(run_as)} -p Hello"
+        return f"is an edgekit bundle already; run it: edgekit chat {shlex.quote(run_as)}"
     if "model_index.json" in names:
         return f"is a diffusers pipeline, which makes images, video or sound; {_GIVE}"
     if "adapter_config.json" in names and not weights & {SINGLE_FILE, INDEX}:

@@ -41,8 +41,9 @@ PACKAGED = ("coreml", "coreai")
 #: files; the key in the manifest of what `write_programs` gives; further facts on its programs; the choices
 #: of (architecture, scheme, choices) that it can store; files that it writes for (folder, config, choices,
 #: runs) besides, returning their names; what it stores for float vectors; bytes of weights that it stores
-#: beside the runs; whether another format stores the same arrays. Without the rest, the format itself is
-#: right for every model, runs go to the flash file, and the manifest knows nothing more of layers:
+#: beside the runs; whether another format stores the same arrays; what tensors of the runs are in a packed
+#: flash file (see `flashload.packed`), None for an aligned one. Without the rest, the format itself is right
+#: for every model, runs go to the flash file, and the manifest knows nothing more of layers:
 #: `fitted(architecture, choices, longest)`, `open_store(weights, runs, resume, tag)`, `layer_facts()`.
 OPTIONAL: dict[str, Any] = {
     "WEIGHTS_FILE": "weights.safetensors",
@@ -54,6 +55,7 @@ OPTIONAL: dict[str, Any] = {
     "floats": lambda name, values: values,
     "copied_bytes": lambda: 0,
     "stores_like": lambda other: False,
+    "stored": lambda runs: None,
     "fitted": None,
     "open_store": None,
     "layer_facts": None,

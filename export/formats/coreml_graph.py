@@ -27,6 +27,7 @@ from coremltools.converters.mil.mil import Function as MilFunction
 from coremltools.converters.mil.mil import Program as MilProgram
 from coremltools.converters.mil.mil import Var, types
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin
+from torch.fx import Node
 
 from edgekit.export.formats.coreml_ops import NODES, round_rows
 from edgekit.export.formats.nodes import Arguments
@@ -98,8 +99,8 @@ class CoremlGraph(PackageGraph):
     def _reshaped(self, value: Var, shape: Sequence[int]) -> Var:
         return mb.reshape(x=value, shape=shape)
 
-    def _extras(self) -> Arguments:
-        return super()._extras() | {"zeros": self._zeros}
+    def _extras(self, node: Node) -> Arguments:
+        return super()._extras(node) | {"zeros": self._zeros}
 
     def _zeros(self, like: Var, count: int) -> Var:
         """A vector of zeros in the type of `like`: no tensor, and zero in the file."""

@@ -1,7 +1,8 @@
 """The `mlx` format: weights as mlx-lm packs them, programs as functions exported by MLX.
 
-A bundle is also a folder that MLX's users recognise: `model.safetensors` with its index, `config.json` with
-a `quantization` section, tokenizer files beside them; `mx.load` and `mx.dequantize` give every weight.
+A bundle is also a folder that mlx-vlm loads where it knows the family: `model.safetensors` with its index,
+tensors under the names that mlx-vlm has for them (see `mlx_names`), `config.json` with a `quantization`
+section, tokenizer files and a README beside them. `mx.load` and `mx.dequantize` give every weight.
 
 `programs` in the manifest: `mlx` the version that wrote the functions (see `runtime.mlx_version`),
 `precision` that of the stored scales, and per program an entry
@@ -22,6 +23,7 @@ sum over j of weight[t, j] * expert[index[t, j]](x[t]), and takes by name whatev
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,7 @@ import mlx.core as mx
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import mlx_layout, mlxfn
+from edgekit.export.formats import mlx_layout, mlx_names, mlxfn
 from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
@@ -52,11 +54,37 @@ from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.names import unknown
+from edgekit.flashload.packed import Slice
 from edgekit.runtime import mlx_version
 from edgekit.runtime.errors import one_line
 
 PROGRAM_FOLDER = "programs"
-CONFIG_FILE, INDEX_FILE = "config.json", "model.safetensors.index.json"
+CONFIG_FILE, INDEX_FILE, README_FILE = "config.json", "model.safetensors.index.json", "README.md"
+#: The families, as `model_type` of config.json, that mlx-vlm 0.7.10 loads from these folders.
+MLX_VLM_TYPES = ("diffusion_gemma",)
+_CARD = """---
+library_name: mlx
+pipeline_tag: text-generation
+tags:
+- mlx
+- edgekit
+---
+
+A diffusion language model, quantized by edgekit for MLX. Its weights stream from flash, within a budget:
+
+    pip install 'edgekit[mlx]'
+    edgekit run . -p "Why is the sky blue?" --memory 8GB
+"""
+_CARD_MLX_VLM = """
+Or all in memory, with mlx-vlm:
+
+    pip install mlx-vlm
+    python -m mlx_vlm generate --model . --prompt "Why is the sky blue?"
+"""
+_CARD_OTHER = """
+No other program known to edgekit runs models of type `{}`. `mx.load` gives the tensors, under the names of
+the checkpoint, and `mx.dequantize` their values: groups and bits are in config.json.
+"""
 
 
 def variant(precision: str | None) -> MlxFormat:
@@ -104,6 +132,10 @@ class MlxFormat:
     def facts(self) -> dict[str, Any]:
         """What the manifest says about the programs besides their entries."""
         return {"mlx": mlx_version.installed(), "precision": self.precision}
+
+    def stored(self, runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
+        """What the tensors of the runs are in the file; see `mlx_names`."""
+        return mlx_names.stored(runs)
 
     def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
         """The program name of every layer."""
@@ -160,35 +192,47 @@ class MlxFormat:
     ) -> list[str]:
         """Write what MLX's users look for beside the weights; returns the names of the files."""
         described = {k: v for k, v in config.items() if k != "quantization_config"}
+        if "vision_config" in described or config.get("model_type") in MLX_VLM_TYPES:
+            described["vision_config"] = None  # else mlx-vlm looks for its weights, which are not here
         described["quantization"] = quantization_section(choices, runs)
-        tensors = [t for run in runs for t in run.spec.tensors]
+        stored = self.stored(runs)
         index = {
-            "metadata": {"total_size": sum(t.nbytes for t in tensors)},
-            "weight_map": {t.name: self.WEIGHTS_FILE for t in tensors},
+            "metadata": {"total_size": sum(t.nbytes for run in runs for t in run.spec.tensors)},
+            "weight_map": {part.name: self.WEIGHTS_FILE for parts in stored.values() for part in parts},
         }
+        readme = model_card(str(config.get("model_type", "")))
         write_atomic(folder / CONFIG_FILE, json.dumps(described, indent=1).encode())
         write_atomic(folder / INDEX_FILE, json.dumps(index, indent=1).encode())
-        return [CONFIG_FILE, INDEX_FILE]
+        write_atomic(folder / README_FILE, readme.encode())
+        return [CONFIG_FILE, INDEX_FILE, README_FILE]
 
 
 def quantization_section(choices: Mapping[str, Choice], runs: Sequence[RunPlan]) -> dict[str, Any]:
     """`quantization` of config.json: the most frequent form, and by path what differs; false is not
     quantized.
     """
-    forms = {
-        path: form(piece.spec, choices[piece.matrix])
-        for run in runs
-        for piece in run.pieces
-        if piece.spec.role != "float"
-        for path in mlx_layout.stored_names(piece.name, piece.spec.role)
-    }
+    forms: dict[str, Form] = {}
+    odd = set()  # mlx-vlm goes by the default only where the elements are a multiple of 64
+    for run in runs:
+        for piece in run.pieces:
+            if piece.spec.role == "float":
+                continue
+            for path in mlx_names.modules(piece):
+                forms[path] = form(piece.spec, choices[piece.matrix])
+                if math.prod(piece.spec.shape) % 64:
+                    odd.add(path)
     counts = Counter(f for f in forms.values() if f.bits != 16)
     usual = counts.most_common(1)[0][0] if counts else Form(8, 64)
 
     def described(f: Form) -> Any:
         return False if f.bits == 16 else {"group_size": f.group_size, "bits": f.bits, "mode": "affine"}
 
-    return described(usual) | {path: described(f) for path, f in forms.items() if f != usual}
+    return described(usual) | {p: described(f) for p, f in forms.items() if f != usual or p in odd}
+
+
+def model_card(model_type: str) -> str:
+    """The README of a folder."""
+    return _CARD + (_CARD_MLX_VLM if model_type in MLX_VLM_TYPES else _CARD_OTHER.format(model_type))
 
 
 def _forms(layer: LayerSpec, own: Mapping[str, Choice]) -> dict[str, Form]:

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from edgekit.export.formats.mlx_layout import Form, matrix_specs
 from edgekit.export.formats.mlx_ops import NODES, Matrix
-from edgekit.export.formats.nodes import RESHAPES, NodeTranslator, Refused, makes_array
+from edgekit.export.formats.nodes import RESHAPES, Arguments, NodeTranslator, Refused, makes_array
 from edgekit.export.programs import Program
 
 EXPERTS = torch.ops.edgekit.experts.default
@@ -178,6 +178,11 @@ class Graph(NodeTranslator):
         """The matrix that a placeholder is a tensor of."""
         name, _, suffix = self._names.get(node, "").removeprefix("w.").rpartition(".")
         return name if name in self._forms and suffix in ("weight", "codes", "scales") else None
+
+    def _extras(self, node: Node) -> Arguments:
+        """`sizes` of the array that comes first; those that vary are no integers."""
+        first = next((n.meta["val"] for n in node.all_input_nodes if makes_array(n)), None)
+        return {"sizes": tuple(first.shape) if isinstance(first, torch.Tensor) else ()}
 
     def _reshaped(self, value: mx.array, shape: Sequence[Any]) -> mx.array:
         sizes = [n if isinstance(n, int) else -1 for n in shape]

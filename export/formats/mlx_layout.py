@@ -9,10 +9,10 @@ bytes, four to a word, low byte first. They are offset binary, so biases = -8 * 
 scales in 8. In 4 bits scales[n, j] = scale[n] * group_scale[n, j] and G is the group size of the scheme. In
 8 bits the scale of the channel stands in every group, of the largest size that divides K.
 
-Tensors are named by run, not as in the checkpoint: `layers.3.mlp.down_proj.weight` in every family, so that
-a program finds them without knowing the family. Each expert is a run of its own that streams, hence
-`layers.3.experts.7.gate_proj` where mlx-lm has one `switch_mlp.gate_proj` stacked over experts; the halves
-of a gate_up matrix are stored apart, as there. Tables are cut into tiles: `embedding.0`, `embedding.1`...
+The tensors of a run have names of ours, `layers.3.mlp.down_proj.weight` in every family, so that a program
+finds them without knowing the family; `mlx_names` says what they are in the file. Each expert is a run of its
+own that streams, `layers.3.experts.7.gate_proj`; the halves of a gate_up matrix are stored apart. Tables are
+cut into tiles, `embedding.0`, `embedding.1`..., which are rows of one table in the file.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ Programs are exported for any length, which rules out what MLX has no shape rule
 as another type, and broadcasts to a given shape. Halves are therefore gathered by constant indices, and the
 gate and up halves of an expert are matrices of their own.
 
+Nor may an axis of one entry be reduced (sum, max, mean): MLX leaves such a node out, but in functions for any
+length it records it, and its Reduce reads beyond an empty list there, which ends the process. Axes of any
+length are therefore not reduced at all: sums are products, and the largest entry is gathered.
+
 All arithmetic is float32, whatever the type of the stored scales: residual streams pass what float16 holds,
 and MLX's processor kernels for x86 sum half precision in half precision (49 dB a layer of width 1024 against
 the same codes, where float16 scales alone leave 75).
@@ -52,7 +56,11 @@ def _columns(x: mx.array, start: int, stop: int) -> mx.array:
 
 
 def rms_norm(a: Arguments) -> mx.array:
-    return mx.fast.rms_norm(a["x"], a["weight"], a["eps"])
+    x, weight = a["x"], a["weight"]
+    if x.shape[-1] == 1:
+        y = x * mx.rsqrt(x * x + a["eps"])
+        return y if weight is None else y * weight
+    return mx.fast.rms_norm(x, weight, a["eps"])
 
 
 def linear(a: Arguments) -> mx.array:
@@ -110,16 +118,19 @@ def vocab_logits(a: Arguments) -> mx.array:
 
 def vocab_head(a: Arguments) -> list[mx.array]:
     z = vocab_logits(a) / a["temperature"]
-    top = mx.max(z, -1, keepdims=True)
-    e = mx.exp(z - top)
-    out = [mx.squeeze(top, -1), mx.argmax(z, -1), mx.sum(e, -1), mx.sum(e * z, -1)]
+    index = mx.argmax(z, -1, keepdims=True)
+    # Of a softmax, and a product instead of a sum: see the head of this file.
+    p = mx.softmax(z, -1, precise=True)
+    sum_exp = 1 / mx.take_along_axis(p, index, -1)
+    mean = mx.squeeze(mx.matmul(mx.expand_dims(p, -2), mx.expand_dims(z, -1)), -1)
+    statistics = [mx.take_along_axis(z, index, -1), index, sum_exp, mean * sum_exp]
     if a["noise"] is not None:
         score = z + a["noise"]
         sample = mx.argmax(score, -1, keepdims=True)
-        out += [mx.max(score, -1), mx.squeeze(sample, -1)]
-        out += [mx.squeeze(mx.take_along_axis(z, sample, -1), -1)]
+        statistics += [mx.take_along_axis(score, sample, -1), sample, mx.take_along_axis(z, sample, -1)]
+    out = [mx.squeeze(s, -1) for s in statistics]
     if a["soft"]:
-        out.append(a["table"].product(e, transpose=False))
+        out.append(a["table"].product(p, transpose=False) * sum_exp)
     return out
 
 
@@ -153,7 +164,11 @@ def _topk(a: Arguments) -> tuple[mx.array, mx.array]:
 def _sum(a: Arguments) -> mx.array:
     if len(a["dim"] or ()) != 1:
         raise Refused("sums over several axes")
-    return mx.sum(a["self"], a["dim"][0], keepdims=a["keepdim"])
+    _last_axis(a, a["dim"][0])
+    if not isinstance(a["sizes"][-1], int):
+        raise Refused("sums over an axis of any length")
+    total = mx.matmul(a["self"], mx.array(np.ones((a["sizes"][-1], 1), np.float32)))
+    return total if a["keepdim"] else mx.squeeze(total, -1)
 
 
 def _index(a: Arguments) -> mx.array:

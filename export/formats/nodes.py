@@ -41,8 +41,8 @@ class NodeTranslator(ABC):
     def _reshaped(self, value: Any, shape: Sequence[Any]) -> Any:
         """The value in a shape, of numbers or sizes that vary. Raises Refused."""
 
-    def _extras(self) -> Arguments:
-        """Arguments that every node gets besides its own."""
+    def _extras(self, node: Node) -> Arguments:
+        """Arguments that a node gets besides its own."""
         return {}
 
     def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
@@ -61,7 +61,7 @@ class NodeTranslator(ABC):
             if node.target not in self.NODES:
                 raise Refused(f"has no form in {self.SYSTEM}")
             arguments = {k: map_arg(v, lambda n: known.get(n)) for k, v in call_arguments(node).items()}
-            return self.NODES[node.target](arguments | self._extras())
+            return self.NODES[node.target](arguments | self._extras(node))
         except Refused as why:
             raise ExportError(
                 f"program {program}: node {node.name} ({node.target}) {why}; format {self.NAME} cannot "

@@ -9,6 +9,7 @@ from typing import Any
 from edgekit.export.formats import onnx_layout
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.onnx_graph import check, convert, split_at_experts
+from edgekit.export.formats.onnx_uint8 import uint8_variant
 from edgekit.export.models.base import Architecture
 from edgekit.export.programs import (
     Program,
@@ -23,7 +24,7 @@ from edgekit.flashload.files import write_atomic
 
 NAME = "onnx"
 #: Names the stored layouts; the engine refuses a bundle whose layout it does not know.
-LAYOUT = "onnx-1"
+LAYOUT = "onnx-2"
 specs, arrays = onnx_layout.specs, onnx_layout.arrays
 
 PROGRAM_FOLDER = "programs"
@@ -39,20 +40,23 @@ def write_programs(
 ) -> dict[str, Any]:
     """Write every program below `folder` and return the manifest's `programs` section.
 
-    An entry is {"file", "inputs", "outputs"}; a layer with experts is {"before", "expert", "after"} of such
-    entries.
+    An entry is {"file", "inputs", "outputs"}, and "file_uint8" where the program has integer products
+    (`onnx_uint8`); a layer with experts is {"before", "expert", "after"} of such entries.
     """
     entries: dict[str, Any] = {}
 
     def save(name: str, model: Any) -> dict[str, Any]:
-        path = f"{PROGRAM_FOLDER}/{name}.onnx"
         (folder / PROGRAM_FOLDER).mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / path, check(model))
-        return {
-            "file": path,
+        entry: dict[str, Any] = {
+            "file": f"{PROGRAM_FOLDER}/{name}.onnx",
             "inputs": [i.name for i in model.graph.input],
             "outputs": [o.name for o in model.graph.output],
         }
+        write_atomic(folder / entry["file"], check(model))
+        if (variant := uint8_variant(model)) is not None:
+            entry["file_uint8"] = f"{PROGRAM_FOLDER}/{name}.u8.onnx"
+            write_atomic(folder / entry["file_uint8"], check(variant))
+        return entry
 
     def add(program: Program) -> None:
         progress(program.name)

@@ -102,7 +102,7 @@ class PackageGraph(NodeTranslator):
         """Begin a function."""
         self._known, self._eight_bits, self._rounded = {}, set(), {}
 
-    def _extras(self) -> Arguments:
+    def _extras(self, node: Node) -> Arguments:
         return {"operand": self._operand}
 
     def _operand(self, x: Any, weight: Any, rounding: Rounding | None = None) -> tuple[Any, Any]:

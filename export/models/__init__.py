@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.export.errors import UnsupportedModel
-from edgekit.export.models.base import Architecture
 from edgekit.export.models.config import check_file, shown
+
+if TYPE_CHECKING:
+    from edgekit.export.models.base import Architecture
 
 #: model_type in config.json -> module of this folder.
 FAMILIES = {

@@ -17,6 +17,7 @@ from edgekit.runtime.api.options import Option, options_of
 from edgekit.runtime.api.prompt import Prompt, encode
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption
 
@@ -36,7 +37,7 @@ def load(
     """Open a bundle, a folder that `edgekit export` wrote, or one of several bundles there.
 
     Args:
-        bundle: the folder.
+        bundle: the folder, or `hf:owner/name[@revision]` on the Hugging Face hub.
         memory: bounds the physical memory of the whole process, as bytes or as "1.5GB": weights that do not
             fit are read from the disk in every denoising step. None: no limit, all weights stay in memory.
         resident: bounds the weights that stay in memory further; 0 streams all.
@@ -57,7 +58,7 @@ def load(
         raise InvalidOption(f"threads is {threads!r}; use an integer, at least 1")
     return Model(
         Generator(
-            folder_of(bundle),
+            folder_of(bundle, engine),
             memory_bytes=_bytes("memory", memory, 1),
             resident_bytes=_bytes("resident", resident, 0),
             threads=threads or 0,
@@ -66,9 +67,9 @@ def load(
     )
 
 
-def folder_of(bundle: str | os.PathLike[str]) -> Path:
-    """The folder that the name of a bundle stands for."""
-    return Path(bundle)
+def folder_of(bundle: str | os.PathLike[str], engine: str | None) -> Path:
+    """The folder that the name of a bundle stands for; what is on the hub is downloaded and verified."""
+    return local_folder(os.fspath(bundle), engine)
 
 
 class Model:

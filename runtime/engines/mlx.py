@@ -35,6 +35,9 @@ class MlxEngine(OneLayerEngine):
         EngineUnavailable: mlx is missing, or a version whose function files edgekit does not know.
         UnsupportedBundle: the bundle's programs are not this engine's, or of another version of MLX.
         MalformedFile: the manifest does not describe all programs that the model needs.
+
+    Its calls raise EngineFailed, and ChecksumMismatch or another BundleError for a function's file that is
+    not the one that the manifest describes.
     """
 
     name = "mlx"
@@ -127,7 +130,7 @@ class MlxEngine(OneLayerEngine):
                 outputs = function(*arguments)
                 del arguments
                 mx.eval(outputs)
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever its C++ throws
             reason = one_line(error)
             if "There is no Stream" in reason:
                 reason += (
@@ -174,11 +177,12 @@ class MlxEngine(OneLayerEngine):
     def _function(self, program: Function) -> Any:
         if program.name not in self._functions:
             path = self._folder.path / program.file
+            # MLX trusts what it reads: a damaged file gives other numbers, or ends the process.
             self._folder.check(program.file)
             _check_version(_written_by(path), path)
             try:
                 self._functions[program.name] = self._mx.import_function(str(path))
-            except (ValueError, RuntimeError, MemoryError) as error:
+            except Exception as error:  # whatever its C++ throws
                 raise EngineFailed(f"{path}: mlx cannot load it: {one_line(error)}") from error
         return self._functions[program.name]
 

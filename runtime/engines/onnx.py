@@ -1,10 +1,12 @@
 """ONNX Runtime on the CPU. Weights are graph inputs, bound to the buffers they were read into; 4-bit ones
-are unpacked to int8 first.
+are unpacked to 8 bits first, and 8-bit ones copied as uint8 where the processor asks for it
+(`runtime/integer_product.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ import numpy as np
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import Manifest
+from edgekit.runtime import integer_product
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
@@ -24,12 +27,12 @@ from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
 
-LAYOUT = "onnx-1"
+LAYOUT = "onnx-2"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
 
-
 _MOST_THREADS = 1024
+_UINT8 = "tensor(uint8)"
 
 _engines: WeakSet[OnnxEngine] = WeakSet()
 
@@ -51,7 +54,8 @@ class OnnxEngine(OneLayerEngine):
     """Runs the programs of an `onnx` bundle.
 
     Raises:
-        EngineUnavailable: onnxruntime is missing or too old, or its int8 product saturates on this processor.
+        EngineUnavailable: onnxruntime is missing or too old, or its integer products are wrong on this
+            processor.
         UnsupportedBundle: the bundle's programs or layout are not this engine's.
     """
 
@@ -86,13 +90,13 @@ class OnnxEngine(OneLayerEngine):
         # memory is for.
         self._options.enable_cpu_mem_arena = False
         self._sessions: dict[str, Any] = {}
-        self._wanted: dict[str, frozenset[str]] = {}
+        #: Of every program its inputs and their types, as ONNX Runtime names them.
+        self._wanted: dict[str, dict[str, str]] = {}
         self._scratch: dict[str, np.ndarray] = {}
         _engines.add(self)
         self._unpack_seconds = 0.0
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
-        if any(role["bits"] < 16 for role in manifest.quantization.get("roles", ())):
-            _check_integer_product(onnxruntime)
+        self._uint8 = integer_product.takes_uint8(manifest)
 
     def layer(
         self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
@@ -165,9 +169,12 @@ class OnnxEngine(OneLayerEngine):
     ) -> dict[str, np.ndarray]:
         session = self._session(name, entry)
         feed: dict[str, Any] = {}
-        for wanted in self._wanted[name]:
+        for wanted, kind in self._wanted[name].items():
             try:
-                value = self._weight(wanted[2:], weights) if wanted.startswith("w.") else inputs[wanted]
+                if wanted.startswith("w."):
+                    value = self._weight(wanted[2:], weights, np.uint8 if kind == _UINT8 else np.int8)
+                else:
+                    value = inputs[wanted]
             except (LookupError, ValueError) as error:
                 raise EngineFailed(
                     f"{self._folder.path}: program {name} takes {wanted[:80]!r}, which is not among its "
@@ -212,23 +219,36 @@ class OnnxEngine(OneLayerEngine):
             return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, self._bfloat16)
         return self._ort.OrtValue.ortvalue_from_numpy(array)
 
-    def _weight(self, name: str, weights: Arrays) -> np.ndarray:
-        if name in weights:
-            return weights[name]
-        matrix = name.removesuffix(".codes")
-        packed, groups = weights[matrix + ".packed"], weights[matrix + ".group_scales"]
+    def _weight(self, name: str, weights: Arrays, codes: type[np.int8 | np.uint8]) -> np.ndarray:
+        """A weight as its program takes it: int8 codes as `codes`, which of uint8 are code + 128."""
+        stored = weights.get(name)
+        if stored is not None and not (stored.dtype == np.int8 and codes is np.uint8):
+            return stored
         started = time.perf_counter()
-        shape = (packed.shape[0], groups.shape[1])
-        scratch = self._scratch.get(matrix)
-        if scratch is None or scratch.size < shape[0] * shape[1]:
-            scratch = self._scratch[matrix] = np.empty(shape[0] * shape[1], np.int8)
-        out = unpack_int4(packed, groups, scratch[: shape[0] * shape[1]].reshape(shape))
+        matrix = name.removesuffix(".codes")
+        if stored is not None:
+            zero = np.uint8(integer_product.ZERO_POINT)
+            out = np.bitwise_xor(stored.view(np.uint8), zero, out=self._room(matrix, stored.shape, codes))
+        else:
+            packed, groups = weights[matrix + ".packed"], weights[matrix + ".group_scales"]
+            shape = (packed.shape[0], groups.shape[1])
+            out = unpack_int4(packed, groups, self._room(matrix, shape, codes))
         self._unpack_seconds += time.perf_counter() - started
         return out
+
+    def _room(self, matrix: str, shape: tuple[int, ...], dtype: type[np.int8 | np.uint8]) -> np.ndarray:
+        """Scratch for the codes of a matrix, the same at every call."""
+        size = math.prod(shape)
+        scratch = self._scratch.get(matrix)
+        if scratch is None or scratch.size < size:
+            scratch = self._scratch[matrix] = np.empty(size, np.int8)
+        return scratch[:size].view(dtype).reshape(shape)
 
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         if name not in self._sessions:
             file, outputs = entry.get("file"), entry.get("outputs")
+            if self._uint8:
+                file = entry.get("file_uint8", file)
             if not isinstance(file, str) or not isinstance(outputs, list):
                 raise EngineFailed(
                     f"{self._folder.path}: the manifest gives program {name} no file or no outputs"
@@ -249,7 +269,7 @@ class OnnxEngine(OneLayerEngine):
                     f"{_names(outputs)}; export the bundle again"
                 )
             self._sessions[name] = session
-            self._wanted[name] = frozenset(i.name for i in session.get_inputs())
+            self._wanted[name] = {i.name: i.type for i in session.get_inputs()}
         return self._sessions[name]
 
 
@@ -279,39 +299,3 @@ def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 def _table(table: Arrays) -> dict[str, np.ndarray]:
     return {"table." + name: value for name, value in table.items()}
-
-
-def _check_integer_product(ort: Any) -> None:
-    """Refuse a processor on which ONNX Runtime's uint8 x int8 product saturates.
-
-    Its kernels for x86 without VNNI add pairs of products in 16 bits, which overflows for large codes; the
-    result would be silently wrong.
-    """
-    a, b = np.full((4, 256), 255, np.uint8), np.full((256, 32), 127, np.int8)
-    session = ort.InferenceSession(_integer_product_model(), providers=["CPUExecutionProvider"])
-    y = session.run(None, {"a": a, "b": b})[0]
-    if not np.array_equal(y, a.astype(np.int32) @ b.astype(np.int32)):
-        raise EngineUnavailable(
-            "onnxruntime's int8 product saturates on this processor (x86 without VNNI), so results would be "
-            "wrong; use a processor with VNNI or an Arm one, or export with --quant bf16"
-        )
-
-
-def _integer_product_model() -> bytes:
-    """A graph of one MatMulInteger, in ONNX's protobuf encoding: the runtime has no package that could
-    write it.
-    """
-
-    def field(number: int, data: bytes | int) -> bytes:
-        if isinstance(data, int):
-            return bytes([number << 3, data])
-        return bytes([number << 3 | 2, len(data)]) + data
-
-    def value(name: bytes, kind: int) -> bytes:
-        return field(1, name) + field(2, field(1, field(1, kind)))
-
-    uint8, int8, int32 = 2, 3, 6
-    node = field(1, b"a") + field(1, b"b") + field(2, b"y") + field(4, b"MatMulInteger")
-    graph = field(1, node) + field(2, b"g") + field(11, value(b"a", uint8)) + field(11, value(b"b", int8))
-    graph += field(12, value(b"y", int32))
-    return field(1, 10) + field(7, graph) + field(8, field(1, b"") + field(2, 21))

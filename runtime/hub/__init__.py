@@ -1,7 +1,7 @@
 """Repositories on the Hugging Face hub: checkpoints and bundles out of them, bundles into them.
 
-huggingface_hub (the extra `hub`) is imported when a repository is opened, not before, and nowhere else: what it
-reports to its makers is switched off here.
+huggingface_hub (the extra `hub`) is imported when a repository is opened, not before, and nowhere else: what
+it reports to its makers is switched off here.
 """
 
 from __future__ import annotations

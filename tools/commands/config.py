@@ -7,10 +7,20 @@ from pathlib import Path
 import click
 
 from edgekit.flashload import _native
+from edgekit.tools.help import Command
 from edgekit.tools.options import debug_option
 
 
-@click.command("config", short_help="Show where edgekit.h and the library are, for C and C++.")
+@click.command(
+    "config",
+    cls=Command,
+    short_help="Show where edgekit.h and the library are, for C and C++.",
+    examples=(
+        "edgekit config",
+        "export PKG_CONFIG_PATH=$(edgekit config --pkgconfig-dir)",
+        "cmake -B build -Dedgekit_DIR=$(edgekit config --cmake-dir)",
+    ),
+)
 @click.option("--include-dir", "asked", flag_value="include", help="Folder of edgekit.h.")
 @click.option("--library", "asked", flag_value="library", help="The shared library.")
 @click.option(
@@ -19,11 +29,8 @@ from edgekit.tools.options import debug_option
 @click.option("--pkgconfig-dir", "asked", flag_value="pkgconfig", help="Add it to PKG_CONFIG_PATH.")
 @debug_option
 def command(asked: str | None) -> None:
-    """Show where the installation keeps its header, its library and what describes them to build tools.
-
-    \b
-    cc answer.c $(PKG_CONFIG_PATH=$(edgekit config --pkgconfig-dir) pkg-config --cflags --libs edgekit)
-    cmake -B build -Dedgekit_DIR=$(edgekit config --cmake-dir)    # target edgekit::edgekit
+    """Show where the installation keeps its header, its library and what describes them to build tools:
+    pkg-config knows them as edgekit, CMake's find_package(edgekit) has the target edgekit::edgekit.
     """
     found = places()
     if asked is not None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.completion import folders
-from edgekit.tools.console import command_line, prose, table
+from edgekit.tools.console import command_line, on_terminal, prose, table
 from edgekit.tools.failures import INTERRUPTED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import Bytes, Size, debug_option, quoting
 from edgekit.tools.prompts import suggested_prompt
+from edgekit.tools.request import Request, display_for, opened
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
+    from edgekit.runtime.api import Answer, Model
     from edgekit.runtime.generation import Generator
-    from edgekit.tools.answer import Answer
     from edgekit.tools.tiny.tasks import Example
 
 MODEL = "tiny-gemma"
@@ -66,11 +67,11 @@ def command(output: Path, memory: Size, model: str) -> None:
     _heading(f"1. Export {model}: quantize its weights, compile its layers")
     _export(model, output)
 
-    from edgekit.runtime.generation import Generator
     from edgekit.tools.tiny.tasks import examples
 
     results = []
-    with Generator(output, memory_bytes=memory, resident_bytes=0) as generator:
+    request = Request(None, False, memory, Size(0, "0"), None, None, {"seed": 1})
+    with opened(str(output), request) as (loaded, generator):
         quantization = generator.bundle.manifest.quantization
         show_quantization(quantization)
         prose(
@@ -82,9 +83,11 @@ def command(output: Path, memory: Size, model: str) -> None:
         for task in TASKS:
             (example,) = examples(task, 1, EXAMPLE_SEED)
             with quoting(memory):
-                results.append((example, _ask(generator, example)))
+                results.append((example, _ask(loaded, generator, request, example)))
+        assert generator.stats is not None
+        engine = generator.stats.engine
     _heading("3. What happened")
-    _summarize(results)
+    _summarize(results, engine)
     click.echo()
     click.echo("Next:")
     for words in next_commands(output, memory.text):
@@ -128,22 +131,14 @@ def _export(model: str, output: Path) -> None:
         sys.exit(code)
 
 
-def _ask(generator: Generator, example: Example) -> Answer:
-    from edgekit.runtime.generation import Prompt, Settings
+def _ask(model: Model, generator: Generator, request: Request, example: Example) -> Answer:
     from edgekit.tools.answer import answer
-    from edgekit.tools.commands.run import display_for
-    from edgekit.tools.console import on_terminal
 
     click.echo()
     click.secho(f"> {example.prompt}", fg="cyan")
-    settings = Settings(seed=1)
     watched = on_terminal(sys.stderr)
-    result = answer(
-        generator,
-        Prompt(example.prompt),
-        settings,
-        display_for(generator, settings, watch=watched, quiet=not watched),
-    )
+    events = model.events(example.prompt, **request.settings)
+    result = answer(events, display_for(generator, request.settings, watch=watched, quiet=not watched))
     click.echo(visible(result.text.strip(), keep="\n"))
     right = example.check(result.text)
     click.secho(
@@ -152,22 +147,22 @@ def _ask(generator: Generator, example: Example) -> Answer:
     return result
 
 
-def _summarize(results: list[tuple[Example, Answer]]) -> None:
+def _summarize(results: list[tuple[Example, Answer]], engine: dict[str, Any]) -> None:
+    """`engine` is what the engine counted for the last answer."""
     rows = [
         [
             example.task,
             "right" if example.check(answer.text) else "wrong",
-            str(answer.stats.committed_tokens),
-            str(answer.stats.denoising_steps),
-            f"{answer.stats.tokens_per_forward:.1f}",
-            f"{answer.tokens_per_second:.0f}",
-            size(answer.stats.engine["bytes_read"]),
-            f"{answer.stats.engine['io_wait_seconds']:.2f} s",
+            str(answer.statistics.tokens),
+            str(answer.statistics.steps),
+            f"{answer.statistics.tokens_per_step:.1f}",
+            f"{answer.statistics.tokens_per_second:.0f}",
+            size(answer.statistics.bytes_read),
+            f"{answer.statistics.wait_seconds:.2f} s",
         ]
         for example, answer in results
     ]
     table(["task", "answer", "tokens", "steps", "tokens/forward", "tokens/s", "read", "waited"], rows, left=2)
-    engine = results[-1][1].stats.engine
     prose(
         f"Every step read {size(engine['streamed_bytes_per_step'])} of weights from disk "
         f"({engine['io_mode']}) through a ring of {size(engine['ring_bytes'])}; "

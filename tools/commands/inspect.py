@@ -294,7 +294,7 @@ def _show(found: dict[str, Any]) -> None:
     config = json.dumps(found["sampler"]["config"], ensure_ascii=False)
     prose(f"{found['sampler']['name']}: {config}", "  ")
     _heading("provenance")
-    versions = ", ".join(f"{k} {v}" for k, v in provenance.get("versions", {}).items())
+    versions = ", ".join(f"{k} {v}" for k, v in (provenance.get("versions") or {}).items())
     prose(f"checkpoint {model['name']}, target {provenance.get('target')}; written with {versions}", "  ")
     for line in grouped(provenance.get("notes", ())):
         prose(f"note: {line}", "  ")

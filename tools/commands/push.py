@@ -12,10 +12,19 @@ import click
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, command_line, note, on_terminal
 from edgekit.tools.failures import Interrupted
+from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
 
 
-@click.command("push", short_help="Upload a bundle to the Hugging Face hub.")
+@click.command(
+    "push",
+    cls=Command,
+    short_help="Upload a bundle to the Hugging Face hub.",
+    examples=(
+        "edgekit push tiny-gemma-host-mixed4 OWNER/tiny-gemma-edgekit",
+        'edgekit run hf:OWNER/tiny-gemma-edgekit "What is 23 + 45?"',
+    ),
+)
 @bundle_argument
 @click.argument("repository", metavar="OWNER/NAME")
 @click.option("--private", is_flag=True, help="Make a new repository private.")
@@ -27,11 +36,6 @@ def command(bundle: str, repository: str, private: bool, revision: str | None, a
 
     Every file is compared with its checksum first, then uploaded as it is: the bundle's README.md is its
     model card. Run it again after an interruption: what is on the hub is not sent again.
-
-    \b
-    edgekit export tiny-gemma -o tiny
-    edgekit push tiny OWNER/tiny-gemma-edgekit
-    edgekit run hf:OWNER/tiny-gemma-edgekit -p "copy: hello"
     """
     from edgekit.runtime.hub.upload import check, upload
 
@@ -52,4 +56,4 @@ def command(bundle: str, repository: str, private: bool, revision: str | None, a
         return
     click.echo(page)
     at = f"@{revision}" if revision else ""
-    note(f"next: {command_line('run', f'hf:{checked.repository}{at}', '-p', 'Hello')}")
+    note(f"next: {command_line('chat', f'hf:{checked.repository}{at}')}")

@@ -303,7 +303,7 @@ EK_API ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64
 EK_API ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *buffer, uint64_t size) EK_NOEXCEPT;
 
 /* Copies `size` bytes from `offset` of a run through the page cache, for single rows of a table. They are not verified,
- * but exact in length. EK_INVALID_ARGUMENT for bytes outside of the run, those of reading. */
+ * but exact in length. EK_INVALID_ARGUMENT for bytes that are not in one piece of the file, those of reading. */
 EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64_t offset, uint64_t size,
                                     void *out) EK_NOEXCEPT;
 

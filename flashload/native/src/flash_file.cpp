@@ -128,16 +128,21 @@ struct FlashFile::Implementation {
     if (verified.has(index)) return;
     const Run &run = layout.runs[index];
     const Clock::time_point started = Clock::now();
-    const std::uint64_t found = xxh3_64(data, static_cast<std::size_t>(run.length));
+    std::uint64_t found = 0, expected = 0;
+    for (const FlashSegment &part : run.parts()) {
+      found = xxh3_64(data + part.place, static_cast<std::size_t>(part.bytes));
+      expected = part.xxh3;
+      if (found != expected) break;
+    }
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
     {
       std::lock_guard<std::mutex> lock(mutex);
       verify_seconds += seconds;
     }
-    if (found != run.xxh3) {
+    if (found != expected) {
       file.require_unchanged();
       fail(EK_CHECKSUM_MISMATCH, file.path(), ": run ", run.name, " has xxh3 ", hex64(found), ", expected ",
-           hex64(run.xxh3), ": the file is damaged; copy or export it again");
+           hex64(expected), ": the file is damaged; copy or export it again");
     }
     verified.add(index, generation);
   }
@@ -244,16 +249,22 @@ FlashStatistics FlashFile::statistics() const {
 std::shared_ptr<PendingRead> FlashFile::submit(const Run &run, std::uint8_t *buffer, Done done) {
   Implementation &file = *implementation_;
   const std::size_t index = file.index_of(run);
-  const std::uint64_t parts = (run.length + file.chunk_bytes - 1) / file.chunk_bytes;
-  auto read = std::make_shared<Implementation::RunRead>(file, index, buffer, parts, std::move(done));
-  std::vector<ReadRequest> requests(static_cast<std::size_t>(parts));
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const std::uint64_t start = i * file.chunk_bytes;
-    requests[i].out = buffer + start;
-    requests[i].size = std::min(file.chunk_bytes, run.length - start);
-    requests[i].offset = run.offset + start;
-    requests[i].owner = read;
+  std::vector<ReadRequest> requests;
+  for (const FlashSegment &part : file.layout.runs[index].parts()) {
+    // Whole pages, but for the end of the file.
+    const std::uint64_t lead = part.offset % kRunAlignment, start = part.offset - lead;
+    const std::uint64_t pages = (lead + part.bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
+    const std::uint64_t size = std::min(pages, file.file.size() - start);
+    for (std::uint64_t at = 0; at < size; at += file.chunk_bytes) {
+      ReadRequest request;
+      request.out = buffer + (part.place - lead) + at;
+      request.size = std::min(file.chunk_bytes, size - at);
+      request.offset = start + at;
+      requests.push_back(std::move(request));
+    }
   }
+  auto read = std::make_shared<Implementation::RunRead>(file, index, buffer, requests.size(), std::move(done));
+  for (ReadRequest &request : requests) request.owner = read;
   file.queue->push(std::move(requests));
   return read;
 }

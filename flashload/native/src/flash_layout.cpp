@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "error.h"
+#include "flash_packed.h"
 #include "json.h"
 #include "printable.h"
 
@@ -14,7 +15,7 @@ namespace edgekit {
 namespace {
 
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;  // file offsets are signed 64-bit
-constexpr std::string_view kFormatVersion = "1";
+constexpr std::string_view kFormatVersion = "1", kPackedVersion = "2";
 constexpr std::string_view kPadPrefix = "__pad__.";
 constexpr std::string_view kLfsPointer = "version https://git-lfs";
 
@@ -28,16 +29,9 @@ constexpr Dtype kDtypes[] = {
     {"BF16", 2}, {"U32", 4},  {"I32", 4}, {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8},
 };
 
-// A tensor with its place among the data of the file, from `begin` to `end`.
-struct Span {
-  std::uint64_t begin = 0, end = 0;
-  Tensor tensor;
-
-  bool is_padding() const noexcept { return starts_with(tensor.name, kPadPrefix); }
-  static bool starts_with(std::string_view text, std::string_view start) noexcept {
-    return text.substr(0, start.size()) == start;
-  }
-};
+bool starts_with(std::string_view text, std::string_view start) noexcept {
+  return text.substr(0, start.size()) == start;
+}
 
 // Messages about one file.
 class HeaderParser {
@@ -48,10 +42,12 @@ class HeaderParser {
     if (table.kind() != Json::Kind::object) {
       malformed("the header is not a JSON object; this is not a safetensors file");
     }
-    const std::string &runs_text = check_metadata(table.find("__metadata__"));
+    bool packed = false;
+    const std::string &runs_text = check_metadata(table.find("__metadata__"), packed);
     if (data_start_ % kRunAlignment != 0) {
       malformed("data starts at ", data_start_, ", not at a multiple of ", kRunAlignment);
     }
+    if (packed) return parse_packed(runs_text, parse_tensors(table), data_start_, file_size, where_);
     FlashLayout layout;
     layout.runs = parse_runs(runs_text);
     assign(layout.runs, parse_tensors(table));
@@ -72,8 +68,8 @@ class HeaderParser {
     fail(EK_MALFORMED_FILE, where_, ": ", parts...);
   }
 
-  // The value of edgekit.runs.
-  const std::string &check_metadata(const Json *metadata) const {
+  // The value of edgekit.runs; `packed`: whether the file is of the packed format.
+  const std::string &check_metadata(const Json *metadata, bool &packed) const {
     const std::string *format = nullptr, *runs = nullptr;
     if (metadata != nullptr) {
       if (metadata->kind() != Json::Kind::object) malformed("__metadata__ must map names to strings");
@@ -86,17 +82,12 @@ class HeaderParser {
     if (format == nullptr || runs == nullptr) {
       malformed("is a safetensors file without runs; convert it with `edgekit export`");
     }
-    if (*format != kFormatVersion) {
+    packed = *format == kPackedVersion;
+    if (*format != kFormatVersion && !packed) {
       fail(EK_UNSUPPORTED_VERSION, where_, ": flash format ", in_quotes(*format, 40), ", this edgekit reads '",
-           kFormatVersion, "'; update edgekit or export again");
+           kFormatVersion, "' and '", kPackedVersion, "'; update edgekit or export again");
     }
     return *runs;
-  }
-
-  void check_name(const char *kind, const std::string &name) const {
-    if (name.empty() || !is_printable(name)) {  // it will be part of messages
-      malformed("the ", kind, " name ", in_quotes(name), " is empty or cannot be printed");
-    }
   }
 
   // Whether a value is a whole number from 0 to kMaxBytes.
@@ -133,7 +124,7 @@ class HeaderParser {
     const Json &offset = row.array()[1], &length = row.array()[2];
     Run run;
     run.name = row.array()[0].string();
-    check_name("run", run.name);
+    check_flash_name("run", run.name, where_);
     if (!is_size(offset) || !is_size(length) || size_of(length) == 0 ||
         size_of(offset) + size_of(length) > kMaxBytes) {
       malformed("run ", run.name, ": what its offset and length give is no span");
@@ -143,31 +134,25 @@ class HeaderParser {
     if (run.offset % kRunAlignment != 0 || run.length % kRunAlignment != 0) {
       malformed("run ", run.name, ": ", run.length, " bytes at ", run.offset, " is not aligned to ", kRunAlignment);
     }
-    run.xxh3 = parse_digest(run.name, row.array()[3].string());
+    run.xxh3 = parse_flash_digest(run.name, row.array()[3].string(), where_);
     return run;
   }
 
-  std::uint64_t parse_digest(const std::string &run, const std::string &text) const {
-    std::uint64_t value = 0;
-    if (!parse_hex64(text, value)) malformed("run ", run, ": ", in_quotes(text, 40), " is not an xxh3-64 digest");
-    return value;
-  }
-
   // Sorted by position, sizes checked against dtype and shape.
-  std::vector<Span> parse_tensors(const Json &table) const {
-    std::vector<Span> spans;
+  std::vector<FlashSpan> parse_tensors(const Json &table) const {
+    std::vector<FlashSpan> spans;
     for (const auto &[name, entry] : table.object()) {
       if (name == "__metadata__") continue;
-      check_name("tensor", name);
+      check_flash_name("tensor", name, where_);
       spans.push_back(parse_tensor(name, entry));
     }
-    std::stable_sort(spans.begin(), spans.end(), [](const Span &a, const Span &b) {
+    std::stable_sort(spans.begin(), spans.end(), [](const FlashSpan &a, const FlashSpan &b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
     });
     return spans;
   }
 
-  Span parse_tensor(const std::string &name, const Json &entry) const {
+  FlashSpan parse_tensor(const std::string &name, const Json &entry) const {
     const Json *dtype = nullptr, *shape = nullptr, *offsets = nullptr;
     if (entry.kind() == Json::Kind::object && entry.object().size() == 3) {
       dtype = entry.find("dtype");
@@ -192,7 +177,7 @@ class HeaderParser {
         !is_size(offsets->array()[1])) {
       malformed("tensor ", name, ": bad data_offsets");
     }
-    Span span;
+    FlashSpan span;
     span.begin = size_of(offsets->array()[0]);
     span.end = size_of(offsets->array()[1]);
     span.tensor.name = name;
@@ -210,9 +195,6 @@ class HeaderParser {
       malformed("tensor ", name, ": ", span.tensor.dtype, " ", shape_text(span.tensor.shape), " needs ",
                 span.tensor.bytes, " bytes, its offsets ", span.begin, "..", span.end, " give ", given);
     }
-    if (span.is_padding() && span.tensor.dtype != "U8") {
-      malformed("tensor ", name, ": padding must be U8, found ", span.tensor.dtype);
-    }
     return span;
   }
 
@@ -223,13 +205,13 @@ class HeaderParser {
   }
 
   // Hands every tensor to the run that contains it; refuses overlaps, holes and tensors across two runs.
-  void assign(std::vector<Run> &runs, std::vector<Span> spans) const {
+  void assign(std::vector<Run> &runs, std::vector<FlashSpan> spans) const {
     std::uint64_t position = 0;
     std::size_t cursor = 0;
     for (Run &run : runs) {
       const std::uint64_t base = run.offset - data_start_, limit = base + run.length;
       for (; cursor < spans.size() && spans[cursor].begin < limit; ++cursor) {
-        Span &span = spans[cursor];
+        FlashSpan &span = spans[cursor];
         const std::string &name = span.tensor.name;
         if (span.begin < position) malformed("tensor ", name, " overlaps the one before it at byte ", span.begin);
         if (span.begin > position) {
@@ -237,7 +219,10 @@ class HeaderParser {
         }
         if (span.end > limit) malformed("tensor ", name, " crosses the end of run ", run.name);
         position = span.end;
-        if (span.is_padding()) continue;
+        if (starts_with(name, kPadPrefix)) {
+          if (span.tensor.dtype != "U8") malformed("tensor ", name, ": padding must be U8, found ", span.tensor.dtype);
+          continue;
+        }
         span.tensor.offset = span.begin - base;
         if (span.tensor.offset % kTensorAlignment != 0) {
           malformed("tensor ", name, " starts ", span.tensor.offset, " bytes into run ", run.name,
@@ -259,7 +244,7 @@ class HeaderParser {
     std::unordered_set<std::string> full;
     for (const Tensor &tensor : run.tensors) full.insert(tensor.name);
     for (Tensor &tensor : run.tensors) {
-      if (tensor.name.size() <= prefix.size() || !Span::starts_with(tensor.name, prefix)) continue;
+      if (tensor.name.size() <= prefix.size() || !starts_with(tensor.name, prefix)) continue;
       std::string left = tensor.name.substr(prefix.size());
       if (full.count(left) == 0) tensor.name = std::move(left);
     }
@@ -295,6 +280,11 @@ const Tensor *Run::find(std::string_view tensor) const noexcept {
   return nullptr;
 }
 
+std::vector<FlashSegment> Run::parts() const {
+  if (!segments.empty()) return segments;
+  return {FlashSegment{offset, 0, length, xxh3}};
+}
+
 const Run &FlashLayout::run(const std::string &name) const {
   const auto found = index.find(name);
   if (found == index.end()) {
@@ -304,7 +294,7 @@ const Run &FlashLayout::run(const std::string &name) const {
 }
 
 std::uint64_t flash_header_length(std::string_view prefix, std::uint64_t file_size, const std::string &where) {
-  if (Span::starts_with(prefix, kLfsPointer)) {
+  if (starts_with(prefix, kLfsPointer)) {
     fail(EK_MALFORMED_FILE, where, ": is a Git LFS pointer, not the weights; run `git lfs pull`");
   }
   if (file_size < 8 || prefix.size() < 8) {

@@ -23,18 +23,29 @@ struct Tensor {
   std::uint64_t bytes = 0;
 };
 
-// A contiguously readable span: `length` bytes, padding included, at `offset` of the file.
+// Bytes of a run that follow each other: those from `offset` of the file on are those at `place` of the run. Both are
+// at the same place within a page of kRunAlignment.
+struct FlashSegment {
+  std::uint64_t offset = 0, place = 0, bytes = 0;
+  std::uint64_t xxh3 = 0;
+};
+
+// Tensors that are read together: `length` bytes of memory. Without `segments` they are as many bytes from `offset` of
+// the file on, padding included, and `xxh3` is theirs.
 struct Run {
   std::string name;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t xxh3 = 0;
   std::vector<Tensor> tensors;
+  std::vector<FlashSegment> segments;
 
   const Tensor *find(std::string_view tensor) const noexcept;  // null when there is none
+  std::vector<FlashSegment> parts() const;                     // in the order of the tensors
 };
 
 struct FlashLayout {
+  bool packed = false;    // tensors are aligned to their elements only, and runs lie in segments
   std::vector<Run> runs;  // in the order of the file
   std::uint64_t size = 0;
   std::unordered_map<std::string, std::size_t> index;

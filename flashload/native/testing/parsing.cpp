@@ -151,6 +151,12 @@ EK_API ek_status ekt_flash_layout(const char *bytes, std::size_t size, std::uint
         }
         answer += "], " + number(tensor.offset) + ", " + number(tensor.bytes) + "]";
       }
+      answer += "], [";
+      for (const edgekit::FlashSegment &part : run.segments) {
+        answer += &part == run.segments.data() ? "[" : ", [";
+        answer += number(part.offset) + ", " + number(part.place) + ", " + number(part.bytes) + ", " + number(part.xxh3);
+        answer += "]";
+      }
       answer += "]]";
     }
     answer += "]}";

@@ -46,9 +46,29 @@ std::size_t visit(const Json &value) {
   return seen;
 }
 
+void check_packed(const edgekit::FlashLayout &layout, std::uint64_t data_start) {
+  std::uint64_t covered = 0;
+  for (const edgekit::Run &run : layout.runs) {
+    EK_REQUIRE(&layout.run(run.name) == &run && run.length % edgekit::kRunAlignment == 0);
+    std::uint64_t end = 0;
+    for (const edgekit::FlashSegment &part : run.parts()) {
+      EK_REQUIRE(part.bytes > 0 && part.place >= end && part.place + part.bytes <= run.length);
+      EK_REQUIRE(part.offset >= data_start && part.offset + part.bytes <= layout.size);
+      EK_REQUIRE(part.offset % edgekit::kRunAlignment == part.place % edgekit::kRunAlignment);
+      end = part.place + part.bytes;
+      covered += part.bytes;
+    }
+    for (const edgekit::Tensor &tensor : run.tensors) {
+      EK_REQUIRE(tensor.bytes > 0 && tensor.offset + tensor.bytes <= end && run.find(tensor.name) == &tensor);
+    }
+  }
+  EK_REQUIRE(covered == layout.size - data_start);
+}
+
 void check_layout(const edgekit::FlashLayout &layout, std::uint64_t data_start, std::uint64_t file_size) {
   EK_REQUIRE(layout.size == file_size && !layout.runs.empty() && layout.index.size() == layout.runs.size());
   std::uint64_t position = data_start;
+  if (layout.packed) return check_packed(layout, data_start);
   for (const edgekit::Run &run : layout.runs) {
     EK_REQUIRE(run.offset == position && run.offset % edgekit::kRunAlignment == 0);
     EK_REQUIRE(run.length > 0 && run.length % edgekit::kRunAlignment == 0);

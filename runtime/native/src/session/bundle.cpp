@@ -32,6 +32,10 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   model_ = parse_model(manifest, folder);
   sampler_ = manifest.at("sampler");
   file_ = files.open_weights(FlashOptions{}, wrap);
+  if (file_->layout().packed) {
+    fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the native engine needs aligned tensors; ",
+         "export the bundle again for this engine");
+  }
   const Json &entries = programs.at("entries");
   softcap_ = head_softcap(entries.at("head"));
   if (model_.self_conditioning) self_conditioning_ = single(entries, "self_conditioning");

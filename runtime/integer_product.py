@@ -1,0 +1,94 @@
+"""Which of ONNX Runtime's integer products is exact on this processor, and so which programs of an ONNX
+bundle run on it.
+
+Its kernels of uint8 x int8 for x86 without VNNI add pairs of products in 16 bits, which overflows for large
+codes and gives silently wrong results. Those of uint8 x uint8 widen first; where VNNI has the other product,
+they take half as many codes at a time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from edgekit.flashload.manifest import Manifest
+from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.telemetry import load_onnxruntime
+
+#: Types of the right operand; the left one is uint8 with zero point 128, as is the right one in uint8.
+INT8, UINT8 = "int8", "uint8"
+ZERO_POINT = 128
+#: In ONNX's numbering of types.
+_TYPES = {UINT8: 2, INT8: 3}
+_INT32 = 6
+
+
+def takes_uint8(manifest: Manifest) -> bool:
+    """Whether programs of a bundle must take int8 weights as uint8 codes, code + 128, on this processor; only
+    those of a quantized ONNX bundle ever do.
+
+    Raises EngineUnavailable.
+    """
+    return (
+        manifest.programs.get("format") == "onnx"
+        and any(role["bits"] < 16 for role in manifest.quantization.get("roles", ()))
+        and right_operand() == UINT8
+    )
+
+
+@cache
+def right_operand() -> str:
+    """INT8 where that product is exact, which is the faster one; otherwise UINT8.
+
+    Raises:
+        EngineUnavailable: neither is exact.
+    """
+    onnxruntime = load_onnxruntime()
+    for kind in (INT8, UINT8):
+        if is_exact(onnxruntime, kind):
+            return kind
+    raise EngineUnavailable(
+        f"the integer products of onnxruntime {onnxruntime.__version__} are wrong on this processor; install "
+        "another version, export with --format native, or export with --quant bf16"
+    )
+
+
+def is_exact(ort: Any, kind: str) -> bool:
+    """Whether the product with a right operand of this type is right for the largest codes, and for any."""
+    rng = np.random.default_rng(0)
+    session = ort.InferenceSession(_model(kind), providers=["CPUExecutionProvider"])
+    b = rng.integers(-128, 128, (259, 37), dtype=np.int8)
+    b[:, :8], b[:, 8:16] = 127, -128
+    codes = b if kind == INT8 else b.view(np.uint8) ^ np.uint8(ZERO_POINT)
+    # One row and several are kernels of their own.
+    for rows in (1, 13):
+        drawn = rng.integers(0, 256, (rows, 259), dtype=np.uint8)
+        for a in (drawn, np.full_like(drawn, 255), np.zeros_like(drawn)):
+            expected = (a.astype(np.int32) - ZERO_POINT) @ b.astype(np.int32)
+            if not np.array_equal(session.run(None, {"a": a, "b": codes})[0], expected):
+                return False
+    return True
+
+
+def _model(kind: str) -> bytes:
+    """A graph of one MatMulInteger, in ONNX's protobuf encoding: the runtime has no package that could
+    write it.
+    """
+
+    def field(number: int, data: bytes | int) -> bytes:
+        if isinstance(data, int):
+            return bytes([number << 3, data])
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    def value(name: bytes, number: int) -> bytes:
+        return field(1, name) + field(2, field(1, field(1, number)))
+
+    operands = (b"a", b"b", b"z", *([b"z"] if kind == UINT8 else []))
+    node = b"".join(field(1, name) for name in operands) + field(2, b"y") + field(4, b"MatMulInteger")
+    zero = field(2, _TYPES[UINT8]) + field(8, b"z") + field(9, bytes([ZERO_POINT]))
+    graph = field(1, node) + field(2, b"g") + field(5, zero)
+    graph += field(11, value(b"a", _TYPES[UINT8])) + field(11, value(b"b", _TYPES[kind]))
+    graph += field(12, value(b"y", _INT32))
+    return field(1, 10) + field(7, graph) + field(8, field(1, b"") + field(2, 21))

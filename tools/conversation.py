@@ -1,0 +1,235 @@
+"""A conversation as people hold it: lines that are prompts, and lines that are /commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.names import unknown
+from edgekit.tools.answer import summary
+from edgekit.tools.console import prose, table
+from edgekit.tools.options import Assignment
+from edgekit.tools.request import check_settings
+from edgekit.tools.setting_table import rows
+from edgekit.tools.transcript import Transcripts
+
+if TYPE_CHECKING:
+    from edgekit.runtime.api import Answer, Chat, Event, Model
+
+#: What each command takes, and what it does.
+COMMANDS = {
+    "/system": ("TEXT", "begin again with this system message; without TEXT, show it"),
+    "/new": ("", "begin again"),
+    "/undo": ("", "take the last turn back, or the last new beginning"),
+    "/set": ("NAME=VALUE", "change a setting for the turns to come; without VALUE, as the bundle says"),
+    "/options": ("", "list the settings"),
+    "/stats": ("", "statistics of the last answer and of the conversation"),
+    "/save": ("FILE", "write the conversation as JSON; without FILE, where it was written last"),
+    "/help": ("", "list the commands"),
+    "/quit": ("", "end (or Ctrl-D)"),
+}
+
+
+class Quit(Exception):
+    """/quit was given."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A prompt and its answer."""
+
+    prompt: str
+    #: How many tokens there were before it.
+    start: int
+    answer: Answer
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A conversation from its beginning."""
+
+    chat: Chat
+    system: str | None
+    turns: list[Turn] = field(default_factory=list)
+
+
+class Conversation:
+    """Turns with a model and what commands do to them. What commands say goes to stderr: stdout is for
+    answers.
+    """
+
+    def __init__(self, model: Model, title: str, system: str | None, raw: bool, settings: Mapping[str, Any]):
+        """Raises ChatTemplateError for a model without a chat template, unless `raw`."""
+        self._model, self._title, self._raw = model, title, raw
+        #: For the next turn, by name.
+        self.settings = dict(settings)
+        self._parts = [self._begin(system)]
+        self._transcripts = Transcripts()
+
+    def _begin(self, system: str | None) -> _Part:
+        return _Part(self._model.chat(system=system, raw=self._raw), system)
+
+    @property
+    def _part(self) -> _Part:
+        return self._parts[-1]
+
+    @property
+    def turns(self) -> int:
+        """Finished turns since the last beginning."""
+        return len(self._part.turns)
+
+    def prompt(self, line: str) -> str | None:
+        """The prompt that a line is, if it is one: two slashes stand for one that begins no command."""
+        if line.startswith("//"):
+            return line[1:]
+        return None if line.startswith("/") else line
+
+    def completions(self, line: str) -> list[str]:
+        """The commands that a line may have been begun for, with the names of settings."""
+        if line.startswith("/set "):
+            return [name for o in self._model.options() if (name := f"/set {o.name}=").startswith(line)]
+        return [
+            f"{name} " if takes else name for name, (takes, _) in COMMANDS.items() if name.startswith(line)
+        ]
+
+    def ask(self, prompt: str) -> Iterator[Event]:
+        """The events of the next turn, which counts once Done was given. Raises EdgekitError."""
+        from edgekit.runtime.api import Done
+
+        part, settings = self._part, dict(self.settings)
+        start = len(part.chat.ids)
+        try:
+            for event in part.chat.events(prompt, **settings):
+                if isinstance(event, Done):
+                    part.turns.append(Turn(prompt, start, event.answer, settings))
+                yield event
+        finally:
+            # Ctrl-C may fall between the moment when the chat counts a turn and the one when we do.
+            if sum(message["role"] == "assistant" for message in part.chat.messages) > len(part.turns):
+                part.chat.undo()
+
+    def command(self, line: str) -> None:
+        """Do what a line that begins with a slash says. Raises Quit, EdgekitError, click.ClickException and
+        OSError; nothing has changed then.
+        """
+        name, _, text = line.strip().partition(" ")
+        text = text.strip()
+        if name not in COMMANDS:
+            raise EdgekitError(f"{unknown('command', name, COMMANDS)} (// begins text with a slash)")
+        if text and not COMMANDS[name][0]:
+            raise EdgekitError(f"{name} takes nothing behind it")
+        action: Callable[[str], None] = getattr(self, f"_{name[1:]}")
+        action(text)
+
+    def _system(self, text: str) -> None:
+        if not text:
+            system = self._part.system
+            prose("no system message" if system is None else f"system message: {system}", err=True)
+            return
+        self._begin_again(text)
+
+    def _new(self, text: str) -> None:
+        self._begin_again(self._part.system)
+
+    def _begin_again(self, system: str | None) -> None:
+        part = self._begin(system)
+        before = self.turns
+        if not before:  # nothing to go back to
+            self._parts.pop()
+        self._parts.append(part)
+        after = f"; /undo goes back to the one of {_count(before, 'turn')}" if before else ""
+        prose(f"a new conversation{' with this system message' if system else ''}{after}", err=True)
+
+    def _undo(self, text: str) -> None:
+        if self.turns:
+            self._part.chat.undo()
+            gone = self._part.turns.pop()
+            prose(f"taken back: {gone.prompt}", err=True)
+        elif len(self._parts) > 1:
+            self._parts.pop()
+            prose(f"back to the conversation of {_count(self.turns, 'turn')}", err=True)
+        else:
+            prose("there is no turn to take back", err=True)
+
+    def _set(self, text: str) -> None:
+        if not text:
+            raise EdgekitError("/set takes NAME=VALUE, such as temperature=0.7; /options lists the names")
+        name, value = Assignment().convert(text, None, None)
+        changed = {key: old for key, old in self.settings.items() if key != name}
+        if value != "":
+            changed[name] = value
+        elif name not in self.settings:
+            raise EdgekitError(f"{name} has not been set here, so it is as the bundle says")
+        check_settings(self._model, changed)
+        self.settings = changed
+        prose(
+            f"{name} is {json.dumps(value)}" if name in changed else f"{name} is as the bundle says", err=True
+        )
+
+    def _options(self, text: str) -> None:
+        options = self._model.options(**self.settings)
+        seed = self.settings.get("seed") or 0
+        values = [[*row[:1], str(seed), *row[2:]] if row[0] == "seed" else row for row in rows(options)]
+        table(("name", "value", "may be", "meaning"), values, left=4, err=True)
+
+    def _stats(self, text: str) -> None:
+        if not self.turns:
+            prose("there is no answer yet", err=True)
+            return
+        each = [turn.answer.statistics for turn in self._part.turns]
+        prose(f"last answer: {summary(each[-1])}", err=True)
+        prose(
+            f"conversation: {_count(len(each), 'turn')}, {_count(len(self._part.chat.ids), 'token')}; "
+            f"{_count(sum(s.tokens for s in each), 'token')} answered in {sum(s.steps for s in each)} "
+            f"denoising steps and {sum(s.seconds for s in each):.1f} s",
+            err=True,
+        )
+
+    def _save(self, text: str) -> None:
+        last = self._transcripts.last
+        if not text and last is None:
+            raise EdgekitError("/save takes the name of a file, such as /save talk.json")
+        path = self._transcripts.save(text or str(last), self.transcript())
+        prose(f"{_count(self.turns, 'turn')} saved in {path}", err=True)
+
+    def _help(self, text: str) -> None:
+        table(
+            ("command", "does"),
+            [[f"{name} {takes}".strip(), does] for name, (takes, does) in COMMANDS.items()],
+            left=2,
+            err=True,
+        )
+        prose("All else is a prompt; // begins one with a slash. Ctrl-C stops an answer.", err=True)
+
+    def _quit(self, text: str) -> None:
+        raise Quit
+
+    def transcript(self) -> dict[str, Any]:
+        """The conversation as plain data: messages, and every token of it turn by turn."""
+        import edgekit
+
+        return {
+            "edgekit": edgekit.__version__,
+            "bundle": self._model.path.resolve().name,
+            "model": self._title,
+            "raw": self._raw,
+            "settings": self.settings,
+            "messages": self._part.chat.messages,
+            "turns": [
+                {
+                    "prompt_ids": turn.answer.prompt_ids[turn.start :],
+                    "answer_ids": turn.answer.ids,
+                    "settings": turn.settings,
+                    "statistics": asdict(turn.answer.statistics),
+                }
+                for turn in self._part.turns
+            ],
+        }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
