@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,8 @@ def reseal(bundle: Path, edited: Iterable[str] = ()) -> None:
     except (ValueError, RecursionError):
         table = None
     if not isinstance(table, dict):
-        try:
+        with suppress(LayoutError):  # where it does not begin as manifests do, nothing seals it
             path.write_bytes(manifests.seal(data))
-        except LayoutError:
-            pass  # it does not begin as manifests do: nothing seals it
         return
     for name in edited:
         if name == manifests.MANIFEST_NAME:
