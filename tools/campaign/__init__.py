@@ -1,0 +1,1 @@
+"""Bundles damaged on purpose, and what the commands make of them."""

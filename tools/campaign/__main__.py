@@ -1,0 +1,147 @@
+"""Damage copies of bundles and see what every command makes of them.
+
+    edgekit export tiny-llada --format native -o llada
+    python -m edgekit.tools.campaign llada [BUNDLE...] [--as-found 600] [--sealed 600] [--faults FILE]
+
+An edit as found is what storage, a download or a hand may do: `run` must refuse it in one line or give the
+intact tokens, and `verify` must find it. Sealed anew, with digests that are right again, other text is
+allowed, but no traceback, signal, more than 5 s or more than 300 MB above the intact run. Every fault is
+printed and, with --faults, appended to a file as a line of JSON; --replay makes the edits of such a file
+again. Linux only; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# Read when numpy is imported: forked processes must not inherit a pool of threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import click
+
+from edgekit.flashload import manifest as manifests
+from edgekit.tools.campaign import commands, judge
+from edgekit.tools.campaign.edits import Edit, NotHere, apply, copy_bundle
+from edgekit.tools.campaign.hostile import Hostile
+from edgekit.tools.campaign.sealing import reseal
+from edgekit.tools.campaign.trial import Trial, trial
+
+PROMPT = "Copy this: Ada 7 cat"
+TOKENS = 8
+
+
+class Campaign:
+    """Edits of one bundle, tried one after the other in copies below `scratch`."""
+
+    def __init__(self, bundle: Path, scratch: Path) -> None:
+        self.bundle, self._scratch = bundle, scratch
+        manifest = manifests.load(bundle)
+        self.format = str(manifest.programs["format"])
+        self._listed = {manifests.MANIFEST_NAME, *manifest.files} | set(weights_files(manifest))
+        commands.preload(self.format)
+        self.intact = self._try(bundle)
+        for name, run in self.intact.items():
+            if run.code:
+                raise click.ClickException(f"{bundle}: {name} fails on the intact bundle: {run.err.strip()}")
+
+    def judge(self, edit: Edit, *, sealed: bool) -> list[judge.Fault]:
+        """What goes wrong with a copy that has the edit. Raises NotHere when it cannot be made."""
+        copy = self._scratch / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy_bundle(self.bundle, copy)
+        apply(edit, copy)
+        if sealed:
+            reseal(copy, [edit.file])
+        harmless = not sealed and (edit.file not in self._listed or _same(self.bundle, copy, edit.file))
+        return judge.faults(self._try(copy), self.intact, sealed=sealed, harmless=harmless)
+
+    def _try(self, bundle: Path) -> dict[str, Trial]:
+        return {
+            "run": trial(commands.generating(bundle, self.format, PROMPT, TOKENS)),
+            "inspect": trial(commands.inspecting(bundle)),
+            "verify": trial(commands.verifying(bundle)),
+        }
+
+
+def weights_files(manifest: manifests.Manifest) -> list[str]:
+    """Names of the files that hold weights."""
+    return [manifest.weights.file]
+
+
+def _same(bundle: Path, copy: Path, name: str) -> bool:
+    """Whether an edit left a file as it was."""
+    path = copy / name
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == (bundle / name).read_bytes()
+
+
+def edits(bundle: Path, seed: int, as_found: int, sealed: int) -> Iterator[tuple[Edit, bool]]:
+    """Edits to try, and whether the digests are to be made anew after them."""
+    hostile = Hostile(bundle, seed)
+    for _ in range(as_found):
+        yield hostile.as_found(), False
+    for _ in range(sealed):
+        yield hostile.sealed(), True
+
+
+@click.command()
+@click.argument(
+    "bundles", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@click.option("--as-found", default=600, show_default=True, help="Edits with digests left as they are.")
+@click.option("--sealed", default=600, show_default=True, help="Edits with digests made anew.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--faults", type=click.Path(path_type=Path), help="Append every fault to this file.")
+@click.option(
+    "--replay", type=click.Path(path_type=Path, exists=True), help="Make the edits of such a file instead."
+)
+def main(
+    bundles: tuple[Path, ...], as_found: int, sealed: int, seed: int, faults: Path | None, replay: Path | None
+) -> None:
+    """Damage copies of BUNDLES and see what every command makes of them."""
+    rows: list[dict[str, Any]] = []
+    for bundle in bundles:
+        with tempfile.TemporaryDirectory(prefix="campaign-", dir=bundle.resolve().parent) as scratch:
+            campaign = Campaign(bundle, Path(scratch))
+            todo = kept(replay) if replay else edits(bundle, seed, as_found, sealed)
+            tried: Counter[str] = Counter()
+            for edit, anew in todo:
+                kind = "sealed" if anew else "as found"
+                try:
+                    wrong = campaign.judge(edit, sealed=anew)
+                except NotHere:
+                    tried["impossible"] += 1
+                    continue
+                tried[kind] += 1
+                tried[f"{kind}: faults"] += bool(wrong)
+                for fault in wrong:
+                    click.echo(f"{campaign.format}, {kind}: {fault.command}: {fault.what}: {edit}")
+                    if faults is not None:
+                        with faults.open("a", encoding="utf-8") as file:
+                            row = {"format": campaign.format, "sealed": anew, "edit": edit.as_dict()}
+                            file.write(json.dumps(row | {"what": fault.what, "shown": fault.shown}) + "\n")
+            rows.append({"bundle": str(bundle), "format": campaign.format, **tried})
+    click.echo(json.dumps(rows))
+
+
+def kept(file: Path) -> Iterator[tuple[Edit, bool]]:
+    """The edits of a file of faults, each once."""
+    seen = set()
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        key = json.dumps([row["edit"], row["sealed"]])
+        if key not in seen:
+            seen.add(key)
+            yield Edit.from_dict(row["edit"]), row["sealed"]
+
+
+if __name__ == "__main__":
+    main()

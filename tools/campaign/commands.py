@@ -1,0 +1,82 @@
+"""What is done with every bundle of a campaign: it generates, is looked at and is verified."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+#: Formats whose runtime is not on this system: their packages are evaluated instead.
+EVALUATED = ("coreml",)
+
+
+def preload(format_name: str) -> None:
+    """Import what the commands will, without starting threads or opening files of a bundle."""
+    import edgekit.runtime.generation
+    import edgekit.tools.answer
+    import edgekit.tools.cli
+    import edgekit.tools.commands.inspect
+    import edgekit.tools.commands.run
+    import edgekit.tools.commands.verify
+
+    if format_name == "onnx":
+        import edgekit.runtime.engines.onnx
+    elif format_name == "mlx":
+        import edgekit.runtime.engines.mlx
+    elif format_name == "coreml":
+        import edgekit.runtime.engines.evaluator  # noqa: F401
+
+
+def generating(bundle: Path, format_name: str, prompt: str, tokens: int) -> Callable[[], None]:
+    """`edgekit run --json`, or the same through the evaluator of packages."""
+    if format_name not in EVALUATED:
+        return _command("run", str(bundle), "-p", prompt, "--max-new-tokens", str(tokens), "--json")
+
+    def evaluate() -> None:
+        from edgekit.runtime.engines.evaluator import MilExecutor
+        from edgekit.runtime.generation import Generator, Prompt, Settings
+        from edgekit.runtime.sampling import Committed
+        from edgekit.tools.failures import failure
+
+        try:
+            with Generator(bundle, executor=MilExecutor()) as generator:
+                ids = [
+                    int(token)
+                    for event in generator.generate(Prompt(prompt), Settings(max_new_tokens=tokens))
+                    if isinstance(event, Committed)
+                    for token in event.ids
+                ]
+                print(json.dumps({"token_ids": ids, "text": generator.tokenizer.decode(ids)}))
+        except Exception as error:
+            found = failure(error)
+            found.show()
+            sys.exit(found.exit_code)
+
+    return evaluate
+
+
+def inspecting(bundle: Path) -> Callable[[], None]:
+    return _command("inspect", str(bundle))
+
+
+def verifying(bundle: Path) -> Callable[[], None]:
+    return _command("verify", str(bundle))
+
+
+def _command(*words: str) -> Callable[[], None]:
+    def run() -> None:
+        from edgekit.tools.cli import main
+
+        main(list(words), prog_name="edgekit")
+
+    return run
+
+
+def answer(out: str) -> tuple[list[int], str] | None:
+    """Token ids and text of what `generating` printed; None if it is no answer."""
+    try:
+        table = json.loads(out)
+        return table["token_ids"], table["text"]
+    except (ValueError, KeyError, TypeError):
+        return None
