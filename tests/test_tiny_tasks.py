@@ -169,7 +169,7 @@ def test_a_tenth_of_two_digit_pairs_is_held_out_in_both_orders() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(UnknownTask, match="known: addition-2"):
+    with pytest.raises(UnknownTask, match="supported: addition-2"):
         draw("poetry", random.Random(0))
     with pytest.raises(UnknownTask, match="train, held-out"):
         draw("chain", random.Random(0), "test")
