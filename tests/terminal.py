@@ -31,6 +31,22 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C at a prompt, pressed again after seconds in which nothing more is shown: readline notices one
+        that comes between showing its prompt and waiting for keys only with the next key.
+        """
+        for _ in range(10):
+            before = len(self.received)
+            self.press(CTRL_C)
+            end = time.monotonic() + 5
+            while (left := end - time.monotonic()) > 0:
+                if not select.select([self._master], [], [], left)[0]:
+                    break
+                if not self._read():
+                    return
+                if self.received[before:].replace("^C", "").strip():
+                    return
+
     def wait_for(self, text: str) -> None:
         """Until `text` stands behind what was waited for last; fails after a minute."""
         end = time.monotonic() + 60

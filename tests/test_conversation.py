@@ -264,10 +264,10 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(shipped_bundle: Any
             terminal.press(f"{line}\n")
         terminal.wait_for("1 turn saved in")
         terminal.wait_for(PROMPT)
-        terminal.press(CTRL_C)
+        terminal.interrupt()
         terminal.wait_for("Ctrl-C again ends the conversation")
         terminal.wait_for(PROMPT)
-        terminal.press(CTRL_C)
+        terminal.interrupt()
         assert terminal.exit_code() == 130
     messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
     assert [m["content"] for m in messages] == [SUM, "68"]
