@@ -32,8 +32,8 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C at a prompt, pressed again after seconds in which nothing more is shown: readline notices one
-        that comes between showing its prompt and waiting for keys only with the next key.
+        """Ctrl-C at a prompt, pressed again after seconds without anything shown: one that comes between
+        readline's showing of its prompt and its waiting for keys is noticed only with the next key.
         """
         for _ in range(10):
             before = len(self.received)
