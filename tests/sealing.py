@@ -11,6 +11,7 @@ from typing import Any
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.files import file_digests
+from edgekit.tools.campaign.sealing import sealed
 
 
 def reseal(bundle: Path) -> None:
@@ -29,13 +30,6 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 def write(bundle: Path, table: dict[str, Any]) -> None:
     """Write a table as the manifest of a bundle, sealed whatever it says."""
     (bundle / manifests.MANIFEST_NAME).write_bytes(sealed(table))
-
-
-def sealed(table: dict[str, Any]) -> bytes:
-    """The text of a manifest that says this."""
-    rest = {key: value for key, value in table.items() if key != "sha256"}
-    # Escapes, as half of a surrogate pair has no other form.
-    return manifests.seal(json.dumps({"sha256": "0" * 64} | rest, indent=2).encode())
 
 
 def relist(bundle: Path, *names: str) -> None:
