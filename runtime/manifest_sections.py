@@ -24,6 +24,8 @@ def check(manifest: Manifest, where: str, *, packaged: bool) -> None:
     try:
         value(manifest.programs, "format", str)
         value(manifest.programs, "layout", str)
+        if not absent(manifest.programs, "entries"):
+            value(manifest.programs, "entries", dict)
         _check_model(manifest.model, packaged)
         _check_layers(manifest, packaged)
         value(manifest.sampler, "name", str, "sampler")

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
@@ -43,6 +45,9 @@ MOST_TOKENIZER_BYTES = 128 << 20
 MOST_CONFIG_BYTES = 8 << 20
 MOST_TEMPLATE_BYTES = 128 << 10
 MOST_TEMPLATES = 64
+#: The library takes some 100 bytes for every value, of which published files have one in 11 bytes or fewer
+#: even without spaces. So many, and one in 8 bytes, may be; commas within texts count too.
+_MOST_VALUES = 1 << 20
 #: Files that have an effect, besides those in TEMPLATE_FOLDER.
 REPLACEMENT = "\ufffd"
 
@@ -90,9 +95,16 @@ class Tokenizer:
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: does not exist; give a directory with a tokenizer"
             )
+        content = files[TOKENIZER_FILE]
+        commas = int(np.count_nonzero(np.frombuffer(content, np.uint8) == ord(",")))
+        if commas > _MOST_VALUES + len(content) // 8:
+            raise TokenizerError(
+                f"{where}/{TOKENIZER_FILE}: has {commas} values in {len(content)} bytes, more than any "
+                "tokenizer; download it again"
+            )
         try:
             with panics_as_errors():
-                self._backend = Backend.from_buffer(files[TOKENIZER_FILE])
+                self._backend = Backend.from_buffer(content)
         except Exception as error:  # the library raises bare Exception for any malformed file
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: is not a tokenizer ({one_line(error)}); download it again"

@@ -229,7 +229,5 @@ def test_experts_of_a_layer_must_be_alike(tmp_path: Path) -> None:
 
 def test_without_coremltools_the_extra_is_named(hide_package: Callable[..., None]) -> None:
     hide_package("coremltools", "edgekit.export.formats.coreml")
-    with pytest.raises(
-        EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[ios"
-    ):
+    with pytest.raises(EdgekitError, match=r"needs the package coremltools: pip install 'edgekit\[ios"):
         formats.load("coreml")

@@ -46,9 +46,7 @@ def entry(data: bytes) -> FileEntry:
 def weights_entry(data: bytes) -> WeightsEntry:
     """Of weights that nobody opens: their header is what a header has at least."""
     own = entry(data)
-    return WeightsEntry(
-        "weights.safetensors", own.size, own.sha256, 8, xxhash.xxh3_64_hexdigest(data[:8])
-    )
+    return WeightsEntry("weights.safetensors", own.size, own.sha256, 8, xxhash.xxh3_64_hexdigest(data[:8]))
 
 
 def folder_like_a_bundle(folder: Path, form: str = "onnx", **files: bytes) -> Path:

@@ -470,3 +470,15 @@ def test_special_tokens_in_a_stream(tmp_path: Path) -> None:
     ids = tokenizer.encode("hi<|eot_id|>")
     assert tokenizer.stream().push(ids) == "hi"
     assert tokenizer.stream(skip_special=False).push(ids) == "<|startoftext|>hi<|eot_id|>"
+
+
+def test_a_tokenizer_of_values_alone_is_refused_before_the_library_builds_it(tmp_path: Path) -> None:
+    """It takes some 100 bytes for each."""
+    write_tokenizer(tmp_path, "llada")
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["model"]["vocab"]["grown"] = [0] * 2_000_000
+    text = json.dumps(content, separators=(",", ":"))
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer.json: has 2\d{6} values in 4\d{6} bytes, more than any"
+    ):
+        Tokenizer.from_files({"tokenizer.json": text.encode()}, "here")

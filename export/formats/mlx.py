@@ -35,7 +35,7 @@ import mlx.core as mx
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import mlx_layout, mlx_names, mlxfn
+from edgekit.export.formats import mlx_layout, mlx_names
 from edgekit.export.formats.floats import PRECISIONS
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
@@ -55,7 +55,7 @@ from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.names import unknown
 from edgekit.flashload.packed import Slice
-from edgekit.runtime import mlx_version
+from edgekit.runtime import mlx_functions, mlx_version
 from edgekit.runtime.errors import one_line
 
 PROGRAM_FOLDER = "programs"
@@ -271,7 +271,7 @@ def _save(folder: Path, function: Function) -> dict[str, Any]:
             mx.export_function(str(path), function.call, *function.examples(), shapeless=True)
         except (ValueError, RuntimeError) as error:
             raise ExportError(f"program {function.name}: mlx cannot export it: {one_line(error)}") from error
-        exported = mlxfn.parse(path.read_bytes(), f"program {function.name}")
+        exported = mlx_functions.parse(path.read_bytes(), f"program {function.name}")
     entry: dict[str, Any] = {
         "inputs": [a.as_dict() for a in function.inputs],
         "outputs": [a.as_dict() for a in function.outputs],
@@ -279,6 +279,6 @@ def _save(folder: Path, function: Function) -> dict[str, Any]:
     for device in ("gpu", "cpu"):
         file = f"{PROGRAM_FOLDER}/{device}/{function.name}.mlxfn"
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / file, mlxfn.encode(exported, device))
+        write_atomic(folder / file, mlx_functions.encode(exported, device))
         entry[device] = {"file": file}
     return entry

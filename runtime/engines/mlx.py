@@ -4,8 +4,10 @@ and every program is evaluated before it returns: nothing refers to the ring aft
 
 from __future__ import annotations
 
-import struct
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import numpy as np
 
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
-from edgekit.runtime import mlx_programs, mlx_version
+from edgekit.runtime import mlx_functions, mlx_programs, mlx_version
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
+from edgekit.runtime.mlx_functions import Array, ExportedFunction
+from edgekit.runtime.mlx_functions.replay import bounded
 from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
 from edgekit.runtime.sampling.types import Floats
 
@@ -25,7 +29,18 @@ LAYOUT = "mlx-1"
 _INSTALL = "pip install 'edgekit[mlx]'"
 #: Sessions of several threads share one stream, which takes the work of one at a time.
 _BUSY = threading.Lock()
+#: Sizes change with the prefix: more arguments than this are not remembered.
+_MOST_REPLAYED = 64
 _streams: list[Any] = []
+
+
+@dataclass
+class _Imported:
+    """A function as MLX has it, what its file holds, and the arguments that it was replayed for."""
+
+    call: Any
+    file: ExportedFunction
+    replayed: set[tuple[Array, ...]] = field(default_factory=set)
 
 
 class MlxEngine(OneLayerEngine):
@@ -65,7 +80,7 @@ class MlxEngine(OneLayerEngine):
         self._mx, self._folder = mx, folder
         self._device = "gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu"
         self._programs = mlx_programs.read(manifest, self._device, str(folder.path / MANIFEST_NAME))
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, _Imported] = {}
         with _BUSY:
             if not _streams:
                 # Imported functions run on the first stream that the process made for their device, and an
@@ -124,10 +139,13 @@ class MlxEngine(OneLayerEngine):
         mx, program = self._mx, self._programs[name]
         function = self._function(program)
         lengths: dict[str, int] = {}
-        arguments = [self._argument(name, wanted, inputs, weights, lengths) for wanted in program.inputs]
+        arrays = [_matching(name, wanted, inputs, weights, lengths) for wanted in program.inputs]
+        self._replay(program, function, arrays, lengths)
+        arguments = [self._argument(w, array) for w, array in zip(program.inputs, arrays, strict=True)]
+        del arrays
         try:
             with _BUSY:
-                outputs = function(*arguments)
+                outputs = function.call(*arguments)
                 del arguments
                 mx.eval(outputs)
         except Exception as error:  # whatever its C++ throws
@@ -137,11 +155,6 @@ class MlxEngine(OneLayerEngine):
                     "; mlx was in use before the session was opened: open it first, or use it in that thread"
                 )
             raise EngineFailed(f"mlx failed in program {name}: {reason}") from error
-        if len(outputs) != len(program.outputs):
-            raise EngineFailed(
-                f"{self._folder.path / program.file}: gives {len(outputs)} arrays, the manifest declares "
-                f"{len(program.outputs)}; export the bundle again"
-            )
         results = {
             o.name: np.array(array, DTYPES[o.dtype])
             for o, array in zip(program.outputs, outputs, strict=True)
@@ -151,40 +164,83 @@ class MlxEngine(OneLayerEngine):
         mx.clear_cache()
         return results
 
-    def _argument(
-        self, name: str, wanted: Argument, inputs: Arrays, weights: Arrays, lengths: dict[str, int]
-    ) -> Any:
-        """An array of MLX's own. Functions do not check sizes: a wrong one would read beyond the array."""
-        label, dtype = wanted.name, wanted.dtype
-        source, key = (weights, label[2:]) if label.startswith("w.") else (inputs, label)
-        if key not in source:
-            raise EngineFailed(
-                f"program {name} takes {key}, which its run does not hold; export the bundle again"
-            )
-        array = source[key]
-        sizes = [
-            lengths.setdefault(n, have) if isinstance(n, str) else n
-            for n, have in zip(wanted.shape, array.shape, strict=False)
-        ]
-        if array.dtype != DTYPES[dtype] or len(wanted.shape) != array.ndim or list(array.shape) != sizes:
-            raise EngineFailed(
-                f"program {name} takes {key} as {dtype} {list(wanted.shape)}, not as {array.dtype} "
-                f"{list(array.shape)}; export the bundle again"
-            )
+    def _argument(self, wanted: Argument, array: np.ndarray) -> Any:
+        """An array of MLX's own."""
         made = self._mx.array(array)
-        return made.view(self._mx.bfloat16) if dtype == "BF16" else made
+        return made.view(self._mx.bfloat16) if wanted.dtype == "BF16" else made
 
-    def _function(self, program: Function) -> Any:
+    def _replay(
+        self, program: Function, function: _Imported, arrays: list[np.ndarray], lengths: dict[str, int]
+    ) -> None:
+        """MLX computes what a file says on trust: what it makes of these arguments is followed before."""
+        arguments = tuple(
+            bounded(array.shape, w.dtype, array) if w.dtype == "I64" else Array(array.shape, w.dtype)
+            for w, array in zip(program.inputs, arrays, strict=True)
+        )
+        if arguments in function.replayed:
+            return
+        path = self._folder.path / program.file
+        made = mlx_functions.replay(function.file, arguments, str(path))
+        given = [(a.dtype, a.shape) for a in made]
+        declared = [
+            (o.dtype, _sizes(o, lengths, a.shape)) for o, a in zip(program.outputs, made, strict=False)
+        ]
+        if len(made) != len(program.outputs) or given != declared:
+            raise EngineFailed(
+                f"{path}: gives {_some(made)}, the manifest declares {_some(program.outputs)}; "
+                "export the bundle again"
+            )
+        if len(function.replayed) == _MOST_REPLAYED:
+            function.replayed.clear()
+        function.replayed.add(arguments)
+
+    def _function(self, program: Function) -> _Imported:
         if program.name not in self._functions:
             path = self._folder.path / program.file
-            # MLX trusts what it reads: a damaged file gives other numbers, or ends the process.
-            self._folder.check(program.file)
-            _check_version(_written_by(path), path)
+            data = self._folder.read(program.file)
+            _check_version(mlx_functions.version(data, str(path)), path)
+            file = mlx_functions.parse(data, str(path))
+            if file.device != self._device:
+                raise EngineFailed(
+                    f"{path}: is for the {file.device}, not the {self._device}; export the bundle again"
+                )
             try:
-                self._functions[program.name] = self._mx.import_function(str(path))
+                self._functions[program.name] = _Imported(self._mx.import_function(str(path)), file)
             except Exception as error:  # whatever its C++ throws
                 raise EngineFailed(f"{path}: mlx cannot load it: {one_line(error)}") from error
         return self._functions[program.name]
+
+
+def _matching(
+    name: str, wanted: Argument, inputs: Arrays, weights: Arrays, lengths: dict[str, int]
+) -> np.ndarray:
+    """The array for an argument, of its type and sizes; `lengths` collects those that have names."""
+    label, dtype = wanted.name, wanted.dtype
+    source, key = (weights, label[2:]) if label.startswith("w.") else (inputs, label)
+    if key not in source:
+        raise EngineFailed(
+            f"program {name} takes {key}, which its run does not hold; export the bundle again"
+        )
+    array = np.asarray(source[key])
+    if array.dtype != DTYPES[dtype] or array.shape != _sizes(wanted, lengths, array.shape):
+        raise EngineFailed(
+            f"program {name} takes {key} as {dtype} {list(wanted.shape)}, not as {array.dtype} "
+            f"{list(array.shape)}; export the bundle again"
+        )
+    return array
+
+
+def _sizes(wanted: Argument, lengths: dict[str, int], have: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of an argument; a length that has no size yet takes it from what is there."""
+    sizes = zip_longest(wanted.shape, have, fillvalue=0)
+    return tuple(lengths.setdefault(n, size) if isinstance(n, str) else n for n, size in sizes)[
+        : len(wanted.shape)
+    ]
+
+
+def _some(arrays: Sequence[Array] | Sequence[Argument]) -> str:
+    listed = [f"{a.dtype} {list(a.shape)[:8]}" for a in arrays[:4]]
+    return ", ".join(listed) + (f" and {len(arrays) - 4} more" if len(arrays) > 4 else "")
 
 
 def _check_version(version: str, where: Path) -> None:
@@ -194,16 +250,6 @@ def _check_version(version: str, where: Path) -> None:
             f"{where}: its functions were written by mlx {version}, whose files "
             f"{mlx_version.REQUIREMENT} does not read; export the bundle again"
         )
-
-
-def _written_by(path: Path) -> str:
-    """The version that a function's file begins with."""
-    try:
-        with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            return file.read(min(length, 64)).decode("utf-8", "replace")
-    except (OSError, struct.error) as error:
-        raise EngineFailed(f"{path}: cannot be read ({error}); copy or export the bundle again") from error
 
 
 def _table(table: Arrays) -> dict[str, np.ndarray]:

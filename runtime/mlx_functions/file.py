@@ -1,5 +1,5 @@
-"""The file that `mx.export_function` writes, read and written again: for a device of choice, and with equal
-bytes for equal functions.
+"""The file that `mx.export_function` writes: read, and written again for a device of choice, with equal bytes
+for equal functions.
 
 MLX records in every primitive the device it was traced on, and names arrays by their addresses. Programs
 for a Mac's GPU could therefore be written on a Mac alone, and never twice alike. All integers are little
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edgekit.export.errors import ExportError
+from edgekit.flashload.errors import MalformedFile, quoted
 
 DEVICES = {"cpu": 0, "gpu": 1}
 #: The state of each primitive: i an i32 (enumerations too), ? a flag, v a vector of i32, t a type.
@@ -39,7 +39,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """One array of the tape: of a primitive (`inputs`, `name`, `state`), a constant (`data`), or an input."""
 
     id: int
@@ -57,10 +57,11 @@ class ExportedFunction:
 
     version: str
     shapeless: bool
+    device: str
     metadata: str
-    inputs: tuple[_Entry, ...]
+    inputs: tuple[Entry, ...]
     outputs: tuple[int, ...]
-    tape: tuple[_Entry, ...]
+    tape: tuple[Entry, ...]
 
     @property
     def primitives(self) -> list[str]:
@@ -72,26 +73,35 @@ def parse(data: bytes, where: str) -> ExportedFunction:
     """Read the file of a single function without keyword arguments.
 
     Raises:
-        ExportError: the data end early or go on, or hold what is not in `STATES`; `where` names them.
+        MalformedFile: the data end early or go on, are of several functions or devices, or hold what is not
+            in `STATES`; `where` names them.
     """
     reader = _Reader(data, where)
-    version, count, shapeless, metadata = (
-        reader.text(),
-        reader.number("<i"),
-        reader.number("<?"),
-        reader.text(),
-    )
+    written_by, count = reader.text(), reader.number("<i")
+    shapeless, metadata = reader.number("<?"), reader.text()
     if count != 1 or reader.number("<Q"):
-        raise ExportError(
-            f"{where}: holds {count} functions, or one with keyword arguments; one without can be"
-        )
+        raise reader.wrong(f"holds {count} functions, or one with keyword arguments; one without can be")
     ids = reader.vector(reader.id)
     arrays = reader.vector(lambda: (reader.shape(), reader.dtype()))
-    inputs = tuple(_Entry(i, *array) for i, array in zip(ids, arrays, strict=True))
+    if len(ids) != len(arrays):
+        raise reader.wrong(f"names {len(ids)} inputs and describes {len(arrays)}")
+    inputs = tuple(Entry(i, *array) for i, array in zip(ids, arrays, strict=True))
     outputs = tuple(reader.vector(reader.id))
     tape = tuple(reader.vector(reader.entry))
     reader.end()
-    return ExportedFunction(version, bool(shapeless), metadata, inputs, outputs, tape)
+    if len(reader.devices) != 1:
+        raise reader.wrong(f"runs on {len(reader.devices)} devices; one can be")
+    device = next(iter(reader.devices))
+    return ExportedFunction(written_by, bool(shapeless), device, metadata, inputs, outputs, tape)
+
+
+def version(data: bytes, where: str) -> str:
+    """The version of MLX that wrote a file.
+
+    Raises:
+        MalformedFile: the data do not begin with one.
+    """
+    return _Reader(data, where).text()
 
 
 def encode(function: ExportedFunction, device: str) -> bytes:
@@ -136,18 +146,20 @@ def _shape(value: tuple[int, ...]) -> bytes:
 class _Reader:
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where, self._at = data, where, 0
+        self.devices: set[str] = set()
+
+    def wrong(self, what: str) -> MalformedFile:
+        return MalformedFile(f"{self._where}: an exported function {what}; export the bundle again")
 
     def take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise ExportError(
-                f"{self._where}: an exported function ends early; it is of another version of MLX"
-            )
+        if not 0 <= count <= len(self._data) - self._at:
+            raise self.wrong("ends early, or is of another version of MLX")
         self._at += count
         return self._data[self._at - count : self._at]
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise ExportError(f"{self._where}: an exported function goes on behind its end")
+            raise self.wrong("goes on behind its end")
 
     def number(self, form: str) -> int:
         return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
@@ -158,9 +170,7 @@ class _Reader:
     def vector(self, element: Callable[[], Any]) -> list[Any]:
         count = self.number("<Q")
         if count > len(self._data):
-            raise ExportError(
-                f"{self._where}: a list of {count} elements cannot be; it is of another version of MLX"
-            )
+            raise self.wrong(f"has a list of {count} elements, or is of another version of MLX")
         return [element() for _ in range(count)]
 
     def text(self) -> str:
@@ -172,30 +182,34 @@ class _Reader:
     def dtype(self) -> bytes:
         return self.take(5)
 
-    def entry(self) -> _Entry:
+    def entry(self) -> Entry:
         own = self.id()
         if self.number("<?"):
             return self._computed(own)
         if not self.number("<?"):
-            return _Entry(own)
+            return Entry(own)
         shape, dtype = self.shape(), self.dtype()
-        return _Entry(own, shape, dtype, data=self.take(math.prod(shape) * dtype[4]))
+        if min(shape, default=0) < 0:
+            raise self.wrong(f"has a constant of shape {list(shape)[:8]}")
+        return Entry(own, shape, dtype, data=self.take(math.prod(shape) * dtype[4]))
 
-    def _computed(self, own: int) -> _Entry:
+    def _computed(self, own: int) -> Entry:
         inputs = tuple(self.vector(self.id))
-        self.take(12)
+        stream = struct.unpack("<iii", self.take(12))
+        names = [name for name, number in DEVICES.items() if stream == (0, number, 0)]
+        if not names:
+            raise self.wrong(f"asks for stream {stream[0]} of device {stream[1]}.{stream[2]}")
+        self.devices.update(names)
         name = self.text()
         if name not in STATES:
-            raise ExportError(f"{self._where}: MLX's primitive {name!r} is not one that edgekit can write")
+            raise self.wrong(f"uses MLX's primitive {quoted(name, 40)}, which edgekit does not write")
         start = self._at
         for kind in STATES[name]:
             self._skip(kind)
         state = self._data[start : self._at]
         if siblings := self.number("<Q"):
-            raise ExportError(
-                f"{self._where}: MLX's primitive {name!r} has {siblings + 1} outputs; one can be"
-            )
-        return _Entry(own, self.shape(), self.dtype(), inputs, name, state)
+            raise self.wrong(f"uses {name} with {siblings + 1} outputs; one can be")
+        return Entry(own, self.shape(), self.dtype(), inputs, name, state)
 
     def _skip(self, kind: str) -> None:
         if kind == "v":
