@@ -15,6 +15,7 @@ from edgekit.tools.help import Command
 from edgekit.tools.options import (
     Size,
     bundle_argument,
+    bundle_folder,
     chosen_from,
     debug_option,
     json_option,
@@ -50,8 +51,9 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
     """
     from edgekit.runtime.bundle import Bundle
 
-    opened = Bundle.open(bundle)
-    taken = chosen_from(bundle, opened)
+    folder = bundle_folder(bundle, quiet=as_json, to_run=False)
+    opened = Bundle.open(folder)
+    taken = chosen_from(folder, opened)
     if taken and not as_json:
         note(taken)
     with opened.open_weights() as file:

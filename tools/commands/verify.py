@@ -20,7 +20,7 @@ from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED
 from edgekit.tools.help import Command
-from edgekit.tools.options import bundle_argument, debug_option, json_option
+from edgekit.tools.options import bundle_argument, bundle_folder, debug_option, json_option
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
     SHA-256; of packages also that they have the functions that the manifest declares. Prints what is damaged;
     the exit code is 0 when nothing is, 1 otherwise.
     """
-    path = Path(bundle)
+    path = Path(bundle_folder(bundle, quiet=as_json, to_run=False))
     with Steps("opening", quiet=as_json) as steps:
         notes: list[str] = []
         items = list((_check_set if bundle_set.is_set(path) else _check)(path, steps, notes, evaluate))
