@@ -11,10 +11,10 @@ import functools
 import importlib.resources
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edgekit.flashload import errors
 from edgekit.flashload.errors import EdgekitError
@@ -170,6 +170,31 @@ def _declare(library: ctypes.CDLL) -> None:
     library.ek_last_error.restype = ctypes.c_char_p
     library.ek_last_error_bytes.argtypes = []
     library.ek_last_error_bytes.restype = ctypes.c_uint64
+
+
+#: Handles whose functions were declared, by the path of their library.
+_declared: set[tuple[Path, str]] = set()
+
+
+def functions(signatures: Mapping[str, Sequence[Any]], closes: str) -> ctypes.CDLL:
+    """The library with types of arguments declared for functions that return a status, and for the one that
+    closes their handle.
+
+    Raises the errors of `load`, and NativeUnloadable for a library that lacks one of them.
+    """
+    core = load()
+    if (core.path, closes) in _declared:
+        return core.library
+    try:
+        for name, arguments in signatures.items():
+            function = getattr(core.library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int32
+        close = getattr(core.library, closes)
+        close.argtypes, close.restype = (ctypes.c_void_p,), None
+    except AttributeError as error:
+        raise NativeUnloadable(f"{core.path} is incomplete ({error}); reinstall edgekit") from error
+    _declared.add((core.path, closes))
+    return core.library
 
 
 _BUDGET_EXCEEDED: Final = 12

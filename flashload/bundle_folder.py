@@ -8,9 +8,8 @@ to files of the same folder, and from a snapshot in Hugging Face's cache to its 
 from __future__ import annotations
 
 import ctypes
-import functools
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_int32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,8 @@ _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, c_char_p, ctypes.c_ssize_t)(
 _bytes_address = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object)(("PyBytes_AsString", ctypes.pythonapi))
 
 
-@functools.cache
-def _library(path: Path) -> ctypes.CDLL:
-    """The core with the signatures of these functions. Raises the errors of `_native.load`."""
-    library = _native.load().library
-    try:
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, c_int32
-        library.ek_bundle_close.argtypes, library.ek_bundle_close.restype = (c_void_p,), None
-    except AttributeError as error:
-        raise _native.NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
-    return library
+def _library() -> ctypes.CDLL:
+    return _native.functions(_SIGNATURES, "ek_bundle_close")
 
 
 class BundleFolder:
@@ -55,7 +44,7 @@ class BundleFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        library = self._library = _library(_native.library_path())
+        library = self._library = _library()
         handle = c_void_p()
         _native.check(library.ek_bundle_open(_native.path_bytes(path), byref(handle)))
         self._handle = handle.value
@@ -94,7 +83,7 @@ def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:
 
     Raises OpenFailed, ReadFailed, or MalformedFile for one of more than `most_bytes`.
     """
-    library = _library(_native.library_path())
+    library = _library()
     room, size = bytearray(most_bytes), c_uint64()
     place = byref(ctypes.c_char.from_buffer(room))
     where, encoded = _native.path_bytes(folder), _native.path_bytes(name)
@@ -107,6 +96,6 @@ def check_folder_file(folder: str | Path, name: str, size: int, xxh3: str) -> No
 
     Raises as BundleFolder.read.
     """
-    library = _library(_native.library_path())
+    library = _library()
     where, encoded = _native.path_bytes(folder), _native.path_bytes(name)
     _native.check(library.ek_folder_check_file(where, encoded, size, int(xxh3, 16)))

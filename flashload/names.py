@@ -10,19 +10,19 @@ _MOST_SHOWN = 60
 #: Characters of it that are compared: the time grows with their square.
 _MOST_COMPARED = 200
 #: The least likeness of two names, 0..1 by difflib, that is worth a question.
-_NEAR = 0.5
+_NEAR = 0.6
 
 
-def nearest(given: object, known: Iterable[str]) -> str:
+def nearest(given: object, known: Iterable[str], least: float = _NEAR) -> str:
     """The known name that `given` was probably meant to be, or two that are equally near ("int4 or int8"),
-    upper and lower case being alike; empty if none is near.
+    upper and lower case being alike; empty if none is near. `least`: their likeness, 0..1.
     """
     text = given.lower()[:_MOST_COMPARED] if isinstance(given, str) else ""
-    ratios = {name: difflib.SequenceMatcher(None, text, name.lower()).ratio() for name in known}
+    ratios = {
+        name: difflib.SequenceMatcher(None, text, name.lower()[:_MOST_COMPARED]).ratio() for name in known
+    }
     best = max(ratios.values(), default=0.0)
-    close = [name for name, ratio in ratios.items() if ratio == best >= _NEAR]
-    # macos and mac, ios17 and ios: too different in length to count as near.
-    close = close or [name for name in ratios if len(name) > 2 and text.startswith(name.lower())]
+    close = [name for name, ratio in ratios.items() if ratio == best >= least]
     return " or ".join(close) if len(close) <= 2 else ""
 
 
@@ -37,7 +37,10 @@ def unknown(what: str, given: object, known: Iterable[str], of: str = "") -> str
 def supported(given: object, known: Iterable[str]) -> str:
     """`did you mean ios? supported: host, mac, ios`, without the question where nothing is near."""
     names = list(known)
-    close = nearest(given, names)
+    # macos and mac, ios17 and ios: too different in length to count as near.
+    text = given.lower() if isinstance(given, str) else ""
+    begun = [name for name in names if len(name) > 2 and text.startswith(name.lower())]
+    close = nearest(given, names) or (begun[0] if len(begun) == 1 else "")
     return (f"did you mean {close}? " if close else "") + f"supported: {', '.join(names)}"
 
 

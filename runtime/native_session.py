@@ -92,18 +92,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@functools.cache
-def _library(path: Path) -> ctypes.CDLL:
-    """The core with the signatures of its session functions. Raises the errors of `_native.load`."""
-    library = _native.load().library
-    try:
-        for name, arguments in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, c_int32
-        library.ek_session_close.argtypes, library.ek_session_close.restype = (c_void_p,), None
-    except AttributeError as error:
-        raise _native.NativeUnloadable(f"{path} is incomplete ({error}); reinstall edgekit") from error
-    return library
+def _library() -> ctypes.CDLL:
+    return _native.functions(_SIGNATURES, "ek_session_close")
 
 
 class NativeSession:
@@ -120,7 +110,7 @@ class NativeSession:
         self.options = options or SessionOptions()
         self.bundle = Bundle.open(path)
         self.model = self.bundle.model
-        self._library = _library(_native.library_path())
+        self._library = _library()
         o = self.options
         wanted = _Options(
             threads=o.threads,

@@ -14,11 +14,10 @@ from edgekit.flashload.names import nearest, unknown
 @pytest.mark.parametrize(
     ("given_name", "known", "close"),
     [
-        ("macos", ("host", "mac", "ios"), "mac"),
-        ("ios17", ("host", "mac", "ios"), "ios"),
         ("IOS", ("host", "mac", "ios"), "ios"),
         ("int3", ("bf16", "int8", "mixed4", "int4"), "int8 or int4"),
         ("gguf", ("native", "onnx"), ""),
+        ("ggml", ("native", "mlx"), ""),
         ("", ("native", "onnx"), ""),
         (None, ("native", "onnx"), ""),
         ("x", (), ""),
@@ -26,6 +25,12 @@ from edgekit.flashload.names import nearest, unknown
 )
 def test_the_nearest_name(given_name: object, known: tuple[str, ...], close: str) -> None:
     assert nearest(given_name, known) == close
+
+
+@pytest.mark.parametrize(("given_name", "meant"), [("macos", "mac"), ("ios17", "ios"), ("isos", "ios")])
+def test_a_name_that_goes_on_is_understood(given_name: str, meant: str) -> None:
+    said = unknown("target", given_name, ("host", "mac", "ios"))
+    assert f"did you mean {meant}? supported: host, mac, ios" in said
 
 
 def test_the_line_says_what_was_meant_and_what_there_is() -> None:

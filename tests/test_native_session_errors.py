@@ -19,7 +19,7 @@ import sealing
 from native_bundles import native_bundle
 
 from edgekit.export.quantize import Scheme
-from edgekit.flashload import _native, errors
+from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.native_session import NativeSession, _Info, _library, _Options, _Output, _Request
@@ -80,7 +80,7 @@ def test_a_model_without_prefix_says_so(tmp_path: Path) -> None:
 
 def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
     """Structs of other sizes, null pointers, arrays that were not asked for."""
-    library, handle = _library(_native.library_path()), ctypes.c_void_p()
+    library, handle = _library(), ctypes.c_void_p()
     options = _Options(threads=1, resident_bytes=2**64 - 1, positions=8, canvas=8)
     opened = (str(gemma).encode(), ctypes.byref(options), ctypes.byref(handle))
     invalid, state = 1, 15
@@ -218,14 +218,14 @@ def test_damaged_manifests_are_refused(gemma: Path, tmp_path: Path, damage: str)
     # Straight through the ABI too: Python's own checks come first in a NativeSession.
     with pytest.raises(expected):
         NativeSession(bundle)
-    library, handle = _library(_native.library_path()), ctypes.c_void_p()
+    library, handle = _library(), ctypes.c_void_p()
     status = library.ek_session_open(str(bundle).encode(), None, ctypes.byref(handle))
     assert status in (6, 9, 11) and not handle
     assert words in library.ek_last_error().decode()
 
 
 def test_bundles_for_several_formats_are_none_for_the_core(tmp_path: Path) -> None:
-    library, handle = _library(_native.library_path()), ctypes.c_void_p()
+    library, handle = _library(), ctypes.c_void_p()
     (tmp_path / "bundles.json").write_text("{}")
     unsupported = 11
     assert library.ek_session_open(str(tmp_path).encode(), None, ctypes.byref(handle)) == unsupported

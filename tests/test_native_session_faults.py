@@ -102,7 +102,7 @@ def session(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_native.LIBRARY_VARIABLE, library()._name)
-        core = native_session._library(_native.library_path())
+        core = native_session._library()
         patch.setattr(core, "ek_session_open", open_session)
         with NativeSession(model.bundle, options) as opened:
             yield opened

@@ -4,7 +4,6 @@ model: its name, and what to do with it. Found from names of files and config.js
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import shlex
@@ -17,6 +16,7 @@ from edgekit.export.checkpoint.safetensors_dir import CONFIG, INDEX, SINGLE_FILE
 from edgekit.export.models import FAMILIES
 from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.flashload.names import nearest
 
 KNOWN = "DiffusionGemma, LLaDA, LLaDA-MoE or Dream"
 _GIVE = f"give a checkpoint of {KNOWN} in Hugging Face layout"
@@ -79,11 +79,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         beside = [str(path.parent / p.name) for p in path.parent.iterdir() if p.is_dir()]
     except OSError:
         beside = []
-    close = difflib.get_close_matches(name, [*known, *beside], n=1, cutoff=0.75)
+    close = nearest(name, [*known, *beside], 0.75)
     if not close:  # of folders the last part decides: what leads there is spelled right
-        ends = {Path(b).name: b for b in beside}
-        close = [ends[end] for end in difflib.get_close_matches(path.name, ends, n=1, cutoff=0.75)]
-    return f"; did you mean {close[0]}?" if close else ""
+        close = nearest(path.name, [Path(b).name for b in beside], 0.75)
+        close = " or ".join(str(path.parent / end) for end in close.split(" or ")) if close else ""
+    return f"; did you mean {close}?" if close else ""
 
 
 _GGUF = (

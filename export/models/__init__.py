@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.config import check_file, shown
+from edgekit.flashload.names import nearest
 
 if TYPE_CHECKING:
     from edgekit.export.models.base import Architecture
@@ -32,9 +32,8 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        spellings = {name.lower(): name for name in FAMILIES}
-        close = difflib.get_close_matches(str(model_type)[:100].lower(), spellings, 1, 0.8)
-        hint = f" (did you mean {spellings[close[0]]}?)" if close else ""
+        close = nearest(model_type, FAMILIES, 0.8)
+        hint = f" (did you mean {close}?)" if close else ""
         raise UnsupportedModel(
             f"config.json: model_type {shown(model_type)} is not supported{hint}; "
             f"known: {', '.join(sorted(FAMILIES))}"

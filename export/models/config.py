@@ -4,7 +4,6 @@ null means in the model's own class. Everything is checked before anything is bu
 
 from __future__ import annotations
 
-import difflib
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.export.errors import UnsupportedModel
+from edgekit.flashload.names import nearest
 
 FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -22,6 +22,8 @@ MOST_EXPERTS_IN_ALL = 1 << 15
 MOST_WIDTH, MOST_TOKENS, MOST_POSITIONS = 1 << 20, 1 << 24, 1 << 30
 MOST_NESTING = 32
 _NAMES_SHOWN = 5
+#: Unknown keys that are compared with a missing one, and how like another a key must be to be meant.
+_KEYS_COMPARED, _LIKE = 100, 0.8
 
 
 class _Refused:
@@ -149,8 +151,8 @@ class Schema:
     def _value(self, config: Mapping[str, Any], name: str, key: Key) -> Any:
         where = f"{FILE}: {self.prefix}{name}"
         if name not in config and isinstance(key.default, _Refused):
-            near = difflib.get_close_matches(name, [k[:100] for k in self.unknown(config)[:100]], 1, 0.8)
-            hint = f" (there is {shown(near[0])})" if near else ""
+            near = nearest(name, self.unknown(config)[:_KEYS_COMPARED], _LIKE)
+            hint = f" (there is {shown(near)})" if near else ""
             raise UnsupportedModel(
                 f"{where} is missing{hint}; there is no safe default, write the checkpoint's value"
             )
@@ -178,8 +180,8 @@ class Schema:
             return ()
         named = []
         for key in found[:_NAMES_SHOWN]:
-            close = difflib.get_close_matches(key[:100], self.keys, 1, 0.8)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            close = nearest(key, self.keys, _LIKE)
+            hint = f" (did you mean {close}?)" if close else ""
             named.append(f"{self.prefix}{shown(key)[1:-1]}{hint}")
         more = f" and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else ""
         return (f"{FILE}: not known to this family, without effect here: {', '.join(named)}{more}",)

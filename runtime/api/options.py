@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from edgekit.runtime.sampling.options import Kind, specs
+from edgekit.runtime.sampling.options import INTERNAL, Kind, specs
 
 OptionType: TypeAlias = Literal["int", "float", "bool", "str", "ids"]
 
@@ -14,8 +14,6 @@ _TYPES: dict[Kind, OptionType] = {
 }  # fmt: skip
 #: Names that are the same for all families, by those of the families that have others.
 _COMMON = {"gen_length": "max_new_tokens", "max_denoising_steps": "steps"}
-#: What is no matter of a single generation.
-_HIDDEN = {"continue_prefix", "logits_budget_bytes"}
 _FIRST = ("max_new_tokens", "steps", "seed")
 
 
@@ -47,7 +45,7 @@ def options_of(chosen: Any) -> tuple[Option, ...]:
     """The options of a family's dataclass, with the values in `chosen` as defaults."""
     found = [Option("seed", "int", 0, 0, None, False, (), False, "Equal seeds give equal answers.")]
     for name, spec in specs(type(chosen)).items():
-        if name in _HIDDEN:
+        if name in INTERNAL:
             continue
         kind, value = _TYPES[spec.kind], getattr(chosen, name)
         low, high = spec.minimum, spec.maximum

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edgekit.flashload.names import nearest
 from edgekit.runtime.sampling.errors import InvalidOption, OptionNotSet
+
+#: Options that are no matter of a single generation: callers set them, people do not.
+INTERNAL = frozenset({"continue_prefix", "logits_budget_bytes"})
 
 Kind = Literal["integer", "number", "flag", "choice", "token ids"]
 
@@ -114,8 +117,9 @@ def from_config(
     fields = {f.name for f in dataclasses.fields(options)} - {"ignored_keys"}
     for override in overrides:
         if override not in fields and override not in aliases:
-            close = difflib.get_close_matches(override, fields, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(sorted(fields))}"
+            known = sorted(fields - INTERNAL)
+            close = nearest(override, known)
+            hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
             raise InvalidOption(f"{override} is not a sampling option of this model; {hint}")
     found: dict[str, Any] = {}
     ignored: list[str] = []

@@ -44,55 +44,90 @@ _MOST_NOTES = 6
 )
 @click.argument("model", shell_complete=models)
 @click.option(
-    "--target", default="host", show_default=True, metavar="NAME", shell_complete=target_names,
+    "--target",
+    default="host",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=target_names,
     help="Device family: host, mac or ios.",
 )
 @click.option(
-    "--format", "format_", metavar="NAME", shell_complete=format_names,
+    "--format",
+    "format_",
+    metavar="NAME",
+    shell_complete=format_names,
     help="Format: native, onnx, mlx, coreml or coreai. Default: the target's.",
 )
 @click.option(
-    "--quant", metavar="PRESET", shell_complete=preset_names,
+    "--quant",
+    metavar="PRESET",
+    shell_complete=preset_names,
     help="Preset: bf16, int8, mixed4 or int4. Default: the target's (mixed4).",
 )
 @click.option(
-    "--override", "overrides", multiple=True, metavar="PATTERN=BITS",
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="PATTERN=BITS",
     help="Bits of the weights that match, e.g. 'layers.0.*=8'; the last match wins. Can be repeated.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", shell_complete=folders,
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    shell_complete=folders,
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
 @click.option(
-    "--group-size", cls=Rare, type=int, metavar="N",
+    "--group-size",
+    cls=Rare,
+    type=int,
+    metavar="N",
     help="Weights that share a scale in 4 bits. Default: the target's (32).",
 )
 @click.option(
-    "--precision", cls=Rare, metavar="NAME", shell_complete=precision_names,
+    "--precision",
+    cls=Rare,
+    metavar="NAME",
+    shell_complete=precision_names,
     help="float16 or float32 (mlx, coreml, coreai). Default: float16.",
 )
 @click.option(
-    "--activations", cls=Rare, metavar="NAME", shell_complete=activation_names,
+    "--activations",
+    cls=Rare,
+    metavar="NAME",
+    shell_complete=activation_names,
     help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 (coreml, coreai). "
     "Default: float.",
 )
 @click.option(
-    "--min-os", cls=Rare, metavar="VERSION",
+    "--min-os",
+    cls=Rare,
+    metavar="VERSION",
     help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: a bundle for 18 and one for 27 "
     "where both fit into an app, for 18 alone otherwise.",
 )
 @click.option(
-    "--lengths", cls=Rare, metavar="N,N...",
+    "--lengths",
+    cls=Rare,
+    metavar="N,N...",
     help="Positions to make functions for (coreml, coreai); DiffusionGemma: positions of the prefix.",
 )
 @click.option(
-    "--max-positions", cls=Rare, type=int, metavar="N",
+    "--max-positions",
+    cls=Rare,
+    type=int,
+    metavar="N",
     help="Longest pass, or prefix, to make functions for (coreml, coreai).",
 )
 @click.option(
-    "--layers-per-chunk", cls=Rare, type=int, metavar="N",
+    "--layers-per-chunk",
+    cls=Rare,
+    type=int,
+    metavar="N",
     help="Layers of a package (coreml, coreai). Default: up to 8.",
 )
 @json_option
