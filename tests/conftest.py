@@ -139,19 +139,21 @@ def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """shipped_bundle("tiny-gemma") is that model for the native engine. Read only, exported once."""
+def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """shipped_bundle("tiny-gemma") is that model for the native engine, shipped_bundle("tiny-gemma", "mlx")
+    in another format. Read only, exported once.
+    """
     from edgekit.export.pipeline import ExportOptions, export
     from edgekit.export.quantize import Scheme
     from edgekit.tools.tiny import tokenizer
 
-    made: dict[str, Path] = {}
+    made: dict[tuple[str, str], Path] = {}
 
-    def bundle(name: str) -> Path:
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp(name) / "bundle"
+    def bundle(name: str, written: str = "native") -> Path:
+        if (name, written) not in made:
+            folder = made[name, written] = tmp_path_factory.mktemp(name) / "bundle"
             checkpoint = Path(tokenizer.__file__).parent / name
-            export(checkpoint, made[name], ExportOptions("native", scheme=Scheme("mixed4")))
-        return made[name]
+            export(checkpoint, folder, ExportOptions(written, scheme=Scheme("mixed4")))
+        return made[name, written]
 
     return bundle

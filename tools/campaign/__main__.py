@@ -7,7 +7,7 @@ An edit as found is what storage, a download or a hand may do: `run` must refuse
 intact tokens, and `verify` must find it. Sealed anew, with digests that are right again, other text is
 allowed, but no traceback, signal, more than 5 s or more than 300 MB above the intact run. Every fault is
 printed and, with --faults, appended to a file as a line of JSON; --replay makes the edits of such a file
-again. Linux only; the last line is JSON.
+again, those of the bundle's format. Linux only; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -53,12 +53,15 @@ class Campaign:
             if run.code:
                 raise click.ClickException(f"{bundle}: {name} fails on the intact bundle: {run.err.strip()}")
 
-    def judge(self, edit: Edit, *, sealed: bool) -> list[judge.Fault]:
-        """What goes wrong with a copy that has the edit. Raises NotHere when it cannot be made."""
+    def tried(self, edit: Edit, *, sealed: bool) -> list[judge.Fault] | None:
+        """What goes wrong with a copy that has the edit; None when it cannot be made."""
         copy = self._scratch / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy_bundle(self.bundle, copy)
-        apply(edit, copy)
+        try:
+            apply(edit, copy)
+        except NotHere:
+            return None
         if sealed:
             reseal(copy, [edit.file])
         harmless = not sealed and (edit.file not in self._listed or _same(self.bundle, copy, edit.file))
@@ -83,13 +86,27 @@ def _same(bundle: Path, copy: Path, name: str) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == (bundle / name).read_bytes()
 
 
-def edits(bundle: Path, seed: int, as_found: int, sealed: int) -> Iterator[tuple[Edit, bool]]:
-    """Edits to try, and whether the digests are to be made anew after them."""
-    hostile = Hostile(bundle, seed)
-    for _ in range(as_found):
-        yield hostile.as_found(), False
-    for _ in range(sealed):
-        yield hostile.sealed(), True
+#: An edit, whether digests are made anew after it, and what went wrong; None: the bundle has no such place.
+Tried = tuple[Edit, bool, list[judge.Fault] | None]
+
+
+def drawn(campaign: Campaign, seed: int, as_found: int, sealed: int) -> Iterator[Tried]:
+    """So many edits by chance, each of which the bundle has a place for."""
+    hostile = Hostile(campaign.bundle, seed)
+    for wanted, draw, anew in ((as_found, hostile.as_found, False), (sealed, hostile.sealed, True)):
+        done = 0
+        while done < wanted:
+            edit = draw()
+            wrong = campaign.tried(edit, sealed=anew)
+            if wrong is not None:
+                done += 1
+                yield edit, anew, wrong
+
+
+def replayed(campaign: Campaign, file: Path) -> Iterator[Tried]:
+    """The edits of a file."""
+    for edit, anew in kept(file, campaign.format):
+        yield edit, anew, campaign.tried(edit, sealed=anew)
 
 
 @click.command()
@@ -111,13 +128,11 @@ def main(
     for bundle in bundles:
         with tempfile.TemporaryDirectory(prefix="campaign-", dir=bundle.resolve().parent) as scratch:
             campaign = Campaign(bundle, Path(scratch))
-            todo = kept(replay) if replay else edits(bundle, seed, as_found, sealed)
+            found = replayed(campaign, replay) if replay else drawn(campaign, seed, as_found, sealed)
             tried: Counter[str] = Counter()
-            for edit, anew in todo:
+            for edit, anew, wrong in found:
                 kind = "sealed" if anew else "as found"
-                try:
-                    wrong = campaign.judge(edit, sealed=anew)
-                except NotHere:
+                if wrong is None:
                     tried["impossible"] += 1
                     continue
                 tried[kind] += 1
@@ -132,11 +147,13 @@ def main(
     click.echo(json.dumps(rows))
 
 
-def kept(file: Path) -> Iterator[tuple[Edit, bool]]:
-    """The edits of a file of faults, each once."""
+def kept(file: Path, written: str) -> Iterator[tuple[Edit, bool]]:
+    """The edits of a file of faults that are of a format, each once."""
     seen = set()
     for line in file.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
+        if row["format"] != written:
+            continue
         key = json.dumps([row["edit"], row["sealed"]])
         if key not in seen:
             seen.add(key)
