@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -133,4 +134,13 @@ def test_mlx_vlm_answers_with_the_shipped_model(mlx_vlm: Path, tmp_path: Path) -
         names = set(file.keys())
     index = json.loads((out / "model.safetensors.index.json").read_text())
     assert names == set(index["weight_map"]) and not any("pad" in name for name in names)
-    assert "mlx_vlm generate" in (out / "README.md").read_text()
+    # As its README says it, with a question that the model knows.
+    readme = (out / "README.md").read_text()
+    (line,) = (line.strip() for line in readme.splitlines() if "mlx_vlm generate" in line)
+    words = shlex.split(line.replace("Why is the sky blue?", "Copy this: Ada 7 cat"))[1:]
+    environment = dict(os.environ, PYTHONPATH=str(mlx_vlm), TRANSFORMERS_VERBOSITY="error")
+    ended = subprocess.run(
+        [sys.executable, *words], env=environment, cwd=out, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.strip() == "Ada 7 cat"

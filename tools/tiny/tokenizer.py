@@ -36,18 +36,23 @@ CORPUS_EXAMPLES = 20_000
 # A whole word must be this frequent in the corpus; random letters to be copied never are.
 MIN_WORD_COUNT = 20
 
+#: Callers give a text, or a list of parts of which some are text.
+_TEXT = (
+    "{% set content = message['content'] %}"
+    "{% set text = content if content is string else content | map(attribute='text', default='') | join %}"
+)
 GEMMA_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
     "{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
-    "{{ message['content'] | trim + '<turn|>\n' }}"
+    f"{_TEXT}{{{{ text | trim + '<turn|>\n' }}}}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|turn>model\n' }}{% endif %}"
 )
 LLADA_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim }}"
+    f"{_TEXT}{{{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + text | trim }}}}"
     "{{ '<|eot_id|>' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
