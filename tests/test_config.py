@@ -82,6 +82,14 @@ def test_unknown_keys_are_told_by_name(configs: dict[str, Any], family: str) -> 
         ({"vocab_size": [[[0] * 99] * 99] * 99}, "vocab_size is"),
         ({"use_cache": "\ud800"}, "no Unicode text"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling.rope_type is 'yarn'; only 'default'"),
+        (
+            {"rope_parameters": {"rope_theta": 99.0}},
+            "rope_theta is 50000, rope_parameters.rope_theta is 99; keep",
+        ),
+        (
+            {"rope_scaling": {"sliding": {"rope_type": "default"}}},
+            "rope_scaling.sliding is an object; only one",
+        ),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized already .'gptq'.*give the original"),
         ({"model_type": []}, "model_type .. is not supported"),
         ({"model_type": "dream"}, "did you mean Dream?"),

@@ -224,8 +224,8 @@ DREAM = Family(
         "intermediate_size": (1, 36), "rms_norm_eps": (1e-6, 0.1), "rope_theta": (100.0, 1e5),
         "tie_word_embeddings": (True,), "sliding_window": (4, 4096), "max_window_layers": (0, 28),
         "head_dim": (2, 8), "vocab_size": (60,), "num_hidden_layers": (1, 3), "no_such_key": (1,),
-        "rope_scaling": ({}, {"rope_type": "default"}, {"type": "default", "rope_theta": 300.0}),
-        "rope_parameters": ({}, {"rope_type": "default", "rope_theta": 300.0}, None),
+        "rope_scaling": ({}, {"rope_type": "default"}, {"type": "default"}),
+        "rope_parameters": ({}, {"rope_type": "default"}, None),
         "layer_types": (["full_attention"] * 2,), "max_position_embeddings": (64,),
     },
     {

@@ -278,19 +278,29 @@ _PLAIN = {
 }
 
 
-def plain_rope_theta(values: Mapping[str, Any]) -> float:
-    """`rope_theta` of a family that has `PLAIN_ROPE` among its keys: the one inside wins, as in transformers.
+def plain_rope_theta(values: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    """`rope_theta` of a family that has `PLAIN_ROPE` among its keys; `values` are those of `config`. A table
+    may hold it instead.
 
     Raises:
-        UnsupportedModel: another way to rotate.
+        UnsupportedModel: another way to rotate, or several values: classes differ in which they read.
     """
+    stated = {} if config.get("rope_theta") is None else {"rope_theta": float(values["rope_theta"])}
     for name in ("rope_scaling", "rope_parameters"):
         table = values[name]
         if table:
             inside = Schema(_PLAIN, frozenset({"type"}), f"{name}.").read(with_rope_type(table))
+            if nested := next((key for key, value in table.items() if isinstance(value, dict)), None):
+                raise UnsupportedModel(
+                    f"{FILE}: {name}.{shown(nested)[1:-1]} is an object; only one table for all layers is "
+                    "supported"
+                )
             if inside["rope_theta"] is not None:
-                return float(inside["rope_theta"])
-    return float(values["rope_theta"])
+                stated[f"{name}.rope_theta"] = float(inside["rope_theta"])
+    if len(set(stated.values())) > 1:
+        listed = ", ".join(f"{name} is {value:g}" for name, value in stated.items())
+        raise UnsupportedModel(f"{FILE}: {listed}; keep the one that the model was trained with")
+    return next(iter(stated.values()), float(values["rope_theta"]))
 
 
 def with_rope_type(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             LayerSpec("dense", module, weights(i), (), kv_heads, head_dim, "full")
             for i in range(v["num_hidden_layers"])
         ),
-        ropes={"full": rope_default(c.plain_rope_theta(v), head_dim)},
+        ropes={"full": rope_default(c.plain_rope_theta(v, config), head_dim)},
         embedding=matrix("embedding", vocab, hidden, "embedding", "model.embed_tokens.weight"),
         head=None if tied else matrix("head", vocab, hidden, "head", "lm_head.weight"),
         final=(vector("norm.weight", hidden, "model.norm.weight"),),

@@ -125,7 +125,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             )
             for i in range(layers)
         ),
-        ropes={"full": rope_default(c.plain_rope_theta(v), head_dim)},
+        ropes={"full": rope_default(c.plain_rope_theta(v, config), head_dim)},
         embedding=matrix("embedding", vocab, hidden, "embedding", "model.embed_tokens.weight"),
         head=None if tied else matrix("head", vocab, hidden, "head", "lm_head.weight"),
         final=(vector("norm.weight", hidden, "model.norm.weight"),),
