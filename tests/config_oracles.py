@@ -32,7 +32,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Pair:
-    """Logits [1, T, V] of transformers in float32 and float64, and of edgekit."""
+    """Logits [1, T, V] of transformers in float32 and float64, and of edgekit. Of DiffusionGemma those of two
+    passes: without and with the logits of a step before.
+    """
 
     oracle: torch.Tensor
     exact: torch.Tensor
@@ -208,7 +210,10 @@ def oracle_logits(
 
     def run() -> torch.Tensor:
         if family == "diffusion_gemma":
-            return model(input_ids=prompt, decoder_input_ids=canvas).logits
+            first = model(input_ids=prompt, decoder_input_ids=canvas).logits
+            before = conditioning(seed, first)
+            second = model(input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=before).logits
+            return torch.cat([first, second], 1)
         dtype = next(model.parameters()).dtype
         full = torch.zeros(1, 1, PROMPT, PROMPT, dtype=dtype)
         return model(input_ids=prompt, attention_mask=full, use_cache=False).logits
@@ -220,13 +225,23 @@ def oracle_logits(
     return single, run(), prompt, canvas
 
 
+def conditioning(seed: int, like: torch.Tensor) -> torch.Tensor:
+    """Logits as of a step before: given to both, or rounding would be fed back and grow."""
+    return 3 * torch.randn(like.shape, generator=torch.Generator().manual_seed(seed + 1)).to(like.dtype)
+
+
 @torch.no_grad()
-def our_logits(family: str, folder: Path, prompt: torch.Tensor, canvas: torch.Tensor) -> torch.Tensor:
+def our_logits(
+    family: str, folder: Path, prompt: torch.Tensor, canvas: torch.Tensor, seed: int
+) -> torch.Tensor:
     """Edgekit's logits for the checkpoint in `folder`. Raises EdgekitError."""
     checkpoint = Checkpoint.open(folder)
     built = architecture(checkpoint.config)
     checkpoint.check(built.stored_shapes(), built.ignored)
     model = ReferenceModel(built, load_float_weights(built, checkpoint)).eval()
     if family == "diffusion_gemma":
-        return model.denoise(canvas, model.encode(prompt))
+        kv = model.encode(prompt)
+        first = model.denoise(canvas, kv)
+        soft = torch.softmax(conditioning(seed, first), -1) @ model.embedding
+        return torch.cat([first, model.denoise(canvas, kv, soft=soft)], 1)
     return model.denoise(prompt)

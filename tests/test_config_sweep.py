@@ -315,7 +315,7 @@ def compare(folder: Path, family: str, config: dict[str, Any], seed: int, lax: b
                 return False
             raise AssertionError(f"the oracle refuses, edgekit does not: {error!r}") from error
         return False
-    pair = Pair(oracle, exact, our_logits(family, folder, prompt, canvas))
+    pair = Pair(oracle, exact, our_logits(family, folder, prompt, canvas, seed))
     assert pair.oracle.shape == pair.ours.shape
     assert pair.gap <= pair.allowed, f"differs by {pair.gap}, allowed {pair.allowed}"
     return True
