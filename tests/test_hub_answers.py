@@ -17,6 +17,7 @@ import huggingface_hub
 import pytest
 from click.testing import CliRunner
 from fake_hub import TOKEN, Answering, FakeHub
+from hub_bundles import folder_like_a_bundle
 from huggingface_hub.utils import get_session, http_backoff
 
 from edgekit.export.checkpoint import locate
@@ -87,6 +88,19 @@ def test_the_token_stays_with_the_hub(model: FakeHub, monkeypatch: pytest.Monkey
             http_backoff("GET", f"{model.url}/x", headers={"authorization": f"Bearer {TOKEN}"})
     assert [r.authorized for r in other.log] == [False]
     assert model.log[-1].authorized
+
+
+def test_the_token_is_not_for_other_servers_of_xet(model: FakeHub) -> None:
+    commit = model.repos["owner/it"].branches["main"]
+    facts = {"ETag": '"abc"', "X_Repo_Commit": commit, "X_Xet_Hash": "ab" * 32}
+    for header in ("X_Xet_Refresh_Route", "Link"):
+        for address in ("http://127.0.0.2:1/key", "http://127.0.0.1:99999999/"):
+            value = address if header != "Link" else f'<{address}>; rel="xet-auth"'
+            model.instead[FILES] = says(CONFIG.decode(), **facts, **{header: value})
+            assert "a key for Xet at" in refused()
+    route = f"{model.url}/api/models/owner/it/xet-read-token/{commit}"
+    model.instead[FILES] = says(CONFIG.decode(), **facts, X_Xet_Refresh_Route=route)
+    assert Repository.open("owner/it").get("config.json").read_bytes() == CONFIG
 
 
 def test_pages_of_the_list(model: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +174,23 @@ def test_a_file_that_does_not_end(model: FakeHub, tmp_path: Path, monkeypatch: p
     assert f"more than the {len(CONFIG)} bytes" in refused()
     assert not list((tmp_path / "hub-cache").rglob("config.json"))
     assert not [p for p in (tmp_path / "hub-cache").rglob("blobs/*") if p.stat().st_size]
+    # As the real hub does with small files.
+    elsewhere = "/api/resolve-cache/models/owner/it/config.json"
+    model.instead = {
+        elsewhere: answer,
+        "/.*/config.json": says("", 307, Location=elsewhere, X_Repo_Commit=commit),
+    }
+    assert f"more than the {len(CONFIG)} bytes" in refused()
     # Packed text of the right size is what the real hub sends.
     packed = gzip.compress(CONFIG)
+    model.instead = {
+        elsewhere: lambda answering: answering.says(
+            CONFIG if answering.command == "HEAD" else packed,
+            **facts,
+            **({} if answering.command == "HEAD" else {"Content_Encoding": "gzip"}),
+        ),
+        "/.*/config.json": says("", 307, Location=elsewhere, X_Repo_Commit=commit),
+    }
     found = Repository.open("owner/it")
     assert found.get("config.json").read_bytes() == CONFIG
     # Weights in pieces, of a server that knows no ranges, and where a download goes on.
@@ -346,3 +375,22 @@ def test_a_file_that_is_refused(
         line = str(error.value)
         assert type(error.value) is kind and line.startswith(f"owner/it@{found.commit}: config.json: ")
         assert "\n" not in line and len(line) < 400 and "None" not in line and "firewall" not in line
+
+
+@pytest.mark.parametrize("path", ["/api/whoami-v2", "/api/repos/create", ".*/preupload/.*", ".*/commit/.*"])
+@pytest.mark.parametrize(
+    "body", [PAGE, "null", "5", "[" * 200_000, "{}"], ids=["page", "null", "5", "deep", "{}"]
+)
+def test_an_upload_to_no_hub(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, body: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    bundle = folder_like_a_bundle(tmp_path / "bundle")
+    hub.instead[path] = says(body)
+    result = CliRunner().invoke(main, ["push", str(bundle), "owner/it"])
+    if result.exit_code:
+        *_, line = result.stderr.splitlines()
+        assert result.exit_code == 2 and line.startswith("edgekit: error: owner/it: "), result.stderr
+        assert "does not answer as a hub" in line or "the upload failed" in line
+    else:
+        assert path == "/api/whoami-v2"  # nobody looks at what it says

@@ -63,7 +63,7 @@ def files_of(name: str, commit: str) -> dict[str, RemoteFile]:
     from huggingface_hub.utils import build_hf_headers, http_backoff
 
     files: dict[str, RemoteFile] = {}
-    url: str | None = f"{constants.ENDPOINT}/api/models/{name}/tree/{commit}?recursive=true&expand=false"
+    url = f"{constants.ENDPOINT}/api/models/{name}/tree/{commit}?recursive=true&expand=false"
     for _ in range(MAX_PAGES):
         headers = build_hf_headers(library_name="edgekit")
         response = http_backoff("GET", url, headers=headers, timeout=TIMEOUT_S)
@@ -76,9 +76,10 @@ def files_of(name: str, commit: str) -> dict[str, RemoteFile]:
             if row["type"] == "file":
                 path, file = _file(name, row)
                 files[path] = file
-        url = _next(name, response)
-        if url is None:
+        following = _next(name, response)
+        if following is None:
             return files
+        url = following
     raise unexpected(name, f"a list of files that does not end after {MAX_PAGES} pages")
 
 

@@ -91,8 +91,12 @@ def _before(request: httpx2.Request) -> None:
     """The library gives the token to whatever address a page of its own names as the next one."""
     if _TERMS.get() is None or not request.headers.get("authorization", "").lower().startswith("bearer "):
         return
-    if origin(request.url) not in (origin(constants.ENDPOINT), origin(_ISSUER)):
+    if not _has_the_token(request.url):
         del request.headers["authorization"]
+
+
+def _has_the_token(url: httpx2.URL | str) -> bool:
+    return origin(url) in (origin(constants.ENDPOINT), origin(_ISSUER))
 
 
 def _after(response: httpx2.Response) -> None:
@@ -116,10 +120,22 @@ def _after(response: httpx2.Response) -> None:
         label = headers.get(constants.HUGGINGFACE_HEADER_X_LINKED_ETAG) or headers.get("etag")
         if label is not None and not _LABEL.fullmatch(label.removeprefix("W/").strip('"')):
             raise unexpected(held.about, f"the ETag {label[:60]!r}")
+        if route := _xet_route(response):
+            raise unexpected(held.about, f"a key for Xet at {route[:60]!r}")
     elif status >= 400:
         _replace(response, httpx2.ByteStream(_error_body(response, held)))
     else:
         _replace(response, _Bounded(response, held))
+
+
+def _xet_route(response: httpx2.Response) -> str | None:
+    """The address, if it is not the hub's, where the library's native part would ask with our token."""
+    try:
+        link = response.links.get(constants.HUGGINGFACE_HEADER_LINK_XET_AUTH_KEY, {}).get("url")
+        route = link or response.headers.get(constants.HUGGINGFACE_HEADER_X_XET_REFRESH_ROUTE)
+        return None if route is None or _has_the_token(route) else route
+    except (httpx2.InvalidURL, ValueError):
+        return "no address"
 
 
 def _replace(response: httpx2.Response, stream: httpx2.SyncByteStream) -> None:
@@ -136,9 +152,10 @@ class _Bounded(httpx2.SyncByteStream):
         self._raw, self._held = response.stream, held
         self._packing = response.headers.get("content-encoding")
         request = response.request
-        # Before a file that comes by Xet the library asks the API for a key.
+        # Small files come from below /api/ too. For one that comes by Xet the library asks for a key first.
         api = httpx2.URL(constants.ENDPOINT).path.rstrip("/") + "/api/"
-        self._is_file = held.nbytes is not None and not request.url.path.startswith(api)
+        is_key = request.url.path.startswith(api) and "/xet-read-token/" in request.url.path
+        self._is_file = held.nbytes is not None and not is_key
         self._left = MAX_OTHER_BYTES
         if response.is_success and held.nbytes is not None and self._is_file:
             asked = _RANGE.fullmatch(request.headers.get("range", ""))
