@@ -204,6 +204,18 @@ def test_a_file_that_does_not_end(model: FakeHub, tmp_path: Path, monkeypatch: p
         found.fetch(["model.safetensors"])
 
 
+def test_a_file_that_ends_early(model: FakeHub, tmp_path: Path) -> None:
+    """The library compares the file with its own answer's length, if there is one."""
+    model.served_as |= {"config.json": CONFIG[:-1], "model.safetensors": b"x" * 4999}
+    assert f"found {len(CONFIG) - 1} bytes, and {len(CONFIG)} in its list" in refused()
+    with pytest.raises(DownloadFailed, match="size 5000 but has size 4999"):
+        Repository.open("owner/it").fetch(["model.safetensors"])
+    assert not [p for p in (tmp_path / "hub-cache").rglob("*") if p.name == "config.json"]
+    assert not [p for p in (tmp_path / "hub-cache").rglob("blobs/*")]
+    model.served_as.clear()
+    assert Repository.open("owner/it").get("config.json").read_bytes() == CONFIG
+
+
 @pytest.mark.parametrize("where", [INFO, TREE])
 def test_an_answer_that_does_not_end(model: FakeHub, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 2 << 20)

@@ -179,6 +179,11 @@ class Repository:
                 library_name="edgekit",
                 tqdm_class=None if checked else _bar(progress, name),
             )
+        path, nbytes = self.folder / name, self.files[name].size
+        if (found := path.stat().st_size) != nbytes:  # the library believes the answer, not the list
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise unexpected(at, f"{found} bytes, and {nbytes} in its list")
         return checked
 
     def _fetch_blob(self, name: str, sha256: str, nbytes: int, progress: Progress) -> None:
