@@ -15,8 +15,9 @@ import base64
 import hashlib
 import json
 import re
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -70,13 +71,15 @@ class FakeHub:
         self.stored: dict[str, bytes] = {}  # large files by SHA-256
         self.served_as: dict[str, bytes] = {}  # content that is sent in place of a path's own
         self.without_ranges = False
+        #: Answers that no hub gives, by the regular expression of a path (before a query).
+        self.instead: dict[str, Callable[[Answering], None]] = {}
         hub = self
 
-        class Handler(_Handler):
+        class Handler(Answering):
             pass
 
         Handler.hub = hub
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
@@ -112,7 +115,16 @@ class FakeHub:
         self._thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has enough closes the connection; of everything else the traceback is printed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """One request that is being answered."""
+
     hub: FakeHub
     protocol_version = "HTTP/1.1"
 
@@ -144,6 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length") or 0)
         body = self.rfile.read(length) if length else self._chunks()
         try:
+            for pattern, answer in self.hub.instead.items():
+                if re.fullmatch(pattern, path):
+                    answer(self)
+                    return
             for pattern, name in _ROUTES:
                 if found := re.fullmatch(pattern, path):
                     getattr(self, name)(*found.groups(), *([body] if self.command in ("POST", "PUT") else []))
@@ -151,6 +167,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(404, "NotFound", f"no route for {path}")
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the client was interrupted
+
+    def says(self, body: bytes | str, status: int = 200, **headers: Any) -> None:
+        """Answer with this content; `_` in names of headers stands for `-`."""
+        self._answer(status, body if isinstance(body, bytes) else body.encode(), **headers)
+
+    def goes_on(self, blocks: Iterable[bytes], **headers: Any) -> None:
+        """Answer without saying how long the content is."""
+        self.close_connection = True
+        self._entry.status = 200
+        self.send_response(200)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), str(value))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for block in blocks if self.command != "HEAD" else ():
+            self.wfile.write(block)
+            self._entry.sent += len(block)
 
     do_GET = do_HEAD = do_POST = do_PUT = _handle
 

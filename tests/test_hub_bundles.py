@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sealing
-import xxhash
 from click.testing import CliRunner
 from fake_hub import TOKEN, FakeHub
+from hub_bundles import folder_like_a_bundle
 
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
@@ -24,7 +22,6 @@ from edgekit.flashload.errors import (
     OpenFailed,
     UnsupportedVersion,
 )
-from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
@@ -37,40 +34,6 @@ from edgekit.tools.cli import main
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def entry(data: bytes) -> FileEntry:
-    return FileEntry(len(data), hashlib.sha256(data).hexdigest(), xxhash.xxh3_64_hexdigest(data))
-
-
-def weights_entry(data: bytes) -> WeightsEntry:
-    """Of weights that nobody opens: their header is what a header has at least."""
-    own = entry(data)
-    return WeightsEntry("weights.safetensors", own.size, own.sha256, 8, xxhash.xxh3_64_hexdigest(data[:8]))
-
-
-def folder_like_a_bundle(folder: Path, form: str = "onnx", **files: bytes) -> Path:
-    """Files that a manifest lists, enough for what is downloaded and checked before a bundle is opened."""
-    folder.mkdir(parents=True)
-    weights = random.Random(form).randbytes(50_000)
-    files = {"tokenizer.json": b"{}", **files}
-    for name, data in {"weights.safetensors": weights, **files}.items():
-        (folder / name).write_bytes(data)
-    summary = {"preset": "int8", "bits_per_weight": 8.5, "parameters": 10, "roles": []}
-    manifests.save(
-        Manifest(
-            model={"family": "llada"},
-            programs={"format": form},
-            layers=[],
-            sampler={},
-            quantization=summary,
-            weights=weights_entry(weights),
-            files={name: entry(data) for name, data in files.items()},
-            provenance={"checkpoint": "it"},
-        ),
-        folder,
-    )
-    return folder
 
 
 @pytest.fixture

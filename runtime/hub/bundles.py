@@ -14,8 +14,9 @@ from edgekit.runtime.bundle_choice import ENGINES, fitting
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.hub import Progress, Silent, verification
+from edgekit.runtime.hub.answers import RemoteFile
 from edgekit.runtime.hub.errors import HubError, ModelNotFound, NotABundle
-from edgekit.runtime.hub.repository import NAME, RemoteFile, Repository
+from edgekit.runtime.hub.repository import NAME, Repository
 
 PREFIX = "hf:"
 

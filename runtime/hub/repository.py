@@ -12,29 +12,29 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgekit.flashload.errors import quoted
 from edgekit.flashload.files import file_digests
 from edgekit.flashload.sizes import size
 from edgekit.runtime.errors import one_line
-from edgekit.runtime.hub import Progress, Silent
-from edgekit.runtime.hub.errors import DownloadFailed, HubUnavailable, translated
+from edgekit.runtime.hub import Progress, Silent, answers
+from edgekit.runtime.hub.answers import RemoteFile
+from edgekit.runtime.hub.errors import (
+    DownloadFailed,
+    HubBusy,
+    HubUnavailable,
+    hub_like,
+    translated,
+    unexpected,
+)
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 #: Smaller files are fetched again from their beginning after an interruption: it costs a second or two.
 RESUMED_FROM_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of the repository: its size in bytes, and its SHA-256 where the hub knows it (large files)."""
-
-    size: int
-    sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -55,36 +55,33 @@ class Repository:
 
         Raises HubError.
         """
+        answers.check_revision(name, revision)
         with translated(name, revision):
             import httpx2
-            import huggingface_hub
-            from huggingface_hub import constants
+            from huggingface_hub import constants, errors
             from huggingface_hub.file_download import repo_folder_name
 
-            api = huggingface_hub.HfApi(library_name="edgekit")
-            online, remark = not constants.HF_HUB_OFFLINE, ""
+            cache = Path(constants.HF_HUB_CACHE).expanduser().resolve()
+            storage = cache / repo_folder_name(repo_id=name, repo_type="model")
+            commit, remark, silent = None, "", None
             try:
-                if online:
-                    api.repo_info(name, revision=revision)
-            except (httpx2.TransportError, huggingface_hub.errors.HfHubHTTPError) as error:
-                status = getattr(getattr(error, "response", None), "status_code", 500)
+                if not constants.HF_HUB_OFFLINE:
+                    commit = answers.commit_of(name, revision)
+            except (httpx2.TransportError, errors.HfHubHTTPError, HubBusy) as error:
+                response = getattr(error, "response", None)
+                status = error.status if isinstance(error, HubBusy) else getattr(response, "status_code", 500)
                 if status < 500:  # it answered
                     raise
-                online, remark = (
-                    False,
-                    f"the hub cannot be reached ({one_line(error)}); taking what the cache has",
-                )
-            resolved = api.resolve_revision(name, revision=revision, local_files_only=not online)
-            commit, cache = resolved.resolved, Path(constants.HF_HUB_CACHE).expanduser().resolve()
-            folder = cache / repo_folder_name(repo_id=name, repo_type="model") / "snapshots" / commit
-            if online:
-                tree = api.list_repo_tree(name, recursive=True, revision=commit)
-                files = {
-                    entry.path: RemoteFile(entry.size, entry.lfs.sha256 if entry.lfs else None)
-                    for entry in tree
-                    if isinstance(entry, huggingface_hub.RepoFile)
-                }
-            else:
+                silent = error
+                remark = f"the hub cannot be reached ({one_line(error)}); taking what the cache has"
+            if commit is None:
+                try:
+                    commit = _cached_commit(name, revision)
+                except errors.RevisionResolutionError:
+                    if isinstance(silent, HubBusy):
+                        raise silent from None
+                    raise
+                folder = storage / "snapshots" / commit
                 found = [p for p in folder.rglob("*") if p.is_file()]
                 if not found:
                     raise HubUnavailable(
@@ -92,7 +89,10 @@ class Repository:
                         "unset HF_HUB_OFFLINE, or give a local directory"
                     )
                 files = {p.relative_to(folder).as_posix(): RemoteFile(p.stat().st_size, None) for p in found}
-        return cls(name, commit, files, folder, online, remark)
+                return cls(name, commit, files, folder, False, remark)
+            _remember(storage, revision, commit)
+            files = answers.files_of(name, commit)
+        return cls(name, commit, files, storage / "snapshots" / commit, True)
 
     def lacking(self, names: Collection[str]) -> dict[str, int]:
         """Those of the files that the cache does not have, with their sizes in bytes (0: not known)."""
@@ -106,7 +106,7 @@ class Repository:
             with open(self.folder / name, "rb") as file:
                 file.seek(start)
                 return file.read(stop - start)
-        with translated(self.name, self.commit):
+        with translated(self.name, self.commit, file=name, nbytes=self.files[name].size):
             from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
             headers = build_hf_headers(library_name="edgekit") | {
@@ -148,7 +148,10 @@ class Repository:
         self._check_space(sum(lacking.values()))
         checked = set()
         for name in lacking:
-            with translated(self.name, self.commit):
+            remote = self.files.get(name)
+            if remote is None:
+                raise DownloadFailed(f"{self.name}@{self.commit}: has no file {quoted(name)}")
+            with translated(self.name, self.commit, file=name, nbytes=remote.size):
                 if self._fetch_one(name, progress):
                     checked.add(name)
         return checked
@@ -157,21 +160,30 @@ class Repository:
         """Whether the SHA-256 was checked."""
         from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download
 
-        checked = False
+        checked, at = False, f"{self.name}@{self.commit}: {name}"
         # The library has files of more than 50 GB by its own protocol only, and begins those anew.
         if RESUMED_FROM_BYTES <= self.files[name].size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
-            about = get_hf_file_metadata(self._url(name), library_name="edgekit")
-            if about.etag is not None and _SHA256.fullmatch(about.etag) and about.size is not None:
+            with hub_like(at):
+                about = get_hf_file_metadata(self._url(name), library_name="edgekit")
+            if about.size not in (None, self.files[name].size):
+                raise unexpected(at, f"{about.size} bytes, and {self.files[name].size} in its list")
+            if about.etag is not None and answers.SHA256.fullmatch(about.etag) and about.size is not None:
                 self._fetch_blob(name, about.etag, about.size, progress)
                 checked = True
         # What is in the cache already is linked, everything else is downloaded.
-        hf_hub_download(
-            self.name,
-            name,
-            revision=self.commit,
-            library_name="edgekit",
-            tqdm_class=None if checked else _bar(progress, name),
-        )
+        with hub_like(at):
+            hf_hub_download(
+                self.name,
+                name,
+                revision=self.commit,
+                library_name="edgekit",
+                tqdm_class=None if checked else _bar(progress, name),
+            )
+        path, nbytes = self.folder / name, self.files[name].size
+        if (found := path.stat().st_size) != nbytes:  # the library believes the answer, not the list
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise unexpected(at, f"{found} bytes, and {nbytes} in its list")
         return checked
 
     def _fetch_blob(self, name: str, sha256: str, nbytes: int, progress: Progress) -> None:
@@ -196,7 +208,7 @@ class Repository:
             if have:
                 progress.note(f"{name}: going on at {size(have)} of {size(nbytes)}")
                 progress.advance(have, name)
-            with open(part, "ab") as file:
+            with open(part, "ab") as file, hub_like(f"{self.name}@{self.commit}: {name}"):
                 http_get(
                     self._url(name),
                     file,
@@ -228,6 +240,31 @@ class Repository:
             )
 
 
+def _cached_commit(name: str, revision: str | None) -> str:
+    """The commit that a branch had when somebody looked. Raises HubUnavailable, or the library's errors."""
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(library_name="edgekit")
+    commit: str = api.resolve_revision(name, revision=revision, local_files_only=True).resolved
+    if not answers.COMMIT.fullmatch(commit):
+        raise HubUnavailable(
+            f"{name}: the hub cannot be reached, and its cache says that {revision or 'main'} is "
+            f"{quoted(commit, 60)}, which is no commit; go online and run this again"
+        )
+    return commit
+
+
+def _remember(storage: Path, revision: str | None, commit: str) -> None:
+    """Note in the cache, as the library does, what commit a branch has. It need not be writable."""
+    if revision is not None and answers.COMMIT.fullmatch(revision):
+        return
+    note = storage / "refs" / (revision or "main")
+    with suppress(OSError):
+        if not note.is_file() or note.read_text("utf-8") != commit:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(commit, "utf-8")
+
+
 def origin(folder: Path) -> tuple[str | None, str] | None:
     """(owner/name, commit) of a folder that was downloaded from the hub: one of the cache's, or one that was
     downloaded to a folder of the user's choice, where only the commit is recorded, and which may have been
@@ -235,7 +272,12 @@ def origin(folder: Path) -> tuple[str | None, str] | None:
     """
     folder = folder.resolve()
     kind, *parts = folder.parent.parent.name.split("--")
-    if folder.parent.name == "snapshots" and kind == "models" and parts and _COMMIT.fullmatch(folder.name):
+    if (
+        folder.parent.name == "snapshots"
+        and kind == "models"
+        and parts
+        and answers.COMMIT.fullmatch(folder.name)
+    ):
         return "/".join(parts), folder.name
     commits = set()
     for file in [folder / "config.json", *folder.glob("*.safetensors")]:
@@ -246,7 +288,7 @@ def origin(folder: Path) -> tuple[str | None, str] | None:
             unchanged = file.stat().st_mtime - 1 <= float(when)
         except (OSError, ValueError):
             return None
-        commits.add(commit if unchanged and _COMMIT.fullmatch(commit) else "")
+        commits.add(commit if unchanged and answers.COMMIT.fullmatch(commit) else "")
     return (None, commits.pop()) if len(commits) == 1 and "" not in commits else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 
 from edgekit.flashload import bundle_set
@@ -14,8 +15,17 @@ from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.runtime import model_card
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.hub import Progress, verification
-from edgekit.runtime.hub.errors import ModelNotFound, NotLoggedIn, UploadFailed, translated
-from edgekit.runtime.hub.repository import NAME, RemoteFile, Repository
+from edgekit.runtime.hub.answers import RemoteFile
+from edgekit.runtime.hub.errors import (
+    HubError,
+    ModelNotFound,
+    NotLoggedIn,
+    UploadFailed,
+    hub_like,
+    translated,
+    unexpected,
+)
+from edgekit.runtime.hub.repository import NAME, Repository
 
 #: What a repository may hold that was not made for a bundle.
 _BEGINNINGS = (".gitattributes", ".gitignore", model_card.CARD)
@@ -54,7 +64,8 @@ def check(folder: Path, repository: str, revision: str | None, private: bool, pr
             raise NotLoggedIn(
                 f"{name}: uploading needs a login: `hf auth login` with a token that may write, or HF_TOKEN"
             )
-        huggingface_hub.HfApi(library_name="edgekit").whoami()
+        with hub_like(name):
+            huggingface_hub.HfApi(library_name="edgekit").whoami()
     _check_room(name, revision)
     verification.check(folder, files, progress)
     last = {SET_NAME, MANIFEST_NAME}
@@ -104,10 +115,16 @@ def upload(checked: Checked) -> str:
                     commit_message=message,
                     commit_description=f"{len(checked.names)} files compared with their SHA-256 by edgekit",
                 )
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
             if isinstance(error, huggingface_hub.errors.HFValidationError | OSError):
                 raise
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            if isinstance(cause, HubError):
+                raise cause from error
+            if isinstance(error, JSONDecodeError | RecursionError) or not isinstance(
+                error, RuntimeError | ValueError
+            ):
+                raise unexpected(name, one_line(error)[:100]) from error
             raise UploadFailed(
                 f"{name}: the upload failed ({one_line(cause)}); run this again, it goes on where it stopped"
             ) from error
