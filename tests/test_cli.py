@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def edgekit(*words: str | Path, stdin: str | None = None) -> Result:
 
 
 def process(*words: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "edgekit.tools.cli", *(str(w) for w in words)]
+    command = [sys.executable, "-P", "-m", "edgekit", *(str(w) for w in words)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(command, cwd=cwd, text=True, **streams)
 
@@ -165,6 +166,46 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> 
     started = process("inspect", tiny_bundle, "--runs", stdout=write)
     os.close(write)
     assert (started.communicate()[1], started.returncode) == ("", 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["config"]])
+def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = process(*words, stdout=full)
+        said = ended.communicate()[1]
+    assert (said, ended.returncode) == ("edgekit: error: stdout: No space left on device\n", 2)
+
+
+@pytest.mark.parametrize("module", ["click", "numpy", "edgekit.tools.commands.config"])
+def test_ctrl_c_during_the_imports_is_one_line(module: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['config']\n"
+        "from edgekit.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "edgekit: interrupted\n", 130)
+
+
+def test_the_script_begins_where_ctrl_c_is_awaited() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"edgekit": "edgekit.__main__:main"}
+
+
+def test_a_demo_that_is_interrupted_as_it_begins_says_so_once(tmp_path: Path) -> None:
+    begun = process("demo", cwd=tmp_path, start_new_session=True)
+    assert begun.stdout is not None
+    while not begun.stdout.readline().startswith("1. Export"):
+        assert begun.poll() is None
+    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does: the process that exports is just starting
+    assert begun.communicate()[1].startswith("edgekit: interrupted") and begun.returncode == 130
 
 
 def test_error_lines_have_a_bounded_length() -> None:
@@ -567,6 +608,45 @@ def test_an_interrupted_export_goes_on_with_resume(tiny_bundle: Path, tmp_path: 
     assert again["quantization"].items() <= manifest["quantization"].items()
     ours, theirs = (run_json(b, "--max-new-tokens", "8")["token_ids"] for b in (out, tiny_bundle))
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ([], "; the same command with --resume goes on where it stopped in OUT"),
+        (["--resume"], "; the same command goes on where it stopped in OUT"),
+        (["--overwrite"], "; the same command with --resume in place of --overwrite goes on where it "
+                          "stopped in OUT"),
+        (["--if-interrupted", "run the same command again"], "; run the same command again"),
+    ],
+)  # fmt: skip
+def test_how_an_interrupted_export_goes_on(
+    words: list[str], hint: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import pipeline
+
+    def interrupted(plan: Any, folder: Path, steps: Any) -> None:
+        folder.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "write", interrupted)
+    out = tmp_path / "out"
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", out, "--json", *words)
+    assert result.exit_code == 130
+    assert result.stderr == f"edgekit: interrupted{hint.replace('OUT', str(out))}\n"
+
+
+def test_an_export_that_wrote_nothing_has_nothing_to_go_on_with(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import several
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(several, "plan_together", interrupted)
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", tmp_path / "out", "--json")
+    assert (result.exit_code, result.stderr) == (130, "edgekit: interrupted\n")
 
 
 # --- terminals ----------------------------------------------------------------------------------------------

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
+from contextlib import suppress
 from typing import IO, Any
 
 import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
+from edgekit.tools.interrupts import INTERRUPTED, SAID
 from edgekit.tools.text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
-#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells
-#: count it.
-DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
+#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug.
+DAMAGED, REFUSED, BUG = 1, 2, 70
 
 #: Characters of the line: messages quote what files hold.
 _LONGEST_LINE = 600
@@ -45,7 +48,7 @@ class Interrupted(Failure):
     label = ""
 
     def __init__(self, hint: str = "") -> None:
-        super().__init__("interrupted" + (f"; {hint}" if hint else ""))
+        super().__init__(SAID + (f"; {hint}" if hint else ""))
 
 
 class Bug(Failure):
@@ -71,12 +74,26 @@ def failure(error: Exception) -> Failure:
     ):
         return Failure(f"this needs the package {package}: pip install 'edgekit[{_EXTRAS[package]}]'")
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return Failure(f"{where}{error.strerror or error}")
+        where = "stdout" if error.filename is None and _is_of_stdout(error) else error.filename
+        return Failure(f"{'' if where is None else f'{where}: '}{error.strerror or error}")
     if isinstance(error, MemoryError):
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{said} (--debug shows where)")
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it was stdout that could not be written to. It is given up then: the end of Python would
+    complain once more about what is still waiting there.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or frames[-1].f_code is not click.echo.__code__:
+        return False
+    if frames[-1].f_locals["file"] is sys.stderr:
+        return False
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _usage(error: click.UsageError) -> str:

@@ -13,8 +13,9 @@ from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.completion import folders
 from edgekit.tools.console import command_line, on_terminal, prose, table
-from edgekit.tools.failures import INTERRUPTED, Failure
+from edgekit.tools.failures import Failure
 from edgekit.tools.help import Command
+from edgekit.tools.interrupts import INTERRUPTED, held_back
 from edgekit.tools.options import Bytes, Size, debug_option, quoting
 from edgekit.tools.prompts import suggested_prompt
 from edgekit.tools.request import Request, display_for, opened
@@ -110,7 +111,7 @@ def _export(model: str, output: Path) -> None:
     """Export in a process of its own: this one stays as small as the budget says, without PyTorch."""
     from edgekit.flashload.manifest import MANIFEST_NAME, load
 
-    words = [model, "-o", str(output)]
+    words = [model, "-o", str(output), "--if-interrupted", "run the same command again"]
     if (output / MANIFEST_NAME).exists():
         made_from = load(output).provenance.get("checkpoint")
         if made_from != Path(model).name:
@@ -119,9 +120,10 @@ def _export(model: str, output: Path) -> None:
     elif output.exists() and any(output.iterdir()):
         words.append("--resume")
     # -P: a folder of the working directory must not stand in for a package.
-    export = subprocess.Popen(
-        [sys.executable, "-P", "-m", "edgekit.tools.cli", "export", *words], stdout=subprocess.DEVNULL
-    )
+    with held_back():
+        export = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edgekit", "export", *words], stdout=subprocess.DEVNULL
+        )
     try:
         code = export.wait()
     except KeyboardInterrupt:

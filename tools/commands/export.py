@@ -130,6 +130,7 @@ _MOST_NOTES = 6
     metavar="N",
     help="Layers of a package (coreml, coreai). Default: up to 8.",
 )
+@click.option("--if-interrupted", metavar="TEXT", hidden=True, help="What to say then.")
 @json_option
 @debug_option
 def command(
@@ -148,6 +149,7 @@ def command(
     output: Path | None,
     resume: bool,
     overwrite: bool,
+    if_interrupted: str | None,
     as_json: bool,
 ) -> None:
     """Quantize the checkpoint MODEL and write a bundle that `edgekit run` streams from.
@@ -164,7 +166,7 @@ def command(
     name = _name(model)
     preset = chosen.preset if quant is None else quant
     folder = output or Path(f"{name}-{target}-{preset}")
-    alone, loading = "", False
+    alone, loading, writing = "", False, False
     try:
         with warnings.catch_warnings():
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
@@ -205,6 +207,7 @@ def command(
                 if why:
                     alone = f"for {written} alone: {why}; {_instead(chosen, names[1:])}"
                     steps.note(f"note: {alone}")
+                writing = True
                 if len(plans) > 1:
                     results = write_together(plans, folder, steps)
                 else:
@@ -213,7 +216,8 @@ def command(
     except KeyboardInterrupt:
         if loading:
             raise Interrupted("the same command goes on with the download where it stopped") from None
-        raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
+        hint = _goes_on(folder, resume, overwrite) if writing and folder.exists() else ""
+        raise Interrupted(if_interrupted or hint) from None
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
@@ -224,6 +228,12 @@ def _name(model: str) -> str:
     """What to call the bundle of a model: the last part of its path or id."""
     model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
+
+
+def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:
+    """How an export that was interrupted goes on."""
+    how = "" if resume else " with --resume in place of --overwrite" if overwrite else " with --resume"
+    return f"the same command{how} goes on where it stopped in {folder}"
 
 
 def _instead(target: targets.Target, formats: Sequence[str]) -> str:
