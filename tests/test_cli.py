@@ -222,6 +222,13 @@ def test_stdin_that_is_not_utf8_is_refused() -> None:
     )
 
 
+def test_config_answers_one_question() -> None:
+    shown = dict(line.split(maxsplit=1) for line in edgekit("config").stdout.splitlines())
+    for option, name in (("--include-dir", "include"), ("--library", "library"), ("--cmake-dir", "cmake")):
+        assert edgekit("config", option).stdout.strip() == shown[name]
+    refused(edgekit("config", "--library", "--include-dir"), "each option asks for one path; give one")
+
+
 # --- run ----------------------------------------------------------------------------------------------------
 
 
@@ -297,7 +304,8 @@ def test_what_is_piped_in_has_to_be_text(native_bundle: Path, stdin: bytes, said
 
 def test_without_a_prompt_on_a_terminal_one_is_asked_for(native_bundle: Path) -> None:
     code, received = on_terminal("run", native_bundle)
-    assert code == 2 and "there is no prompt; give one: edgekit run" in received
+    assert code == 2 and "there is no prompt; give one: edgekit run" in " ".join(received.split())
+    assert all(len(line) <= 80 or " " not in line for line in received.splitlines())
 
 
 def test_raw_and_system_change_what_the_model_sees(tiny_bundle: Path) -> None:
@@ -306,6 +314,26 @@ def test_raw_and_system_change_what_the_model_sees(tiny_bundle: Path) -> None:
         return int(found["statistics"]["engine"]["prompt_tokens"])
 
     assert prompt_tokens("--raw") < prompt_tokens() < prompt_tokens("--system", "Be brief.")
+
+
+def test_a_prompt_that_begins_with_a_dash_stands_behind_p(native_bundle: Path) -> None:
+    prompt = "-5 + 3"
+    refused(edgekit("run", native_bundle, prompt), "unknown option '-5'; a prompt that begins with - stands")
+    for words in (["-p", prompt], ["--", prompt]):
+        result = edgekit("run", native_bundle, "--max-new-tokens", "8", "--json", *words)
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("command", ["run", "options", "inspect", "verify"])
+def test_a_shipped_model_has_to_be_exported_first(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["hi"] if command == "run" else []
+    refused(edgekit(command, "tiny-gemma", *words), "export it first with edgekit export tiny-gemma")
+    refused(edgekit(command, "", *words), "BUNDLE is empty; name a folder")
+    (tmp_path / "tiny-gemma").mkdir()
+    refused(edgekit(command, "tiny-gemma", *words), "tiny-gemma: has no edgekit.json")
 
 
 def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -> None:
@@ -326,7 +354,14 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["--memory", "0.5MB"], "a memory budget of 500 kB is too small; this model and length need"),
         (["--memroy", "1GB"], "unknown option '--memroy'; did you mean --memory? see "),
         (["--engine", "natve"], "unknown engine 'natve'; did you mean native? supported: native, onnx, mlx"),
-        (["--steps", "0"], "--steps: 0 is not in the range"),
+        (["--steps", "0"], "--steps is 0; use an integer, at least 1; see "),
+        (["--max-new-tokens", "many"], "--max-new-tokens is 'many'; use an integer, at least 1; see "),
+        (["--threads", "0"], "--threads is 0; use an integer from 1 to 1024; see "),
+        (["--threads", "10000"], "--threads is 10000; use an integer from 1 to 1024; see "),
+        (["--memory", "99PB"], "size '99PB' is not understood; write 1GB, 512MB or 1.5GiB; see "),
+        (["--set", "t_max=1e400"], "--set: t_max is '1e400', which is beyond all numbers"),
+        (["--set", "t_max"], "is not name=value (example: steps=8)"),
+        (["-5"], "unknown option '-5'; a prompt that begins with - stands behind -p; see "),
         (["again"], "the prompt is given twice, by itself and with -p; leave one out"),
         (["so", "on"], "the prompt has 2 parts; put it in quotes: edgekit run"),
         (["--resident", "-1"], "size '-1' is not understood"),
@@ -524,6 +559,16 @@ def test_verify_finds_short_long_and_missing_files(copy: Path) -> None:
     assert f"programs/{program.name}: is missing" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["weights.safetensors", "quantization.json"])
+def test_verify_does_not_call_a_file_damaged_that_may_not_be_read(
+    name: str, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.access
+    # Tests may run as root, who may read everything.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != name and real(path, mode))
+    refused(edgekit("verify", tiny_bundle), f"{name}: cannot be read (Permission denied)")
+
+
 def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
     result = edgekit("verify", copy)
@@ -563,9 +608,57 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
+    refused(edgekit("export", checkpoint, "--json", "-o", ""), "--output is empty; name a folder")
+    refused(edgekit("export", checkpoint, "--json", "--max-positions", "x"), "--max-positions is 'x'; use an")
     refused(
         edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues"
     )
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export.errors import ExportError
+    from edgekit.export.output_folder import examine
+
+    monkeypatch.setattr("os.access", lambda *_: False)
+    below = tmp_path / "x"
+    for output, said in ((tmp_path, f"{tmp_path}: cannot"), (below, f"{below}: {tmp_path} cannot")):
+        with pytest.raises(ExportError) as caught:
+            examine(output, "weights.safetensors", resume=False, overwrite=False)
+        assert str(caught.value) == f"{said} be written to; give another folder"
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "said"),
+    [
+        (["tiny-gemma", "--target", "mac"], "mlx", "needs the package mlx: pip install 'edgekit[mac]'"),
+        (["no/such"], "huggingface_hub", "needs huggingface_hub: pip install 'edgekit[hub]'"),
+        (["no-such"], "none", "no-such: no such directory"),
+    ],
+)
+def test_export_refuses_before_it_loads_pytorch(words: list[str], missing: str, said: str) -> None:
+    code = (
+        "import sys\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "from edgekit.tools.cli import main\n"
+        "try:\n"
+        f"    main(['export', *{words!r}, '--json'])\n"
+        "finally:\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "False\n") and said in done.stderr
+
+
+def test_a_demo_refuses_before_it_exports(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "out"
+    refused(edgekit("demo", "-o", out, "--memory", "10MB"), "--memory 10MB: ", "the process alone takes")
+    assert not out.exists()
+    ended = process("demo", "-o", "file", cwd=tmp_path)
+    assert ended.communicate()[1] == "edgekit: error: file: is a file; give a folder\n"
+    assert ended.returncode == 2
 
 
 def test_export_refuses_what_is_no_model(tmp_path: Path) -> None:
@@ -727,6 +820,11 @@ def test_progress_stands_behind_the_text_and_is_erased(tiny_bundle: Path) -> Non
     last = received[received.rfind("\x1b8\x1b[K") :]
     assert "block" not in last and "denoising steps" in last
     assert_clean(received + "\x1b[?25h")
+
+
+def test_names_of_settings_are_not_split_in_a_narrow_terminal(native_bundle: Path) -> None:
+    code, received = on_terminal("options", native_bundle, environment={"COLUMNS": "40"})
+    assert code == 0 and "max_new_tokens" in received
 
 
 def test_a_dumb_terminal_gets_plain_text(tiny_bundle: Path) -> None:

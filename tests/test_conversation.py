@@ -142,6 +142,10 @@ def test_every_command_is_explained_and_does_something(gemma: Path) -> None:
         ("/set prompt=x", "prompt is not a sampling option"),
         ("/set steps=", "steps has not been set here"),
         ("/save", "/save takes the name of a file"),
+        ("/retry", "unknown command '/retry'; supported: /system,"),
+        ("/save /", "/: is a folder; give a file, such as /talk.json"),
+        ("/save .", ".: is a folder; give a file, such as talk.json"),
+        ("/save none/", "none/: is a folder; give a file, such as none/talk.json"),
         ("/save talk.txt", "a transcript is JSON; write talk.json"),
         ("/save /no/such/folder/x", "/no/such/folder/x.json: No such file or directory"),
     ],
@@ -194,7 +198,14 @@ def test_statistics_are_of_the_answer_and_of_the_conversation(gemma: Path) -> No
 
 
 def test_quit_ends_it(gemma: Path) -> None:
-    assert chat(gemma, "/quit", SUM).stdout == ""
+    for line in ("/quit", "/exit"):
+        result = chat(gemma, line, SUM)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_file_name_may_stand_in_quotes(gemma: Path, tmp_path: Path) -> None:
+    result = chat(gemma, f'/save "{tmp_path}/my talk"')
+    assert result.exit_code == 0 and [p.name for p in tmp_path.iterdir()] == ["my talk.json"]
 
 
 # --- transcripts --------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
+from edgekit.tools.console import prose
 from edgekit.tools.interrupts import INTERRUPTED, SAID
 from edgekit.tools.text import shortened, visible
 
@@ -38,7 +39,11 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         line = shortened(visible(" ".join(self.message.splitlines())), _LONGEST_LINE)
-        click.echo(f"edgekit: {self.label}{line}", file=file, err=file is None)
+        line = f"edgekit: {self.label}{line}"
+        if file is None:
+            prose(line, err=True)
+        else:
+            click.echo(line, file=file)
 
 
 class Interrupted(Failure):
@@ -104,11 +109,15 @@ def _usage(error: click.UsageError) -> str:
         options = [] if ctx is None else [name for p in ctx.command.get_params(ctx) for name in p.opts]
         close = nearest(error.option_name, [name for name in options if name.startswith("--")])
         meant = f"did you mean {close}? " if close else ""
+        if not close and "--prompt" in options:
+            meant = "a prompt that begins with - stands behind -p; "
         return f"unknown option {shown(error.option_name)}; {meant}{page}"
     message = error.format_message()
     if type(error) is click.BadParameter and isinstance(error.param, click.Option):
         message = f"{max(error.param.opts, key=len)}: {error.message}"
-    message = message[:1].lower() + message[1:].rstrip(".")
+    if not message[:2].isupper():  # BUNDLE stays
+        message = message[:1].lower() + message[1:]
+    message = message.rstrip(".")
     return f"{message}{' ' if message.endswith('?') else '; '}{page}" if page else message
 
 

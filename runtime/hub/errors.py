@@ -60,7 +60,7 @@ def translated(repo: str, revision: str | None = None, *, uploading: bool = Fals
         import httpx2
         from huggingface_hub import errors
     except ImportError as error:
-        raise HubNotInstalled(f"{repo}: {doing} needs huggingface_hub; install edgekit[hub]") from error
+        raise HubNotInstalled(f"{repo}: {doing} needs huggingface_hub: pip install 'edgekit[hub]'") from error
     at = f"{repo}@{revision}" if revision else repo
     try:
         yield

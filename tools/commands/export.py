@@ -26,7 +26,7 @@ from edgekit.tools.completion import (
 from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command, Rare
-from edgekit.tools.options import debug_option, json_option
+from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _MOST_NOTES = 6
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     metavar="DIR",
     shell_complete=folders,
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
@@ -84,7 +84,7 @@ _MOST_NOTES = 6
 @click.option(
     "--group-size",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Weights that share a scale in 4 bits. Default: the target's (32).",
 )
@@ -119,14 +119,14 @@ _MOST_NOTES = 6
 @click.option(
     "--max-positions",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Longest pass, or prefix, to make functions for (coreml, coreai).",
 )
 @click.option(
     "--layers-per-chunk",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Layers of a package (coreml, coreai). Default: up to 8.",
 )
@@ -172,8 +172,13 @@ def command(
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
-            with Steps("loading PyTorch", quiet=as_json):
+            with Steps("looking for the model", quiet=as_json) as steps:
                 from edgekit.export.checkpoint.hub import locate
+                from edgekit.export.formats import check_installed
+
+                check_installed(names[0])
+                source = locate(model, progress=steps)
+            with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.formats.packaging import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
@@ -192,7 +197,6 @@ def command(
                 for own in names
             ]  # fmt: skip
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                source = locate(model, progress=steps)
                 plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
                 lacking = sum(source.lacking().values())
                 check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
