@@ -51,7 +51,7 @@ def prose(line: str, indent: str = "", *, err: bool = False) -> None:
     """One line of words on stdout, or on stderr; a terminal that is narrower gets it broken between words."""
     line = indent + visible(line)
     stream = sys.stderr if err else sys.stdout
-    if on_terminal(stream):
+    if stream is not None and on_terminal(stream):  # a process may be started without
         # Terminals that nobody has told their size have 0 columns.
         width = os.get_terminal_size(stream.fileno()).columns or 80
         line = textwrap.fill(
@@ -87,7 +87,8 @@ def table(
         for name, *others in rows:
             prose(name, err=err)
             for heading, cell in zip(headings[1:], others, strict=True):
-                prose(f"{heading}: {cell}", "  ", err=err)
+                if cell:
+                    prose(f"{heading}: {cell}", "  ", err=err)
         return
     # Trailing blanks of the last column would wrap in narrow terminals and are noise in files.
     with out.capture() as capture:

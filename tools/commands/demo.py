@@ -135,13 +135,16 @@ def _export(model: str, output: Path) -> None:
     elif output.is_dir() and any(output.iterdir()):
         words.append("--resume")
     # -P: a folder of the working directory must not stand in for a package.
-    with held_back():
-        export = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edgekit", "export", *words], stdout=subprocess.DEVNULL
-        )
+    export = None
     try:
+        with held_back():
+            export = subprocess.Popen(
+                [sys.executable, "-P", "-m", "edgekit", "export", *words], stdout=subprocess.DEVNULL
+            )
         code = export.wait()
     except KeyboardInterrupt:
+        if export is None:
+            raise
         # The terminal interrupts both processes; the other one has said so.
         sys.exit(export.wait() or INTERRUPTED)
     if code:
