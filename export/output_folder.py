@@ -72,7 +72,8 @@ def examine(
     if not above.is_dir():
         raise ExportError(f"{output}: {above} is a file; give another folder")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise ExportError(f"{output}: {above} cannot be written to; give another folder")
+        which = "" if above == output else f"{above} "
+        raise ExportError(f"{output}: {which}cannot be written to; give another folder")
     return found
 
 

@@ -17,13 +17,16 @@ def nearest(given: object, known: Iterable[str], least: float = _NEAR) -> str:
     """The known name that `given` was probably meant to be, or two that are equally near ("int4 or int8"),
     upper and lower case being alike; empty if none is near. `least`: their likeness, 0..1.
     """
-    text = given.lower()[:_MOST_COMPARED] if isinstance(given, str) else ""
-    ratios = {
-        name: difflib.SequenceMatcher(None, text, name.lower()[:_MOST_COMPARED]).ratio() for name in known
-    }
+    text = _compared(given) if isinstance(given, str) else ""
+    ratios = {name: difflib.SequenceMatcher(None, text, _compared(name)).ratio() for name in known}
     best = max(ratios.values(), default=0.0)
     close = [name for name, ratio in ratios.items() if ratio == best >= least]
     return " or ".join(close) if len(close) <= 2 else ""
+
+
+def _compared(name: str) -> str:
+    """What tells it from others: not the mark of options and commands, which all of them begin with."""
+    return name.lower().lstrip("-/")[:_MOST_COMPARED]
 
 
 def unknown(what: str, given: object, known: Iterable[str], of: str = "") -> str:

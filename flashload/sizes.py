@@ -52,7 +52,8 @@ def parse_size(text: str) -> int:
         raise ValueError(f"size {text!r} is not understood; write 1GB, 512MB, 1.5GiB or a number of bytes")
     given, unit = match["whole"] + (match["part"] or ""), (match["unit"] or "").upper()
     if unit and unit not in _UNITS:
-        meant = nearest(unit, _UNITS, 0.5)  # of two letters one may be wrong
+        # Of two letters one may be wrong. Nobody means single bytes.
+        meant = nearest(unit, [name for name in _UNITS if name != "B"], 0.5)
         hint = f"did you mean {given}{_written(meant)}?" if meant in _UNITS else "write 1GB, 512MB or 1.5GiB"
         raise ValueError(f"size {text!r} is not understood; {hint}")
     number = Decimal(given.replace("_", ""))

@@ -45,6 +45,7 @@ from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
 from edgekit.flashload.packed import Stored, packed_layout
 from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
+from edgekit.flashload.sizes import size_up
 
 if sys.platform != "win32":
     import fcntl
@@ -351,7 +352,7 @@ class FlashWriter:
     def _write_failed(self, what: str, error: OSError) -> WriteFailed:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return WriteFailed(
-                f"{self.path}: {what}: the disk is full; free {self.layout.size} bytes and resume"
+                f"{self.path}: {what}: the disk is full; free {size_up(self.layout.size)} and resume"
             )
         return WriteFailed(f"{self.path}: {what}: {error.strerror or error}; check the folder and the disk")
 

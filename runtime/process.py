@@ -6,6 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+#: Threads that an engine takes at most; the native core has the same limit.
+MOST_THREADS = 1024
+
 
 def resident_bytes() -> int:
     """Physical memory of the process now; 0 where the system does not tell."""

@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import sys
+import termios
 import time
 from pathlib import Path
 from types import TracebackType
@@ -20,13 +21,21 @@ class Terminal:
         variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **environment}
         self._process, self._master = pty.fork()
         if not self._process:
-            command = [sys.executable, "-P", "-m", "edgekit.tools.cli", *(str(w) for w in words)]
+            command = [sys.executable, "-P", "-m", "edgekit", *(str(w) for w in words)]
             try:
                 os.execve(command[0], command, variables)
             finally:
                 os._exit(127)
         self.received = ""
         self._seen = 0
+
+    @property
+    def echoes(self) -> bool:
+        """Whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
+    def kill(self, number: int) -> None:
+        os.kill(self._process, number)
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())

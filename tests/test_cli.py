@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def edgekit(*words: str | Path, stdin: str | None = None) -> Result:
 
 
 def process(*words: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "edgekit.tools.cli", *(str(w) for w in words)]
+    command = [sys.executable, "-P", "-m", "edgekit", *(str(w) for w in words)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(command, cwd=cwd, text=True, **streams)
 
@@ -167,6 +168,46 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tiny_bundle: Path) -> 
     assert (started.communicate()[1], started.returncode) == ("", 1)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["config"]])
+def test_a_full_disk_behind_stdout_is_named(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = process(*words, stdout=full)
+        said = ended.communicate()[1]
+    assert (said, ended.returncode) == ("edgekit: error: stdout: No space left on device\n", 2)
+
+
+@pytest.mark.parametrize("module", ["click", "numpy", "edgekit.tools.commands.config"])
+def test_ctrl_c_during_the_imports_is_one_line(module: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv[1:] = ['config']\n"
+        "from edgekit.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "edgekit: interrupted\n", 130)
+
+
+def test_the_script_begins_where_ctrl_c_is_awaited() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"edgekit": "edgekit.__main__:main"}
+
+
+def test_a_demo_that_is_interrupted_as_it_begins_says_so_once(tmp_path: Path) -> None:
+    begun = process("demo", cwd=tmp_path, start_new_session=True)
+    assert begun.stdout is not None
+    while not begun.stdout.readline().startswith("1. Export"):
+        assert begun.poll() is None
+    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does: the process that exports is just starting
+    assert begun.communicate()[1].startswith("edgekit: interrupted") and begun.returncode == 130
+
+
 def test_error_lines_have_a_bounded_length() -> None:
     result = edgekit("run", "x" * 5000, "-p", "a")
     refused(result, "xxx ... xxx")
@@ -179,6 +220,13 @@ def test_stdin_that_is_not_utf8_is_refused() -> None:
         "the prompt on stdin is not UTF-8",
         "byte 0xe9 at 3",
     )
+
+
+def test_config_answers_one_question() -> None:
+    shown = dict(line.split(maxsplit=1) for line in edgekit("config").stdout.splitlines())
+    for option, name in (("--include-dir", "include"), ("--library", "library"), ("--cmake-dir", "cmake")):
+        assert edgekit("config", option).stdout.strip() == shown[name]
+    refused(edgekit("config", "--library", "--include-dir"), "each option asks for one path; give one")
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -256,7 +304,8 @@ def test_what_is_piped_in_has_to_be_text(native_bundle: Path, stdin: bytes, said
 
 def test_without_a_prompt_on_a_terminal_one_is_asked_for(native_bundle: Path) -> None:
     code, received = on_terminal("run", native_bundle)
-    assert code == 2 and "there is no prompt; give one: edgekit run" in received
+    assert code == 2 and "there is no prompt; give one: edgekit run" in " ".join(received.split())
+    assert all(len(line) <= 80 or " " not in line for line in received.splitlines())
 
 
 def test_raw_and_system_change_what_the_model_sees(tiny_bundle: Path) -> None:
@@ -265,6 +314,26 @@ def test_raw_and_system_change_what_the_model_sees(tiny_bundle: Path) -> None:
         return int(found["statistics"]["engine"]["prompt_tokens"])
 
     assert prompt_tokens("--raw") < prompt_tokens() < prompt_tokens("--system", "Be brief.")
+
+
+def test_a_prompt_that_begins_with_a_dash_stands_behind_p(native_bundle: Path) -> None:
+    prompt = "-5 + 3"
+    refused(edgekit("run", native_bundle, prompt), "unknown option '-5'; a prompt that begins with - stands")
+    for words in (["-p", prompt], ["--", prompt]):
+        result = edgekit("run", native_bundle, "--max-new-tokens", "8", "--json", *words)
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("command", ["run", "options", "inspect", "verify"])
+def test_a_shipped_model_has_to_be_exported_first(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["hi"] if command == "run" else []
+    refused(edgekit(command, "tiny-gemma", *words), "export it first with edgekit export tiny-gemma")
+    refused(edgekit(command, "", *words), "BUNDLE is empty; name a folder")
+    (tmp_path / "tiny-gemma").mkdir()
+    refused(edgekit(command, "tiny-gemma", *words), "tiny-gemma: has no edgekit.json")
 
 
 def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -> None:
@@ -285,7 +354,14 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["--memory", "0.5MB"], "a memory budget of 500 kB is too small; this model and length need"),
         (["--memroy", "1GB"], "unknown option '--memroy'; did you mean --memory? see "),
         (["--engine", "natve"], "unknown engine 'natve'; did you mean native? supported: native, onnx, mlx"),
-        (["--steps", "0"], "--steps: 0 is not in the range"),
+        (["--steps", "0"], "--steps is 0; use an integer, at least 1; see "),
+        (["--max-new-tokens", "many"], "--max-new-tokens is 'many'; use an integer, at least 1; see "),
+        (["--threads", "0"], "--threads is 0; use an integer from 1 to 1024; see "),
+        (["--threads", "10000"], "--threads is 10000; use an integer from 1 to 1024; see "),
+        (["--memory", "99PB"], "size '99PB' is not understood; write 1GB, 512MB or 1.5GiB; see "),
+        (["--set", "t_max=1e400"], "--set: t_max is '1e400', which is beyond all numbers"),
+        (["--set", "t_max"], "is not name=value (example: steps=8)"),
+        (["-5"], "unknown option '-5'; a prompt that begins with - stands behind -p; see "),
         (["again"], "the prompt is given twice, by itself and with -p; leave one out"),
         (["so", "on"], "the prompt has 2 parts; put it in quotes: edgekit run"),
         (["--resident", "-1"], "size '-1' is not understood"),
@@ -483,6 +559,16 @@ def test_verify_finds_short_long_and_missing_files(copy: Path) -> None:
     assert f"programs/{program.name}: is missing" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["weights.safetensors", "quantization.json"])
+def test_verify_does_not_call_a_file_damaged_that_may_not_be_read(
+    name: str, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.access
+    # Tests may run as root, who may read everything.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != name and real(path, mode))
+    refused(edgekit("verify", tiny_bundle), f"{name}: cannot be read (Permission denied)")
+
+
 def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
     result = edgekit("verify", copy)
@@ -522,9 +608,57 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
+    refused(edgekit("export", checkpoint, "--json", "-o", ""), "--output is empty; name a folder")
+    refused(edgekit("export", checkpoint, "--json", "--max-positions", "x"), "--max-positions is 'x'; use an")
     refused(
         edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues"
     )
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export.errors import ExportError
+    from edgekit.export.output_folder import examine
+
+    monkeypatch.setattr("os.access", lambda *_: False)
+    below = tmp_path / "x"
+    for output, said in ((tmp_path, f"{tmp_path}: cannot"), (below, f"{below}: {tmp_path} cannot")):
+        with pytest.raises(ExportError) as caught:
+            examine(output, "weights.safetensors", resume=False, overwrite=False)
+        assert str(caught.value) == f"{said} be written to; give another folder"
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "said"),
+    [
+        (["tiny-gemma", "--target", "mac"], "mlx", "needs the package mlx: pip install 'edgekit[mac]'"),
+        (["no/such"], "huggingface_hub", "needs huggingface_hub: pip install 'edgekit[hub]'"),
+        (["no-such"], "none", "no-such: no such directory"),
+    ],
+)
+def test_export_refuses_before_it_loads_pytorch(words: list[str], missing: str, said: str) -> None:
+    code = (
+        "import sys\n"
+        f"sys.modules[{missing!r}] = None\n"
+        "from edgekit.tools.cli import main\n"
+        "try:\n"
+        f"    main(['export', *{words!r}, '--json'])\n"
+        "finally:\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "False\n") and said in done.stderr
+
+
+def test_a_demo_refuses_before_it_exports(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "out"
+    refused(edgekit("demo", "-o", out, "--memory", "10MB"), "--memory 10MB: ", "the process alone takes")
+    assert not out.exists()
+    ended = process("demo", "-o", "file", cwd=tmp_path)
+    assert ended.communicate()[1] == "edgekit: error: file: is a file; give a folder\n"
+    assert ended.returncode == 2
 
 
 def test_export_refuses_what_is_no_model(tmp_path: Path) -> None:
@@ -567,6 +701,45 @@ def test_an_interrupted_export_goes_on_with_resume(tiny_bundle: Path, tmp_path: 
     assert again["quantization"].items() <= manifest["quantization"].items()
     ours, theirs = (run_json(b, "--max-new-tokens", "8")["token_ids"] for b in (out, tiny_bundle))
     assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ([], "; the same command with --resume goes on where it stopped in OUT"),
+        (["--resume"], "; the same command goes on where it stopped in OUT"),
+        (["--overwrite"], "; the same command with --resume in place of --overwrite goes on where it "
+                          "stopped in OUT"),
+        (["--if-interrupted", "run the same command again"], "; run the same command again"),
+    ],
+)  # fmt: skip
+def test_how_an_interrupted_export_goes_on(
+    words: list[str], hint: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import pipeline
+
+    def interrupted(plan: Any, folder: Path, steps: Any) -> None:
+        folder.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "write", interrupted)
+    out = tmp_path / "out"
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", out, "--json", *words)
+    assert result.exit_code == 130
+    assert result.stderr == f"edgekit: interrupted{hint.replace('OUT', str(out))}\n"
+
+
+def test_an_export_that_wrote_nothing_has_nothing_to_go_on_with(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import several
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(several, "plan_together", interrupted)
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", tmp_path / "out", "--json")
+    assert (result.exit_code, result.stderr) == (130, "edgekit: interrupted\n")
 
 
 # --- terminals ----------------------------------------------------------------------------------------------
@@ -647,6 +820,11 @@ def test_progress_stands_behind_the_text_and_is_erased(tiny_bundle: Path) -> Non
     last = received[received.rfind("\x1b8\x1b[K") :]
     assert "block" not in last and "denoising steps" in last
     assert_clean(received + "\x1b[?25h")
+
+
+def test_names_of_settings_are_not_split_in_a_narrow_terminal(native_bundle: Path) -> None:
+    code, received = on_terminal("options", native_bundle, environment={"COLUMNS": "40"})
+    assert code == 0 and "max_new_tokens" in received
 
 
 def test_a_dumb_terminal_gets_plain_text(tiny_bundle: Path) -> None:

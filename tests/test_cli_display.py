@@ -18,7 +18,7 @@ from rich.console import Console
 from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
 from edgekit.runtime.text import Tokenizer
-from edgekit.tools.answer import remark
+from edgekit.tools.answer import remark, summary
 from edgekit.tools.console import Steps, grouped, table
 from edgekit.tools.text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
@@ -45,6 +45,7 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
         ("2.5g", "did you mean 2.5GB?"),
         ("1GiBb", "did you mean 1GiB?"),
         ("1GBps", "did you mean 1GB?"),
+        ("999PB", "write 1GB, 512MB or 1.5GiB"),
         ("10", "has no unit: 10 bytes? write 10GB or 10MB"),
         ("1.5", "has no unit: 1.5 bytes? write 1.5GB or 1.5MB"),
         ("999_999", "has no unit"),
@@ -104,6 +105,11 @@ def test_notes_of_many_tensors_are_one_line() -> None:
     assert grouped(notes) == [
         "the tower is left out: text only", "layers.0.up and 1 more: groups of 16", "other",
     ]  # fmt: skip
+
+
+def test_one_token_is_not_tokens() -> None:
+    said = summary(Statistics(1, 1, 1, 1, 0, 1, "eos", 1.0, 1.0, 0.0, 0, 0, 0, 0, None))
+    assert said.startswith("1 token in 1 denoising step, ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,10 @@ def test_every_command_is_explained_and_does_something(gemma: Path) -> None:
         ("/set prompt=x", "prompt is not a sampling option"),
         ("/set steps=", "steps has not been set here"),
         ("/save", "/save takes the name of a file"),
+        ("/retry", "unknown command '/retry'; supported: /system,"),
+        ("/save /", "/: is a folder; give a file, such as /talk.json"),
+        ("/save .", ".: is a folder; give a file, such as talk.json"),
+        ("/save none/", "none/: is a folder; give a file, such as none/talk.json"),
         ("/save talk.txt", "a transcript is JSON; write talk.json"),
         ("/save /no/such/folder/x", "/no/such/folder/x.json: No such file or directory"),
     ],
@@ -193,7 +198,14 @@ def test_statistics_are_of_the_answer_and_of_the_conversation(gemma: Path) -> No
 
 
 def test_quit_ends_it(gemma: Path) -> None:
-    assert chat(gemma, "/quit", SUM).stdout == ""
+    for line in ("/quit", "/exit"):
+        result = chat(gemma, line, SUM)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_file_name_may_stand_in_quotes(gemma: Path, tmp_path: Path) -> None:
+    result = chat(gemma, f'/save "{tmp_path}/my talk"')
+    assert result.exit_code == 0 and [p.name for p in tmp_path.iterdir()] == ["my talk.json"]
 
 
 # --- transcripts --------------------------------------------------------------------------------------------
@@ -271,6 +283,37 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(shipped_bundle: Any
         assert terminal.exit_code() == 130
     messages = json.loads((tmp_path / "talk.json").read_text())["messages"]
     assert [m["content"] for m in messages] == [SUM, "68"]
+
+
+def test_what_is_typed_while_a_canvas_is_shown_is_the_next_line(shipped_bundle: Any) -> None:
+    words = ("--max-new-tokens", "256", "--set", "stop_at_eos=false")
+    with Terminal("chat", shipped_bundle("tiny-llada"), *words) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.press(f"{WORDS}\n")
+        terminal.wait_for("block 1/8, step")
+        terminal.press("/sta")
+        terminal.wait_for("block 2/8, step")
+        terminal.press("ts\n")
+        terminal.wait_for(PROMPT)
+        drawn = terminal.received.index("block 1/8")
+        assert "/sta" not in terminal.received[drawn : terminal.received.index(PROMPT, drawn)]
+        terminal.wait_for("last answer: ")
+        terminal.wait_for(PROMPT)
+        terminal.press("/quit\n")
+        assert terminal.exit_code() == 0 and terminal.echoes
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_canvas_that_is_cut_off_leaves_a_terminal_that_echoes(
+    shipped_bundle: Any, number: signal.Signals, code: int
+) -> None:
+    words = ("--watch", "--max-new-tokens", "256", "--set", "stop_at_eos=false")
+    with Terminal("run", shipped_bundle("tiny-llada"), WORDS, *words) as terminal:
+        assert terminal.echoes
+        terminal.wait_for("block 1/8, step")
+        assert not terminal.echoes
+        terminal.kill(number)
+        assert terminal.exit_code() == code and terminal.echoes
 
 
 def test_lines_of_earlier_conversations_come_back(gemma: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import Any
 
 import pytest
 
-from edgekit.runtime.engines.coreai import _Ended, _Loop, _Model
+from edgekit.runtime.engines.coreai import _Ended, _Loop, _Model, _unsaid
 
 
 class Work:
@@ -69,3 +70,13 @@ def test_later_work_is_refused_and_closing_is_not() -> None:
     assert closed == ["closed"]
     with pytest.raises(_Ended, match="the process is ending"), loop.use():
         pass
+
+
+def test_remarks_on_functions_are_left_out_and_all_else_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), _unsaid():
+        os.write(2, b"ODIE [default]: Loading function 't128'\nerror: Loading function\n")
+        raise KeyboardInterrupt
+    with _unsaid():
+        pass
+    os.write(2, b"behind it\n")
+    assert capfd.readouterr().err == "error: Loading function\nbehind it\n"

@@ -9,6 +9,7 @@ from bundles import quantized_reference
 from coreai_bundles import CoreaiPrograms
 from package_bundles import check_layers, options
 
+import edgekit
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.pipeline import export
@@ -27,3 +28,14 @@ def test_layers_of_the_shipped_models(tmp_path: Path, name: str, precision: str,
     with CoreaiPrograms(tmp_path / "bundle") as programs:
         count = check_layers(programs, model, 3, least)
     assert count == len(lengths) * len(model.architecture.layers)
+
+
+def test_the_runtime_says_nothing_while_an_answer_is_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    how = options("coreai", Scheme("mixed4", 32), "float16", Packaging((64,)))
+    export(resolve("tiny-llada"), tmp_path / "bundle", how)
+    capfd.readouterr()
+    with edgekit.load(tmp_path / "bundle") as model:
+        assert model.generate("Repeat: red", max_new_tokens=8, steps=1).ids
+    assert capfd.readouterr() == ("", "")

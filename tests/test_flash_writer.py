@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -350,6 +351,15 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     specs = byte_runs([100])
     with FlashWriter(tmp_path / "f", specs), pytest.raises(WriteFailed, match="another export is writing"):
         FlashWriter(tmp_path / "f", specs, resume=True)
+
+
+def test_a_full_disk_says_how_much_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("edgekit.flashload.writer._allocate", full)
+    with pytest.raises(WriteFailed, match=r"the disk is full; free 3\.\d+ MB and resume"):
+        FlashWriter(tmp_path / "f", byte_runs([3_700_000]))
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:

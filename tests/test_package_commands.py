@@ -205,7 +205,7 @@ def test_run_and_inspect_say_which_bundle_they_take(several: tuple[Path, dict[st
     words = ["--max-new-tokens", "4", "--steps", "1", "--set", "block_length=4"]
     ran = edgekit("run", folder, "-p", "a", "--raw", *words)
     assert ran.exit_code == 0, ran.output
-    assert ran.stderr.splitlines()[0] == said and "tokens in 1 denoising steps" in ran.stderr
+    assert ran.stderr.splitlines()[0] == said and "tokens in 1 denoising step," in ran.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "cuda")
     assert refused.exit_code == 2 and "unknown engine 'cuda'; supported: native, onnx, mlx" in refused.stderr
     refused = edgekit("run", folder, "-p", "a", "--engine", "native")

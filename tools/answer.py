@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status
 from edgekit.tools.interrupts import Interrupts
+from edgekit.tools.text import counted
 
 if TYPE_CHECKING:
     from edgekit.runtime.api import Answer, Draft, Event, Statistics
@@ -116,7 +117,7 @@ def summary(statistics: Statistics) -> str:
     if statistics.bytes_per_step:
         read = f"{size(statistics.bytes_read)} read ({size(statistics.bytes_per_step)} a step)"
     return (
-        f"{statistics.tokens} tokens in {statistics.steps} denoising steps, "
+        f"{counted(statistics.tokens, 'token')} in {counted(statistics.steps, 'denoising step')}, "
         f"{statistics.tokens_per_step:.2f} tokens per forward, {statistics.tokens_per_second:.1f} tokens/s; "
         f"{read}, {statistics.wait_seconds:.2f} s waiting for it, "
         f"{statistics.compute_seconds:.2f} s computing; "

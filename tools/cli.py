@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -11,6 +13,7 @@ import click
 from edgekit.flashload.names import unknown
 from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure, print_traceback
 from edgekit.tools.help import write_examples
+from edgekit.tools.interrupts import ending_at_once
 from edgekit.tools.options import debug_option
 
 COMMANDS = ("demo", "export", "run", "chat", "options", "inspect", "verify", "push", "config")
@@ -28,7 +31,7 @@ COMPLETION = (
 
 
 class Commands(click.Group):
-    """Finds subcommands by name and turns every exception into one line and an exit code."""
+    """Finds subcommands by name; whatever they raise is one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -36,7 +39,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"edgekit.tools.commands.{cmd_name}").command
+        with ending_at_once():
+            command: click.Command = importlib.import_module(f"edgekit.tools.commands.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -51,10 +55,8 @@ class Commands(click.Group):
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(REFUSED)
-        try:
+        with _in_one_line(ctx):
             return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise failure(error) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(formatter, EXAMPLES)
@@ -62,16 +64,23 @@ class Commands(click.Group):
             formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _in_one_line(ctx):
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click ends the process quietly for these
-        except KeyboardInterrupt:
-            raise Interrupted() from None
-        except Exception as error:
-            if ctx.meta.get(DEBUG):
-                print_traceback(error)
-            raise failure(error) from error
+
+
+@contextmanager
+def _in_one_line(ctx: click.Context) -> Iterator[None]:
+    """Turns every exception of the block into one line and an exit code."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort, BrokenPipeError):
+        raise  # click ends the process quietly for these
+    except KeyboardInterrupt:
+        raise Interrupted() from None
+    except Exception as error:
+        if ctx.meta.get(DEBUG):
+            print_traceback(error)
+        raise failure(error) from error
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

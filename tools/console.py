@@ -51,7 +51,7 @@ def prose(line: str, indent: str = "", *, err: bool = False) -> None:
     """One line of words on stdout, or on stderr; a terminal that is narrower gets it broken between words."""
     line = indent + visible(line)
     stream = sys.stderr if err else sys.stdout
-    if on_terminal(stream):
+    if stream is not None and on_terminal(stream):  # a process may be started without
         # Terminals that nobody has told their size have 0 columns.
         width = os.get_terminal_size(stream.fileno()).columns or 80
         line = textwrap.fill(
@@ -68,16 +68,28 @@ def command_line(*words: str | os.PathLike[str]) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, *, err: bool = False
 ) -> None:
-    """Print a table on stdout, or stderr; the first `left` columns stand left, the others, numbers, right."""
+    """Print a table on stdout, or stderr; the first `left` columns stand left, the others, numbers, right.
+    In a terminal where words would have to be split every cell has a line of its own.
+    """
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
     out = console(sys.stderr if err else sys.stdout)
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for i, heading in enumerate(headings):
-        grid.add_column(heading, justify="left" if i < left else "right", overflow="fold")
+        # Names are there to be copied: the other columns make room for them.
+        grid.add_column(heading, justify="left" if i < left else "right", overflow="fold", no_wrap=not i)
+    rows = list(rows)
     for row in rows:
         grid.add_row(*(Text(visible(cell)) for cell in row))
+    if Measurement.get(out, out.options.update_width(_NO_WIDTH), grid).minimum > out.width:
+        for name, *others in rows:
+            prose(name, err=err)
+            for heading, cell in zip(headings[1:], others, strict=True):
+                if cell:
+                    prose(f"{heading}: {cell}", "  ", err=err)
+        return
     # Trailing blanks of the last column would wrap in narrow terminals and are noise in files.
     with out.capture() as capture:
         out.print(grid)

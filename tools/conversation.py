@@ -11,9 +11,10 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import unknown
 from edgekit.tools.answer import summary
 from edgekit.tools.console import prose, table
-from edgekit.tools.options import Assignment
+from edgekit.tools.options import EXAMPLE, Assignment
 from edgekit.tools.request import check_settings
 from edgekit.tools.setting_table import rows
+from edgekit.tools.text import counted
 from edgekit.tools.transcript import Transcripts
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ COMMANDS = {
     "/help": ("", "list the commands"),
     "/quit": ("", "end (or Ctrl-D)"),
 }
+
+
+#: Other names that people try.
+_ALIASES = {"/exit": "/quit"}
 
 
 class Quit(Exception):
@@ -117,7 +122,7 @@ class Conversation:
         OSError; nothing has changed then.
         """
         name, _, text = line.strip().partition(" ")
-        text = text.strip()
+        name, text = _ALIASES.get(name, name), text.strip()
         if name not in COMMANDS:
             raise EdgekitError(f"{unknown('command', name, COMMANDS)} (// begins text with a slash)")
         if text and not COMMANDS[name][0]:
@@ -141,7 +146,7 @@ class Conversation:
         if not before:  # nothing to go back to
             self._parts.pop()
         self._parts.append(part)
-        after = f"; /undo goes back to the one of {_count(before, 'turn')}" if before else ""
+        after = f"; /undo goes back to the one of {counted(before, 'turn')}" if before else ""
         prose(f"a new conversation{' with this system message' if system else ''}{after}", err=True)
 
     def _undo(self, text: str) -> None:
@@ -151,13 +156,13 @@ class Conversation:
             prose(f"taken back: {gone.prompt}", err=True)
         elif len(self._parts) > 1:
             self._parts.pop()
-            prose(f"back to the conversation of {_count(self.turns, 'turn')}", err=True)
+            prose(f"back to the conversation of {counted(self.turns, 'turn')}", err=True)
         else:
             prose("there is no turn to take back", err=True)
 
     def _set(self, text: str) -> None:
         if not text:
-            raise EdgekitError("/set takes NAME=VALUE, such as temperature=0.7; /options lists the names")
+            raise EdgekitError(f"/set takes NAME=VALUE, such as {EXAMPLE}; /options lists the names")
         name, value = Assignment().convert(text, None, None)
         changed = {key: old for key, old in self.settings.items() if key != name}
         if value != "":
@@ -183,9 +188,10 @@ class Conversation:
         each = [turn.answer.statistics for turn in self._part.turns]
         prose(f"last answer: {summary(each[-1])}", err=True)
         prose(
-            f"conversation: {_count(len(each), 'turn')}, {_count(len(self._part.chat.ids), 'token')}; "
-            f"{_count(sum(s.tokens for s in each), 'token')} answered in {sum(s.steps for s in each)} "
-            f"denoising steps and {sum(s.seconds for s in each):.1f} s",
+            f"conversation: {counted(len(each), 'turn')}, {counted(len(self._part.chat.ids), 'token')}; "
+            f"{counted(sum(s.tokens for s in each), 'token')} answered in "
+            f"{counted(sum(s.steps for s in each), 'denoising step')} and "
+            f"{sum(s.seconds for s in each):.1f} s",
             err=True,
         )
 
@@ -193,8 +199,10 @@ class Conversation:
         last = self._transcripts.last
         if not text and last is None:
             raise EdgekitError("/save takes the name of a file, such as /save talk.json")
+        if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'":  # as a shell would take it
+            text = text[1:-1]
         path = self._transcripts.save(text or str(last), self.transcript())
-        prose(f"{_count(self.turns, 'turn')} saved in {path}", err=True)
+        prose(f"{counted(self.turns, 'turn')} saved in {path}", err=True)
 
     def _help(self, text: str) -> None:
         table(
@@ -229,7 +237,3 @@ class Conversation:
                 for turn in self._part.turns
             ],
         }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
+from contextlib import suppress
 from typing import IO, Any
 
 import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
+from edgekit.tools.console import prose
+from edgekit.tools.interrupts import INTERRUPTED, SAID
 from edgekit.tools.text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
-#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug; Ctrl-C, as shells
-#: count it.
-DAMAGED, REFUSED, BUG, INTERRUPTED = 1, 2, 70, 130
+#: Exit codes: a check that found damage; bad input, a missing file and the like; a bug.
+DAMAGED, REFUSED, BUG = 1, 2, 70
 
 #: Characters of the line: messages quote what files hold.
 _LONGEST_LINE = 600
@@ -35,7 +39,11 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         line = shortened(visible(" ".join(self.message.splitlines())), _LONGEST_LINE)
-        click.echo(f"edgekit: {self.label}{line}", file=file, err=file is None)
+        line = f"edgekit: {self.label}{line}"
+        if file is None:
+            prose(line, err=True)
+        else:
+            click.echo(line, file=file)
 
 
 class Interrupted(Failure):
@@ -45,7 +53,7 @@ class Interrupted(Failure):
     label = ""
 
     def __init__(self, hint: str = "") -> None:
-        super().__init__("interrupted" + (f"; {hint}" if hint else ""))
+        super().__init__(SAID + (f"; {hint}" if hint else ""))
 
 
 class Bug(Failure):
@@ -71,12 +79,26 @@ def failure(error: Exception) -> Failure:
     ):
         return Failure(f"this needs the package {package}: pip install 'edgekit[{_EXTRAS[package]}]'")
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return Failure(f"{where}{error.strerror or error}")
+        where = "stdout" if error.filename is None and _is_of_stdout(error) else error.filename
+        return Failure(f"{'' if where is None else f'{where}: '}{error.strerror or error}")
     if isinstance(error, MemoryError):
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{said} (--debug shows where)")
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it was stdout that could not be written to. It is given up then: the end of Python would
+    complain once more about what is still waiting there.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or frames[-1].f_code is not click.echo.__code__:
+        return False
+    if frames[-1].f_locals["file"] is sys.stderr:
+        return False
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _usage(error: click.UsageError) -> str:
@@ -87,11 +109,15 @@ def _usage(error: click.UsageError) -> str:
         options = [] if ctx is None else [name for p in ctx.command.get_params(ctx) for name in p.opts]
         close = nearest(error.option_name, [name for name in options if name.startswith("--")])
         meant = f"did you mean {close}? " if close else ""
+        if not close and "--prompt" in options:
+            meant = "a prompt that begins with - stands behind -p; "
         return f"unknown option {shown(error.option_name)}; {meant}{page}"
     message = error.format_message()
     if type(error) is click.BadParameter and isinstance(error.param, click.Option):
         message = f"{max(error.param.opts, key=len)}: {error.message}"
-    message = message[:1].lower() + message[1:].rstrip(".")
+    if not message[:2].isupper():  # BUNDLE stays
+        message = message[:1].lower() + message[1:]
+    message = message.rstrip(".")
     return f"{message}{' ' if message.endswith('?') else '; '}{page}" if page else message
 
 

@@ -1,11 +1,55 @@
-"""Ctrl-C that no library can swallow."""
+"""Ctrl-C that no library can swallow. Imported before everything else: it imports next to nothing."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+#: What the user is told, and the exit code, as shells count it.
+SAID, INTERRUPTED = "interrupted", 130
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Inside the block Ctrl-C ends the process with one line: libraries that are being imported make other
+    errors of KeyboardInterrupt. A process that is to ignore Ctrl-C still does.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _end)
+    if hasattr(signal, "pthread_sigmask"):  # what came while `held_back` is delivered here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"edgekit: {SAID}\n".encode())
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Inside the block Ctrl-C waits, and in a process that is started there until it is `ending_at_once`: the
+    start of Python would answer with a traceback. Windows knows no such thing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Interrupts:

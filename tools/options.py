@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
 from edgekit.tools.completion import bundles
-from edgekit.tools.failures import DEBUG, Interrupted
+from edgekit.tools.console import command_line
+from edgekit.tools.failures import DEBUG, Failure, Interrupted
 
 if TYPE_CHECKING:
     from edgekit.runtime.bundle import Bundle
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: A setting that the samplers of all families have.
+EXAMPLE = "steps=8"
 
 
 class Size(int):
@@ -31,6 +37,62 @@ class Size(int):
         self = super().__new__(cls, count)
         self.text = text
         return self
+
+
+def _named(param: click.Parameter | None) -> str:
+    """What the user calls an option or argument."""
+    if param is None:
+        return "the value"
+    return max(param.opts, key=len) if isinstance(param, click.Option) else param.metavar or param.opts[0]
+
+
+class Count(click.ParamType):
+    """An integer from `least` to `most`; None is no bound."""
+
+    name = "integer"
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        bounds = "" if self.least is None else f", at least {self.least}"
+        if self.least is not None and self.most is not None:
+            bounds = f" from {self.least} to {self.most}"
+        given = shown(value)
+        with suppress(ValueError):
+            number = int(value)
+            if (self.least is None or number >= self.least) and (self.most is None or number <= self.most):
+                return number
+            given = str(number)
+        raise click.UsageError(f"{_named(param)} is {given}; use an integer{bounds}", ctx)
+
+
+class Folder(click.ParamType):
+    """A folder, there or not, as a path: nothing is not the current one."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not os.fspath(value):
+            raise click.UsageError(f"{_named(param)} is empty; name a folder", ctx)
+        return Path(value)
+
+
+class BundleName(Folder):
+    """A bundle by its folder or as hf:owner/name. A model that comes with edgekit is none yet."""
+
+    name = "bundle"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from edgekit.export.checkpoint.hub import SHIPPED_MODELS
+
+        super().convert(value, param, ctx)
+        if value in SHIPPED_MODELS and not os.path.exists(value):
+            raise Failure(
+                f"{value}: no such folder; it is a model that comes with edgekit: export it first with "
+                f"{command_line('export', value)}"
+            )
+        return str(value)
 
 
 class Bytes(click.ParamType):
@@ -76,11 +138,14 @@ class Assignment(click.ParamType):
             return value
         name, separator, text = value.partition("=")
         if not separator or not name.strip():
-            self.fail(f"{value!r} is not name=value (example: temperature=0.7)", param, ctx)
+            self.fail(f"{value!r} is not name=value (example: {EXAMPLE})", param, ctx)
         try:
-            return name.strip(), json.loads(text)
+            found = json.loads(text)
         except ValueError:
             return name.strip(), text
+        if found in (math.inf, -math.inf):
+            self.fail(f"{name.strip()} is {shown(text)}, which is beyond all numbers", param, ctx)
+        return name.strip(), found
 
 
 def debug_option(command: F) -> F:
@@ -128,4 +193,4 @@ memory_option = click.option(
     help="Budget for the whole process, e.g. 1GB: what does not fit is streamed. Default: no limit.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-bundle_argument = click.argument("bundle", type=click.Path(), metavar="BUNDLE", shell_complete=bundles)
+bundle_argument = click.argument("bundle", type=BundleName(), metavar="BUNDLE", shell_complete=bundles)

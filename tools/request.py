@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgekit.runtime.process import MOST_THREADS
 from edgekit.tools.completion import engine_names, setting_names
 from edgekit.tools.console import note, on_terminal
 from edgekit.tools.help import Rare
-from edgekit.tools.options import Assignment, Bytes, Size, bundle_folder, chosen_from, memory_option
+from edgekit.tools.options import Assignment, Bytes, Count, Size, bundle_folder, chosen_from, memory_option
 
 if TYPE_CHECKING:
     from edgekit.runtime.api import Model
@@ -38,23 +39,23 @@ _OPTIONS = (
         help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own.",
     ),
     click.option(
-        "--threads", cls=Rare, type=click.IntRange(min=1), metavar="N",
+        "--threads", cls=Rare, type=Count(1, MOST_THREADS), metavar="N",
         help="Processor threads. Default: every usable core.",
     ),
     click.option(
-        "--max-new-tokens", type=click.IntRange(min=1), metavar="N",
+        "--max-new-tokens", type=Count(1), metavar="N",
         help="Length of an answer. Default: the model's own.",
     ),
     click.option(
-        "--steps", type=click.IntRange(min=1), metavar="N",
+        "--steps", type=Count(1), metavar="N",
         help="Denoising steps. Default: the model's own.",
     ),
     click.option(
-        "--seed", type=click.IntRange(min=0), metavar="N", help="Equal seeds give equal answers. Default: 0."
+        "--seed", type=Count(0), metavar="N", help="Equal seeds give equal answers. Default: 0."
     ),
     click.option(
         "--set", "assigned", type=Assignment(), multiple=True, shell_complete=setting_names,
-        help="A setting by name, e.g. temperature=0.7; `edgekit options` lists them. Can be repeated.",
+        help="A setting by name, e.g. t_max=0.9; `edgekit options` lists what a bundle has. Can be repeated.",
     ),
 )  # fmt: skip
 

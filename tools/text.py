@@ -28,6 +28,11 @@ def shortened(line: str, most: int) -> str:
     return f"{line[: most - end - 5]} ... {line[-end:]}"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _picture(character: str) -> str:
     code = ord(character)
     if code < 0x20:

@@ -24,8 +24,10 @@ class Transcripts:
     def save(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write `content` as JSON: whole, or not at all. A name without a suffix gets `.json`.
 
-        Raises EdgekitError for a file that is there already or another kind of name, and OSError.
+        Raises EdgekitError for a file that is there already, a folder or another kind of name, and OSError.
         """
+        if name[-1:] == os.sep or os.path.isdir(os.path.expanduser(name)):
+            raise EdgekitError(f"{name}: is a folder; give a file, such as {Path(name) / 'talk.json'}")
         path = Path(os.path.abspath(os.path.expanduser(name)))
         if path.suffix == "":
             path = path.with_name(path.name + SUFFIX)

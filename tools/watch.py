@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from enum import IntEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgekit.flashload.sizes import size
 from edgekit.tools.answer import where
 from edgekit.tools.console import console
+from edgekit.tools.echo import echo_off
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
@@ -184,6 +186,7 @@ class Watch:
         self._canvas = canvas
         self._console = console(sys.stderr)
         self._live: Live | None = None
+        self._screen = ExitStack()
         self._drawn = 0.0
 
     def draft(self, draft: Draft) -> None:
@@ -203,22 +206,26 @@ class Watch:
     def __enter__(self) -> Watch:
         from rich.live import Live
 
-        # Characters whose width the terminal sees differently than rich must not wrap: the next frame would
-        # be drawn a line too low.
-        self._console.file.write("\x1b[?7l")
-        self._live = Live(
-            self._canvas.render(self._console), console=self._console, auto_refresh=False, transient=True,
-            redirect_stdout=False, redirect_stderr=False,
-        )  # fmt: skip
-        self._live.start(refresh=True)
+        with ExitStack() as screen:
+            # Typed text, and characters whose width the terminal sees differently than rich, would move the
+            # cursor: the next frame would be drawn a line too low.
+            screen.enter_context(echo_off())
+            screen.callback(self._wrap, True)
+            self._wrap(False)
+            self._live = Live(
+                self._canvas.render(self._console), console=self._console, auto_refresh=False, transient=True,
+                redirect_stdout=False, redirect_stderr=False,
+            )  # fmt: skip
+            screen.callback(self._live.stop)
+            self._live.start(refresh=True)
+            self._screen = screen.pop_all()
         return self
+
+    def _wrap(self, wraps: bool) -> None:
+        self._console.file.write("\x1b[?7h" if wraps else "\x1b[?7l")
+        self._console.file.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._live is not None
-        try:
-            self._live.stop()
-        finally:
-            self._console.file.write("\x1b[?7h")
-            self._console.file.flush()
+        self._screen.close()

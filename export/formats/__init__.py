@@ -6,7 +6,7 @@ It may have what `OPTIONAL` lists besides.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import platform
 from collections.abc import Callable, Mapping
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 FORMATS = ("onnx", "native", "mlx", "coreml", "coreai")
 #: The extra of edgekit that brings all that exporting for a format takes.
 _EXTRAS = {"native": "export", "onnx": "export-onnx", "mlx": "mac", "coreml": "ios", "coreai": "ios"}
+#: What exporting for a format imports.
+_PACKAGES = {
+    "native": ("torch",), "onnx": ("torch", "onnx", "onnxscript"), "mlx": ("torch", "mlx"),
+    "coreml": ("torch", "coremltools"), "coreai": ("torch", "coreai"),
+}  # fmt: skip
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 #: The systems and machines that a format's packages exist for, where that is not all of them.
 _SYSTEMS = {
@@ -94,6 +99,25 @@ class Format(Protocol):
         """Write every program below `folder`; returns the manifest's entries."""
 
 
+def check_installed(name: str) -> None:
+    """Refuse a format of FORMATS that lacks a package. Imports none of them: that takes seconds.
+
+    Raises:
+        ExportError: which package.
+    """
+    for package in _PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            raise ExportError(f"format {name} {_needs(name, package)}")
+
+
+def _needs(name: str, package: str) -> str:
+    """What to say of a package that is not installed."""
+    systems, named = _SYSTEMS.get(name, ((), ""))
+    if systems and (platform.system(), platform.machine()) not in systems and package != "torch":
+        return f"needs the package {package}, which there is for {named} only"
+    return f"needs the package {package}: pip install 'edgekit[{_EXTRAS[name]}]'"
+
+
 def load(
     name: str,
     precision: str | None = None,
@@ -115,14 +139,10 @@ def load(
     except ImportError as error:
         if (error.name or "").startswith("edgekit"):
             raise
-        package, extra = (error.name or name).partition(".")[0], _EXTRAS[name]
-        systems, named = _SYSTEMS.get(name, ((), ""))
-        if not isinstance(error, ModuleNotFoundError):
-            why = f"cannot load the package {package}: {one_line(error)}"
-        elif systems and (platform.system(), platform.machine()) not in systems:
-            why = f"needs the package {package}, which there is for {named} only"
-        else:
-            why = f"needs the package {package}: pip install 'edgekit[{extra}]'"
+        package = (error.name or name).partition(".")[0]
+        why = f"cannot load the package {package}: {one_line(error)}"
+        if isinstance(error, ModuleNotFoundError):
+            why = _needs(name, package)
         raise ExportError(f"format {name} {why}") from error
     finally:
         logging.disable(quiet)

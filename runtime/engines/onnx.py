@@ -23,6 +23,7 @@ from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
+from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
@@ -31,7 +32,6 @@ LAYOUT = "onnx-2"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
 
-_MOST_THREADS = 1024
 _UINT8 = "tensor(uint8)"
 
 _engines: WeakSet[OnnxEngine] = WeakSet()
@@ -82,8 +82,8 @@ class OnnxEngine(OneLayerEngine):
             )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
-        if not 0 <= threads <= _MOST_THREADS:
-            raise InvalidRequest(f"{threads} threads are outside 0..{_MOST_THREADS}; give fewer")
+        if not 0 <= threads <= MOST_THREADS:
+            raise InvalidRequest(f"{threads} threads; give 1..{MOST_THREADS}, or 0 for every core")
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
         # The arena keeps what one pass needed for ever; activations are small against the weights that the

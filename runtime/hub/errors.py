@@ -88,7 +88,7 @@ def translated(
         import httpx2  # noqa: F401
         import huggingface_hub  # noqa: F401
     except ImportError as error:
-        raise HubNotInstalled(f"{repo}: {doing} needs huggingface_hub; install edgekit[hub]") from error
+        raise HubNotInstalled(f"{repo}: {doing} needs huggingface_hub: pip install 'edgekit[hub]'") from error
     from edgekit.runtime.hub.client import terms
 
     at = f"{repo}@{revision}" if revision else repo

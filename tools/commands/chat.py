@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from edgekit.tools.console import on_terminal, prose
-from edgekit.tools.failures import DEBUG, INTERRUPTED, REFUSED, Failure, failure, print_traceback
+from edgekit.tools.failures import DEBUG, REFUSED, Failure, failure, print_traceback
 from edgekit.tools.help import Command
+from edgekit.tools.interrupts import INTERRUPTED
 from edgekit.tools.options import bundle_argument, debug_option, quoting
 from edgekit.tools.prompts import decoded
 from edgekit.tools.request import Request, display_for, opened, request_options, title_of

@@ -21,20 +21,21 @@ from edgekit.tools.options import debug_option
         "cmake -B build -Dedgekit_DIR=$(edgekit config --cmake-dir)",
     ),
 )
-@click.option("--include-dir", "asked", flag_value="include", help="Folder of edgekit.h.")
-@click.option("--library", "asked", flag_value="library", help="The shared library.")
-@click.option(
-    "--cmake-dir", "asked", flag_value="cmake", help="edgekit_DIR for CMake's find_package(edgekit)."
-)
-@click.option("--pkgconfig-dir", "asked", flag_value="pkgconfig", help="Add it to PKG_CONFIG_PATH.")
+@click.option("--include-dir", "include", is_flag=True, help="Folder of edgekit.h.")
+@click.option("--library", is_flag=True, help="The shared library.")
+@click.option("--cmake-dir", "cmake", is_flag=True, help="edgekit_DIR for CMake's find_package(edgekit).")
+@click.option("--pkgconfig-dir", "pkgconfig", is_flag=True, help="Add it to PKG_CONFIG_PATH.")
 @debug_option
-def command(asked: str | None) -> None:
+def command(**asked: bool) -> None:
     """Show where the installation keeps its header, its library and what describes them to build tools:
     pkg-config knows them as edgekit, CMake's find_package(edgekit) has the target edgekit::edgekit.
     """
+    names = [name for name, given in asked.items() if given]
+    if len(names) > 1:
+        raise click.UsageError("each option asks for one path; give one of them, or none for all paths")
     found = places()
-    if asked is not None:
-        click.echo(found[asked])
+    if names:
+        click.echo(found[names[0]])
         return
     for name, path in found.items():
         click.echo(f"{name:<9}  {path}")

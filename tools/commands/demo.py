@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.flashload.sizes import size
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.sizes import exact_size, size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.completion import folders
 from edgekit.tools.console import command_line, on_terminal, prose, table
-from edgekit.tools.failures import INTERRUPTED, Failure
+from edgekit.tools.failures import Failure
 from edgekit.tools.help import Command
-from edgekit.tools.options import Bytes, Size, debug_option, quoting
+from edgekit.tools.interrupts import INTERRUPTED, held_back
+from edgekit.tools.options import Bytes, Folder, Size, debug_option, quoting
 from edgekit.tools.prompts import suggested_prompt
 from edgekit.tools.request import Request, display_for, opened
 from edgekit.tools.text import visible
@@ -41,7 +43,7 @@ EXAMPLE_SEED = 3
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     default=Path("edgekit-demo"),
     show_default=True,
     metavar="DIR",
@@ -64,6 +66,7 @@ def command(output: Path, memory: Size, model: str) -> None:
     Every denoising step reads all weights from disk again, within a memory budget for the whole process: what
     a phone does with a model that is larger than its memory.
     """
+    _check_budget(memory)
     _heading(f"1. Export {model}: quantize its weights, compile its layers")
     _export(model, output)
 
@@ -106,25 +109,42 @@ def next_commands(output: Path, memory: str) -> list[list[str]]:
     ]
 
 
+def _check_budget(memory: Size) -> None:
+    """Refuse a budget that no model would fit before exporting one. Raises BudgetExceeded."""
+    import edgekit.runtime.generation  # noqa: F401  what generates is part of the process
+    from edgekit.runtime.process import resident_bytes
+
+    if memory < (held := resident_bytes()):
+        with quoting(memory):
+            raise BudgetExceeded(
+                f"a memory budget of {exact_size(memory)} is too small; the process alone takes {size(held)}",
+                held,
+            )
+
+
 def _export(model: str, output: Path) -> None:
     """Export in a process of its own: this one stays as small as the budget says, without PyTorch."""
     from edgekit.flashload.manifest import MANIFEST_NAME, load
 
-    words = [model, "-o", str(output)]
+    words = [model, "-o", str(output), "--if-interrupted", "run the same command again"]
     if (output / MANIFEST_NAME).exists():
         made_from = load(output).provenance.get("checkpoint")
         if made_from != Path(model).name:
             raise Failure(f"{output}: holds a bundle of {made_from}; give another folder with -o")
         words.append("--overwrite")
-    elif output.exists() and any(output.iterdir()):
+    elif output.is_dir() and any(output.iterdir()):
         words.append("--resume")
     # -P: a folder of the working directory must not stand in for a package.
-    export = subprocess.Popen(
-        [sys.executable, "-P", "-m", "edgekit.tools.cli", "export", *words], stdout=subprocess.DEVNULL
-    )
+    export = None
     try:
+        with held_back():
+            export = subprocess.Popen(
+                [sys.executable, "-P", "-m", "edgekit", "export", *words], stdout=subprocess.DEVNULL
+            )
         code = export.wait()
     except KeyboardInterrupt:
+        if export is None:
+            raise
         # The terminal interrupts both processes; the other one has said so.
         sys.exit(export.wait() or INTERRUPTED)
     if code:

@@ -26,7 +26,7 @@ from edgekit.tools.completion import (
 from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command, Rare
-from edgekit.tools.options import debug_option, json_option
+from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _MOST_NOTES = 6
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Folder(),
     metavar="DIR",
     shell_complete=folders,
     help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
@@ -84,7 +84,7 @@ _MOST_NOTES = 6
 @click.option(
     "--group-size",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Weights that share a scale in 4 bits. Default: the target's (32).",
 )
@@ -119,17 +119,18 @@ _MOST_NOTES = 6
 @click.option(
     "--max-positions",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Longest pass, or prefix, to make functions for (coreml, coreai).",
 )
 @click.option(
     "--layers-per-chunk",
     cls=Rare,
-    type=int,
+    type=Count(),
     metavar="N",
     help="Layers of a package (coreml, coreai). Default: up to 8.",
 )
+@click.option("--if-interrupted", metavar="TEXT", hidden=True, help="What to say then.")
 @json_option
 @debug_option
 def command(
@@ -148,6 +149,7 @@ def command(
     output: Path | None,
     resume: bool,
     overwrite: bool,
+    if_interrupted: str | None,
     as_json: bool,
 ) -> None:
     """Quantize the checkpoint MODEL and write a bundle that `edgekit run` streams from.
@@ -164,14 +166,19 @@ def command(
     name = _name(model)
     preset = chosen.preset if quant is None else quant
     folder = output or Path(f"{name}-{target}-{preset}")
-    alone, loading = "", False
+    alone, loading, writing = "", False, False
     try:
         with warnings.catch_warnings():
             # What PyTorch and onnxscript say about each other's interfaces is nothing the user could act on.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
-            with Steps("loading PyTorch", quiet=as_json):
+            with Steps("looking for the model", quiet=as_json) as steps:
                 from edgekit.export.checkpoint.hub import locate
+                from edgekit.export.formats import check_installed
+
+                check_installed(names[0])
+                source = locate(model, progress=steps)
+            with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.formats.packaging import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
@@ -190,7 +197,6 @@ def command(
                 for own in names
             ]  # fmt: skip
             with Steps("opening the checkpoint", quiet=as_json) as steps:
-                source = locate(model, progress=steps)
                 plans, why = plan_together(source.checkpoint(), each, chosen.together_bytes)
                 lacking = sum(source.lacking().values())
                 check_folder(plans, folder, lacking if source.shares_disk(folder) else 0)
@@ -205,6 +211,7 @@ def command(
                 if why:
                     alone = f"for {written} alone: {why}; {_instead(chosen, names[1:])}"
                     steps.note(f"note: {alone}")
+                writing = True
                 if len(plans) > 1:
                     results = write_together(plans, folder, steps)
                 else:
@@ -213,7 +220,8 @@ def command(
     except KeyboardInterrupt:
         if loading:
             raise Interrupted("the same command goes on with the download where it stopped") from None
-        raise Interrupted(f"the same command with --resume goes on where it stopped in {folder}") from None
+        hint = _goes_on(folder, resume, overwrite) if writing and folder.exists() else ""
+        raise Interrupted(if_interrupted or hint) from None
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
@@ -224,6 +232,12 @@ def _name(model: str) -> str:
     """What to call the bundle of a model: the last part of its path or id."""
     model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
+
+
+def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:
+    """How an export that was interrupted goes on."""
+    how = "" if resume else " with --resume in place of --overwrite" if overwrite else " with --resume"
+    return f"the same command{how} goes on where it stopped in {folder}"
 
 
 def _instead(target: targets.Target, formats: Sequence[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from edgekit.flashload.errors import BundleError, EdgekitError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note
-from edgekit.tools.failures import DAMAGED
+from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, bundle_folder, debug_option, json_option
 from edgekit.tools.text import visible
@@ -102,6 +104,7 @@ def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> It
         yield Item(bundle_set.SET_NAME, 0, str(error))
         return
     yield Item(bundle_set.SET_NAME, (path / bundle_set.SET_NAME).stat().st_size)
+    _refuse_unreadable(path / name for name in bundles.files)
     manifests = {f"{member.path}/{MANIFEST_NAME}" for member in bundles.members}
     for name, entry in bundles.files.items():
         check = partial(check_folder_file, path, name, entry.size, entry.xxh3)
@@ -133,6 +136,7 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
         yield Item(MANIFEST_NAME, 0, str(error))
         return
     manifest = bundle.manifest
+    _refuse_unreadable(path / name for name in (manifest.weights.file, *manifest.files))
     yield Item(MANIFEST_NAME, (path / MANIFEST_NAME).stat().st_size)
     yield from _check_runs(bundle, steps)
     files: dict[str, WeightsEntry | FileEntry] = {manifest.weights.file: manifest.weights, **manifest.files}
@@ -151,6 +155,13 @@ def _check(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterat
             yield from _evaluate(bundle, steps, notes)
     elif evaluate:
         notes.append("--evaluate is for Core ML packages, and this bundle has none; nothing was computed")
+
+
+def _refuse_unreadable(paths: Iterable[Path]) -> None:
+    """A file that may not be read is not known to be damaged. Raises Failure, which names it."""
+    for path in paths:
+        if path.is_file() and not os.access(path, os.R_OK):
+            raise Failure(f"{path}: cannot be read ({os.strerror(errno.EACCES)}); change its permissions")
 
 
 def _check_packages(
