@@ -16,7 +16,6 @@ from weakref import WeakSet
 import numpy as np
 
 from edgekit.flashload.bundle_folder import BundleFolder
-from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import integer_product
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
@@ -31,7 +30,6 @@ LAYOUT = "onnx-2"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
 
-_MOST_THREADS = 1024
 _UINT8 = "tensor(uint8)"
 
 _engines: WeakSet[OnnxEngine] = WeakSet()
@@ -82,8 +80,6 @@ class OnnxEngine(OneLayerEngine):
             )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
-        if not 0 <= threads <= _MOST_THREADS:
-            raise InvalidRequest(f"{threads} threads are outside 0..{_MOST_THREADS}; give fewer")
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
         # The arena keeps what one pass needed for ever; activations are small against the weights that the
