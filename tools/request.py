@@ -43,7 +43,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-new-tokens", type=click.IntRange(min=1), metavar="N",
-        help="Length of an answer. Default: the model's own.",
+        help="Length of an answer, rounded up to whole canvases or blocks. Default: the model's own.",
     ),
     click.option(
         "--steps", type=click.IntRange(min=1), metavar="N",
