@@ -270,7 +270,7 @@ class Tokenizer:
             )
         if template is None:
             template = "tool_use" if with_tools and "tool_use" in known else "default"
-        if template not in known:
+        if not isinstance(template, str) or template not in known:
             raise ChatTemplateError(
                 f"{self.where}: no chat template {template!r}; there are: {', '.join(known)}"
             )

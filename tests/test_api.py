@@ -363,6 +363,11 @@ USER = {"role": "user", "content": "x"}
         ([{"role": "user", "content": {"text": "x"}}], {}, "the content of message 0 is of type dict"),
         ([{"role": "user", "content": ["x"]}], {}, "part 0 of the content of message 0 is no text; write"),
         (
+            [{"role": "user", "content": [{"type": 3, "text": "x"}]}],
+            {},
+            "part 0 of the content of message 0 is no text",
+        ),
+        (
             [{"role": "user", "content": [{"type": "text"}]}],
             {},
             "part 0 of the content of message 0 is no text",

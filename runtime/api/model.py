@@ -60,8 +60,13 @@ def load(
     """
     if threads is not None:
         check_int("threads", threads, 1, MOST_THREADS)
-    limits = {"memory_bytes": _bytes("memory", memory, 1), "resident_bytes": _bytes("resident", resident, 0)}
-    generator = Generator(folder_of(bundle, engine), threads=threads or 0, engine=engine, **limits)
+    generator = Generator(
+        folder_of(bundle, engine),
+        memory_bytes=_bytes("memory", memory, 1),
+        resident_bytes=_bytes("resident", resident, 0),
+        threads=threads or 0,
+        engine=engine,
+    )
     if engine is not None:
         check_available(engine)
     return Model(generator)

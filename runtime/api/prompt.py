@@ -85,7 +85,7 @@ def _joined(parts: Any, number: int) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if isinstance(kind, str) and kind != "text":
             raise InvalidPrompt(f"part {place} of {where} is of type {shown(kind)}; only text is supported")
-        if kind is None or not isinstance(part.get("text"), str):
+        if kind != "text" or not isinstance(part.get("text"), str):
             raise InvalidPrompt(f'part {place} of {where} is no text; write {{"type": "text", "text": ...}}')
     return "".join(part["text"] for part in parts)
 
