@@ -78,13 +78,13 @@ class Generator:
         set of bundles the newest that this system runs.
         `executor` runs a bundle's packages in place of the format's own, for checks.
 
-        Raises EdgekitError when the bundle or its tokenizer cannot be read.
+        Raises EdgekitError when the bundle or its tokenizer cannot be read, is not for `engine`, or no engine
+        takes so many threads.
         """
+        self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
         self.bundle = Bundle.open(path, engine)
         self.tokenizer = self.bundle.tokenizer()
         self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
-        self._memory = {"memory_bytes": memory_bytes, "resident_bytes": resident_bytes}
-        self._threads = threads
         self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
@@ -171,14 +171,14 @@ class Generator:
             ids = list(prompt)
         length = text.length + len(ids)
         lengths = options.lengths(length)
-        self._check_positions(length, lengths)
+        self._check_positions(length, lengths, options.new_tokens_text(length))
         return _Call(ids, options, text, lengths)
 
-    def _check_positions(self, prompt: int, lengths: Lengths) -> None:
+    def _check_positions(self, prompt: int, lengths: Lengths, new_tokens: str) -> None:
         limit = self.bundle.model.max_positions
         if limit and prompt + lengths.new_tokens > limit:
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {lengths.new_tokens} new ones pass the model's {limit} "
+                f"{prompt} prompt tokens and {new_tokens} pass the model's {limit} "
                 "positions; shorten the prompt or ask for fewer tokens"
             )
         if self.bundle.packages is None:
@@ -186,7 +186,7 @@ class Generator:
         offered = self.bundle.packages.lengths()
         if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {lengths.new_tokens} new ones take passes of {lengths.canvas} "
+                f"{prompt} prompt tokens and {new_tokens} take passes of {lengths.canvas} "
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
@@ -204,12 +204,8 @@ class Generator:
     def _open(self, lengths: Lengths, text: _Text) -> Session | NativeSession:
         """A session for these lengths that holds `text`."""
         # A prefix is encoded in pieces of the model's own canvas.
-        needed = SessionOptions(
-            positions=lengths.prefix,
-            canvas=max(lengths.canvas, self.bundle.model.canvas_length or 0),
-            threads=self._threads,
-            **self._memory,
-        )
+        canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
+        needed = replace(self._limits, positions=lengths.prefix, canvas=canvas)
         if self._session is not None:
             have = self._session.options
             if have.memory_bytes is None or (

@@ -19,12 +19,12 @@ from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle, Layer
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
-from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.head import HeadState
 from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.package_cache import PackageCache
 from edgekit.runtime.prefix import EncodedIds, PrefixKV
-from edgekit.runtime.process import peak_bytes, usable_cores
+from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
+from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.weights import WeightStore
 
@@ -46,7 +46,7 @@ class SessionOptions:
     weights further.
 
     `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes
-    every usable core.
+    every usable core. Raises InvalidOption for a number of threads that no engine takes.
     """
 
     memory_bytes: int | None = None
@@ -54,6 +54,10 @@ class SessionOptions:
     positions: int = 2048
     canvas: int = 256
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        if self.threads != 0:
+            check_int("threads", self.threads, 1, MOST_THREADS)
 
 
 class Session:
@@ -283,15 +287,10 @@ def open_session(
     the bundle that `engine` or this system runs.
 
     `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"); `executor` is as in
-    `Session`. Raises UnsupportedBundle when the bundle is for another, and what the sessions raise.
+    `Session`. Raises what `Bundle.open` and the sessions raise.
     """
     bundle = Bundle.open(path, engine)
-    written = str(bundle.manifest.programs.get("format"))
-    if engine is not None and engine != written:
-        raise UnsupportedBundle(
-            f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
-        )
-    if written == "native":
+    if bundle.manifest.programs.get("format") == "native":
         from edgekit.runtime.native_session import NativeSession
 
         return NativeSession(bundle.path, options)

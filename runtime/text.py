@@ -137,12 +137,7 @@ class Tokenizer:
 
         Raises InvalidRequest for text that no UTF-8 spells, TokenizerError.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # the operating system's way to pass on bytes that are not UTF-8
-            raise InvalidRequest(
-                f"the text is not UTF-8 (character {error.start} is a lone surrogate); give it so encoded"
-            ) from error
+        check_text(text, "the text")
         try:
             with panics_as_errors():
                 return self._backend.encode(text, add_special_tokens=add_special).ids
@@ -165,6 +160,7 @@ class Tokenizer:
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         template: str | None = None,
@@ -180,6 +176,7 @@ class Tokenizer:
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         template: str | None = None,
@@ -234,6 +231,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         turn: Sequence[Mapping[str, Any]],
         last: int | None = None,
+        /,
         **kwargs: Any,
     ) -> list[int]:
         """Ids that a chat template puts behind an answer: the end of that turn, `turn` (messages), and the
@@ -272,7 +270,7 @@ class Tokenizer:
             )
         if template is None:
             template = "tool_use" if with_tools and "tool_use" in known else "default"
-        if template not in known:
+        if not isinstance(template, str) or template not in known:
             raise ChatTemplateError(
                 f"{self.where}: no chat template {template!r}; there are: {', '.join(known)}"
             )
@@ -336,6 +334,16 @@ class TextStream:
         piece = self._text[self._emitted : end]
         self._emitted = max(self._emitted, end)
         return piece
+
+
+def check_text(text: str, what: str) -> None:
+    """Raises InvalidRequest, which begins with `what`, for text that no UTF-8 spells."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # the operating system's way to pass on bytes that are not UTF-8
+        raise InvalidRequest(
+            f"{what} is not UTF-8 (character {error.start} is a lone surrogate); give it so encoded"
+        ) from error
 
 
 # --- files --------------------------------------------------------------------------------------------------

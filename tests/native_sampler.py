@@ -284,7 +284,11 @@ def python_generation_options(
         lengths = options.lengths(prompt)
     except SamplingError as error:
         return INVALID_ARGUMENT, str(error)
-    return OK, as_json(options) | {"lengths": [lengths.new_tokens, lengths.prefix, lengths.canvas]}
+    more = {
+        "lengths": [lengths.new_tokens, lengths.prefix, lengths.canvas],
+        "new_tokens": options.new_tokens_text(prompt),
+    }
+    return OK, as_json(options) | more
 
 
 def answer_text(function: str, *arguments: str) -> str:

@@ -289,6 +289,16 @@ def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
     ("settings", "said"),
     [
         ({"temprature": 1}, "temprature is not a sampling option of this model"),
+        ({"max_length": 3}, "tokens and max_length is 3; use a max_length of at least "),
+        (
+            {"eos_token_ids": [3, 99999]},
+            "eos_token_ids 99999 is outside the model's vocabulary of 512 tokens",
+        ),
+        (
+            {"max_denoising_steps": 1, "steps": 5},
+            "steps is given twice, as steps and as max_denoising_steps;",
+        ),
+        ({"eos_token_id": 1, "eos_token_ids": [1]}, "eos_token_ids is given twice, as eos_token_id and as"),
         ({"entropy_bound": -1}, "entropy_bound is -1; use a number above 0"),
         ({"seed": -1}, "seed is -1; use an integer"),
         ({"seed": 1.5}, "seed is 1.5; use an integer"),
@@ -303,6 +313,26 @@ def test_wrong_settings_are_refused_when_they_are_given(
         with pytest.raises(edgekit.InvalidOption) as refused:
             call(TEXT, **settings)
         assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_unknown_settings_are_answered_with_the_list_of_options(either: edgekit.Model) -> None:
+    known = [option.name for option in either.options()]
+    for call in (lambda: either.stream(TEXT, zzzzzz=1), lambda: either.options(zzzzzz=1)):
+        with pytest.raises(edgekit.InvalidOption) as refused:
+            call()
+        told = str(refused.value).partition("options are: ")[2].split(", ")
+        assert sorted(told) == sorted(known) and told[:3] == known[:3] == ["max_new_tokens", "steps", "seed"]
+    with pytest.raises(edgekit.InvalidOption, match="did you mean steps"):
+        either.options(stepz=1)
+
+
+def test_other_names_of_settings_are_taken(llada: edgekit.Model) -> None:
+    assert {o.name: o.default for o in llada.options(gen_length=64)}["max_new_tokens"] == 64
+    with pytest.raises(edgekit.InvalidOption, match="twice, as max_new_tokens and as gen_length; leave one"):
+        llada.options(max_new_tokens=32, gen_length=64)
+
+
+USER = {"role": "user", "content": "x"}
 
 
 @pytest.mark.parametrize(
@@ -323,12 +353,108 @@ def test_wrong_settings_are_refused_when_they_are_given(
         ([{"role": "user", "content": "x"}], {"raw": True}, "which messages need"),
         ([10**6], {}, "outside the model's vocabulary"),
         ([], {}, "the prompt is empty"),
+        ("", {}, "the prompt is empty"),
+        (" \n", {"raw": True}, "the prompt is empty"),
+        ([10**30], {}, f"prompt token {10**30} at position 0 is outside the model's vocabulary of 512"),
+        ([1, -(10**30)], {}, f"prompt token -{10**30} at position 1 is outside"),
+        ([{"role": "user"}], {}, 'message 0 has no "content"'),
+        ([USER, {"role": "assistant", "content": None, "tool_calls": []}], {}, 'message 1 has no "content"'),
+        ([{"role": "user", "content": 3}], {}, "the content of message 0 is of type int; give text"),
+        ([{"role": "user", "content": {"text": "x"}}], {}, "the content of message 0 is of type dict"),
+        ([{"role": "user", "content": ["x"]}], {}, "part 0 of the content of message 0 is no text; write"),
+        (
+            [{"role": "user", "content": [{"type": 3, "text": "x"}]}],
+            {},
+            "part 0 of the content of message 0 is no text",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            {},
+            "part 0 of the content of message 0 is no text",
+        ),
+        (
+            [
+                USER,
+                {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "url": "y"}]},
+            ],
+            {},
+            "part 1 of the content of message 1 is of type 'image'; only text is supported",
+        ),
+        ("x", {"system": 3}, "system is of type int; give text"),
+        ("x", {"raw": "yes"}, "raw is 'yes'; use True or False"),
+        ("x", {"chat_template_kwargs": 3}, "chat_template_kwargs is 3; give a dict of variables"),
+        ("x", {"chat_template_kwargs": {3: 4}}, "chat_template_kwargs is {3: 4}; give a dict of variables"),
+        ("x", {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs has messages"),
     ],
 )
 def test_wrong_prompts_are_refused(gemma: edgekit.Model, given: Any, settings: Any, said: str) -> None:
     with pytest.raises(edgekit.InvalidPrompt) as refused:
         gemma.generate(given, **settings)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["", " ", [-1], [{"role": "user", "content": 3}], [{"role": "user"}]])
+def test_wrong_prompts_of_a_chat_are_refused(gemma: edgekit.Model, given: Any) -> None:
+    talk = gemma.chat()
+    for call in (talk.generate, talk.stream):
+        with pytest.raises(edgekit.InvalidPrompt) as refused:
+            call(given)
+        assert "download" not in str(refused.value) and "\n" not in str(refused.value)
+    for wrong in ({"system": 3}, {"raw": 1}, {"chat_template_kwargs": 3}):
+        with pytest.raises(edgekit.InvalidPrompt, match=next(iter(wrong))):
+            gemma.chat(**wrong)
+
+
+def test_text_parts_are_one_text(gemma: edgekit.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [{"type": "text", "text": "Copy this: "}, {"type": "text", "text": "red 7"}]
+    # Of a template that knows no parts.
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    for templates in (gemma._tokenizer.chat_templates, {"default": template}):
+        monkeypatch.setattr(gemma._tokenizer, "chat_templates", templates)
+        monkeypatch.setattr(gemma._tokenizer, "_templates", {})
+        assert gemma.encode([{"role": "user", "content": parts}]) == gemma.encode(TEXT)
+    talk = gemma.chat()
+    talk.generate([{"role": "user", "content": parts}], max_new_tokens=8)
+    assert talk.messages[0] == {"role": "user", "content": TEXT}
+
+
+def test_calls_of_tools_need_no_content(gemma: edgekit.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content or m.tool_calls[0].name }}{% endfor %}"
+    monkeypatch.setattr(gemma._tokenizer, "chat_templates", {"default": template})
+    monkeypatch.setattr(gemma._tokenizer, "_templates", {})
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    ids = gemma.encode([{"role": "user", "content": "x"}, call, {"role": "tool", "content": "7"}])
+    assert gemma.decode(ids, skip_special=False) == "<user>x<assistant>add<tool>7"
+
+
+def test_lone_surrogates_are_found_where_they_are_given(gemma: edgekit.Model) -> None:
+    message = {"role": "user", "content": "ab\udc80"}
+    for given, settings, said in (
+        ("\udc80", {}, "the prompt is not UTF-8 (character 0 is a lone surrogate)"),
+        ([message], {}, "the content of message 0 is not UTF-8 (character 2 is"),
+        ("x", {"system": "\udc80"}, "system is not UTF-8 (character 0 is"),
+    ):
+        with pytest.raises(edgekit.EdgekitError) as refused:
+            gemma.encode(given, **settings)
+        assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([-1], "token -1 at position 0 is outside the model's vocabulary of 512 tokens"),
+        ([3, 10**9], "token 1000000000 at position 1 is outside the model's vocabulary of 512 tokens"),
+        ("abc", "a list of ids of type str is not understood; give token ids"),
+        (3, "a list of ids of type int is not understood"),
+        ([1.5], "item 0 of the list of ids is of type float; give token ids (integers)"),
+        (np.zeros((1, 3), int), "the list of ids has shape (1, 3)"),
+    ],
+)
+def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said: str) -> None:
+    with pytest.raises(edgekit.InvalidPrompt) as refused:
+        gemma.decode(ids)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert gemma.decode(np.array(gemma.encode("Hi", raw=True))) == "Hi"
 
 
 @pytest.mark.parametrize(
@@ -338,14 +464,33 @@ def test_wrong_prompts_are_refused(gemma: edgekit.Model, given: Any, settings: A
         ({"memory": 0}, "memory is 0; use at least 1"),
         ({"memory": 1.5}, "memory is 1.5; use a number of bytes"),
         ({"resident": -1}, "resident is -1; use at least 0"),
-        ({"threads": 0}, "threads is 0; use an integer, at least 1"),
+        ({"threads": 0}, "threads is 0; use an integer, 1..1024"),
+        ({"threads": 10**6}, "threads is 1000000; use an integer, 1..1024"),
+        ({"threads": True}, "threads is True; use an integer, 1..1024"),
         ({"engine": "tpu"}, "unknown engine 'tpu'"),
+        ({"engine": "onnx"}, "was exported for the native engine, not onnx; export it with --format onnx"),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:
     with pytest.raises(edgekit.EdgekitError) as refused:
         edgekit.load(gemma.path, **given)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:
+    def missing(name: str) -> None:
+        raise edgekit.EdgekitError(f"the {name} engine is not here")
+
+    monkeypatch.setattr(model, "check_available", missing)
+    with pytest.raises(edgekit.EdgekitError, match="the native engine is not here"):
+        edgekit.load(gemma.path, engine="native")
+    edgekit.load(gemma.path).close()
+
+
+@pytest.mark.parametrize("given", [b"tiny", "", 3, None])
+def test_what_names_no_bundle_is_refused(given: Any) -> None:
+    with pytest.raises(edgekit.InvalidOption, match=f"bundle is {given!r}; give the path of a folder"):
+        edgekit.load(given)
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
@@ -355,8 +500,13 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
 
 
 def test_limits_have_their_errors(gemma: edgekit.Model) -> None:
-    with pytest.raises(edgekit.PromptTooLong, match="pass the model's 1024 positions"):
+    prompt_tokens = len(gemma.encode(TEXT))
+    with pytest.raises(edgekit.PromptTooLong) as too_long:
         gemma.generate(TEXT, max_new_tokens=2000)
+    assert str(too_long.value).startswith(
+        f"{prompt_tokens} prompt tokens and 2000 new tokens, rounded up to 2048, whole canvases of 128, "
+        "pass the model's 1024 positions"
+    )
     with edgekit.load(gemma.path, memory="10MB") as small, pytest.raises(edgekit.BudgetExceeded) as refused:
         small.generate(TEXT)
     assert refused.value.needed_bytes > 10**7

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from edgekit.runtime.sampling import InvalidOption, InvalidPrompt, UnknownSampler
+from edgekit.runtime.sampling import SAMPLERS, InvalidOption, UnknownSampler
 from edgekit.runtime.sampling.generation_options import MOST, generation_options
-from edgekit.runtime.sampling.options import Lengths
+from edgekit.runtime.sampling.options import Lengths, specs
 
 LLADA = {"mask_token_id": 3, "gen_length": 64, "steps": 32, "block_length": 16}
 DREAM = {"mask_token_id": 3, "max_new_tokens": 64, "steps": 32}
@@ -116,5 +116,23 @@ def test_lengths_are_those_that_the_loops_reach() -> None:
     assert generation_options("diffusion_gemma", GEMMA, 16).lengths(10) == Lengths(48, 42, 16)
     until = generation_options("diffusion_gemma", {"max_length": 50}, 16)
     assert until.lengths(10) == Lengths(48, 42, 16)
-    with pytest.raises(InvalidPrompt, match="max_length is 50"):
-        until.lengths(50)
+    for told in ({"max_length": 50}, {"max_length": 50, "max_new_tokens": 9}):
+        with pytest.raises(
+            InvalidOption, match="50 tokens and max_length is 50; use a max_length of at least 51"
+        ):
+            generation_options("diffusion_gemma", told, 16).lengths(50)
+        assert generation_options("diffusion_gemma", told, 16).lengths(49).new_tokens == 16
+
+
+def test_lengths_are_told_with_what_they_are_rounded_to() -> None:
+    gemma = generation_options("diffusion_gemma", GEMMA, 16)
+    assert gemma.new_tokens_text(10) == "40 new tokens, rounded up to 48, whole canvases of 16,"
+    assert generation_options("diffusion_gemma", {"max_length": 50}, 16).new_tokens_text(2) == "48 new tokens"
+    llada = generation_options("llada", LLADA, max_new_tokens=65)
+    assert llada.new_tokens_text(10) == "80 new tokens, whole blocks of 16,"
+    assert generation_options("llada", LLADA, max_new_tokens=5).new_tokens_text(10) == "5 new tokens"
+    assert generation_options("dream", DREAM).new_tokens_text(10) == "64 new tokens"
+    for family in ("diffusion_gemma", "llada"):
+        told = {name: spec.help for name, spec in specs(SAMPLERS[family].options_type()).items()}
+        lengths = {"gen_length", "max_new_tokens", "max_length"} & set(told)
+        assert lengths and all("rounded up to whole" in told[name] for name in lengths)

@@ -231,9 +231,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("llada", {"options": {"block_length": 2.5}}, "block_length is 2.5; use an integer, 1..4194304"),
     ("dream", {"max_new_tokens": -1}, "max_new_tokens is -1; use an integer, 1..4194304"),
     ("dream", {"steps": 2**62}, f"steps is {2**62}; use an integer, 1..4194304"),
-    ("dream", {"options": {"mask_token_id": 10**6}}, "special token 1000000 is outside the model's"),
+    ("dream", {"options": {"mask_token_id": 10**6}}, "mask_token_id 1000000 is outside the model's"),
+    ("llada", {"options": {"eot_token_ids": [3, 10**6]}}, "eot_token_ids 1000000 is outside the model's"),
+    ("diffusion_gemma", {"options": {"eos_token_ids": [10**6]}}, "eos_token_ids 1000000 is outside the"),
     ("diffusion_gemma", {"options": {"t_min": 0.9}}, "t_max 0.8 is not above t_min 0.9"),
     ("diffusion_gemma", {"max_new_tokens": 256, "options": {"max_length": 5}}, "5 tokens and max_length is"),
+    ("diffusion_gemma", {"max_new_tokens": 9, "options": {"max_length": 5}}, "max_length of at least 6"),
 ]  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.native_session import NativeSession, _Info, _library, _Options, _Output, _Request
-from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.process import MOST_THREADS
+from edgekit.runtime.sampling import HeadRequest, InvalidOption
 from edgekit.runtime.session import SessionOptions
 
 
@@ -67,7 +68,7 @@ def test_wrong_arguments_are_refused_and_harm_nothing(gemma: Path) -> None:
     session.close()
     with pytest.raises(errors.InvalidRequest, match="closed"):
         session.denoise(canvas, HeadRequest())
-    for options in (SessionOptions(canvas=0), SessionOptions(positions=-1), SessionOptions(threads=-1)):
+    for options in (SessionOptions(canvas=0), SessionOptions(positions=-1)):
         with pytest.raises(errors.InvalidRequest):
             NativeSession(gemma, options)
 
@@ -95,6 +96,14 @@ def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
     assert library.ek_session_open(*opened) == invalid
     options.struct_size = 8  # a caller that knows of threads alone
     options.positions = options.canvas = -1
+    for threads in (-1, MOST_THREADS + 1):
+        options.threads = threads
+        assert library.ek_session_open(*opened) == invalid
+        with pytest.raises(InvalidOption) as refused:
+            SessionOptions(threads=threads)
+        assert message() == f"{refused.value}, or 0 for every core"
+    assert str(refused.value) == "threads is 1025; use an integer, 1..1024"
+    options.threads = 1
     assert library.ek_session_open(*opened) == 0 and handle
     assert library.ek_session_open(None, None, ctypes.byref(ctypes.c_void_p())) == invalid
     assert library.ek_session_open(str(gemma).encode(), None, None) == invalid

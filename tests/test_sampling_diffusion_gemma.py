@@ -531,16 +531,20 @@ def test_bad_prompt_is_refused(prompt: Any, message: str) -> None:
         list(generate(FakeDenoiser(50), prompt, DiffusionGemmaOptions(), PhiloxNoise(0)))
 
 
-def test_prompt_beyond_max_length_is_refused() -> None:
-    options = DiffusionGemmaOptions(max_length=3)
-    with pytest.raises(InvalidPrompt, match="max_length is 3"):
-        list(generate(FakeDenoiser(50), [1, 2, 3], options, PhiloxNoise(0)))
+@pytest.mark.parametrize("new_tokens", [256, 9])
+def test_prompt_beyond_max_length_is_refused(new_tokens: int) -> None:
+    """transformers makes no canvas, or one that passes the limit: neither is an answer to what was asked."""
+    options = DiffusionGemmaOptions(max_length=3, max_new_tokens=new_tokens)
+    with pytest.raises(InvalidOption, match="3 tokens and max_length is 3; use a max_length of at least 4"):
+        next(generate(FakeDenoiser(50), [1, 2, 3], options, PhiloxNoise(0)))
 
 
-def test_padding_outside_the_vocabulary_is_refused() -> None:
-    options = DiffusionGemmaOptions(pad_token_id=50)
-    with pytest.raises(InvalidOption, match="pad_token_id 50"):
-        list(generate(FakeDenoiser(50), [1], options, PhiloxNoise(0)))
+@pytest.mark.parametrize("tokens", [{"pad_token_id": 50}, {"eos_token_ids": (3, 50)}])
+def test_tokens_outside_the_vocabulary_are_refused(tokens: dict[str, Any]) -> None:
+    with pytest.raises(
+        InvalidOption, match=f"^{next(iter(tokens))} 50 is outside the model's vocabulary of 50"
+    ):
+        next(generate(FakeDenoiser(50), [1], DiffusionGemmaOptions(**tokens), PhiloxNoise(0)))
 
 
 def test_scores_that_are_not_finite_end_the_generation() -> None:

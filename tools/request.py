@@ -44,7 +44,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-new-tokens", type=Count(1), metavar="N",
-        help="Length of an answer. Default: the model's own.",
+        help="Length of an answer, rounded up to whole canvases or blocks. Default: the model's own.",
     ),
     click.option(
         "--steps", type=Count(1), metavar="N",

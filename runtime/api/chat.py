@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.runtime.api.answer import Answer, Done, Event
 from edgekit.runtime.api.model import Model, answer_of, text_of
-from edgekit.runtime.api.prompt import Prompt, check_template_unused, encode, held, ids_of, messages_of
+from edgekit.runtime.api.prompt import (
+    Prompt,
+    check_template_arguments,
+    check_template_unused,
+    encode,
+    held,
+    ids_of,
+    messages_of,
+)
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling.errors import InvalidPrompt
@@ -56,6 +64,7 @@ class Chat:
         self, model: Model, system: str | None, raw: bool, chat_template_kwargs: Mapping[str, Any] | None
     ) -> None:
         """For `Model.chat`."""
+        check_template_arguments(system, raw, chat_template_kwargs)
         self._model, self._raw, self._variables = model, raw, dict(chat_template_kwargs or {})
         self._tokenizer = model._tokenizer
         if raw:
@@ -155,7 +164,7 @@ class Chat:
         """The prompt as messages; of token ids their text."""
         found = messages_of(prompt)
         if found is None:
-            return [{"role": "user", "content": self._tokenizer.decode(ids_of(prompt))}]
+            return [{"role": "user", "content": self._model.decode(ids_of(prompt))}]
         if self._raw and not isinstance(prompt, str):
             raise InvalidPrompt("this conversation has no chat template, which messages need; give text")
         return found

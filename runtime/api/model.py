@@ -11,15 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
-from edgekit.runtime.api.options import Option, options_of
-from edgekit.runtime.api.prompt import Prompt, encode
+from edgekit.runtime.api.options import Option, check_names, options_of
+from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
+from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.hub.bundles import local_folder
+from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.options import check_int, check_within_vocabulary
 
 if TYPE_CHECKING:
     from edgekit.runtime.api.chat import Chat
@@ -41,35 +45,39 @@ def load(
         memory: bounds the physical memory of the whole process, as bytes or as "1.5GB": weights that do not
             fit are read from the disk in every denoising step. None: no limit, all weights stay in memory.
         resident: bounds the weights that stay in memory further; 0 streams all.
-        threads: processor threads that compute; None: one per core that the process may use.
+        threads: processor threads that compute, 1..1024; None: one per core that the process may use.
         engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai"; None: that of the bundle,
             and of several bundles the newest that this system runs.
 
     Raises:
-        EdgekitError: BundleError where the bundle is missing or damaged, and InvalidOption for a size that is
-            none. Weights are read at the first prompt: then a budget may turn out to be too small
-            (BudgetExceeded).
+        EdgekitError: BundleError where the bundle is missing or damaged, InvalidOption for an argument that
+            is not as above, and others where the engine cannot run it. Weights are read at the first prompt:
+            then a budget may turn out to be too small (BudgetExceeded).
 
     >>> model = edgekit.load(bundle, memory="2GB")
     >>> model.generate("Copy this: red 7", seed=1).text
     'red 7'
     """
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise InvalidOption(f"threads is {threads!r}; use an integer, at least 1")
-    return Model(
-        Generator(
-            folder_of(bundle, engine),
-            memory_bytes=_bytes("memory", memory, 1),
-            resident_bytes=_bytes("resident", resident, 0),
-            threads=threads or 0,
-            engine=engine,
-        )
+    if threads is not None:
+        check_int("threads", threads, 1, MOST_THREADS)
+    generator = Generator(
+        folder_of(bundle, engine),
+        memory_bytes=_bytes("memory", memory, 1),
+        resident_bytes=_bytes("resident", resident, 0),
+        threads=threads or 0,
+        engine=engine,
     )
+    if engine is not None:
+        check_available(engine)
+    return Model(generator)
 
 
 def folder_of(bundle: str | os.PathLike[str], engine: str | None) -> Path:
     """The folder that the name of a bundle stands for; what is on the hub is downloaded and verified."""
-    return local_folder(os.fspath(bundle), engine)
+    name = os.fspath(bundle) if isinstance(bundle, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidOption(f"bundle is {shown(bundle)}; give the path of a folder, or hf:owner/name")
+    return local_folder(name, engine)
 
 
 class Model:
@@ -217,7 +225,9 @@ class Model:
         """
         own = {name: settings.pop(name, None) for name in ("max_new_tokens", "steps")}
         settings.pop("seed", None)
-        return options_of(self._generator.options(Settings(options=settings, **own)))
+        given = Settings(options=settings, **own)
+        check_names(self._generator.sampler, given)
+        return options_of(self._generator.options(given))
 
     def encode(
         self,
@@ -238,9 +248,10 @@ class Model:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of token ids; bytes that are not UTF-8 become U+FFFD. `skip_special`: without the special
-        tokens.
+        tokens. Raises InvalidPrompt for what are no ids of the model.
         """
-        return self._tokenizer.decode(ids, skip_special)
+        vocab_size = self._generator.bundle.model.vocab_size
+        return self._tokenizer.decode(ids_to_decode(ids, vocab_size), skip_special)
 
     @property
     def family(self) -> str:
@@ -299,7 +310,10 @@ class Model:
             raise InvalidOption(f"seed is {settings.seed!r}; use an integer, 0..{2**64 - 1}")
         if "continue_prefix" in settings.options:
             raise InvalidOption("continue_prefix is not a setting here; use chat()")
+        check_names(self._generator.sampler, settings)
         options = self._generator.options(settings)
+        check_within_vocabulary(options, self._generator.bundle.model.vocab_size)
+        options.lengths(len(prompt_ids))
         self._check_open()
         return self._events(tuple(prompt_ids), ids, settings, options, behind)
 

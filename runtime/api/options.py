@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from edgekit.runtime.sampling.options import INTERNAL, Kind, specs
+from edgekit.runtime.generation import Settings
+from edgekit.runtime.sampling import Sampler
+from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.options import INTERNAL, Kind, specs, unknown_option
 
 OptionType: TypeAlias = Literal["int", "float", "bool", "str", "ids"]
 
@@ -64,5 +67,28 @@ def options_of(chosen: Any) -> tuple[Option, ...]:
                 spec.help,
             )
         )
-    rank = {name: number for number, name in enumerate(_FIRST)}
-    return tuple(sorted(found, key=lambda option: rank.get(option.name, len(rank))))
+    return tuple(sorted(found, key=lambda option: _rank(option.name)))
+
+
+def check_names(sampler: Sampler, settings: Settings) -> None:
+    """Raises InvalidOption for a setting that the sampler does not have, and for one that is given by two of
+    its names.
+    """
+    aliases, fields = sampler.aliases(), specs(sampler.options_type())
+    known = {"seed"} | {_COMMON.get(name, name) for name in fields}
+    given = [name for name in ("max_new_tokens", "steps") if getattr(settings, name) is not None]
+    by_common: dict[str, str] = {}
+    for name in (*given, *settings.options):
+        field = aliases.get(name, name)
+        common = _COMMON.get(field, field)
+        if common not in known:
+            raise unknown_option(name, sorted(known - INTERNAL, key=lambda known: (_rank(known), known)))
+        if common in by_common:
+            raise InvalidOption(
+                f"{common} is given twice, as {by_common[common]} and as {name}; leave one out"
+            )
+        by_common[common] = name
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)

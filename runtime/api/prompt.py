@@ -5,66 +5,141 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.text import Tokenizer, check_text
 
-#: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data.
+#: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data. The
+#: content is text, or a list of parts of type "text", which are joined.
 Message: TypeAlias = Mapping[str, Any]
 #: Text, the messages of a chat, or token ids in a list or an array of one dimension.
 Prompt: TypeAlias = str | Sequence[Message] | Iterable[int]
+#: A message may have one of these and no content: what was done in place of speaking.
+_IN_PLACE_OF_CONTENT = ("tool_calls", "tool_responses")
+_WANTED = 'text, chat messages (dicts with "role" and "content") or token ids (integers)'
 
 
 def held(prompt: Prompt) -> str | list[Any]:
-    """A prompt that can be looked at more than once. Raises InvalidPrompt for what is none of the three."""
+    """A prompt that can be looked at more than once. Raises InvalidPrompt for one that is empty, and for what
+    is none of the three; InvalidRequest for text that no UTF-8 spells.
+    """
+    given: str | list[Any]
     if isinstance(prompt, str):
-        return prompt
-    shape = getattr(prompt, "shape", (0,))
+        check_text(prompt, "the prompt")
+        given = prompt
+    else:
+        given = _flat(prompt, "prompt", "text, messages or token ids")
+    if not (given.strip() if isinstance(given, str) else given):
+        raise InvalidPrompt("the prompt is empty")
+    return given
+
+
+def _flat(given: Iterable[Any], what: str, wanted: str) -> list[Any]:
+    shape = getattr(given, "shape", (0,))
     if len(shape) != 1:
-        raise InvalidPrompt(f"the prompt has shape {tuple(shape)}; give one flat list of token ids")
-    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        found = type(prompt).__name__
-        raise InvalidPrompt(f"a prompt of type {found} is not understood; give text, messages or token ids")
-    return list(prompt)
+        raise InvalidPrompt(f"the {what} has shape {tuple(shape)}; give one flat list of token ids")
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidPrompt(f"a {what} of type {type(given).__name__} is not understood; give {wanted}")
+    return list(given)
 
 
 def messages_of(prompt: str | list[Any], system: str | None = None) -> list[dict[str, Any]] | None:
-    """A prompt as messages, text as the user's; None for token ids. Raises InvalidPrompt."""
+    """A prompt as messages, text as the user's; None for token ids. The content of each is one text. Raises
+    InvalidPrompt, and InvalidRequest for text that no UTF-8 spells.
+    """
     if isinstance(prompt, str):
         found: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
     else:
         if not prompt or not isinstance(prompt[0], Mapping):
             return None
-        found = []
-        for number, item in enumerate(prompt):
-            if not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
-                raise InvalidPrompt(
-                    f'message {number} is no dict with a "role"; write {{"role": "user", "content": ...}}'
-                )
-            found.append({str(key): value for key, value in item.items()})
+        found = [_message(item, number) for number, item in enumerate(prompt)]
     if system is not None:
         found.insert(0, {"role": "system", "content": system})
     return found
 
 
-def ids_of(prompt: str | list[Any]) -> list[int]:
+def _message(item: Any, number: int) -> dict[str, Any]:
+    if not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
+        raise InvalidPrompt(
+            f'message {number} is no dict with a "role"; write {{"role": "user", "content": ...}}'
+        )
+    found = {str(key): value for key, value in item.items()}
+    content = found.get("content")
+    if content is None:
+        if not any(found.get(name) for name in _IN_PLACE_OF_CONTENT):
+            raise InvalidPrompt(f'message {number} has no "content"; give it a text')
+        return found
+    if not isinstance(content, str):
+        # Templates that know no parts would write the list down as Python does.
+        found["content"] = content = _joined(content, number)
+    check_text(content, f"the content of message {number}")
+    return found
+
+
+def _joined(parts: Any, number: int) -> str:
+    """The text of a content that is given in parts."""
+    where = f"the content of message {number}"
+    if not isinstance(parts, list | tuple):
+        raise InvalidPrompt(f"{where} is of type {type(parts).__name__}; give text")
+    for place, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if isinstance(kind, str) and kind != "text":
+            raise InvalidPrompt(f"part {place} of {where} is of type {shown(kind)}; only text is supported")
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise InvalidPrompt(f'part {place} of {where} is no text; write {{"type": "text", "text": ...}}')
+    return "".join(part["text"] for part in parts)
+
+
+def ids_of(given: str | list[Any], what: str = "prompt", wanted: str = _WANTED) -> list[int]:
     """Token ids as they were given. Raises InvalidPrompt for anything else."""
     ids = []
-    for number, item in enumerate(prompt):
+    for number, item in enumerate(given):
         if isinstance(item, bool) or not hasattr(item, "__index__"):
-            raise InvalidPrompt(
-                f"item {number} of the prompt is of type {type(item).__name__}; give text, chat messages "
-                '(dicts with "role" and "content") or token ids (integers)'
-            )
+            found = type(item).__name__
+            raise InvalidPrompt(f"item {number} of the {what} is of type {found}; give {wanted}")
         ids.append(int(item))
     return ids
+
+
+def ids_to_decode(given: Iterable[Any], vocab_size: int) -> list[int]:
+    """Token ids of a model. Raises InvalidPrompt for anything else."""
+    what, wanted = "list of ids", "token ids (integers)"
+    ids = ids_of(_flat(given, what, wanted), what, wanted)
+    for place, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            raise InvalidPrompt(
+                f"token {token} at position {place} is outside the model's vocabulary of {vocab_size} tokens"
+            )
+    return ids
+
+
+def check_template_arguments(system: Any, raw: Any, variables: Any) -> None:
+    """Raises InvalidPrompt for what is not of the type that `Model.encode` declares, and InvalidRequest for a
+    system message that no UTF-8 spells.
+    """
+    if system is not None and not isinstance(system, str):
+        raise InvalidPrompt(f"system is of type {type(system).__name__}; give text")
+    if system is not None:
+        check_text(system, "system")
+    if not isinstance(raw, bool):
+        raise InvalidPrompt(f"raw is {shown(raw)}; use True or False")
+    if variables is None:
+        return
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise InvalidPrompt(
+            f"chat_template_kwargs is {shown(variables)}; give a dict of variables for the chat template"
+        )
+    if "messages" in variables:
+        raise InvalidPrompt("chat_template_kwargs has messages, which the prompt gives; leave it away")
 
 
 def encode(
     tokenizer: Tokenizer, prompt: Prompt, system: str | None, raw: bool, variables: Mapping[str, Any] | None
 ) -> list[int]:
-    """Token ids of the first prompt of a conversation; see `Model.encode`. Raises InvalidPrompt and
-    ChatTemplateError.
+    """Token ids of the first prompt of a conversation; see `Model.encode`. Raises InvalidPrompt,
+    ChatTemplateError, and InvalidRequest for text that no UTF-8 spells.
     """
+    check_template_arguments(system, raw, variables)
     prompt = held(prompt)
     messages = messages_of(prompt, system)
     if messages is None:

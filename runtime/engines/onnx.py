@@ -16,14 +16,12 @@ from weakref import WeakSet
 import numpy as np
 
 from edgekit.flashload.bundle_folder import BundleFolder
-from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import integer_product
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
-from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
@@ -82,8 +80,6 @@ class OnnxEngine(OneLayerEngine):
             )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
-        if not 0 <= threads <= MOST_THREADS:
-            raise InvalidRequest(f"{threads} threads; give 1..{MOST_THREADS}, or 0 for every core")
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 3
         # The arena keeps what one pass needed for ever; activations are small against the weights that the

@@ -62,6 +62,11 @@ class Sampler:
         options: type[Any] = getattr(importlib.import_module(self.module), self.options_name)
         return options
 
+    def aliases(self) -> Mapping[str, str]:
+        """Other names of options, and the fields of the dataclass that they stand for."""
+        names: Mapping[str, str] = importlib.import_module(self.module).ALIASES
+        return names
+
     def options(self, config: Mapping[str, Any], /, **overrides: Any) -> Any:
         """Options of a generation config. Raises InvalidOption."""
         return self.options_type().from_generation_config(config, **overrides)

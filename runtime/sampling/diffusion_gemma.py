@@ -25,6 +25,7 @@ from edgekit.runtime.sampling.types import Denoiser, Floats, HeadRequest, Ids
 
 _DEFAULT_MAX_NEW_TOKENS = 256
 _SAMPLER_CLASS = "EntropyBoundSamplerConfig"
+ALIASES = {"eos_token_id": "eos_token_ids"}
 _NO_IDS: Ids = np.empty(0, np.int64)
 
 
@@ -33,22 +34,29 @@ class DiffusionGemmaOptions:
     """Options of the entropy-bound sampler; the defaults are those of transformers.
 
     Whole canvases are produced: the answer has ceil(max_new_tokens / canvas_length) * canvas_length tokens
-    unless an end token comes first. `max_length` counts the prompt too and takes the place of a
-    `max_new_tokens` left at its default. Temperatures run linearly from t_max down to just above t_min. A
-    canvas stops early when its argmax equals those of the last `stability_threshold` steps and its mean
-    entropy is below `confidence_threshold` nats; None for either switches that off. With `pad_token_id`, what
-    follows the first end token becomes padding. `continue_prefix` appends the prompt to the text that the
-    denoiser holds, for a conversation whose earlier turns are in its KV cache: prompts and answers, the last
-    one too, each up to its end token, without the padding behind it.
+    unless an end token comes first. `max_length` counts the prompt too, which must be shorter; it takes the
+    place of a `max_new_tokens` left at its default, and no canvas begins beyond it. Temperatures run linearly
+    from t_max down to just above t_min. A canvas stops early when its argmax equals those of the last
+    `stability_threshold` steps and its mean entropy is below `confidence_threshold` nats; None for either
+    switches that off. With `pad_token_id`, what follows the first end token becomes padding.
+    `continue_prefix` appends the prompt to the text that the denoiser holds, for a conversation whose earlier
+    turns are in its KV cache: prompts and answers, the last one too, each up to its end token, without the
+    padding behind it.
 
     Raises InvalidOption.
     """
 
     max_new_tokens: int = field(
-        default=_DEFAULT_MAX_NEW_TOKENS, metadata=opt.integer("Length of the answer in tokens.", 1)
+        default=_DEFAULT_MAX_NEW_TOKENS,
+        metadata=opt.integer("Length of the answer in tokens, rounded up to whole canvases.", 1),
     )
     max_length: int | None = field(
-        default=None, metadata=opt.integer("Prompt and answer together, in tokens.", 1, optional=True)
+        default=None,
+        metadata=opt.integer(
+            "Prompt and answer together, in tokens; the answer is rounded up to whole canvases.",
+            1,
+            optional=True,
+        ),
     )
     canvas_length: int = field(
         default=256, metadata=opt.integer("Positions of a canvas; the model has been trained for one.", 1)
@@ -111,7 +119,7 @@ class DiffusionGemmaOptions:
             if not isinstance(sampler, Mapping) or sampler.get("_cls_name", _SAMPLER_CLASS) != _SAMPLER_CLASS:
                 raise InvalidOption(f"sampler_config is {sampler!r}; only {_SAMPLER_CLASS} is supported")
             flat["entropy_bound"] = sampler.get("entropy_bound")
-        return cls(**opt.from_config(cls, flat, overrides, {"eos_token_id": "eos_token_ids"}))
+        return cls(**opt.from_config(cls, flat, overrides, ALIASES))
 
     def extent(self) -> tuple[int, int]:
         """Canvases of a generation and denoising steps of each, at most."""
@@ -123,11 +131,18 @@ class DiffusionGemmaOptions:
         return ids[: ends[0] + 1] if ends.size else ids
 
     def lengths(self, prompt_length: int) -> opt.Lengths:
-        """What a prompt of this length needs, earlier text counted with it. Raises InvalidPrompt."""
+        """What a prompt of this length needs, earlier text counted with it. Raises InvalidOption."""
         canvases = _canvas_count(self, prompt_length)
         # The last canvas is never encoded.
         prefix = prompt_length + (canvases - 1) * self.canvas_length
         return opt.Lengths(canvases * self.canvas_length, prefix, self.canvas_length)
+
+    def new_tokens_text(self, prompt_length: int) -> str:
+        """How many tokens a prompt of this length gets, in words. Raises InvalidOption."""
+        asked, rounded = _new_tokens(self, prompt_length), self.lengths(prompt_length).new_tokens
+        if rounded == asked:
+            return f"{asked} new tokens"
+        return f"{asked} new tokens, rounded up to {rounded}, whole canvases of {self.canvas_length},"
 
 
 def generate(
@@ -152,7 +167,7 @@ def generate(
     prompt = check_prompt(prompt_ids, vocab_size)
     if not prompt.size:
         raise InvalidPrompt("the prompt is empty; this model needs at least its begin-of-sequence token")
-    opt.check_within_vocabulary("pad_token_id", [options.pad_token_id], vocab_size)
+    opt.check_within_vocabulary(options, vocab_size)
     if not options.continue_prefix:
         denoiser.reset()
         denoiser.uncached = _NO_IDS
@@ -267,13 +282,18 @@ def _padded(kept: Ids, canvas: Ids, options: DiffusionGemmaOptions) -> Ids:
     return padded
 
 
+def _new_tokens(options: DiffusionGemmaOptions, prompt_length: int) -> int:
+    """Tokens that are asked for. Raises InvalidOption where the prompt leaves no room for one."""
+    if options.max_length is None:
+        return options.max_new_tokens
+    if options.max_length <= prompt_length:
+        raise InvalidOption(
+            f"the prompt has {prompt_length} tokens and max_length is {options.max_length}; "
+            f"use a max_length of at least {prompt_length + 1}"
+        )
+    by_default = options.max_new_tokens == _DEFAULT_MAX_NEW_TOKENS
+    return options.max_length - prompt_length if by_default else options.max_new_tokens
+
+
 def _canvas_count(options: DiffusionGemmaOptions, prompt_length: int) -> int:
-    new_tokens = options.max_new_tokens
-    if options.max_length is not None and new_tokens == _DEFAULT_MAX_NEW_TOKENS:
-        new_tokens = options.max_length - prompt_length
-        if new_tokens <= 0:
-            raise InvalidPrompt(
-                f"the prompt has {prompt_length} tokens and max_length is {options.max_length}; "
-                "raise max_length or set max_new_tokens"
-            )
-    return -(-new_tokens // options.canvas_length)
+    return -(-_new_tokens(options, prompt_length) // options.canvas_length)

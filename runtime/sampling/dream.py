@@ -35,7 +35,7 @@ _CANDIDATES = 256
 # The published entropy is sum p * log(p + 1e-10), so that p = 0 needs no special case.
 _LOG_FLOOR = 1e-10
 
-_ALIASES = {"mask_id": "mask_token_id", "eos_token_id": "eos_token_ids", "gen_length": "max_new_tokens"}
+ALIASES = {"mask_id": "mask_token_id", "eos_token_id": "eos_token_ids", "gen_length": "max_new_tokens"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class DreamOptions:
     def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> DreamOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
-        return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+        return cls(**opt.from_config(cls, config, overrides, ALIASES))
 
     def extent(self) -> tuple[int, int]:
         """Canvases of a generation and denoising steps of each, at most."""
@@ -117,6 +117,10 @@ class DreamOptions:
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
         return opt.Lengths(self.max_new_tokens, 0, prompt_length + self.max_new_tokens)
+
+    def new_tokens_text(self, prompt_length: int) -> str:
+        """How many tokens a prompt of this length gets, in words."""
+        return f"{self.max_new_tokens} new tokens"
 
 
 def generate(
@@ -138,8 +142,7 @@ def generate(
     raises.
     """
     prompt = check_prompt(prompt_ids, denoiser.vocab_size)
-    special = (options.mask_token_id, *options.eos_token_ids)
-    opt.check_within_vocabulary("special token", special, denoiser.vocab_size)
+    opt.check_within_vocabulary(options, denoiser.vocab_size)
     denoiser.reset()
     stats = Stats(canvases=1)
     passes = Passes(denoiser, stats, options.logits_budget_bytes)

@@ -18,7 +18,7 @@ class OptionNotSet(InvalidOption):
 
 
 class InvalidPrompt(SamplingError):
-    """The prompt is empty, is not a flat list of token ids, or leaves no room for an answer."""
+    """The prompt is empty, or is neither text, messages, nor a flat list of token ids of the model."""
 
 
 class NonFiniteLogits(SamplingError):

@@ -33,7 +33,7 @@ _NOISE_TILE = 8192
 
 _REMASKING = ("low_confidence", "random")
 
-_ALIASES = {
+ALIASES = {
     "max_new_tokens": "gen_length",
     "mask_id": "mask_token_id",
     "eos_token_id": "eos_token_ids",
@@ -58,7 +58,9 @@ class LladaOptions:
     """
 
     mask_token_id: int = field(metadata=opt.integer("Token that stands for an open position.", 0))
-    gen_length: int = field(default=128, metadata=opt.integer("Length of the answer in tokens.", 1))
+    gen_length: int = field(
+        default=128, metadata=opt.integer("Length of the answer in tokens, rounded up to whole blocks.", 1)
+    )
     steps: int = field(
         default=128, metadata=opt.integer("Denoising steps, unless threshold or factor is set.", 1)
     )
@@ -147,7 +149,7 @@ class LladaOptions:
     def from_generation_config(cls, config: Mapping[str, Any], /, **overrides: Any) -> LladaOptions:
         """Options of a generation config; keys of other samplers end up in `ignored_keys`. Raises
         InvalidOption."""
-        return cls(**opt.from_config(cls, config, overrides, _ALIASES))
+        return cls(**opt.from_config(cls, config, overrides, ALIASES))
 
     def extent(self) -> tuple[int, int]:
         """Blocks of a generation and denoising steps of each, at most."""
@@ -163,6 +165,11 @@ class LladaOptions:
     def lengths(self, prompt_length: int) -> opt.Lengths:
         """What a prompt of this length needs: it stands on the canvas, with the whole answer."""
         return opt.Lengths(self.gen_length, 0, prompt_length + self.gen_length)
+
+    def new_tokens_text(self, prompt_length: int) -> str:
+        """How many tokens a prompt of this length gets, in words."""
+        several = 1 < self.block_length < self.gen_length
+        return f"{self.gen_length} new tokens" + (f", whole blocks of {self.block_length}," * several)
 
 
 def generate(
@@ -181,8 +188,7 @@ def generate(
     raises.
     """
     prompt = check_prompt(prompt_ids, denoiser.vocab_size)
-    special = (options.mask_token_id, *options.end_ids)
-    opt.check_within_vocabulary("special token", special, denoiser.vocab_size)
+    opt.check_within_vocabulary(options, denoiser.vocab_size)
     denoiser.reset()
     stats = Stats()
     passes = Passes(denoiser, stats, options.logits_budget_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -117,10 +117,7 @@ def from_config(
     fields = {f.name for f in dataclasses.fields(options)} - {"ignored_keys"}
     for override in overrides:
         if override not in fields and override not in aliases:
-            known = sorted(fields - INTERNAL)
-            close = nearest(override, known)
-            hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
-            raise InvalidOption(f"{override} is not a sampling option of this model; {hint}")
+            raise unknown_option(override, sorted(fields - INTERNAL))
     found: dict[str, Any] = {}
     ignored: list[str] = []
     # A field's own name wins over an alias wherever both are in the config.
@@ -138,6 +135,13 @@ def from_config(
     if missing:
         raise OptionNotSet(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
     return found
+
+
+def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
+    """What to raise for a name that is none of those that are `known`."""
+    close = nearest(name, known)
+    hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
+    return InvalidOption(f"{name} is not a sampling option of this model; {hint}")
 
 
 def check_int(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
@@ -182,8 +186,14 @@ def token_ids(name: str, value: object) -> tuple[int, ...]:
     return ids
 
 
-def check_within_vocabulary(name: str, ids: Iterable[int | None], vocab_size: int) -> None:
-    """Raises InvalidOption when an id is not a row of the vocabulary."""
-    for token in ids:
-        if token is not None and token >= vocab_size:
-            raise InvalidOption(f"{name} {token} is outside the model's vocabulary of {vocab_size} tokens")
+def check_within_vocabulary(options: Any, vocab_size: int) -> None:
+    """Raises InvalidOption when a token id in a family's dataclass is not a row of the vocabulary."""
+    for field in dataclasses.fields(options):
+        if not field.name.endswith(("token_id", "token_ids")):
+            continue
+        value = getattr(options, field.name)
+        for token in value if isinstance(value, tuple) else (value,):
+            if token is not None and token >= vocab_size:
+                raise InvalidOption(
+                    f"{field.name} {token} is outside the model's vocabulary of {vocab_size} tokens"
+                )

@@ -22,7 +22,9 @@ def check_prompt(prompt_ids: Ids | Sequence[int], vocab_size: int) -> Ids:
         raise InvalidPrompt(f"the prompt has shape {prompt.shape}; pass one flat list of token ids")
     if not prompt.size:
         return np.empty(0, dtype=np.int64)
-    if prompt.dtype.kind not in "iu":
+    if prompt.dtype.kind not in "iu" and all(type(token) is int for token in prompt_ids):
+        prompt = np.asarray(prompt_ids, dtype=object)  # beyond 64 bits, and so beyond any vocabulary
+    elif prompt.dtype.kind not in "iu":
         raise InvalidPrompt(f"the prompt holds {prompt.dtype} values; pass integer token ids")
     outside = np.flatnonzero((prompt < 0) | (prompt >= vocab_size))
     if outside.size:

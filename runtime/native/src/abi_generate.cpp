@@ -92,8 +92,8 @@ void check_lengths(const GenerationModel &model, const SamplerOptions &options, 
   const Lengths needed = lengths(options, prompt);
   const std::int64_t limit = model.max_positions;
   if (limit != 0 && prompt + needed.new_tokens > limit) {
-    fail(EK_INVALID_ARGUMENT, prompt, " prompt tokens and ", needed.new_tokens, " new ones pass the model's ", limit,
-         " positions; shorten the prompt or ask for fewer tokens");
+    fail(EK_INVALID_ARGUMENT, prompt, " prompt tokens and ", new_tokens_text(options, prompt), " pass the model's ",
+         limit, " positions; shorten the prompt or ask for fewer tokens");
   }
   model.check_lengths(needed);
 }

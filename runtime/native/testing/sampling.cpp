@@ -189,6 +189,7 @@ EK_API ek_status ekt_generation_options(const char *name, const char *config, st
     write(options);
     text.pop_back();
     Writer().put("lengths", std::vector<std::int64_t>{found.new_tokens, found.prefix, found.canvas});
+    Writer().put_text("new_tokens", new_tokens_text(options, prompt));
     text += "}";
   });
 }

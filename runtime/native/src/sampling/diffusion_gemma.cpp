@@ -97,7 +97,8 @@ void generate(Denoiser &denoiser, const Ids &prompt, const DiffusionGemmaOptions
   check_prompt(prompt, denoiser.vocabulary());
   if (prompt.empty())
     fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
-  if (options.pad_token_id) check_within_vocabulary("pad_token_id", *options.pad_token_id, denoiser.vocabulary());
+  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
+  if (options.pad_token_id) check_within_vocabulary("pad_token_id", {*options.pad_token_id}, denoiser.vocabulary());
   if (!options.continue_prefix) denoiser.forget();
   std::int64_t length =
       denoiser.prefix_length() + static_cast<std::int64_t>(denoiser.uncached().size() + prompt.size());

@@ -81,9 +81,8 @@ void generate(Denoiser &denoiser, const Ids &prompt, const DreamOptions &options
   Stats &stats = reporter.stats();
   options.check();
   check_prompt(prompt, denoiser.vocabulary());
-  check_within_vocabulary("special token", options.mask_token_id, denoiser.vocabulary());
-  for (const std::int64_t token : options.eos_token_ids)
-    check_within_vocabulary("special token", token, denoiser.vocabulary());
+  check_within_vocabulary("mask_token_id", {options.mask_token_id}, denoiser.vocabulary());
+  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
   denoiser.reset();
   stats.canvases = 1;
 

@@ -18,6 +18,10 @@ Lengths lengths(const SamplerOptions &options, std::int64_t prompt) {
   return std::visit([&](const auto &chosen) { return chosen.lengths(prompt); }, options);
 }
 
+std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt) {
+  return std::visit([&](const auto &chosen) { return chosen.new_tokens_text(prompt); }, options);
+}
+
 void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const SamplerOptions &options,
               std::uint64_t seed, const EventCallback &callback, Generation &generation) {
   std::visit([&](const auto &chosen) { generate(denoiser, prompt, chosen, seed, callback, generation); }, options);

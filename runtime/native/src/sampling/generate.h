@@ -23,6 +23,7 @@ SamplerOptions sampler_options(const std::string &name, const OptionMembers &con
 
 // Of whichever alternative it is.
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt);
+std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt);
 
 // Runs the loop. Events go to `callback`, which may be empty; equal seeds give equal events, those of the Python loops.
 // Throws Error: EK_INVALID_ARGUMENT (options, prompt) before the first pass, EK_NOT_FINITE, EK_STOPPED when the

@@ -66,8 +66,9 @@ void generate(Denoiser &denoiser, const Ids &prompt, const LladaOptions &options
   options.check();
   check_prompt(prompt, denoiser.vocabulary());
   const Ids end_ids = options.end_ids();
-  check_within_vocabulary("special token", options.mask_token_id, denoiser.vocabulary());
-  for (const std::int64_t token : end_ids) check_within_vocabulary("special token", token, denoiser.vocabulary());
+  check_within_vocabulary("mask_token_id", {options.mask_token_id}, denoiser.vocabulary());
+  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
+  check_within_vocabulary("eot_token_ids", options.eot_token_ids, denoiser.vocabulary());
   denoiser.reset();
 
   Draws draws(seed);

@@ -158,9 +158,14 @@ class Reader : public OptionVisitor {
 void check_override(const std::string &key, const std::set<std::string> &names,
                     const std::map<std::string, std::string> &aliases) {
   if (names.count(key) != 0 || aliases.count(key) != 0) return;
-  const std::string close = closest_name(key, {names.begin(), names.end()});
+  // Callers set these, people do not.
+  std::vector<std::string> shown(names.begin(), names.end());
+  shown.erase(std::remove_if(shown.begin(), shown.end(),
+                             [](const auto &n) { return n == "continue_prefix" || n == "logits_budget_bytes"; }),
+              shown.end());
+  const std::string close = closest_name(key, shown);
   std::string all;
-  for (const std::string &name : names) all += (all.empty() ? "" : ", ") + name;
+  for (const std::string &name : shown) all += (all.empty() ? "" : ", ") + name;
   fail(EK_INVALID_ARGUMENT, key, " is not a sampling option of this model; ",
        close.empty() ? "options are: " + all : "did you mean " + close + "?");
 }

@@ -58,15 +58,24 @@ void DiffusionGemmaOptions::list(OptionVisitor &visitor) {
 
 void DiffusionGemmaOptions::check() const { check_copy(*this); }
 
+std::int64_t DiffusionGemmaOptions::wanted(std::int64_t prompt) const {
+  if (!max_length) return max_new_tokens;
+  if (*max_length <= prompt)
+    fail(EK_INVALID_ARGUMENT, "the prompt has ", prompt, " tokens and max_length is ", *max_length,
+         "; use a max_length of at least ", prompt + 1);
+  return max_new_tokens == default_max_new_tokens ? *max_length - prompt : max_new_tokens;
+}
+
 std::int64_t DiffusionGemmaOptions::canvases(std::int64_t prompt) const {
-  std::int64_t wanted = max_new_tokens;
-  if (max_length && wanted == default_max_new_tokens) {
-    wanted = *max_length - prompt;
-    if (wanted <= 0)
-      fail(EK_INVALID_ARGUMENT, "the prompt has ", prompt, " tokens and max_length is ", *max_length,
-           "; raise max_length or set max_new_tokens");
-  }
-  return wanted / canvas_length + (wanted % canvas_length != 0 ? 1 : 0);
+  return rounded_up(wanted(prompt), canvas_length) / canvas_length;
+}
+
+std::string DiffusionGemmaOptions::new_tokens_text(std::int64_t prompt) const {
+  const std::int64_t asked = wanted(prompt), rounded = rounded_up(asked, canvas_length);
+  const std::string text = std::to_string(asked) + " new tokens";
+  if (rounded == asked) return text;
+  return text + ", rounded up to " + std::to_string(rounded) + ", whole canvases of " +
+         std::to_string(canvas_length) + ",";
 }
 
 Lengths DiffusionGemmaOptions::lengths(std::int64_t prompt) const {
@@ -143,6 +152,12 @@ void LladaOptions::check() const { check_copy(*this); }
 
 Lengths LladaOptions::lengths(std::int64_t prompt) const { return {gen_length, 0, prompt + gen_length}; }
 
+std::string LladaOptions::new_tokens_text(std::int64_t) const {
+  const std::string text = std::to_string(gen_length) + " new tokens";
+  const bool several = block_length > 1 && block_length < gen_length;
+  return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
+}
+
 LladaOptions LladaOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
   return read<LladaOptions>({{"max_new_tokens", "gen_length"},
                              {"mask_id", "mask_token_id"},
@@ -170,6 +185,10 @@ void DreamOptions::list(OptionVisitor &visitor) {
 void DreamOptions::check() const { check_copy(*this); }
 
 Lengths DreamOptions::lengths(std::int64_t prompt) const { return {max_new_tokens, 0, prompt + max_new_tokens}; }
+
+std::string DreamOptions::new_tokens_text(std::int64_t) const {
+  return std::to_string(max_new_tokens) + " new tokens";
+}
 
 DreamOptions DreamOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
   return read<DreamOptions>({{"mask_id", "mask_token_id"},

@@ -26,7 +26,8 @@ struct Lengths {
 // from_members takes a generation config and the caller's overrides, which win; key names are those of Python's
 // from_generation_config, and so are the errors (EK_INVALID_ARGUMENT). check() throws the same for what a caller has
 // put into the fields. lengths() is for a prompt of that length, an earlier prefix counted with it; it throws Error
-// (EK_INVALID_ARGUMENT) where the options leave such a prompt no room. ignored_keys: what the config says to other
+// (EK_INVALID_ARGUMENT) where the options leave such a prompt no room. new_tokens_text() says in words how many tokens
+// it gets, as Python's. ignored_keys: what the config says to other
 // samplers, sorted.
 
 struct DiffusionGemmaOptions {
@@ -46,11 +47,13 @@ struct DiffusionGemmaOptions {
   bool continue_prefix = false;
   std::vector<std::string> ignored_keys;
 
+  std::int64_t wanted(std::int64_t prompt) const;    // new tokens before they are rounded up; throws as lengths()
   std::int64_t canvases(std::int64_t prompt) const;  // at most; throws as lengths()
 
   static DiffusionGemmaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
+  std::string new_tokens_text(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 
@@ -78,6 +81,7 @@ struct LladaOptions {
   static LladaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
+  std::string new_tokens_text(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 
@@ -99,6 +103,7 @@ struct DreamOptions {
   static DreamOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
+  std::string new_tokens_text(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
 

@@ -26,9 +26,11 @@ void check_prompt(const std::vector<std::int64_t> &prompt, std::int64_t vocabula
   }
 }
 
-void check_within_vocabulary(const char *name, std::int64_t token, std::int64_t vocabulary) {
-  if (token >= vocabulary)
-    fail(EK_INVALID_ARGUMENT, name, " ", token, " is outside the model's vocabulary of ", vocabulary, " tokens");
+void check_within_vocabulary(const char *name, const std::vector<std::int64_t> &tokens, std::int64_t vocabulary) {
+  for (const std::int64_t token : tokens) {
+    if (token >= vocabulary)
+      fail(EK_INVALID_ARGUMENT, name, " ", token, " is outside the model's vocabulary of ", vocabulary, " tokens");
+  }
 }
 
 Passes::Passes(Denoiser &denoiser, Stats &stats, std::int64_t logits_budget_bytes)

@@ -13,7 +13,7 @@ namespace edgekit {
 
 // Throws Error (EK_INVALID_ARGUMENT) unless every id is a row of the vocabulary.
 void check_prompt(const std::vector<std::int64_t> &prompt, std::int64_t vocabulary);
-void check_within_vocabulary(const char *name, std::int64_t token, std::int64_t vocabulary);
+void check_within_vocabulary(const char *name, const std::vector<std::int64_t> &tokens, std::int64_t vocabulary);
 
 class Passes {
  public:

@@ -80,6 +80,10 @@ std::size_t matching(const std::u32string &a, std::size_t a_begin, std::size_t a
          matching(a, best_a + best, a_end, b, best_b + best, b_end);
 }
 
+// As in flashload/names.py.
+constexpr std::size_t kMostCompared = 200;
+constexpr double kNear = 0.6;
+
 }  // namespace
 
 std::string python_repr(double value) {
@@ -139,19 +143,24 @@ std::string python_repr(const Json &value) {
 }
 
 std::string closest_name(std::string_view word, const std::vector<std::string> &names) {
-  const std::u32string wanted = decode(word);
+  std::u32string wanted = decode(word);
+  for (char32_t &letter : wanted) {
+    if (letter >= U'A' && letter <= U'Z') letter += U'a' - U'A';
+  }
+  if (wanted.size() > kMostCompared) wanted.resize(kMostCompared);
   double best = 0;
-  std::string closest;
+  std::vector<std::string> close;
   for (const std::string &name : names) {
     const std::u32string own = decode(name);
-    const double matches = static_cast<double>(matching(own, 0, own.size(), wanted, 0, wanted.size()));
+    const double matches = static_cast<double>(matching(wanted, 0, wanted.size(), own, 0, own.size()));
     const double ratio = 2.0 * matches / static_cast<double>(own.size() + wanted.size());
-    if (ratio >= 0.6 && (ratio > best || (ratio == best && name > closest))) {
-      best = ratio;
-      closest = name;
-    }
+    if (ratio < kNear || ratio < best) continue;
+    if (ratio > best) close.clear();
+    best = ratio;
+    close.push_back(name);
   }
-  return closest;
+  if (close.empty() || close.size() > 2) return "";
+  return close.size() == 2 ? close[0] + " or " + close[1] : close[0];
 }
 
 }  // namespace edgekit

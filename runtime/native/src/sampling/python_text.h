@@ -16,7 +16,8 @@ std::string python_repr(double value);
 // repr() of what json.loads makes of the value.
 std::string python_repr(const Json &value);
 
-// The most similar of the names by difflib's ratio, at least 0.6; empty when there is none.
+// The name that `word` was probably meant to be, or two that are equally near, as `nearest` of flashload/names.py; empty
+// if none is near. Of `word` only the letters A-Z are taken as small ones; the names are small.
 std::string closest_name(std::string_view word, const std::vector<std::string> &names);
 
 }  // namespace edgekit

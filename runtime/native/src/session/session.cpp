@@ -33,7 +33,8 @@ SessionOptions checked(const SessionOptions &options) {
          "; they must be 0..", kMaxPositions, " and 1..", kMaxPositions);
   }
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    fail(EK_INVALID_ARGUMENT, options.threads, " threads; give 1..", kMaxThreads, ", or 0 for every core");
+    fail(EK_INVALID_ARGUMENT, "threads is ", options.threads, "; use an integer, 1..", kMaxThreads,
+         ", or 0 for every core");
   }
   return options;
 }
