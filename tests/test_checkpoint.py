@@ -471,6 +471,56 @@ def test_hostile_file(
     one_line(error, file, says)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"__metadata__":{},"a":[' + b"[]," * 600_000 + b"1]}",
+        b"{" + b",".join(b'"%d":1' % i for i in range(600_000)) + b"}",
+    ],
+    ids=["lists", "names"],
+)
+def test_headers_and_indexes_of_too_many_values_are_refused_unparsed(
+    sharded: Path, header: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes of JSON can take a hundred of memory."""
+    real, parsed = json.loads, []
+    monkeypatch.setattr(json, "loads", lambda text, **more: parsed.append(len(text)) or real(text, **more))
+    write_raw(sharded / "one.safetensors", header)
+    with pytest.raises(MalformedWeights, match=r"one\.safetensors: has more values than any such file"):
+        Checkpoint.open(sharded)
+    (sharded / "model.safetensors.index.json").write_bytes(header)
+    with pytest.raises(InvalidIndex, match=r"index\.json: has more values than any such file"):
+        Checkpoint.open(sharded)
+    assert max(parsed) < 1000
+
+
+def test_a_name_that_is_listed_twice_among_many_is_found_at_once(plain: Path) -> None:
+    names = [b'"%d":1' % i for i in range(100_000)]
+    write_raw(plain / "model.safetensors", b"{" + b",".join([*names, names[-1]]) + b"}")
+    with pytest.raises(MalformedWeights, match="lists 99999 twice"):
+        Checkpoint.open(plain)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda path: write_index(path, {"a": "a" * 5000}),
+        lambda path: write_index(path, {"a" * 5000: "one.safetensors"}),
+        lambda path: write_index(path, {"a" * 5000: "x/y" * 1000}),
+        lambda path: write_raw(path / "one.safetensors", {"a": entry(0, 4, [1] * 999 + [2])}, bytes(4)),
+        lambda path: write_raw(path / "one.safetensors", {"a" * 5000: entry(0, 4, [-1] * 999)}, bytes(4)),
+        lambda path: write_raw(path / "one.safetensors", {"a" * 5000: entry(0, 4)}, bytes(9)),
+        lambda path: write_raw(path / "one.safetensors", {"a\n" * 2000: {"dtype": "F32\n" * 900}}),
+    ],
+)  # fmt: skip
+def test_messages_cut_long_names_and_shapes(sharded: Path, break_it: Callable[[Path], None]) -> None:
+    break_it(sharded)
+    with pytest.raises(CheckpointError) as error:
+        Checkpoint.open(sharded)
+    one_line(error, sharded)
+    assert len(str(error.value)) < 300 + len(str(sharded))
+
+
 def test_hostile_shard_is_named(sharded: Path) -> None:
     (sharded / "two.safetensors").write_bytes(LFS)
     with pytest.raises(LfsPointer) as error:

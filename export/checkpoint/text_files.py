@@ -10,6 +10,7 @@ from typing import Any
 from edgekit.export.checkpoint.errors import CheckpointError, WeightsUnreadable
 from edgekit.flashload.errors import MalformedFile, OpenFailed
 from edgekit.flashload.files import read_table
+from edgekit.flashload.strictjson import MAX_MARKS, marks
 from edgekit.runtime.errors import one_line
 
 #: Published configs have some 10 kB, the index of a model of 1000 GB some 10 MB. Parsed, JSON may take fifty
@@ -37,10 +38,23 @@ def read_file(path: Path, most_bytes: int, error_class: type[CheckpointError]) -
 
 def read_json_object(path: Path, most_bytes: int, error_class: type[CheckpointError]) -> dict[str, Any]:
     """The JSON object in a file. Raises `error_class` for anything else, otherwise as `read_file`."""
+    raw = read_file(path, most_bytes, error_class)
+    check_marks(raw, path, error_class)
     try:
-        value = json.loads(read_file(path, most_bytes, error_class).decode("utf-8-sig"))
+        value = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON and numbers of too many digits too
         raise error_class(f"{path}: is not valid JSON ({one_line(error)}); download it again") from error
     if not isinstance(value, dict):
         raise error_class(f"{path}: holds a {type(value).__name__} where a JSON object is expected")
     return value
+
+
+def check_marks(raw: bytes, path: Path, error_class: type[CheckpointError]) -> None:
+    """Refuse JSON of `path` that would take far more memory and time than its size, before it is parsed.
+    Raises `error_class`. An index has 2 marks for a tensor, a safetensors header 12.
+    """
+    if marks(raw) > MAX_MARKS:
+        raise error_class(
+            f"{path}: has more values than any such file of a checkpoint (over {MAX_MARKS} marks of JSON); "
+            "download it again"
+        )

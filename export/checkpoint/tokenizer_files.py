@@ -11,6 +11,7 @@ from typing import Any
 
 from edgekit.export.checkpoint.errors import TokenizerFilesMissing
 from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, is_there, read_file, read_json_object
+from edgekit.flashload.errors import cut
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.text import (
     CONFIG_FILE,
@@ -74,7 +75,7 @@ def _convert(source: Path) -> Any:
     kind = config.get("tokenizer_class")
     vocab, merges = source / "vocab.json", source / "merges.txt"
     if not vocab.is_file() or not merges.is_file() or kind not in QWEN2_CLASSES:
-        found = f" (its tokenizer class is {kind})" if kind else ""
+        found = f" (its tokenizer class is {cut(kind)})" if kind else ""
         raise TokenizerFilesMissing(
             f"{source}: has no {TOKENIZER_FILE}{found}; load the tokenizer with AutoTokenizer of "
             "transformers and save_pretrained it into this directory"
@@ -101,7 +102,7 @@ def _convert(source: Path) -> Any:
         if tokenizer.token_to_id(token["content"]) != token_id:
             got = tokenizer.token_to_id(token["content"])
             raise TokenizerFilesMissing(
-                f"{source / CONFIG_FILE}: token {token['content']} has id {token_id} there and "
+                f"{source / CONFIG_FILE}: token {cut(token['content'])} has id {token_id} there and "
                 f"{got} after vocab.json; the two files belong to different checkpoints"
             )
     return tokenizer
