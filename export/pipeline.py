@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -36,13 +36,14 @@ from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
-from edgekit.export.models.base import Architecture
+from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import check_space, claim, examine, find, report_journal
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
     Scheme,
     TensorReport,
+    check_finite,
     choose,
     joined_report,
     quantize_matrix,
@@ -403,14 +404,13 @@ def _tensors(
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
+            with _named(checkpoint, piece.spec):
+                check_finite(torch.from_numpy(value))
             yield piece.name, formats.optional(module, "floats")(piece.name, value)
             continue
         choice = choices[piece.matrix]
-        try:
+        with _named(checkpoint, piece.spec):
             quantized = quantize_matrix(torch.from_numpy(value), choice.bits, choice.group_size)
-        except QuantizationError as error:
-            parts = ", ".join(p.tensor for p in piece.spec.parts)
-            raise QuantizationError(f"{checkpoint.path}: {parts}: {error}") from None
         stored = module.arrays(piece.name, piece.spec.role, quantized)
         del value
         nbytes = sum(a.nbytes for a in stored.values())
@@ -429,6 +429,16 @@ def _tensors(
         del quantized
         for name in list(stored):
             yield name, stored.pop(name)
+
+
+@contextmanager
+def _named(checkpoint: Checkpoint, spec: WeightSpec) -> Iterator[None]:
+    """Errors of quantization with the folder and the tensors that a weight is read from."""
+    try:
+        yield
+    except QuantizationError as error:
+        parts = ", ".join(p.tensor for p in spec.parts)
+        raise QuantizationError(f"{checkpoint.path}: {parts}: {error}") from None
 
 
 def _tensor_report(row: dict[str, Any]) -> TensorReport:

@@ -272,6 +272,39 @@ def test_damaged_weights_name_file_and_tensor(tmp_path: Path) -> None:
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "name",
+    ["model.transformer.blocks.1.attn_norm.weight", "model.transformer.ln_f.weight"],
+)
+def test_damaged_norms_name_file_and_tensor(tmp_path: Path, name: str, value: float) -> None:
+    """A bundle with such a norm would be whole and could never run."""
+    from safetensors.torch import load_file, save_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada", dtype="bfloat16")
+    tensors = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    tensors[name][3] = value
+    save_file(tensors, tmp_path / "checkpoint" / "model.safetensors")
+    with (
+        NoPrograms(),
+        pytest.raises(QuantizationError, match=rf"checkpoint: {name}: .*holds NaN or infinity"),
+    ):
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+
+
+@pytest.mark.parametrize("preset", ["bf16", "int8", "int4"])
+def test_weights_of_no_model_are_refused(tmp_path: Path, preset: str) -> None:
+    """Their error, in the report, would be no number: nothing could read the bundle."""
+    from safetensors.torch import load_file, save_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    tensors = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    tensors["model.transformer.blocks.1.ff_out.weight"][3, 4] = 3.4e38
+    save_file(tensors, tmp_path / "checkpoint" / "model.safetensors")
+    with NoPrograms(), pytest.raises(QuantizationError, match=r"ff_out\.weight: .*squares pass float32"):
+        export(tmp_path / "checkpoint", tmp_path / "out", replace(OPTIONS, scheme=Scheme(preset)))
+
+
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada_moe")
     scheme = Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 16),))
