@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -31,7 +30,7 @@ from edgekit.export.bundle_files import (
 )
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, provenance
-from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
+from edgekit.export.checkpoint.tokenizer_files import check_texts
 from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
@@ -54,13 +53,14 @@ from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
+from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest, FlashWriter
 from edgekit.runtime import quantization_report
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sections import Wrong
-from edgekit.runtime.text import TOKENIZER_FILE, Tokenizer
+from edgekit.runtime.text import Tokenizer
 
 #: The embedding of the family whose scale is rounded to the embedding's type.
 _EMBEDDING = "model.decoder.embed_tokens.weight"
@@ -129,6 +129,7 @@ class ExportPlan:
     choices: Mapping[str, Choice]
     runs: Sequence[RunPlan]
     tag: str
+    sampler: dict[str, Any]  # configuration of the denoising loop
     left_out: str  # what of the checkpoint is not used, if anything
 
     @property
@@ -177,12 +178,12 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     if (fitted := formats.optional(module, "fitted")) is not None:
         module = fitted(architecture, choices, architecture.max_positions)
     runs = plan_runs(architecture, choices, module, options.tile_bytes)
-    _check_text(checkpoint, architecture)
+    sampler = _sampler(checkpoint, architecture)
     tag = _fingerprint(checkpoint, options, architecture)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, left_out)
+    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, sampler, left_out)
 
 
 def check_output(
@@ -303,10 +304,20 @@ def _complete(
     options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
     module, choices, runs = plan.format, plan.choices, plan.runs
     folder = output / formats.optional(module, "TOKENIZER_FOLDER")
-    files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
-    sampler = sampler_config(architecture, checkpoint.generation_config, folder)
+    for name, content in checkpoint.tokenizer.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / name, content)
+    files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
     contents = Contents(
-        module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
+        module,
+        architecture,
+        options.scheme,
+        choices,
+        runs,
+        report,
+        digest,
+        checkpoint.config,
+        plan.sampler,
     )
     programs = write_programs(output, contents, lambda name: progress.advance(0, name))
     files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
@@ -351,19 +362,15 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     return ExportResult(output, plan.options.format, report, notes, nbytes)
 
 
-def _check_text(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Load the tokenizer, and find in it what the sampler asks of it.
+def _sampler(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
+    """The sampler's configuration, with what the tokenizer says, which is checked.
 
     Raises:
         EdgekitError: what is wrong with which file.
     """
-    with tempfile.TemporaryDirectory(prefix="edgekit-") as folder:
-        tokenizer = checkpoint.path
-        if not (tokenizer / TOKENIZER_FILE).is_file():
-            tokenizer = Path(folder)
-            copy_tokenizer(checkpoint.path, tokenizer)
-        Tokenizer(tokenizer)
-        sampler_config(architecture, checkpoint.generation_config, tokenizer)
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer, str(checkpoint.path))
+    check_texts(tokenizer)
+    return sampler_config(architecture, checkpoint.generation_config, tokenizer)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

@@ -12,17 +12,19 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundles import TILE_BYTES
 from checkpoints import SPECIAL_TOKENS, write_checkpoint
 
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, ResumeMismatch
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.text import TokenizerError
 
 OPTIONS = ExportOptions(tile_bytes=TILE_BYTES)
 
@@ -133,6 +135,7 @@ def test_ids_of_the_checkpoint_win_over_those_of_the_tokenizer(tmp_path: Path) -
 SCRIPT = """
 import sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {tests!r})
 from test_export import NoPrograms, OPTIONS
 from edgekit.export.pipeline import export
@@ -305,6 +308,38 @@ def test_weights_of_no_model_are_refused(tmp_path: Path, preset: str) -> None:
         export(tmp_path / "checkpoint", tmp_path / "out", replace(OPTIONS, scheme=Scheme(preset)))
 
 
+def test_the_tokenizer_that_was_checked_is_the_one_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import pipeline
+
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=1)
+    tokenizer = tmp_path / "checkpoint" / "tokenizer.json"
+    content, real = tokenizer.read_bytes(), pipeline.quantize_matrix
+
+    def replaces(*arguments: Any) -> Any:
+        tokenizer.write_text("{}")
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline, "quantize_matrix", replaces)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    assert tokenizer.read_text() == "{}"
+    assert (tmp_path / "out" / "tokenizer" / "tokenizer.json").read_bytes() == content
+    assert Bundle.open(tmp_path / "out").tokenizer().mask_id == SPECIAL_TOKENS["llada_moe"].index("<|mask|>")
+
+
+@pytest.mark.parametrize("key", ["bos_token", "mask_token", "chat_template"])
+def test_special_tokens_and_templates_that_are_no_text_are_refused(tmp_path: Path, key: str) -> None:
+    """Every run of such a bundle would blame the prompt."""
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    (tmp_path / "checkpoint" / "chat_template.jinja").unlink(missing_ok=True)
+    config = tmp_path / "checkpoint" / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: "a\ud800"}))
+    with pytest.raises(TokenizerError, match=rf"checkpoint: {key.replace('_', '.')}.*a lone surrogate"):
+        plan_export(tmp_path / "checkpoint", OPTIONS)
+
+
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada_moe")
     scheme = Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 16),))
@@ -316,8 +351,9 @@ MEASURE = """
 import resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
+from typing import Any
 from test_export import NoPrograms
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions, export, plan_export
 import torch
 torch.zeros(8, 8) @ torch.zeros(8, 8)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

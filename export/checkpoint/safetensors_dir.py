@@ -10,6 +10,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn, Protocol
 
@@ -40,6 +41,7 @@ from edgekit.export.checkpoint.text_files import (
     is_there,
     read_json_object,
 )
+from edgekit.export.checkpoint.tokenizer_files import read_tokenizer
 from edgekit.flashload.errors import cut, quoted
 
 CONFIG = "config.json"
@@ -114,6 +116,13 @@ class Checkpoint:
                     )
                 self._where[name] = (file, entry)
         self.names = tuple(self._where)
+
+    @cached_property
+    def tokenizer(self) -> Mapping[str, bytes]:
+        """The files of the tokenizer, read once, so that what was checked is what bundles get. As
+        `read_tokenizer`.
+        """
+        return read_tokenizer(self.path)
 
     @classmethod
     def open(cls, path: str | Path, files: WeightFiles | None = None) -> Checkpoint:

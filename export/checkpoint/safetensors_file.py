@@ -27,13 +27,12 @@ from typing import Any
 import numpy as np
 
 from edgekit.export.checkpoint.errors import (
-    LfsPointer,
     MalformedWeights,
     TruncatedWeights,
     WeightsChanged,
     WeightsUnreadable,
 )
-from edgekit.export.checkpoint.text_files import check_marks
+from edgekit.export.checkpoint.text_files import check_marks, refuse_lfs_pointer
 from edgekit.flashload.errors import cut
 
 # The limit of the safetensors library, so that a garbage length cannot make us allocate its claim.
@@ -159,10 +158,7 @@ def _pread_into(fd: int, part: memoryview, offset: int) -> int:
 
 def _header_length(head: bytes, path: Path, file_bytes: int) -> int:
     """`head` is the beginning of the file: 64 bytes, or all of a smaller one."""
-    if head.startswith(b"version https://git-lfs"):
-        raise LfsPointer(
-            f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in the repository"
-        )
+    refuse_lfs_pointer(head, path)
     if len(head) < 8:
         raise TruncatedWeights(
             f"{path}: has {file_bytes} bytes, too few for a safetensors file; download it again"
