@@ -70,7 +70,11 @@ class ReadFailed(BundleError):
 
 
 class WriteFailed(BundleError):
-    """The operating system refused a write, or there is too little free space."""
+    """The operating system refused a write."""
+
+
+class DiskFull(WriteFailed):
+    """The operating system refused a write because the disk, or what the user may have of it, is full."""
 
 
 class ResumeMismatch(BundleError):

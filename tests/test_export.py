@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import EdgekitError, ResumeMismatch
+from edgekit.flashload.errors import DiskFull, EdgekitError, ResumeMismatch
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.text import TokenizerError
 
@@ -338,6 +340,107 @@ def test_special_tokens_and_templates_that_are_no_text_are_refused(tmp_path: Pat
     config.write_text(json.dumps(json.loads(config.read_text()) | {key: "a\ud800"}))
     with pytest.raises(TokenizerError, match=rf"checkpoint: {key.replace('_', '.')}.*a lone surrogate"):
         plan_export(tmp_path / "checkpoint", OPTIONS)
+
+
+def test_the_space_that_is_asked_for_is_what_the_folder_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    (tmp_path / "checkpoint" / "LICENSE").write_bytes(b"x" * 3_000_000)
+    options = replace(OPTIONS, format="native")
+    plan = plan_export(tmp_path / "checkpoint", options)
+    free = [plan.output_bytes - 1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, free[0]))
+    with pytest.raises(ExportError, match="left; free some space"):
+        export(tmp_path / "checkpoint", tmp_path / "out", options)
+    free[0] += 1
+    export(tmp_path / "checkpoint", tmp_path / "out", options)
+    taken = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert taken <= plan.output_bytes < taken + (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights.safetensors.partial", "weights.safetensors.report", "tokenizer.json", "LICENSE",
+        "quantization.json", "edgekit.json",
+    ],
+)  # fmt: skip
+def test_a_full_disk_names_the_file_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    (tmp_path / "checkpoint" / "LICENSE").write_text("free")
+    out, real = tmp_path / "out", os.fsync
+
+    def full(fd: int) -> None:
+        target = os.readlink(f"/proc/self/fd/{fd}")
+        if name in target:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    with NoPrograms(), monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull) as error:
+            export(tmp_path / "checkpoint", out, OPTIONS)
+    said = str(error.value)
+    assert name.removesuffix(".partial") in said and "\n" not in said
+    assert said.count("the disk is full; delete or move other files") == said.count("--resume goes on") == 1
+    with NoPrograms():
+        export(tmp_path / "checkpoint", out, replace(OPTIONS, resume=True))
+        export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
+    assert digests(out) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("when", ["runs", "programs", "rest"])
+@pytest.mark.parametrize("instead", ["link", "folder", "nothing"])
+def test_nothing_is_written_to_another_folder_that_comes_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, instead: str
+) -> None:
+    from edgekit.export import pipeline
+    from edgekit.export.formats import onnx
+
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    victim.mkdir()
+
+    def move(*_: Any) -> None:
+        if victim.exists() and not (tmp_path / "moved").exists():
+            out.rename(tmp_path / "moved")
+            if instead == "link":
+                out.symlink_to(victim)
+            elif instead == "folder":
+                victim.rename(out)
+
+    def first(real: Any) -> Any:
+        return lambda *arguments: (move(), real(*arguments))[1]
+
+    def programs(folder: Path, architecture: Any, choices: Any, progress: Any) -> dict[str, Any]:
+        if when == "programs":
+            move()
+            progress("dense")
+            (folder / "program").write_text("")
+        return {}
+
+    monkeypatch.setattr(onnx, "write_programs", programs)
+    if when == "runs":
+        monkeypatch.setattr(pipeline, "quantize_matrix", first(pipeline.quantize_matrix))
+    elif when == "rest":
+        monkeypatch.setattr(pipeline, "provenance", first(pipeline.provenance))
+    with pytest.raises(ExportError, match="was moved away or replaced during the export"):
+        export(tmp_path / "checkpoint", out, OPTIONS)
+    other = out if instead == "folder" else victim
+    assert list(other.iterdir()) == []
+    if out.is_symlink():
+        out.unlink()
+    elif out.exists():
+        out.rmdir()
+    monkeypatch.undo()
+    (tmp_path / "moved").rename(out)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", out, replace(OPTIONS, resume=True))
+        export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
+    assert digests(out) == digests(tmp_path / "whole")
 
 
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
