@@ -21,6 +21,7 @@ from edgekit.flashload.errors import cut
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.text import (
     CONFIG_FILE,
+    MOST_TEMPLATES,
     OLDER_CONFIG_FILE,
     TEMPLATE_FILE,
     TOKENIZER_FILE,
@@ -56,7 +57,11 @@ def read_tokenizer(source: str | Path) -> dict[str, bytes]:
     none that can be converted.
     """
     source = Path(source)
-    names = [TOKENIZER_FILE, *OPTIONAL_FILES, *template_files(source)]
+    names = [
+        TOKENIZER_FILE,
+        *OPTIONAL_FILES,
+        *template_files(source)[: MOST_TEMPLATES + 1],
+    ]  # more are refused
     files = {
         name: _read(source, name, most_bytes(name) or MOST_CONFIG_BYTES)
         for name in names
