@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import EdgekitError, MalformedFile
+from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile
+from edgekit.flashload.files import write_failed
 from edgekit.flashload.sizes import size
 from edgekit.runtime.hub.repository import existing, free_bytes
 
@@ -30,6 +31,53 @@ class Found:
 
     several: bool
     whole: bool
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A folder that an export writes to, known by what no other folder has while this one is there."""
+
+    path: Path
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Claimed:
+        """The folder that is at `path`."""
+        status = os.stat(path)
+        return cls(path, status.st_dev, status.st_ino)
+
+    def check(self) -> None:
+        """To be called before files in it are opened by their path: another folder may have come there.
+
+        Raises:
+            ExportError: it is no longer at its path.
+        """
+        try:
+            there = self == Claimed.of(self.path)
+        except OSError:
+            there = False
+        if not there:
+            raise ExportError(
+                f"{self.path}: was moved away or replaced during the export, which writes nothing to another "
+                "folder; move it back and go on with --resume"
+            )
+
+
+@contextmanager
+def resumable(output: Path) -> Iterator[None]:
+    """Errors about a full disk with the file (else the folder) and how the export goes on.
+
+    Raises:
+        DiskFull: in place of those and of the system's own.
+    """
+    try:
+        yield
+    except (OSError, DiskFull) as error:
+        failed = error if isinstance(error, DiskFull) else write_failed(str(error.filename or output), error)
+        if not isinstance(failed, DiskFull):
+            raise
+        raise DiskFull(f"{failed}, then the same export with --resume goes on where it stopped") from error
 
 
 def report_journal(weights: Path) -> Path:

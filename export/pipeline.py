@@ -11,13 +11,11 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import torch
@@ -30,19 +28,28 @@ from edgekit.export.bundle_files import (
     write_programs,
 )
 from edgekit.export.checkpoint import Checkpoint
-from edgekit.export.checkpoint.provenance import copy_legal_files, provenance
-from edgekit.export.checkpoint.tokenizer_files import copy_tokenizer
+from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
+from edgekit.export.checkpoint.tokenizer_files import check_texts
 from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.models import architecture as architecture_of
-from edgekit.export.models.base import Architecture
-from edgekit.export.output_folder import check_space, claim, examine, find, report_journal
+from edgekit.export.models.base import Architecture, WeightSpec
+from edgekit.export.output_folder import (
+    Claimed,
+    check_space,
+    claim,
+    examine,
+    find,
+    report_journal,
+    resumable,
+)
 from edgekit.export.quantize import (
     Choice,
     QuantizationReport,
     Scheme,
     TensorReport,
+    check_finite,
     choose,
     joined_report,
     quantize_matrix,
@@ -53,16 +60,24 @@ from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
+from edgekit.flashload.files import write_atomic, write_failed
+from edgekit.flashload.format import RUN_ALIGNMENT
 from edgekit.flashload.sizes import size
-from edgekit.flashload.writer import FileDigest, FlashWriter
+from edgekit.flashload.writer import FileDigest, FlashWriter, planned_layout
 from edgekit.runtime import quantization_report
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sections import Wrong
-from edgekit.runtime.text import TOKENIZER_FILE, Tokenizer
+from edgekit.runtime.text import Tokenizer
 
 #: The embedding of the family whose scale is rounded to the embedding's type.
 _EMBEDDING = "model.decoder.embed_tokens.weight"
+#: Rows for every matrix in the report, its journal and MLX's index, and for every run in the manifest and the
+#: journal.
+_ROW_BYTES = 640
+#: Compiled programs of a layer, and how many are as large that are none of layers: final norm, head. Those of
+#: tiny-llada take 10 kB (native) to 46 kB (coreml) a layer.
+_PROGRAM_BYTES, _OTHER_PROGRAMS = 64 << 10, 2
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
 
 
@@ -79,10 +94,7 @@ class Store(Protocol):
     def done(self, run_name: str) -> bool: ...
     def write_run(self, name: str, tensors: Iterator[tuple[str, np.ndarray]]) -> None: ...
     def finish(self) -> FileDigest: ...
-    def __enter__(self) -> Store: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None: ...
 
 
 class _Silent:
@@ -128,6 +140,7 @@ class ExportPlan:
     choices: Mapping[str, Choice]
     runs: Sequence[RunPlan]
     tag: str
+    sampler: dict[str, Any]  # configuration of the denoising loop
     left_out: str  # what of the checkpoint is not used, if anything
 
     @property
@@ -140,6 +153,23 @@ class ExportPlan:
         """What the weights will take, but for alignment and what packages hold besides."""
         runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
         return runs + int(formats.optional(self.format, "copied_bytes")())
+
+    @property
+    def output_bytes(self) -> int:
+        """What the folder holds just before the export ends, hardly less: programs are compiled later, and
+        what they take is estimated.
+        """
+        specs = [run.spec for run in self.runs]
+        kinds = self.format.layer_kinds(self.architecture, self.choices)
+        if formats.optional(self.format, "open_store") is None:
+            stored = formats.optional(self.format, "stored")(self.runs)
+            weights, programs = planned_layout(specs, self.tag, stored).size, len(set(kinds))
+        else:
+            weights, programs = self.weights_bytes + RUN_ALIGNMENT * len(specs), len(kinds)
+        texts = sum(map(len, self.checkpoint.tokenizer.values()))
+        texts += sum(path.stat().st_size for path in legal_files(self.checkpoint.path).values())
+        rows = sum(len(run.pieces) for run in self.runs) + len(self.runs)
+        return weights + texts + rows * _ROW_BYTES + (programs + _OTHER_PROGRAMS) * _PROGRAM_BYTES
 
     def alike(self, other: ExportPlan) -> bool:
         """Whether both store the same arrays."""
@@ -176,12 +206,12 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     if (fitted := formats.optional(module, "fitted")) is not None:
         module = fitted(architecture, choices, architecture.max_positions)
     runs = plan_runs(architecture, choices, module, options.tile_bytes)
-    _check_text(checkpoint, architecture)
+    sampler = _sampler(checkpoint, architecture)
     tag = _fingerprint(checkpoint, options, architecture)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, left_out)
+    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, sampler, left_out)
 
 
 def check_output(
@@ -199,7 +229,7 @@ def check_output(
     if found is not None and found.whole and resume:
         for plan, folder in zip(plans, [output / m for m in members] or [output], strict=True):
             finished(plan, folder)
-    check_space(output, sum(plan.weights_bytes for plan in plans) + download_bytes)
+    check_space(output, sum(plan.output_bytes for plan in plans) + download_bytes)
 
 
 def check_leftovers(plan: ExportPlan, output: Path) -> None:
@@ -209,8 +239,7 @@ def check_leftovers(plan: ExportPlan, output: Path) -> None:
         ResumeMismatch or MalformedFile: it is another export's, or cannot be read.
     """
     if find(output, plan.weights_file) is not None and finished(plan, output) is None:
-        with _Sink(plan, output).store:
-            pass
+        _Sink(plan, Claimed.of(output)).close()
 
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
@@ -225,22 +254,27 @@ def write_each(
     store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
     """
     results: dict[Path, ExportResult] = {}
+    todo: list[tuple[ExportPlan, Claimed]] = []
     for plan, output in zip(plans, outputs, strict=True):
         check_output([plan], output)
     for plan, output in zip(plans, outputs, strict=True):
         claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
         if plan.options.resume and (done := finished(plan, output)) is not None:
             results[output] = done
-    todo = [(p, o) for p, o in zip(plans, outputs, strict=True) if o not in results]
-    for (plan, output), weights in zip(todo, _write_weights(todo, progress), strict=True):
+        else:
+            todo.append((plan, Claimed.of(output)))
+    with resumable(outputs[0]):
+        written = _write_weights(todo, progress)
+    for (plan, folder), weights in zip(todo, written, strict=True):
         named = f"{plan.options.format}: " if len(plans) > 1 else ""
         progress.stage(f"{named}compiling programs", 0)
-        results[output] = _complete(plan, output, *weights, progress)
+        with resumable(folder.path):
+            results[folder.path] = _complete(plan, folder, *weights, progress)
     return [results[output] for output in outputs]
 
 
 def _write_weights(
-    todo: Sequence[tuple[ExportPlan, Path]], progress: Progress
+    todo: Sequence[tuple[ExportPlan, Claimed]], progress: Progress
 ) -> list[tuple[FileDigest, QuantizationReport]]:
     """Write what the runs of alike plans store; what `_complete` is to know of each."""
     if not todo:
@@ -248,9 +282,9 @@ def _write_weights(
     first, runs = todo[0][0], todo[0][0].runs
     with ExitStack() as stack:
         sinks = []
-        for plan, output in todo:
-            sinks.append(_Sink(plan, output))
-            stack.enter_context(sinks[-1].store)
+        for plan, folder in todo:
+            sinks.append(_Sink(plan, folder))
+            stack.callback(sinks[-1].close)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
             lacking = [sink for sink in sinks if not sink.store.done(run.spec.name)]
@@ -266,14 +300,15 @@ def _write_weights(
                 lacking[0].write_run(run.spec.name, tensors, rows)
             progress.advance(run.source_elements * 4, run.spec.name)
         progress.stage("checksum of the weights", 0)
-        return [(s.store.finish(), s.reports.result(first.options.scheme, runs)) for s in sinks]
+        return [(s.finish(), s.reports.result(first.options.scheme, runs)) for s in sinks]
 
 
 class _Sink:
     """Where the runs of a plan go, and the reports on them."""
 
-    def __init__(self, plan: ExportPlan, output: Path) -> None:
-        weights, resume = output / plan.weights_file, plan.options.resume
+    def __init__(self, plan: ExportPlan, folder: Claimed) -> None:
+        self._folder = folder
+        weights, resume = folder.path / plan.weights_file, plan.options.resume
         opening = formats.optional(plan.format, "open_store")
         self.store: Store
         if opening is None:
@@ -290,24 +325,54 @@ class _Sink:
 
         def reported() -> Iterator[tuple[str, np.ndarray]]:
             yield from tensors
+            self._folder.check()
             self.reports.append(name, rows)
 
+        self._folder.check()
         self.store.write_run(name, reported())
+
+    def finish(self) -> FileDigest:
+        """Let the store name what it has written. Raises as that does, and ExportError."""
+        self._folder.check()
+        return self.store.finish()
+
+    def close(self) -> None:
+        """Release the files, which stay for `resume`."""
+        self.store.close()
+        self.reports.close()
 
 
 def _complete(
-    plan: ExportPlan, output: Path, digest: FileDigest, report: QuantizationReport, progress: Progress
+    plan: ExportPlan, claimed: Claimed, digest: FileDigest, report: QuantizationReport, progress: Progress
 ) -> ExportResult:
     """Write what a bundle holds besides its weights, the manifest last."""
+    output = claimed.path
+
+    def advance(name: str) -> None:
+        claimed.check()
+        progress.advance(0, name)
+
+    claimed.check()
     options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
     module, choices, runs = plan.format, plan.choices, plan.runs
     folder = output / formats.optional(module, "TOKENIZER_FOLDER")
-    files = [(folder / n).relative_to(output).as_posix() for n in copy_tokenizer(checkpoint.path, folder)]
-    sampler = sampler_config(architecture, checkpoint.generation_config, folder)
+    for name, content in checkpoint.tokenizer.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / name, content)
+    files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
     contents = Contents(
-        module, architecture, options.scheme, choices, runs, report, digest, checkpoint.config, sampler
+        module,
+        architecture,
+        options.scheme,
+        choices,
+        runs,
+        report,
+        digest,
+        checkpoint.config,
+        plan.sampler,
     )
-    programs = write_programs(output, contents, lambda name: progress.advance(0, name))
+    programs = write_programs(output, contents, advance)
+    claimed.check()
     files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
     files += copy_legal_files(checkpoint.path, output)
     notes = [*architecture.notes, *report.notes()]
@@ -320,7 +385,9 @@ def _complete(
         "notes": notes,
         "tag": plan.tag,
     }
+    claimed.check()
     write_manifest(output, contents, programs, files, made_of)
+    claimed.check()
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     nbytes = digest.size + package_bytes(programs)
@@ -350,19 +417,15 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     return ExportResult(output, plan.options.format, report, notes, nbytes)
 
 
-def _check_text(checkpoint: Checkpoint, architecture: Architecture) -> None:
-    """Load the tokenizer, and find in it what the sampler asks of it.
+def _sampler(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
+    """The sampler's configuration, with what the tokenizer says, which is checked.
 
     Raises:
         EdgekitError: what is wrong with which file.
     """
-    with tempfile.TemporaryDirectory(prefix="edgekit-") as folder:
-        tokenizer = checkpoint.path
-        if not (tokenizer / TOKENIZER_FILE).is_file():
-            tokenizer = Path(folder)
-            copy_tokenizer(checkpoint.path, tokenizer)
-        Tokenizer(tokenizer)
-        sampler_config(architecture, checkpoint.generation_config, tokenizer)
+    tokenizer = Tokenizer.from_files(checkpoint.tokenizer, str(checkpoint.path))
+    check_texts(tokenizer)
+    return sampler_config(architecture, checkpoint.generation_config, tokenizer)
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:
@@ -403,14 +466,13 @@ def _tensors(
     for piece in run.pieces:
         value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
+            with _named(checkpoint, piece.spec):
+                check_finite(torch.from_numpy(value))
             yield piece.name, formats.optional(module, "floats")(piece.name, value)
             continue
         choice = choices[piece.matrix]
-        try:
+        with _named(checkpoint, piece.spec):
             quantized = quantize_matrix(torch.from_numpy(value), choice.bits, choice.group_size)
-        except QuantizationError as error:
-            parts = ", ".join(p.tensor for p in piece.spec.parts)
-            raise QuantizationError(f"{checkpoint.path}: {parts}: {error}") from None
         stored = module.arrays(piece.name, piece.spec.role, quantized)
         del value
         nbytes = sum(a.nbytes for a in stored.values())
@@ -431,6 +493,16 @@ def _tensors(
             yield name, stored.pop(name)
 
 
+@contextmanager
+def _named(checkpoint: Checkpoint, spec: WeightSpec) -> Iterator[None]:
+    """Errors of quantization with the folder and the tensors that a weight is read from."""
+    try:
+        yield
+    except QuantizationError as error:
+        parts = ", ".join(p.tensor for p in spec.parts)
+        raise QuantizationError(f"{checkpoint.path}: {parts}: {error}") from None
+
+
 def _tensor_report(row: dict[str, Any]) -> TensorReport:
     return TensorReport(**{**row, "shape": tuple(row["shape"])})
 
@@ -440,6 +512,7 @@ class _ReportJournal:
 
     def __init__(self, path: Path, keep: bool) -> None:
         self._path, self._rows = path, dict[str, list[dict[str, Any]]]()
+        self._file: TextIO | None = None
         if keep and path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
@@ -454,11 +527,22 @@ class _ReportJournal:
     def append(self, run: str, rows: list[TensorReport]) -> None:
         """Record a run; synced before the run itself counts as done."""
         self._rows[run] = [asdict(r) for r in rows]
-        with open(self._path, "a", encoding="utf-8") as file:
+        try:
+            # Kept open, so that it stays the same file wherever the folder goes.
+            self._file = self._file or open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - see `close`
             # A torn line of a killed export has no line end: start a new one.
-            file.write("\n" + json.dumps({"run": run, "tensors": self._rows[run]}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            self._file.write("\n" + json.dumps({"run": run, "tensors": self._rows[run]}) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise write_failed(f"{self._path}: cannot write", error) from error
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            with suppress(OSError):  # what a full disk did not take is tried again
+                self._file.close()
+            self._file = None
 
     def result(self, scheme: Scheme, runs: Sequence[RunPlan]) -> QuantizationReport:
         """One entry per matrix in execution order; tiles of a table are joined."""

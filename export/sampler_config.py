@@ -5,7 +5,6 @@ alone may name, so that running a bundle on token ids needs no tokenizer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from edgekit.export.errors import UnsupportedModel
@@ -20,12 +19,9 @@ END_OF_TURN = "<|eot_id|>"
 
 
 def sampler_config(
-    architecture: Architecture, generation_config: Mapping[str, Any], tokenizer: Path | None = None
+    architecture: Architecture, generation_config: Mapping[str, Any], tokenizer: Tokenizer | None = None
 ) -> dict[str, Any]:
-    """Sampler options by the names that generation configs use. `tokenizer` is a folder with its files.
-
-    Raises TokenizerError when those are needed and cannot be read.
-    """
+    """Sampler options by the names that generation configs use."""
     config = {**architecture.defaults, **generation_config}
 
     def lacks(*names: str) -> bool:
@@ -35,10 +31,9 @@ def sampler_config(
     end_of_turn = architecture.sampler == "llada" and lacks("eot_token_id", "eot_token_ids")
     if tokenizer is None or not (mask or end_of_turn):
         return config
-    loaded = Tokenizer(tokenizer)
-    if mask and loaded.mask_id is not None:
-        config["mask_token_id"] = loaded.mask_id
-    if end_of_turn and (token := loaded.token_id(END_OF_TURN)) is not None:
+    if mask and tokenizer.mask_id is not None:
+        config["mask_token_id"] = tokenizer.mask_id
+    if end_of_turn and (token := tokenizer.token_id(END_OF_TURN)) is not None:
         config["eot_token_id"] = token
     return config
 

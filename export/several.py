@@ -14,7 +14,7 @@ from pathlib import Path
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.output_folder import claim
+from edgekit.export.output_folder import Claimed, claim, resumable
 from edgekit.export.pipeline import (
     ExportOptions,
     ExportPlan,
@@ -94,17 +94,24 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     )
     if found is not None and found.whole:
         _reopen(plans, output)
-    bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
+    folder = Claimed.of(output)
+    with resumable(output):
+        bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
     # What was to be overwritten is gone.
     each = [replace(plan, options=replace(plan.options, overwrite=False)) for plan in plans]
     outputs = [output / folder for folder in _folders(each)]
     if all(plan.alike(each[0]) for plan in each[1:]):
         results = write_each(each, outputs, progress)
     else:
-        results = [write(plan, folder, progress) for plan, folder in zip(each, outputs, strict=True)]
+        results = []
+        for plan, member in zip(each, outputs, strict=True):
+            folder.check()
+            results.append(write(plan, member, progress))
+    folder.check()
     files = [f"{m.path}/{manifests.MANIFEST_NAME}" for m in members]
     entries = {name: manifests.file_entry(output / name) for name in files}
-    bundle_set.save(BundleSet(tuple(members), entries), output)
+    with resumable(output):
+        bundle_set.save(BundleSet(tuple(members), entries), output)
     (output / bundle_set.PARTIAL_NAME).unlink()
     return results
 

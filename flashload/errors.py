@@ -14,6 +14,11 @@ def quoted(value: object, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[:limit] + "...")
 
 
+def cut(value: object, limit: int = 80) -> str:
+    """The same without quotation marks, for names that a word such as "tensor" stands before."""
+    return quoted(value, limit)[1:-1]
+
+
 class EdgekitError(Exception):
     """Base of every error that edgekit raises for a reason outside its own code. Its text is of bounded
     length, whatever names it quotes: of a long one the middle is left out.
@@ -65,7 +70,11 @@ class ReadFailed(BundleError):
 
 
 class WriteFailed(BundleError):
-    """The operating system refused a write, or there is too little free space."""
+    """The operating system refused a write."""
+
+
+class DiskFull(WriteFailed):
+    """The operating system refused a write because the disk, or what the user may have of it, is full."""
 
 
 class ResumeMismatch(BundleError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import xxhash
 
-from edgekit.flashload.errors import MalformedFile, OpenFailed, ReadFailed, WriteFailed
+from edgekit.flashload.errors import DiskFull, MalformedFile, OpenFailed, ReadFailed, WriteFailed
 
 _HASH_BLOCK_BYTES = 4 << 20
 
@@ -28,7 +29,7 @@ def fsync_directory(directory: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` with `data`: temporary name, fsync, rename. A reader sees the old or the new file.
 
-    Raises WriteFailed; the old file is then untouched.
+    Raises WriteFailed (DiskFull); the old file is then untouched.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -42,9 +43,14 @@ def write_atomic(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise WriteFailed(
-            f"{path}: cannot write ({error.strerror}); check the folder and free space"
-        ) from error
+        raise write_failed(f"{path}: cannot write", error) from error
+
+
+def write_failed(what: str, error: OSError) -> WriteFailed:
+    """The error for a write that the system refused; `what` names the file and what was to be done."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{what}: the disk is full; delete or move other files on it")
+    return WriteFailed(f"{what}: {error.strerror or error}; check the folder and the disk")
 
 
 def read_table(path: Path, most_bytes: int, what: str, advice: str) -> bytes:

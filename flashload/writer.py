@@ -33,7 +33,7 @@ from edgekit.flashload.errors import (
     TruncatedFile,
     WriteFailed,
 )
-from edgekit.flashload.files import fsync_directory
+from edgekit.flashload.files import fsync_directory, write_failed
 from edgekit.flashload.format import (
     Layout,
     Run,
@@ -45,7 +45,6 @@ from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
 from edgekit.flashload.packed import Stored, packed_layout
 from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
-from edgekit.flashload.sizes import size_up
 
 if sys.platform != "win32":
     import fcntl
@@ -63,6 +62,11 @@ class FileDigest:
     header_xxh3: str
 
 
+def planned_layout(runs: Sequence[RunSpec], tag: str = "", stored: Stored | None = None) -> Layout:
+    """Every byte position of what a `FlashWriter` with these arguments writes. Raises LayoutError."""
+    return layout(runs, tag) if stored is None else packed_layout(runs, stored, tag)
+
+
 class FlashWriter:
     """Writes one flash file. Not for use by several threads; a second writer of the same path is refused.
 
@@ -71,7 +75,8 @@ class FlashWriter:
     leftovers of an interrupted export are overwritten. A finished file at `path` is refused unless `resume`
     finds the same plan in it or `overwrite` is set. With `stored` the file is packed, see `packed_layout`.
 
-    Raises LayoutError (bad specs), OutputExists, ResumeMismatch (leftovers of another plan), WriteFailed.
+    Raises LayoutError (bad specs), OutputExists, ResumeMismatch (leftovers of another plan), WriteFailed
+    (DiskFull).
     """
 
     def __init__(
@@ -85,7 +90,7 @@ class FlashWriter:
         stored: Stored | None = None,
     ) -> None:
         self.path = Path(path)
-        self.layout: Layout = layout(runs, tag) if stored is None else packed_layout(runs, stored, tag)
+        self.layout: Layout = planned_layout(runs, tag, stored)
         self.partial_path = self.path.with_name(self.path.name + ".partial")
         self.journal_path = self.path.with_name(self.path.name + ".journal")
         self._runs = {run.name: run for run in self.layout.runs}
@@ -350,11 +355,7 @@ class FlashWriter:
         self.close()
 
     def _write_failed(self, what: str, error: OSError) -> WriteFailed:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return WriteFailed(
-                f"{self.path}: {what}: the disk is full; free {size_up(self.layout.size)} and resume"
-            )
-        return WriteFailed(f"{self.path}: {what}: {error.strerror or error}; check the folder and the disk")
+        return write_failed(f"{self.path}: {what}", error)
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

@@ -26,13 +26,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
-from edgekit.export.checkpoint import Checkpoint, copy_tokenizer, safetensors_dir, safetensors_file
+from edgekit.export.checkpoint import Checkpoint, read_tokenizer, safetensors_dir, safetensors_file
 from edgekit.export.checkpoint.errors import (
     CheckpointError,
     DuplicateTensor,
     InvalidConfig,
     InvalidIndex,
     LfsPointer,
+    LinkLeavesFolder,
     MalformedWeights,
     MissingShard,
     MissingTensor,
@@ -47,7 +48,6 @@ from edgekit.export.checkpoint.errors import (
     WeightsUnreadable,
     WrongShape,
 )
-from edgekit.export.checkpoint.tokenizer_files import tokenizer_files
 
 VISION = ["model.encoder.vision_tower.*", "model.encoder.embed_vision.*"]
 
@@ -471,6 +471,56 @@ def test_hostile_file(
     one_line(error, file, says)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"__metadata__":{},"a":[' + b"[]," * 600_000 + b"1]}",
+        b"{" + b",".join(b'"%d":1' % i for i in range(600_000)) + b"}",
+    ],
+    ids=["lists", "names"],
+)
+def test_headers_and_indexes_of_too_many_values_are_refused_unparsed(
+    sharded: Path, header: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes of JSON can take a hundred of memory."""
+    real, parsed = json.loads, []
+    monkeypatch.setattr(json, "loads", lambda text, **more: parsed.append(len(text)) or real(text, **more))
+    write_raw(sharded / "one.safetensors", header)
+    with pytest.raises(MalformedWeights, match=r"one\.safetensors: has more values than any such file"):
+        Checkpoint.open(sharded)
+    (sharded / "model.safetensors.index.json").write_bytes(header)
+    with pytest.raises(InvalidIndex, match=r"index\.json: has more values than any such file"):
+        Checkpoint.open(sharded)
+    assert max(parsed) < 1000
+
+
+def test_a_name_that_is_listed_twice_among_many_is_found_at_once(plain: Path) -> None:
+    names = [b'"%d":1' % i for i in range(100_000)]
+    write_raw(plain / "model.safetensors", b"{" + b",".join([*names, names[-1]]) + b"}")
+    with pytest.raises(MalformedWeights, match="lists 99999 twice"):
+        Checkpoint.open(plain)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda path: write_index(path, {"a": "a" * 5000}),
+        lambda path: write_index(path, {"a" * 5000: "one.safetensors"}),
+        lambda path: write_index(path, {"a" * 5000: "x/y" * 1000}),
+        lambda path: write_raw(path / "one.safetensors", {"a": entry(0, 4, [1] * 999 + [2])}, bytes(4)),
+        lambda path: write_raw(path / "one.safetensors", {"a" * 5000: entry(0, 4, [-1] * 999)}, bytes(4)),
+        lambda path: write_raw(path / "one.safetensors", {"a" * 5000: entry(0, 4)}, bytes(9)),
+        lambda path: write_raw(path / "one.safetensors", {"a\n" * 2000: {"dtype": "F32\n" * 900}}),
+    ],
+)  # fmt: skip
+def test_messages_cut_long_names_and_shapes(sharded: Path, break_it: Callable[[Path], None]) -> None:
+    break_it(sharded)
+    with pytest.raises(CheckpointError) as error:
+        Checkpoint.open(sharded)
+    one_line(error, sharded)
+    assert len(str(error.value)) < 300 + len(str(sharded))
+
+
 def test_hostile_shard_is_named(sharded: Path) -> None:
     (sharded / "two.safetensors").write_bytes(LFS)
     with pytest.raises(LfsPointer) as error:
@@ -687,7 +737,7 @@ def test_writer_refuses_unknown_settings(tmp_path: Path) -> None:
 
 
 def test_tokenizer_files_travel_unchanged(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
     write_checkpoint(source, "diffusion_gemma", num_hidden_layers=1)
     (source / "additional_chat_templates").mkdir()
     (source / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
@@ -695,11 +745,7 @@ def test_tokenizer_files_travel_unchanged(tmp_path: Path) -> None:
         "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
         "generation_config.json", "additional_chat_templates/tool_use.jinja",
     }  # fmt: skip
-    assert set(tokenizer_files(source)) == set(copy_tokenizer(source, target)) == expected
-    written = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
-    assert written == expected
-    for name in expected:
-        assert (target / name).read_bytes() == (source / name).read_bytes()
+    assert read_tokenizer(source) == {name: (source / name).read_bytes() for name in expected}
 
 
 def qwen2_files(path: Path, tokenizer_class: str = "DreamTokenizer") -> None:
@@ -738,10 +784,11 @@ def test_qwen2_vocabulary_becomes_the_tokenizer_that_transformers_builds(tmp_pat
     from tokenizers import Tokenizer
     from transformers import Qwen2Tokenizer
 
-    source, target = tmp_path / "source", tmp_path / "target"
+    source = tmp_path / "source"
     qwen2_files(source)
-    assert copy_tokenizer(source, target) == ["tokenizer.json", "tokenizer_config.json"]
-    ours = Tokenizer.from_file(str(target / "tokenizer.json"))
+    files = read_tokenizer(source)
+    assert set(files) == {"tokenizer.json", "tokenizer_config.json"}
+    ours = Tokenizer.from_buffer(files["tokenizer.json"])
     reference = Qwen2Tokenizer.from_pretrained(source)
     assert ours.get_vocab() == reference.get_vocab()
     for text in QWEN2_TEXTS:
@@ -761,34 +808,33 @@ def test_added_tokens_of_the_older_form(tmp_path: Path) -> None:
     added = {token["content"]: int(key) for key, token in config.pop("added_tokens_decoder").items()}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "added_tokens.json").write_text(json.dumps(added))
-    copy_tokenizer(tmp_path, tmp_path / "out")
-    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    tokenizer = Tokenizer.from_buffer(read_tokenizer(tmp_path)["tokenizer.json"])
     assert {token: tokenizer.token_to_id(token) for token in added} == added
 
 
 def test_tokenizers_that_cannot_be_converted(tmp_path: Path) -> None:
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path, tmp_path / "out")
+        read_tokenizer(tmp_path)
     one_line(error, tmp_path, "tokenizer.json")
     qwen2_files(tmp_path / "other", tokenizer_class="T5Tokenizer")
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path / "other", tmp_path / "out")
+        read_tokenizer(tmp_path / "other")
     one_line(error, tmp_path / "other", "T5Tokenizer")
     qwen2_files(tmp_path / "broken")
     (tmp_path / "broken" / "merges.txt").write_text("#version: 0.2\nonlyone\n")
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path / "broken", tmp_path / "out")
+        read_tokenizer(tmp_path / "broken")
     one_line(error, tmp_path / "broken", "merges.txt")
     qwen2_files(tmp_path / "shifted")
     config = json.loads((tmp_path / "shifted" / "tokenizer_config.json").read_text())
     config["added_tokens_decoder"] = {"999": {"content": "<|mask|>", "special": True}}
     (tmp_path / "shifted" / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path / "shifted", tmp_path / "out")
+        read_tokenizer(tmp_path / "shifted")
     one_line(error, tmp_path / "shifted" / "tokenizer_config.json", "<|mask|>", "999")
     (tmp_path / "shifted" / "tokenizer_config.json").write_text("{")
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path / "shifted", tmp_path / "out")
+        read_tokenizer(tmp_path / "shifted")
     one_line(error, tmp_path / "shifted" / "tokenizer_config.json")
 
 
@@ -806,7 +852,7 @@ def test_added_tokens_of_wrong_types_are_refused(tmp_path: Path, declared: Any) 
     config["added_tokens_decoder"] = declared or [0]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path, tmp_path / "out")
+        read_tokenizer(tmp_path)
     one_line(error, tmp_path / "tokenizer_config.json", "added_tokens_decoder")
     assert len(str(error.value)) < 600
 
@@ -821,7 +867,7 @@ def test_damaged_vocabularies_are_refused_or_harmless(tmp_path: Path, name: str,
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerFilesMissing) as error:
-        copy_tokenizer(tmp_path, tmp_path / "out")
+        read_tokenizer(tmp_path)
     one_line(error)
     assert len(str(error.value)) < 600
 
@@ -837,7 +883,44 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, n
         make(tmp_path / name)
         with pytest.raises(WeightsUnreadable, match=f"{name}: is not a regular file"):
             Checkpoint.open(tmp_path)
-            copy_tokenizer(tmp_path, tmp_path / "out")
+            read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
+        "additional_chat_templates/tool.jinja", "vocab.json", "merges.txt",
+    ],
+)  # fmt: skip
+def test_links_to_files_outside_are_refused(tmp_path: Path, name: str) -> None:
+    """What they lead to is the user's own, and bundles are published."""
+    folder, private = tmp_path / "checkpoint", tmp_path / "private"
+    qwen2_files(folder) if name in ("vocab.json", "merges.txt") else write_checkpoint(folder, "llada")
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    content = path.read_bytes() if path.exists() else b"secret"
+    private.write_bytes(content)
+    path.unlink(missing_ok=True)
+    path.symlink_to(private)
+    with pytest.raises(LinkLeavesFolder, match=f"{name}: is a link to a file outside the checkpoint"):
+        read_tokenizer(folder)
+    path.unlink()
+    (folder / "inside").write_bytes(content)
+    path.symlink_to(os.path.relpath(folder / "inside", path.parent))
+    assert read_tokenizer(folder).get(name, content) == content
+    (tmp_path / "link").symlink_to(folder)
+    assert read_tokenizer(tmp_path / "link") == read_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_lfs_pointers_are_told_from_damage(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path, "llada")
+    (tmp_path / name).write_bytes(LFS)
+    with pytest.raises(LfsPointer, match=f"{name}: is a Git LFS pointer.*git lfs pull"):
+        read_tokenizer(Checkpoint.open(tmp_path).path)
 
 
 def test_files_larger_than_any_of_their_kind_are_refused(tmp_path: Path) -> None:
@@ -848,5 +931,5 @@ def test_files_larger_than_any_of_their_kind_are_refused(tmp_path: Path) -> None
             file.truncate(1 << 40)  # no bytes on the disk
         with pytest.raises((InvalidConfig, TokenizerFilesMissing), match=f"{name}: has 1099511627776 bytes"):
             Checkpoint.open(tmp_path)
-            copy_tokenizer(tmp_path, tmp_path / "out")
+            read_tokenizer(tmp_path)
         (tmp_path / name).write_bytes(kept)

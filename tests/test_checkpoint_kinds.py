@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,14 @@ from click.testing import CliRunner
 from fake_hub import FakeHub
 
 from edgekit.export.checkpoint import kinds, locate
-from edgekit.export.checkpoint.errors import CheckpointError, NotACheckpoint, NotForExport, PickleWeights
+from edgekit.export.checkpoint.errors import (
+    CheckpointError,
+    InvalidConfig,
+    NotACheckpoint,
+    NotForExport,
+    PickleWeights,
+    WeightsUnreadable,
+)
 from edgekit.tools.cli import main
 
 BYTES = b"x" * 5000
@@ -110,6 +118,24 @@ def test_what_export_takes_is_not_refused(tmp_path: Path, family: str) -> None:
     extras = ("model.gguf", "onnx/model.onnx", "adapter_config.json", "model.mlpackage/Manifest.json")
     write(tmp_path / "model", dict.fromkeys(extras, b"{}"))
     assert locate(str(tmp_path / "model")).checkpoint().names
+
+
+def test_a_config_that_is_no_file_of_bounded_size_is_not_opened(tmp_path: Path) -> None:
+    """Before the kind of model is told, too: reading a FIFO would wait, and a device never ends."""
+    write_checkpoint(tmp_path, "llada")
+    config = tmp_path / "config.json"
+    llama = b'{"model_type": "llama", "x": ['
+    for content in (llama + b"[]," * 600_000 + b"0]}", llama[:-1] + b'"' + bytes(5 << 20) + b'"}'):
+        config.write_bytes(content)
+        with pytest.raises(
+            InvalidConfig, match=r"config\.json: has .* more than any|has more values than any"
+        ):
+            locate(str(tmp_path)).checkpoint()
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        config.unlink()
+        make(config)
+        with pytest.raises(WeightsUnreadable, match=r"config\.json: is not a regular file"):
+            locate(str(tmp_path)).checkpoint()
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:

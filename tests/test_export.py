@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundles import TILE_BYTES
 from checkpoints import SPECIAL_TOKENS, write_checkpoint
 
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import EdgekitError, ResumeMismatch
+from edgekit.flashload.errors import DiskFull, EdgekitError, ResumeMismatch
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.text import TokenizerError
 
 OPTIONS = ExportOptions(tile_bytes=TILE_BYTES)
 
@@ -133,6 +137,7 @@ def test_ids_of_the_checkpoint_win_over_those_of_the_tokenizer(tmp_path: Path) -
 SCRIPT = """
 import sys
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {tests!r})
 from test_export import NoPrograms, OPTIONS
 from edgekit.export.pipeline import export
@@ -272,6 +277,172 @@ def test_damaged_weights_name_file_and_tensor(tmp_path: Path) -> None:
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "name",
+    ["model.transformer.blocks.1.attn_norm.weight", "model.transformer.ln_f.weight"],
+)
+def test_damaged_norms_name_file_and_tensor(tmp_path: Path, name: str, value: float) -> None:
+    """A bundle with such a norm would be whole and could never run."""
+    from safetensors.torch import load_file, save_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada", dtype="bfloat16")
+    tensors = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    tensors[name][3] = value
+    save_file(tensors, tmp_path / "checkpoint" / "model.safetensors")
+    with (
+        NoPrograms(),
+        pytest.raises(QuantizationError, match=rf"checkpoint: {name}: .*holds NaN or infinity"),
+    ):
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+
+
+@pytest.mark.parametrize("preset", ["bf16", "int8", "int4"])
+def test_weights_of_no_model_are_refused(tmp_path: Path, preset: str) -> None:
+    """Their error, in the report, would be no number: nothing could read the bundle."""
+    from safetensors.torch import load_file, save_file
+
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    tensors = load_file(tmp_path / "checkpoint" / "model.safetensors")
+    tensors["model.transformer.blocks.1.ff_out.weight"][3, 4] = 3.4e38
+    save_file(tensors, tmp_path / "checkpoint" / "model.safetensors")
+    with NoPrograms(), pytest.raises(QuantizationError, match=r"ff_out\.weight: .*squares pass float32"):
+        export(tmp_path / "checkpoint", tmp_path / "out", replace(OPTIONS, scheme=Scheme(preset)))
+
+
+def test_the_tokenizer_that_was_checked_is_the_one_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgekit.export import pipeline
+
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=1)
+    tokenizer = tmp_path / "checkpoint" / "tokenizer.json"
+    content, real = tokenizer.read_bytes(), pipeline.quantize_matrix
+
+    def replaces(*arguments: Any) -> Any:
+        tokenizer.write_text("{}")
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline, "quantize_matrix", replaces)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
+    assert tokenizer.read_text() == "{}"
+    assert (tmp_path / "out" / "tokenizer" / "tokenizer.json").read_bytes() == content
+    assert Bundle.open(tmp_path / "out").tokenizer().mask_id == SPECIAL_TOKENS["llada_moe"].index("<|mask|>")
+
+
+@pytest.mark.parametrize("key", ["bos_token", "mask_token", "chat_template"])
+def test_special_tokens_and_templates_that_are_no_text_are_refused(tmp_path: Path, key: str) -> None:
+    """Every run of such a bundle would blame the prompt."""
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    (tmp_path / "checkpoint" / "chat_template.jinja").unlink(missing_ok=True)
+    config = tmp_path / "checkpoint" / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: "a\ud800"}))
+    with pytest.raises(TokenizerError, match=rf"checkpoint: {key.replace('_', '.')}.*a lone surrogate"):
+        plan_export(tmp_path / "checkpoint", OPTIONS)
+
+
+def test_the_space_that_is_asked_for_is_what_the_folder_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada")
+    (tmp_path / "checkpoint" / "LICENSE").write_bytes(b"x" * 3_000_000)
+    options = replace(OPTIONS, format="native")
+    plan = plan_export(tmp_path / "checkpoint", options)
+    free = [plan.output_bytes - 1]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, free[0]))
+    with pytest.raises(ExportError, match="left; free some space"):
+        export(tmp_path / "checkpoint", tmp_path / "out", options)
+    free[0] += 1
+    export(tmp_path / "checkpoint", tmp_path / "out", options)
+    taken = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert taken <= plan.output_bytes < taken + (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights.safetensors.partial", "weights.safetensors.report", "tokenizer.json", "LICENSE",
+        "quantization.json", "edgekit.json",
+    ],
+)  # fmt: skip
+def test_a_full_disk_names_the_file_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    (tmp_path / "checkpoint" / "LICENSE").write_text("free")
+    out, real = tmp_path / "out", os.fsync
+
+    def full(fd: int) -> None:
+        target = os.readlink(f"/proc/self/fd/{fd}")
+        if name in target:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    with NoPrograms(), monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull) as error:
+            export(tmp_path / "checkpoint", out, OPTIONS)
+    said = str(error.value)
+    assert name.removesuffix(".partial") in said and "\n" not in said
+    assert said.count("the disk is full; delete or move other files") == said.count("--resume goes on") == 1
+    with NoPrograms():
+        export(tmp_path / "checkpoint", out, replace(OPTIONS, resume=True))
+        export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
+    assert digests(out) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("when", ["runs", "programs", "rest"])
+@pytest.mark.parametrize("instead", ["link", "folder", "nothing"])
+def test_nothing_is_written_to_another_folder_that_comes_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, instead: str
+) -> None:
+    from edgekit.export import pipeline
+    from edgekit.export.formats import onnx
+
+    write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    victim.mkdir()
+
+    def move(*_: Any) -> None:
+        if victim.exists() and not (tmp_path / "moved").exists():
+            out.rename(tmp_path / "moved")
+            if instead == "link":
+                out.symlink_to(victim)
+            elif instead == "folder":
+                victim.rename(out)
+
+    def first(real: Any) -> Any:
+        return lambda *arguments: (move(), real(*arguments))[1]
+
+    def programs(folder: Path, architecture: Any, choices: Any, progress: Any) -> dict[str, Any]:
+        if when == "programs":
+            move()
+            progress("dense")
+            (folder / "program").write_text("")
+        return {}
+
+    monkeypatch.setattr(onnx, "write_programs", programs)
+    if when == "runs":
+        monkeypatch.setattr(pipeline, "quantize_matrix", first(pipeline.quantize_matrix))
+    elif when == "rest":
+        monkeypatch.setattr(pipeline, "provenance", first(pipeline.provenance))
+    with pytest.raises(ExportError, match="was moved away or replaced during the export"):
+        export(tmp_path / "checkpoint", out, OPTIONS)
+    other = out if instead == "folder" else victim
+    assert list(other.iterdir()) == []
+    if out.is_symlink():
+        out.unlink()
+    elif out.exists():
+        out.rmdir()
+    monkeypatch.undo()
+    (tmp_path / "moved").rename(out)
+    with NoPrograms():
+        export(tmp_path / "checkpoint", out, replace(OPTIONS, resume=True))
+        export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
+    assert digests(out) == digests(tmp_path / "whole")
+
+
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada_moe")
     scheme = Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 16),))
@@ -283,8 +454,9 @@ MEASURE = """
 import resource, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
+from typing import Any
 from test_export import NoPrograms
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions, export, plan_export
 import torch
 torch.zeros(8, 8) @ torch.zeros(8, 8)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from fake_hub import TOKEN, FakeHub
 from huggingface_hub import errors
 
-from edgekit.export.checkpoint import Checkpoint, locate, resolve
+from edgekit.export.checkpoint import Checkpoint, locate, read_tokenizer, resolve
 from edgekit.export.checkpoint import hub as hub_module
-from edgekit.export.checkpoint.errors import NotACheckpoint
+from edgekit.export.checkpoint.errors import LinkLeavesFolder, NotACheckpoint
 from edgekit.export.checkpoint.provenance import legal_files
 from edgekit.flashload import manifest as manifests
 from edgekit.runtime.hub import Silent, repository
@@ -422,6 +422,19 @@ def test_links_that_leave_the_folder_do_not_travel(tmp_path: Path) -> None:
     (folder / "README.md").symlink_to(folder / "nowhere")
     os.mkfifo(folder / "USE_POLICY.md")
     assert set(legal_files(folder)) == {"NOTICE"}
+
+
+def test_links_within_the_cache_travel(hub: FakeHub, random_checkpoint: Path) -> None:
+    template = {"additional_chat_templates/tool.jinja": b"{{ tools }}"}
+    hub.add("owner/model", checkpoint_files(random_checkpoint) | template)
+    snapshot = resolve("owner/model")
+    files = read_tokenizer(snapshot)
+    assert set(template) < set(files) and all((snapshot / name).is_symlink() for name in files)
+    # One that leads out of the cache is no link of the library's.
+    (snapshot / "tokenizer.json").unlink()
+    (snapshot / "tokenizer.json").symlink_to(random_checkpoint / "tokenizer.json")
+    with pytest.raises(LinkLeavesFolder, match=r"tokenizer\.json"):
+        read_tokenizer(snapshot)
 
 
 def test_where_nothing_answers_the_cache_does(

@@ -44,7 +44,7 @@ class MalformedWeights(CheckpointError):
 
 
 class LfsPointer(MalformedWeights):
-    """A weight file is a Git LFS pointer: the repository was cloned without its large files."""
+    """A file is a Git LFS pointer: the repository was cloned without its large files."""
 
 
 class TruncatedWeights(CheckpointError):
@@ -87,6 +87,10 @@ class UnsupportedDtype(CheckpointError):
 
 class NotForExport(CheckpointError):
     """The path or repository holds something else than a checkpoint of a diffusion language model."""
+
+
+class LinkLeavesFolder(CheckpointError):
+    """A file that bundles take is a link to one outside the checkpoint."""
 
 
 class TokenizerFilesMissing(CheckpointError):

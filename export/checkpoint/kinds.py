@@ -4,15 +4,15 @@ model: its name, and what to do with it. Found from names of files and config.js
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from edgekit.export.checkpoint.errors import NotForExport
+from edgekit.export.checkpoint.errors import CheckpointError, InvalidConfig, NotForExport
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, INDEX, SINGLE_FILE
+from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, read_json_object
 from edgekit.export.models import FAMILIES
 from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.manifest import MANIFEST_NAME
@@ -65,8 +65,8 @@ def refuse_file(path: Path) -> None:
 def config_in(path: Path) -> Any:
     """What config.json at `path` holds; None if it cannot be read, which opening the checkpoint explains."""
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        return read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig)
+    except CheckpointError:
         return None
 
 

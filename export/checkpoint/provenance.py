@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
+from edgekit.export.checkpoint.errors import CheckpointError
+from edgekit.export.checkpoint.text_files import read_file, stays_inside
+from edgekit.flashload.files import write_atomic
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.model_card import CARD, SOURCE_CARD, is_legal
 
@@ -23,27 +25,22 @@ _NAMED = re.compile(r"""^(license_name|license_link):[ \t]*["']?([^\s"'][^\r\n"'
 def legal_files(source: Path) -> dict[str, Path]:
     """Licence, notices and model card of the checkpoint in folder `source`: name in the bundle -> path.
 
-    Links that leave the folder are left out: what they lead to is the user's own, and bundles are published.
-    The hub's cache is made of such links, by the library.
+    Links that leave the folder are left out, see `stays_inside`.
     """
-    came, inside = origin(source), source.resolve()
-    cached = came is not None and came[0] is not None
     found = {path.name: path for path in sorted(source.iterdir()) if is_legal(path.name)}
     found[SOURCE_CARD] = source / CARD
     return {
         name: path
         for name, path in found.items()
-        if path.is_file()
-        and 0 < path.stat().st_size <= _MOST_BYTES
-        and (cached or path.resolve().is_relative_to(inside))
+        if path.is_file() and 0 < path.stat().st_size <= _MOST_BYTES and stays_inside(path, source)
     }
 
 
 def copy_legal_files(source: Path, target: Path) -> list[str]:
-    """Put them into folder `target`; returns the names written."""
+    """Put them into folder `target`; returns the names written. Raises CheckpointError or WriteFailed."""
     files = legal_files(source)
     for name, path in files.items():
-        shutil.copyfile(path, target / name)
+        write_atomic(target / name, read_file(path, _MOST_BYTES, CheckpointError))
     return list(files)
 
 

@@ -10,7 +10,8 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -40,6 +41,8 @@ from edgekit.export.checkpoint.text_files import (
     is_there,
     read_json_object,
 )
+from edgekit.export.checkpoint.tokenizer_files import read_tokenizer
+from edgekit.flashload.errors import cut, quoted
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -108,9 +111,18 @@ class Checkpoint:
             for name, entry in file.entries.items():
                 if name in self._where:
                     other = self._where[name][0].path.name
-                    raise DuplicateTensor(f"{path}: tensor {name} is in both {other} and {file.path.name}")
+                    raise DuplicateTensor(
+                        f"{path}: tensor {cut(name)} is in both {other} and {file.path.name}"
+                    )
                 self._where[name] = (file, entry)
         self.names = tuple(self._where)
+
+    @cached_property
+    def tokenizer(self) -> Mapping[str, bytes]:
+        """The files of the tokenizer, read once, so that what was checked is what bundles get. As
+        `read_tokenizer`.
+        """
+        return read_tokenizer(self.path)
 
     @classmethod
     def open(cls, path: str | Path, files: WeightFiles | None = None) -> Checkpoint:
@@ -189,7 +201,7 @@ class Checkpoint:
         kind = raw_dtype(entry.dtype)
         if kind is None:
             raise UnsupportedDtype(
-                f"{file.path}: tensor {name} has type {entry.dtype}, which edgekit cannot read"
+                f"{file.path}: tensor {cut(name)} has type {cut(entry.dtype)}, which edgekit cannot read"
             )
         result = np.empty(shape, kind)
         if result.size:
@@ -220,13 +232,13 @@ class Checkpoint:
             first = wrong[0]
             more = f"; wrong too: {_listed(wrong[1:])}" if len(wrong) > 1 else ""
             raise WrongShape(
-                f"{self.file(first)}: tensor {first} has shape {list(self.shape(first))} where "
-                f"{CONFIG} implies {list(expected[first])}{more}"
+                f"{self.file(first)}: tensor {first} has shape {cut(list(self.shape(first)))} where "
+                f"{CONFIG} implies {cut(list(expected[first]))}{more}"
             )
         not_float = [name for name in expected if self.dtype(name) not in FLOAT_DTYPES]
         if not_float:
             raise UnsupportedDtype(
-                f"{self.file(not_float[0])}: {_listed(not_float)} stored as {self.dtype(not_float[0])}; "
+                f"{self.file(not_float[0])}: {_listed(not_float)} stored as {cut(self.dtype(not_float[0]))}; "
                 "edgekit quantizes from floating point, so give the original (bf16) checkpoint"
             )
         if surplus:
@@ -242,7 +254,7 @@ class Checkpoint:
         try:
             return self._where[name]
         except KeyError:
-            raise MissingTensor(f"{self.path}: has no tensor {name} among {len(self.names)}") from None
+            raise MissingTensor(f"{self.path}: has no tensor {cut(name)} among {len(self.names)}") from None
 
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -253,7 +265,7 @@ def _read_float32(
 ) -> np.ndarray:
     if entry.dtype not in FLOAT_DTYPES:
         raise UnsupportedDtype(
-            f"{file.path}: tensor {entry.name} is stored as {entry.dtype}, not as one of "
+            f"{file.path}: tensor {cut(entry.name)} is stored as {cut(entry.dtype)}, not as one of "
             f"{', '.join(FLOAT_DTYPES)}; give the original (bf16) checkpoint"
         )
     result = np.empty(shape, "<f4")
@@ -295,7 +307,7 @@ def weight_names(path: Path, files: WeightFiles) -> dict[str, list[str]]:
     """The files that hold the weights of the checkpoint in `path`, with the names of the tensors that its
     index places in each. Raises MissingWeights (PickleWeights), InvalidIndex or MissingShard.
     """
-    names = files.names()
+    names = set(files.names())
     if SINGLE_FILE in names:
         return {SINGLE_FILE: []}
     return _index(path, names) if INDEX in names else _no_weights(path, sorted(names))
@@ -307,7 +319,9 @@ def _weight_files(path: Path, files: WeightFiles) -> list[SafetensorsFile]:
         opened.append(files.open(file))
         gone = [name for name in names if name not in opened[-1].entries]
         if gone:
-            raise InvalidIndex(f"{path / INDEX}: places {_listed(gone)} in {file}, which does not hold it")
+            raise InvalidIndex(
+                f"{path / INDEX}: places {_listed(gone)} in {cut(file)}, which does not hold it"
+            )
     return opened
 
 
@@ -334,23 +348,24 @@ def _index(path: Path, present: Collection[str]) -> dict[str, list[str]]:
         raise InvalidIndex(f"{index_path}: has no weight_map of tensor to file; download it again")
     by_file: dict[str, list[str]] = {}
     for name, file in weight_map.items():
-        if (
-            not isinstance(file, str)
-            or PurePosixPath(file).name != file
-            or "\\" in file
-            or file in ("", ".", "..")
-        ):
-            raise InvalidIndex(f"{index_path}: places tensor {name} in {file!r}, which is not a file name")
+        if not isinstance(file, str) or "/" in file or "\\" in file or file in ("", ".", ".."):
+            raise InvalidIndex(
+                f"{index_path}: places tensor {cut(name)} in {quoted(file)}, which is not a file name"
+            )
         by_file.setdefault(file, []).append(name)
     absent = [file for file in by_file if file not in present]
     if absent:
-        named = ", ".join(absent[:_NAMES_SHOWN]) + (", ..." if len(absent) > _NAMES_SHOWN else "")
-        raise MissingShard(f"{path}: {len(absent)} of {len(by_file)} shards missing: {named}; download them")
+        missing = f"{len(absent)} of {len(by_file)} shards missing"
+        raise MissingShard(f"{path}: {missing}: {_first(absent)}; download them")
     return by_file
 
 
 def _listed(names: Iterable[str]) -> str:
     """ "1 tensor (a)", "5 tensors (a, b, c, ...)"."""
     names = list(names)
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    return f"{len(names)} tensor{'' if len(names) == 1 else 's'} ({shown})"
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'} ({_first(names)})"
+
+
+def _first(names: Sequence[str]) -> str:
+    """ "a, b, c, ..." """
+    return ", ".join(map(cut, names[:_NAMES_SHOWN])) + (", ..." if len(names) > _NAMES_SHOWN else "")

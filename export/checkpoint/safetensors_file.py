@@ -18,6 +18,7 @@ import json
 import math
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,13 @@ from typing import Any
 import numpy as np
 
 from edgekit.export.checkpoint.errors import (
-    LfsPointer,
     MalformedWeights,
     TruncatedWeights,
     WeightsChanged,
     WeightsUnreadable,
 )
+from edgekit.export.checkpoint.text_files import check_marks, refuse_lfs_pointer
+from edgekit.flashload.errors import cut
 
 # The limit of the safetensors library, so that a garbage length cannot make us allocate its claim.
 MAX_HEADER_BYTES = 100_000_000
@@ -80,7 +82,7 @@ class SafetensorsFile:
         try:
             if _identity(os.fstat(fd)) != self.identity:
                 raise WeightsChanged(f"{self.path}: the file changed while it was being read; start again")
-            _read_exact(fd, entry.offset + start, buffer, lambda: f"{self.path}: tensor {entry.name}")
+            _read_exact(fd, entry.offset + start, buffer, lambda: f"{self.path}: tensor {cut(entry.name)}")
         finally:
             os.close(fd)
 
@@ -156,10 +158,7 @@ def _pread_into(fd: int, part: memoryview, offset: int) -> int:
 
 def _header_length(head: bytes, path: Path, file_bytes: int) -> int:
     """`head` is the beginning of the file: 64 bytes, or all of a smaller one."""
-    if head.startswith(b"version https://git-lfs"):
-        raise LfsPointer(
-            f"{path}: is a Git LFS pointer, not the weights; run `git lfs pull` in the repository"
-        )
+    refuse_lfs_pointer(head, path)
     if len(head) < 8:
         raise TruncatedWeights(
             f"{path}: has {file_bytes} bytes, too few for a safetensors file; download it again"
@@ -179,12 +178,13 @@ def _header_length(head: bytes, path: Path, file_bytes: int) -> int:
 
 
 def _parse_json(raw: bytes, path: Path) -> dict[str, Any]:
+    check_marks(raw, path, MalformedWeights)
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise MalformedWeights(f"{path}: the header lists {twice} twice; download the file again")
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise MalformedWeights(f"{path}: the header lists {cut(twice)} twice; download the file again")
         return value
 
     try:
@@ -199,20 +199,20 @@ def _parse_json(raw: bytes, path: Path) -> dict[str, Any]:
 
 
 def _entry(name: str, value: Any, path: Path, data_start: int) -> TensorEntry:
-    where = f"{path}: tensor {name}"
+    where = f"{path}: tensor {cut(name)}"
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= set(value):
         raise MalformedWeights(f"{where}: the header entry is not dtype, shape and data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str):
-        raise MalformedWeights(f"{where}: dtype {dtype!r} is not a string")
+        raise MalformedWeights(f"{where}: dtype {cut(dtype)} is not a string")
     if not _naturals(shape):
-        raise MalformedWeights(f"{where}: shape {shape!r} is not a list of sizes")
+        raise MalformedWeights(f"{where}: shape {cut(shape)} is not a list of sizes")
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise MalformedWeights(f"{where}: data_offsets {offsets!r} are not a begin and an end")
+        raise MalformedWeights(f"{where}: data_offsets {cut(offsets)} are not a begin and an end")
     nbytes = offsets[1] - offsets[0]
     if dtype in DTYPE_BITS and math.prod(shape) * DTYPE_BITS[dtype] != 8 * nbytes:
         raise MalformedWeights(
-            f"{where}: {nbytes} bytes do not hold {dtype} {shape}; download the file again"
+            f"{where}: {nbytes} bytes do not hold {dtype} {cut(shape)}; download the file again"
         )
     return TensorEntry(name, dtype, tuple(shape), data_start + offsets[0], nbytes)
 
@@ -227,15 +227,18 @@ def _check_coverage(entries: dict[str, TensorEntry], path: Path, data_start: int
     for entry in sorted(entries.values(), key=lambda entry: (entry.offset, entry.nbytes)):
         if entry.offset < position:
             raise MalformedWeights(
-                f"{path}: tensors {previous} and {entry.name} overlap; download the file again"
+                f"{path}: tensors {cut(previous)} and {cut(entry.name)} overlap; download the file again"
             )
         if entry.offset > position:
             hole = entry.offset - position
-            raise MalformedWeights(f"{path}: {hole} bytes before tensor {entry.name} belong to no tensor")
+            raise MalformedWeights(
+                f"{path}: {hole} bytes before tensor {cut(entry.name)} belong to no tensor"
+            )
         position, previous = entry.offset + entry.nbytes, entry.name
     if position > file_bytes:
-        message = f"{path}: has {file_bytes} bytes, tensor {previous} ends at {position}; download it again"
-        raise TruncatedWeights(message)
+        raise TruncatedWeights(
+            f"{path}: has {file_bytes} bytes, tensor {cut(previous)} ends at {position}; download it again"
+        )
     if position < file_bytes:
         raise MalformedWeights(
             f"{path}: {file_bytes - position} bytes after the last tensor belong to no tensor"

@@ -9,14 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edgekit.export.checkpoint.errors import TokenizerFilesMissing
-from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, is_there, read_file, read_json_object
+from edgekit.export.checkpoint.errors import LinkLeavesFolder, TokenizerFilesMissing
+from edgekit.export.checkpoint.text_files import (
+    MOST_CONFIG_BYTES,
+    is_there,
+    read_file,
+    read_json_object,
+    stays_inside,
+)
+from edgekit.flashload.errors import cut
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.text import (
     CONFIG_FILE,
+    MOST_TEMPLATES,
     OLDER_CONFIG_FILE,
     TEMPLATE_FILE,
     TOKENIZER_FILE,
+    Tokenizer,
+    TokenizerError,
     most_bytes,
     panics_as_errors,
     template_files,
@@ -39,48 +49,61 @@ QWEN2_SPLIT = "|".join((
 ))  # fmt: skip
 
 
-def tokenizer_files(source: str | Path) -> dict[str, Path]:
-    """Files of checkpoint directory `source` that a bundle takes as they are: relative name -> path."""
-    source = Path(source)
-    names = [TOKENIZER_FILE, *OPTIONAL_FILES, *template_files(source)]
-    return {name: source / name for name in names if is_there(source / name)}
-
-
-def copy_tokenizer(source: str | Path, target: str | Path) -> list[str]:
-    """Put the tokenizer of checkpoint directory `source` into directory `target`; returns the names written.
+def read_tokenizer(source: str | Path) -> dict[str, bytes]:
+    """The tokenizer of checkpoint directory `source` as bundles have it: contents by relative name.
 
     tokenizer.json is built from vocab.json and merges.txt where the checkpoint lacks it.
-    Raises WeightsUnreadable, and TokenizerFilesMissing when there is none or none that can be converted.
+    Raises WeightsUnreadable, LfsPointer, LinkLeavesFolder, and TokenizerFilesMissing when there is none or
+    none that can be converted.
     """
-    source, target = Path(source), Path(target)
-    files = tokenizer_files(source)
-    target.mkdir(parents=True, exist_ok=True)
-    written = []
+    source = Path(source)
+    names = [
+        TOKENIZER_FILE,
+        *OPTIONAL_FILES,
+        *template_files(source)[: MOST_TEMPLATES + 1],
+    ]  # more are refused
+    files = {
+        name: _read(source, name, most_bytes(name) or MOST_CONFIG_BYTES)
+        for name in names
+        if is_there(source / name)
+    }
     if TOKENIZER_FILE not in files:
-        _convert(source).save(str(target / TOKENIZER_FILE))
-        written.append(TOKENIZER_FILE)
-    for name, path in files.items():
-        (target / name).parent.mkdir(exist_ok=True)
-        content = read_file(path, most_bytes(name) or MOST_CONFIG_BYTES, TokenizerFilesMissing)
-        (target / name).write_bytes(content)
-        written.append(name)
-    return written
+        files = {TOKENIZER_FILE: _convert(source).to_str(pretty=True).encode(), **files}
+    return files
+
+
+def check_texts(tokenizer: Tokenizer) -> None:
+    """Refuse special tokens and templates that no UTF-8 spells: every prompt that holds them would be blamed.
+
+    Raises:
+        TokenizerError: which.
+    """
+    roles, templates = tokenizer.special_tokens, tokenizer.chat_templates
+    for what, text in [*roles.items(), *((f"chat template {cut(n)}", t) for n, t in templates.items())]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"{tokenizer.where}: {what} in {CONFIG_FILE} or {OLDER_CONFIG_FILE} holds a lone surrogate "
+                f"(character {error.start}), which is no text; download the tokenizer again"
+            ) from None
 
 
 def _convert(source: Path) -> Any:
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
 
-    config = _read_object(source / CONFIG_FILE, most_bytes(CONFIG_FILE))
+    config = _read_object(source, CONFIG_FILE, most_bytes(CONFIG_FILE))
     kind = config.get("tokenizer_class")
     vocab, merges = source / "vocab.json", source / "merges.txt"
     if not vocab.is_file() or not merges.is_file() or kind not in QWEN2_CLASSES:
-        found = f" (its tokenizer class is {kind})" if kind else ""
+        found = f" (its tokenizer class is {cut(kind)})" if kind else ""
         raise TokenizerFilesMissing(
             f"{source}: has no {TOKENIZER_FILE}{found}; load the tokenizer with AutoTokenizer of "
             "transformers and save_pretrained it into this directory"
         )
-    _read_object(vocab, _MOST_VOCABULARY_BYTES)
-    read_file(merges, _MOST_VOCABULARY_BYTES, TokenizerFilesMissing)
+    _read_object(source, vocab.name, _MOST_VOCABULARY_BYTES)
+    _read(source, merges.name, _MOST_VOCABULARY_BYTES)
     added = _added_tokens(source, config)
     try:
         with panics_as_errors():
@@ -89,7 +112,7 @@ def _convert(source: Path) -> Any:
         raise TokenizerFilesMissing(
             f"{source}: vocab.json and merges.txt do not load ({one_line(error)}); download them again"
         ) from error
-    tokenizer = Tokenizer(model)
+    tokenizer = Backend(model)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
@@ -101,7 +124,7 @@ def _convert(source: Path) -> Any:
         if tokenizer.token_to_id(token["content"]) != token_id:
             got = tokenizer.token_to_id(token["content"])
             raise TokenizerFilesMissing(
-                f"{source / CONFIG_FILE}: token {token['content']} has id {token_id} there and "
+                f"{source / CONFIG_FILE}: token {cut(token['content'])} has id {token_id} there and "
                 f"{got} after vocab.json; the two files belong to different checkpoints"
             )
     return tokenizer
@@ -119,7 +142,7 @@ def _added_tokens(source: Path, config: dict[str, Any]) -> list[tuple[int, dict[
         tokens = [_declared_token(*item, where) for item in declared.items()]
         return sorted(tokens, key=lambda pair: pair[0])
     older = source / "added_tokens.json"
-    found = _read_object(older, _MOST_VOCABULARY_BYTES)
+    found = _read_object(source, older.name, _MOST_VOCABULARY_BYTES)
     for token, id_ in found.items():
         if type(id_) is not int:
             raise TokenizerFilesMissing(f"{older}: the id of {token[:40]!r} is no integer; download it again")
@@ -142,5 +165,23 @@ def _declared_token(key: str, value: Any, where: Path) -> tuple[int, dict[str, A
     return int(key), {name: value[name] for name in ("content", *flags) if name in value}
 
 
-def _read_object(path: Path, most: int) -> dict[str, Any]:
-    return read_json_object(path, most, TokenizerFilesMissing) if is_there(path) else {}
+def _read(source: Path, name: str, most: int) -> bytes:
+    content = read_file(source / name, most, TokenizerFilesMissing)
+    _refuse_leaving(source, name)
+    return content
+
+
+def _read_object(source: Path, name: str, most: int) -> dict[str, Any]:
+    if not is_there(source / name):
+        return {}
+    value = read_json_object(source / name, most, TokenizerFilesMissing)
+    _refuse_leaving(source, name)
+    return value
+
+
+def _refuse_leaving(source: Path, name: str) -> None:
+    if not stays_inside(source / name, source):
+        raise LinkLeavesFolder(
+            f"{source / name}: is a link to a file outside the checkpoint, which bundles do not take; put "
+            "the file itself there"
+        )

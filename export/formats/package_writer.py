@@ -11,7 +11,6 @@ where the head is tied to it, they go to the head's packages as well.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -35,7 +34,7 @@ from edgekit.flashload.errors import (
     ResumeMismatch,
     WriteFailed,
 )
-from edgekit.flashload.files import fsync_directory
+from edgekit.flashload.files import fsync_directory, write_failed
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
 JOURNAL = PACKAGE_FOLDER + ".journal"
@@ -341,10 +340,7 @@ class PackageWriter:
             os.fsync(file.fileno())
 
     def _failed(self, what: str, error: OSError) -> WriteFailed:
-        where = self._output / PACKAGE_FOLDER
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return WriteFailed(f"{where}: {what}: the disk is full; free some space and resume")
-        return WriteFailed(f"{where}: {what}: {error.strerror or error}; check the folder and the disk")
+        return write_failed(f"{self._output / PACKAGE_FOLDER}: {what}", error)
 
 
 def _layer(unit: str) -> int:

@@ -8,6 +8,7 @@ codes: see edgekit.export.ops.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,18 +55,17 @@ def quantize_matrix(weight: Tensor, bits: int, group_size: int) -> Quantized:
     """Quantize a float32 matrix [N, K] to 4 or 8 bits (16 keeps it, rounded to bfloat16).
 
     Raises:
-        QuantizationError: the group size does not divide K, or the weight holds NaN or infinity.
+        QuantizationError: the group size does not divide K, or the weight holds NaN, infinity or values that
+            no model has.
     """
-    if not bool(torch.isfinite(weight).all()):
-        raise QuantizationError(
-            "the weight holds NaN or infinity; the checkpoint is damaged or was saved in the wrong type"
-        )
+    check_finite(weight)
     if bits == 16:
         kept = weight.to(torch.bfloat16).float()
         return Quantized(16, kept, None, None, _relative(kept, weight))
     rows = max(1, ROWS_AT_ONCE_ELEMENTS // weight.shape[1])
     pieces = [_quantize_rows(w, bits, group_size) for w in weight.split(rows)]
     codes, groups, scales, wrong, total = zip(*pieces, strict=True)
+    _check_sums(*wrong, *total)
     error = (sum(wrong) / max(sum(total), 1e-30)) ** 0.5
     return Quantized(
         bits,
@@ -74,6 +74,14 @@ def quantize_matrix(weight: Tensor, bits: int, group_size: int) -> Quantized:
         torch.cat(scales),
         error,
     )
+
+
+def check_finite(weight: Tensor) -> None:
+    """Refuse a weight of any role that holds NaN or infinity. Raises QuantizationError."""
+    if not bool(torch.isfinite(weight).all()):
+        raise QuantizationError(
+            "the weight holds NaN or infinity; the checkpoint is damaged or was saved in the wrong type"
+        )
 
 
 def _quantize_rows(
@@ -120,4 +128,14 @@ def _int4(w: Tensor, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm().clamp_min(1e-30))
+    wrong, whole = (a - b).norm(), b.norm()
+    _check_sums(float(wrong), float(whole))
+    return float(wrong / whole.clamp_min(1e-30))
+
+
+def _check_sums(*sums: float) -> None:
+    """Refuse sums of squares that have no end: the error that they tell would be no number."""
+    if not all(map(math.isfinite, sums)):
+        raise QuantizationError(
+            "the weight holds values whose squares pass float32; the checkpoint is damaged"
+        )
