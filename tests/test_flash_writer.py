@@ -358,7 +358,7 @@ def test_a_full_disk_says_how_much_is_needed(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("edgekit.flashload.writer._allocate", full)
-    with pytest.raises(WriteFailed, match=r"the disk is full; free 3\.\d+ MB and resume"):
+    with pytest.raises(WriteFailed, match=r"of 3\.\d+ MB: the disk is full; delete or move other files"):
         FlashWriter(tmp_path / "f", byte_runs([3_700_000]))
 
 
