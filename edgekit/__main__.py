@@ -1,13 +1,26 @@
 """The command line, as `python -m edgekit` and as the `edgekit` script."""
 
+import os
+import sys
+
 from edgekit.tools.interrupts import ending_at_once
 
 
 def main() -> None:
     """Run the command line. Ctrl-C while it is being imported is one line, too."""
+    _open_standard_streams()
     with ending_at_once():
         from edgekit.tools.cli import main as commands
     commands(prog_name="edgekit")
+
+
+def _open_standard_streams() -> None:
+    """Nowhere in place of streams that the caller has closed: the next file would get their number, and what
+    is written to the stream with it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import doctest
 import inspect
@@ -590,3 +591,12 @@ def test_weights_that_are_replaced_meanwhile_are_an_error_of_edgekit(
         with pytest.raises(edgekit.EdgekitError) as refused:
             list(events)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("attempt", [copy.deepcopy, pickle.dumps])
+def test_a_model_is_no_value(llada: edgekit.Model, attempt: Any) -> None:
+    for item in (llada, llada.chat()):
+        with pytest.raises(
+            TypeError, match="a Model can be neither copied nor pickled: .* load its bundle again"
+        ):
+            attempt(item)

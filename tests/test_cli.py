@@ -831,3 +831,32 @@ def test_a_dumb_terminal_gets_plain_text(tiny_bundle: Path) -> None:
     words = ["run", tiny_bundle, "-p", "Hello", "--max-new-tokens", "8", "--watch"]
     code, received = on_terminal(*words, environment={"TERM": "dumb"})
     assert code == 0 and "\x1b[" not in received and "needs a terminal" in received
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX closes descriptors so")
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "words", [("inspect",), ("verify",), ("run", "Copy this: red 7")], ids=lambda w: w[0]
+)
+def test_closed_streams_are_nowhere(tiny_bundle: Path, words: tuple[str, ...], closed: int) -> None:
+    command, *rest = words
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}{"<" if closed == 0 else ">"}&-', "sh",
+         sys.executable, "-m", "edgekit", command, str(tiny_bundle), *rest],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or closed == 1
+    assert "rror" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_pipe_without_end_is_refused(tiny_bundle: Path, command: str) -> None:
+    with Path("/dev/zero").open("rb") as endless:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgekit", command, str(tiny_bundle)],
+            stdin=endless,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2 and "on stdin has more than 16 MB; give less" in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from edgekit.tools.console import on_terminal
-from edgekit.tools.prompts import decoded
+from edgekit.tools.prompts import MOST_PROMPT_BYTES, decoded
 
 #: Lines that the history keeps.
 _MOST_LINES = 1000
@@ -81,5 +81,8 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def piped_lines() -> Iterator[bytes]:
-    """The lines of stdin as they come."""
-    return iter(()) if sys.stdin is None else iter(sys.stdin.buffer.readline, b"")
+    """The lines of stdin as they come, up to one that is longer than a prompt may be: it may have no end."""
+    while sys.stdin is not None and (line := sys.stdin.buffer.readline(MOST_PROMPT_BYTES + 1)):
+        yield line
+        if len(line) > MOST_PROMPT_BYTES:
+            return

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 import click
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import command_line
 from edgekit.tools.failures import Failure
+
+#: More than any model takes; a pipe may have no end.
+MOST_PROMPT_BYTES = 16_000_000
 
 
 def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
@@ -36,11 +40,14 @@ def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
 
 
 def _piped() -> str:
-    return decoded(b"" if sys.stdin is None else sys.stdin.buffer.read(), "the prompt on stdin")
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MOST_PROMPT_BYTES + 1)
+    return decoded(data, "the prompt on stdin")
 
 
 def decoded(data: bytes, what: str) -> str:
     """The text of bytes, without a line end. Raises Failure, which begins with `what`."""
+    if len(data) > MOST_PROMPT_BYTES:
+        raise Failure(f"{what} has more than {size(MOST_PROMPT_BYTES)}; give less")
     try:
         return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

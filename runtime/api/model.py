@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
@@ -286,6 +286,12 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Model can be neither copied nor pickled: its memory and threads belong to this process; "
+            "load its bundle again"
+        )
 
     def __repr__(self) -> str:
         return f"<edgekit.Model {str(self.path)!r}{', closed' if self._closed else ''}>"
