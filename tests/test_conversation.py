@@ -243,7 +243,7 @@ def test_a_transcript_that_cannot_be_written_leaves_nothing(
     path = ours.save(str(tmp_path / "old.json"), {"turns": []})
     monkeypatch.setattr("os.fsync", full)
     for name in ("old.json", "new.json"):
-        with pytest.raises(EdgekitError, match="No space left"):
+        with pytest.raises(EdgekitError, match="the disk is full"):
             ours.save(str(tmp_path / name), {"turns": [1]})
     assert [p.name for p in tmp_path.iterdir()] == ["old.json"]
     assert json.loads(path.read_text()) == {"turns": []}
