@@ -277,7 +277,12 @@ def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
             recording, session = Recording(bundle, "mlx"), Session(bundle)
             engine: Any = session._engine
             plain = engine._function
-            engine._function = lambda program: _recorded(recording, program, plain(program))
+
+            def function(program: Function) -> Any:
+                imported = plain(program)
+                return replace(imported, call=_recorded(recording, program, imported.call))
+
+            engine._function = function
             return recording, session
 
         yield f"mlx-{family}", family, open_session

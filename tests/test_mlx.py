@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -720,6 +721,8 @@ def test_a_stream_of_another_thread_is_explained(small: Path, monkeypatch: pytes
         def refuse(*arrays: Any) -> Any:
             raise RuntimeError("There is no Stream(cpu, 0) in current thread.")
 
-        monkeypatch.setattr(session._engine, "_function", lambda program: refuse)
+        engine: Any = session._engine
+        plain = engine._function
+        monkeypatch.setattr(engine, "_function", lambda program: replace(plain(program), call=refuse))
         with pytest.raises(EngineFailed, match="mlx was in use before the session was opened"):
             session.denoise(np.arange(4), HeadRequest())

@@ -112,9 +112,7 @@ def test_hostile_templates_are_stopped(files: dict[str, bytes], name: str) -> No
     assert "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize(
-    "filter_name", ["groupby('x')", "sort(attribute='x')", "unique", "sum(attribute='x')"]
-)
+@pytest.mark.parametrize("used", ["groupby('x')", "sort(attribute='x')", "unique", "sum(attribute='x')"])
 def test_what_goes_through_every_item_is_counted_before_it_does(files: dict[str, bytes], used: str) -> None:
     """Each takes seconds for a text of a million letters, in one step."""
     with pytest.raises(ChatTemplateError, match="it builds more text than a chat template needs"):

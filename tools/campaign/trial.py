@@ -78,9 +78,9 @@ def _become(command: Callable[[], None], out: IO[bytes], err: IO[bytes]) -> None
 def _watch(child: int, started: float) -> tuple[int, int, bool]:
     peak, ended = 0, False
     while True:
-        found, status = os.waitpid(child, os.WNOHANG)
+        found, status, usage = os.wait4(child, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status), peak, ended
+            return os.waitstatus_to_exitcode(status), max(peak, usage.ru_maxrss * 1024), ended
         peak = max(peak, _peak(child))
         if not ended and (peak > MOST_BYTES or time.monotonic() - started > MOST_SECONDS):
             ended = True

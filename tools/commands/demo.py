@@ -66,9 +66,10 @@ def command(output: Path, memory: Size, model: str) -> None:
     Every denoising step reads all weights from disk again, within a memory budget for the whole process: what
     a phone does with a model that is larger than its memory.
     """
+    words = _export_words(model, output)
     _check_budget(memory)
     _heading(f"1. Export {model}: quantize its weights, compile its layers")
-    _export(model, output)
+    _export(words)
 
     from edgekit.tools.tiny.tasks import examples
 
@@ -122,8 +123,8 @@ def _check_budget(memory: Size) -> None:
             )
 
 
-def _export(model: str, output: Path) -> None:
-    """Export in a process of its own: this one stays as small as the budget says, without PyTorch."""
+def _export_words(model: str, output: Path) -> list[str]:
+    """The export's arguments, by what the folder holds. Raises Failure: another model's bundle."""
     from edgekit.flashload.manifest import MANIFEST_NAME, load
 
     words = [model, "-o", str(output), "--if-interrupted", "run the same command again"]
@@ -134,6 +135,11 @@ def _export(model: str, output: Path) -> None:
         words.append("--overwrite")
     elif output.is_dir() and any(output.iterdir()):
         words.append("--resume")
+    return words
+
+
+def _export(words: list[str]) -> None:
+    """Export in a process of its own: this one stays as small as the budget says, without PyTorch."""
     # -P: a folder of the working directory must not stand in for a package.
     export = None
     try:
