@@ -11,6 +11,7 @@ from pathlib import Path
 import xxhash
 
 from edgekit.flashload.errors import DiskFull, MalformedFile, OpenFailed, ReadFailed, WriteFailed
+from edgekit.flashload.sizes import size_up
 
 _HASH_BLOCK_BYTES = 4 << 20
 
@@ -46,10 +47,13 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise write_failed(f"{path}: cannot write", error) from error
 
 
-def write_failed(what: str, error: OSError) -> WriteFailed:
-    """The error for a write that the system refused; `what` names the file and what was to be done."""
+def write_failed(what: str, error: OSError, nbytes: int | None = None) -> WriteFailed:
+    """The error for a write that the system refused; `what` names the file and what was to be done, `nbytes`
+    is what the file takes.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{what}: the disk is full; delete or move other files on it")
+        needed = "" if nbytes is None else f" of {size_up(nbytes)}"
+        return DiskFull(f"{what}{needed}: the disk is full; delete or move other files on it")
     return WriteFailed(f"{what}: {error.strerror or error}; check the folder and the disk")
 
 

@@ -14,14 +14,19 @@ _NEAR = 0.6
 
 
 def nearest(given: object, known: Iterable[str], least: float = _NEAR) -> str:
-    """The known name that `given` was probably meant to be, or two that are equally near ("int4 or int8"),
-    upper and lower case being alike; empty if none is near. `least`: their likeness, 0..1.
+    """What `near` finds, as messages say it: "int4 or int8"; empty if none is near."""
+    return " or ".join(near(given, known, least))
+
+
+def near(given: object, known: Iterable[str], least: float = _NEAR) -> list[str]:
+    """The known name that `given` was probably meant to be, or two that are equally near, upper and lower
+    case being alike. `least`: their likeness, 0..1.
     """
     text = _compared(given) if isinstance(given, str) else ""
     ratios = {name: difflib.SequenceMatcher(None, text, _compared(name)).ratio() for name in known}
     best = max(ratios.values(), default=0.0)
     close = [name for name, ratio in ratios.items() if ratio == best >= least]
-    return " or ".join(close) if len(close) <= 2 else ""
+    return close if len(close) <= 2 else []
 
 
 def _compared(name: str) -> str:

@@ -45,7 +45,6 @@ from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
 from edgekit.flashload.packed import Stored, packed_layout
 from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
-from edgekit.flashload.sizes import size_up
 
 if sys.platform != "win32":
     import fcntl
@@ -356,9 +355,7 @@ class FlashWriter:
         self.close()
 
     def _write_failed(self, what: str, error: OSError) -> WriteFailed:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        needed = f" of {size_up(self.layout.size)}" if full else ""
-        return write_failed(f"{self.path}: {what}{needed}", error)
+        return write_failed(f"{self.path}: {what}", error, self.layout.size)
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def prose(line: str, indent: str = "", *, err: bool = False) -> None:
     """One line of words on stdout, or on stderr; a terminal that is narrower gets it broken between words."""
     line = indent + visible(line)
     stream = sys.stderr if err else sys.stdout
-    if stream is not None and on_terminal(stream):  # a process may be started without
+    if on_terminal(stream):
         # Terminals that nobody has told their size have 0 columns.
         width = os.get_terminal_size(stream.fileno()).columns or 80
         line = textwrap.fill(

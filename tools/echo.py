@@ -22,7 +22,7 @@ def echo_off() -> Iterator[None]:
     except ImportError:  # Windows shows keys when they are read
         yield
         return
-    if sys.stdin is None or not sys.stdin.isatty() or not _in_foreground(terminal := sys.stdin.fileno()):
+    if not sys.stdin.isatty() or not _in_foreground(terminal := sys.stdin.fileno()):
         yield
         return
     before = termios.tcgetattr(terminal)

@@ -82,7 +82,7 @@ def _text(read: Callable[[], str]) -> str:
 
 def piped_lines() -> Iterator[bytes]:
     """The lines of stdin as they come, up to one that is longer than a prompt may be: it may have no end."""
-    while sys.stdin is not None and (line := sys.stdin.buffer.readline(MOST_PROMPT_BYTES + 1)):
+    while line := sys.stdin.buffer.readline(MOST_PROMPT_BYTES + 1):
         yield line
         if len(line) > MOST_PROMPT_BYTES:
             return

@@ -28,7 +28,7 @@ def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
     if words and option is not None:
         raise click.UsageError("the prompt is given twice, by itself and with -p; leave one out")
     prompt = words[0] if words else option
-    if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
+    if prompt is None and sys.stdin.isatty():
         raise click.UsageError(
             f"there is no prompt; give one: {command_line('run', bundle, 'Why is the sky blue?')}"
         )
@@ -40,8 +40,7 @@ def given_prompt(bundle: str, words: Sequence[str], option: str | None) -> str:
 
 
 def _piped() -> str:
-    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MOST_PROMPT_BYTES + 1)
-    return decoded(data, "the prompt on stdin")
+    return decoded(sys.stdin.buffer.read(MOST_PROMPT_BYTES + 1), "the prompt on stdin")
 
 
 def decoded(data: bytes, what: str) -> str:

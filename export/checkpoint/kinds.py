@@ -16,7 +16,7 @@ from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, read_json_ob
 from edgekit.export.models import FAMILIES
 from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.manifest import MANIFEST_NAME
-from edgekit.flashload.names import nearest
+from edgekit.flashload.names import near
 
 KNOWN = "DiffusionGemma, LLaDA, LLaDA-MoE or Dream"
 _GIVE = f"give a checkpoint of {KNOWN} in Hugging Face layout"
@@ -79,11 +79,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         beside = [str(path.parent / p.name) for p in path.parent.iterdir() if p.is_dir()]
     except OSError:
         beside = []
-    close = nearest(name, [*known, *beside], 0.75)
+    close = near(name, [*known, *beside], 0.75)
     if not close:  # of folders the last part decides: what leads there is spelled right
-        close = nearest(path.name, [Path(b).name for b in beside], 0.75)
-        close = " or ".join(str(path.parent / end) for end in close.split(" or ")) if close else ""
-    return f"; did you mean {close}?" if close else ""
+        close = [str(path.parent / end) for end in near(path.name, [Path(b).name for b in beside], 0.75)]
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 _GGUF = (

@@ -21,7 +21,6 @@ from edgekit.runtime.engines.mixture import mix
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.mlx_functions import Array, ExportedFunction
-from edgekit.runtime.mlx_functions.replay import bounded
 from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
 from edgekit.runtime.sampling.types import Floats
 
@@ -174,7 +173,7 @@ class MlxEngine(OneLayerEngine):
     ) -> None:
         """MLX computes what a file says on trust: what it makes of these arguments is followed before."""
         arguments = tuple(
-            bounded(array.shape, w.dtype, array) if w.dtype == "I64" else Array(array.shape, w.dtype)
+            Array.of_integers(w.dtype, array) if w.dtype == "I64" else Array(array.shape, w.dtype)
             for w, array in zip(program.inputs, arrays, strict=True)
         )
         if arguments in function.replayed:

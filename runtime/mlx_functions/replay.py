@@ -66,10 +66,4 @@ def _constant(entry: Entry) -> Array:
     if kind not in ("U32", "I64"):
         return Array(entry.shape, kind)
     values = np.frombuffer(entry.data or b"", "<u4" if kind == "U32" else "<i8")
-    return bounded(entry.shape, kind, values)
-
-
-def bounded(shape: tuple[int, ...], kind: str, values: np.ndarray) -> Array:
-    """An array of integers, whose bound is the largest of its values and one."""
-    known = values.size > 0 and int(values.min()) >= 0
-    return Array(shape, kind, int(values.max()) + 1 if known else None)
+    return Array.of_integers(kind, values.reshape(entry.shape))

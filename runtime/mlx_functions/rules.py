@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 Shape = tuple[int, ...]
 #: Types as files have them (an i32 and the size in a u8), by the names that manifests and safetensors use.
 DTYPES = {
@@ -33,6 +35,12 @@ class Array:
     dtype: str
     #: All values are in 0..bound-1; None where nothing is known. Whoever gathers by them must know.
     bound: int | None = None
+
+    @classmethod
+    def of_integers(cls, kind: str, values: np.ndarray) -> Array:
+        """An array of type `kind` that is there."""
+        known = values.size > 0 and int(values.min()) >= 0
+        return cls(values.shape, kind, int(values.max()) + 1 if known else None)
 
     @property
     def size(self) -> int:
@@ -82,9 +90,9 @@ def dtype(data: bytes) -> str:
 
 def apply(name: str, state: bytes, inputs: Sequence[Array]) -> Array:
     """What the primitive makes of its inputs. Raises Refused for what it must not be given."""
-    most = _INPUTS.get(name, 1)
-    if not inputs or (most is not None and len(inputs) != most):
-        raise Refused(f"takes {most or 'some'} arrays, not {len(inputs)}")
+    count = _INPUTS.get(name, 1)
+    if not inputs or (count is not None and len(inputs) != count):
+        raise Refused(f"takes {count or 'some'} arrays, not {len(inputs)}")
     made = RULES[name](State(state), inputs)
     if made.size > _MOST_ELEMENTS:
         raise Refused(f"makes an array of shape {list(made.shape)[:8]}")

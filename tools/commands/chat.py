@@ -52,7 +52,7 @@ def command(bundle: str, request: Request) -> None:
                 "from plain text"
             ) from None
         talk = _Talk(conversation, generator, request)
-        if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        if sys.stdin.isatty() and sys.stdout.isatty():
             prose(f"{title}: /help lists the commands, Ctrl-D ends the conversation", err=True)
             talk.interactively()
         else:
