@@ -81,13 +81,10 @@ class Answer {
     fail(EK_CALLBACK_FAILED, "ek_model.", name_, " gave or left token ", *bad, " in ek_head_output.", array,
          "; the vocabulary has ", vocabulary_, " tokens");
   }
-  void check_numbers(const char *array, const float *values, std::size_t count) const {
-    if (std::none_of(values, values + count, [](float value) { return std::isnan(value); })) return;
+  void check_numbers(const char *array, const std::vector<float> &values) const {
+    if (std::none_of(values.begin(), values.end(), [](float value) { return std::isnan(value); })) return;
     fail(EK_CALLBACK_FAILED, "ek_model.", name_, " gave NaN in ek_head_output.", array,
          ", or left some of it as it was; fill all of it");
-  }
-  void check_numbers(const char *array, const std::vector<float> &values) const {
-    check_numbers(array, values.data(), values.size());
   }
 
  private:
@@ -153,7 +150,7 @@ HeadResult CallerModel::project(const HeadRequest &request) {
 }
 
 HeadResult CallerModel::answer(const char *name, const HeadRequest &request, const HeadCall &call) const {
-  const std::int64_t rows = request.all_rows ? positions_ : static_cast<std::int64_t>(request.rows.size());
+  const std::int64_t rows = request.row_count(positions_);
   const bool sampled = request.gumbel.has_value(), soft = request.soft && model_.hidden_size > 0;
   ek_head_request wanted = EK_HEAD_REQUEST_INIT;
   wanted.temperature = request.temperature;
@@ -170,8 +167,6 @@ HeadResult CallerModel::answer(const char *name, const HeadRequest &request, con
 
   HeadResult result;
   const Answer arrays(name, rows, model_.vocabulary);
-  const std::size_t scores = request.logits == nullptr ? 0 : static_cast<std::size_t>(rows * model_.vocabulary);
-  std::fill_n(request.logits, scores, unset());
   ek_head_output output = EK_HEAD_OUTPUT_INIT;
   output.argmax = arrays.ids(result.argmax);
   output.argmax_prob = arrays.numbers(result.argmax_prob);
@@ -182,7 +177,7 @@ HeadResult CallerModel::answer(const char *name, const HeadRequest &request, con
   output.soft = arrays.numbers(result.soft, soft, model_.hidden_size);
   output.top_ids = arrays.ids(result.top_ids, request.top_k > 0, request.top_k);
   output.top_z = arrays.numbers(result.top_z, request.top_k > 0, request.top_k);
-  output.logits = request.logits;
+  output.logits = arrays.numbers(result.logits, request.logits, model_.vocabulary);
   call_back(name, [&] { return call(&wanted, &output); });
 
   if (std::any_of(result.log_z.begin(), result.log_z.end(), is_unset)) arrays.check_numbers("log_z", result.log_z);
@@ -196,7 +191,7 @@ HeadResult CallerModel::answer(const char *name, const HeadRequest &request, con
   arrays.check_numbers("sample_prob", result.sample_prob);
   arrays.check_numbers("soft", result.soft);
   arrays.check_numbers("top_z", result.top_z);
-  arrays.check_numbers("logits", request.logits, scores);
+  arrays.check_numbers("logits", result.logits);
   return result;
 }
 

@@ -1,6 +1,7 @@
-// ek_generate and ek_model_generate of edgekit.h: what a caller gives is checked and settled here, the loops run it.
+// ek_generate and ek_model_generate of edgekit.h: what a caller gives is checked and settled here, a sampler runs it.
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "edgekit.h"
 #include "error.h"
 #include "json.h"
-#include "sampling/events.h"
 #include "sampling/generate.h"
 #include "sampling/generation_options.h"
 #include "sampling/option_visitor.h"
@@ -125,19 +125,19 @@ ek_generation_statistics statistics_of(const Stats &stats, std::int32_t reason) 
 
 EventCallback event_callback(ek_event_callback callback, void *user_data) {
   if (callback == nullptr) return {};
-  return [=](const Event &event) {
-    const bool done = event.kind == EventKind::done;
+  return [=](const Ask &event, const Stats &stats) {
+    const bool done = event.kind == AskKind::done, draft = event.kind == AskKind::draft;
     const ek_generation_statistics statistics =
-        statistics_of(*event.stats, done ? finish_reason(event.stats->finish_reason) : EK_FINISH_NONE);
+        statistics_of(stats, done ? finish_reason(stats.finish_reason) : EK_FINISH_NONE);
     ek_event made{};
     made.struct_size = sizeof made;
-    made.kind = done ? EK_EVENT_DONE : event.kind == EventKind::draft ? EK_EVENT_DRAFT : EK_EVENT_COMMITTED;
+    made.kind = done ? EK_EVENT_DONE : draft ? EK_EVENT_DRAFT : EK_EVENT_COMMITTED;
     made.canvas_index = event.canvas_index;
     made.step = event.step;
     made.start = event.start;
-    made.ids = event.ids;
-    made.count = event.count;
-    made.accepted = event.accepted;
+    made.ids = done ? nullptr : event.ids.data();
+    made.count = static_cast<std::int64_t>(event.ids.size());
+    made.accepted = draft ? event.accepted.data() : nullptr;
     made.statistics = &statistics;
     return callback(&made, user_data) == 0;
   };
@@ -158,7 +158,7 @@ struct Call {
 };
 
 void run(const Call &call, const GenerationModel &model) {
-  Generation generation;
+  std::unique_ptr<Sampler> own;
   try {
     call.report(Stats(), EK_FINISH_NONE);
     const ek_generate_options given =
@@ -166,15 +166,16 @@ void run(const Call &call, const GenerationModel &model) {
     const SamplerOptions chosen = options_of(given, model);
     const std::vector<std::int64_t> ids = prompt_of(call.prompt, call.count);
     check_lengths(model, chosen, call.count);
-    generate(model.denoiser, ids, chosen, given.seed, event_callback(call.callback, call.user_data), generation);
+    own = sampler(chosen, model_of(model.denoiser), ids, given.seed);
+    run(*own, model.denoiser, event_callback(call.callback, call.user_data));
   } catch (...) {
     model.idle();
-    const bool stopped = generation.stats.finish_reason == FinishReason::cancelled;
-    call.report(generation.stats, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
+    const Stats reached = own ? own->stats() : Stats();
+    call.report(reached, reached.finish_reason == FinishReason::cancelled ? EK_FINISH_STOPPED : EK_FINISH_NONE);
     throw;
   }
   model.idle();
-  call.report(generation.stats, finish_reason(generation.stats.finish_reason));
+  call.report(own->stats(), finish_reason(own->stats().finish_reason));
 }
 
 }  // namespace

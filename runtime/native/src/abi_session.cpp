@@ -55,7 +55,8 @@ Request request_of(const ek_head_request *given, const ek_head_output *arrays) {
   out.request.temperature = wanted.temperature;
   out.request.soft = wanted.soft != 0;
   out.request.top_k = wanted.top_k;
-  out.request.logits = out.output.logits;
+  out.request.logits = out.output.logits != nullptr;
+  out.request.logits_to = out.output.logits;
   if (wanted.gumbel != 0) out.request.gumbel = GumbelDraw{wanted.seed, wanted.draw, wanted.gumbel_scale};
   if (wanted.rows != nullptr) {
     if (wanted.row_count < 0 || wanted.row_count > kMostRows) {
@@ -158,7 +159,7 @@ ek_status ek_session_idle(ek_session *session) noexcept {
 }
 
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
-  return guarded([&] { required(session).session.encode(ids, count); });
+  return guarded([&] { required(session).session.encode_behind(ids, count); });
 }
 
 ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -50,6 +51,12 @@ namespace {
 using namespace edgekit;
 
 thread_local std::string text;
+
+// Of the last generation.
+struct Generation {
+  std::vector<std::int64_t> answer, draft;
+  std::int64_t draft_start = 0;
+};
 thread_local Generation generation;
 
 ek_status guarded(const std::function<void()> &function) {
@@ -200,23 +207,31 @@ EK_API ek_status ekt_sampling_generate(const ek_model *denoiser, const char *sec
                                        const std::int64_t *prompt, std::int64_t count, std::uint64_t seed,
                                        int (*on_event)(const ekt_event *), ekt_generation *result) {
   generation = Generation();
+  std::unique_ptr<Sampler> own;
   const ek_status status = guarded([&] {
-    const Json own = Json::parse(section, "section"), given = Json::parse(overrides, "overrides");
+    const Json read = Json::parse(section, "section"), given = Json::parse(overrides, "overrides");
     const SamplerOptions options =
-        sampler_options(own.at("name").string(), members_of(own.at("config")), members_of(given));
-    EventCallback callback;
-    if (on_event != nullptr) {
-      callback = [&](const Event &event) {
-        const ekt_event own = {static_cast<std::int32_t>(event.kind), event.canvas_index, event.step, event.start,
-                               event.count, event.ids, event.accepted, plain(*event.stats)};
-        return on_event(&own) != 0;
-      };
-    }
+        sampler_options(read.at("name").string(), members_of(read.at("config")), members_of(given));
+    const EventCallback callback = [&](const Ask &event, const Stats &stats) {
+      const bool draft = event.kind == AskKind::draft, done = event.kind == AskKind::done;
+      if (draft) {
+        generation.draft = event.ids;
+        generation.draft_start = event.start;
+      } else {
+        generation.answer.insert(generation.answer.end(), event.ids.begin(), event.ids.end());
+      }
+      const ekt_event made = {draft ? 0 : done ? 2 : 1, event.canvas_index, event.step, event.start,
+                              static_cast<std::int64_t>(event.ids.size()), event.ids.data(), event.accepted.data(),
+                              plain(stats)};
+      return on_event == nullptr || on_event(&made) != 0;
+    };
     CallerModel model(*denoiser);
-    generate(model, std::vector<std::int64_t>(prompt, prompt + count), options, seed, callback, generation);
+    own = sampler(options, model_of(model), std::vector<std::int64_t>(prompt, prompt + count), seed);
+    run(*own, model, callback);
   });
-  *result = {plain(generation.stats), generation.answer.data(), static_cast<std::int64_t>(generation.answer.size()),
-             generation.draft.data(), static_cast<std::int64_t>(generation.draft.size()), generation.draft_start};
+  *result = {plain(own ? own->stats() : Stats()), generation.answer.data(),
+             static_cast<std::int64_t>(generation.answer.size()), generation.draft.data(),
+             static_cast<std::int64_t>(generation.draft.size()), generation.draft_start};
   return status;
 }
 

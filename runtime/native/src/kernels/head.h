@@ -37,6 +37,7 @@ struct HeadResult {
   std::vector<float> soft;  // [rows, hidden]
   std::vector<std::int64_t> top_ids;
   std::vector<float> top_z;
+  std::vector<float> logits;  // [rows, vocabulary], by whoever runs the pass: HeadOptions say where they go
 };
 
 // Joins tiles, given in ascending order of tokens, by the online softmax (arXiv 1805.02867). Ties keep the lower

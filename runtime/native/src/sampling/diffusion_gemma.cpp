@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <utility>
 
 #include "error.h"
-#include "sampling/draws.h"
-#include "sampling/passes.h"
 #include "sampling/portable.h"
 #include "sampling/schedule.h"
 
@@ -15,70 +12,6 @@ namespace edgekit {
 namespace {
 
 using Ids = std::vector<std::int64_t>;
-
-// The stopping rule over the steps of one canvas.
-class Stability {
- public:
-  explicit Stability(const DiffusionGemmaOptions &options) : options_(options) {}
-
-  // Whether to stop after a step with this argmax, which joins the history.
-  bool reached(const Ids &best, const std::vector<float> &entropy) {
-    if (!options_.stability_threshold || !options_.confidence_threshold) return false;
-    const auto needed = static_cast<std::size_t>(*options_.stability_threshold);
-    const bool stable = history_.size() >= needed &&
-                        std::all_of(history_.begin(), history_.end(), [&](const Ids &past) { return past == best; });
-    history_.push_back(best);
-    if (history_.size() > needed) history_.pop_front();
-    const auto count = static_cast<std::int64_t>(entropy.size());
-    return stable && total(entropy.data(), count) / static_cast<double>(count) < *options_.confidence_threshold;
-  }
-
- private:
-  const DiffusionGemmaOptions &options_;
-  std::deque<Ids> history_;  // `stability_threshold` steps at most
-};
-
-class Loop {
- public:
-  Loop(Denoiser &denoiser, const DiffusionGemmaOptions &options, std::uint64_t seed, Reporter &reporter)
-      : options_(options),
-        reporter_(reporter),
-        draws_(seed),
-        // No step asks for full scores.
-        passes_(denoiser, reporter.stats(), 1) {}
-
-  // The argmax canvas of the last step.
-  Ids denoise_canvas(std::int64_t canvas_index) {
-    const std::int64_t vocabulary = passes_.vocabulary(), length = options_.canvas_length;
-    const std::int64_t steps = options_.max_denoising_steps;
-    Ids canvas = draws_.integers(vocabulary, length);
-    Stability stability(options_);
-    std::vector<float> soft;
-    for (std::int64_t remaining = steps;; --remaining) {
-      // The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
-      const bool last = remaining == 1;
-      const GumbelDraw gumbel = draws_.gumbel(1.0f);
-      HeadRequest request;
-      request.temperature = linear_temperature(remaining, steps, options_.t_min, options_.t_max);
-      if (!last) request.gumbel = gumbel;
-      request.soft = !last;
-      HeadResult result = passes_.run(canvas, request, soft);
-      ++reporter_.stats().denoising_steps;
-      const std::vector<std::uint8_t> accepted = accept_by_entropy(result.entropy, options_.entropy_bound);
-      const Ids fresh = draws_.integers(vocabulary, length);
-      reporter_.draft(canvas_index, steps - remaining + 1, canvas_index * length, result.argmax.data(), accepted);
-      if (last || stability.reached(result.argmax, result.entropy)) return std::move(result.argmax);
-      for (std::size_t i = 0; i < canvas.size(); ++i) canvas[i] = accepted[i] != 0 ? result.sample[i] : fresh[i];
-      soft = std::move(result.soft);
-    }
-  }
-
- private:
-  const DiffusionGemmaOptions &options_;
-  Reporter &reporter_;
-  Draws draws_;
-  Passes passes_;
-};
 
 // What of a canvas is text and stays in a conversation: all up to the first end token.
 Ids kept_of(const Ids &ids, const DiffusionGemmaOptions &options) {
@@ -89,46 +22,106 @@ Ids kept_of(const Ids &ids, const DiffusionGemmaOptions &options) {
 
 }  // namespace
 
-void generate(Denoiser &denoiser, const Ids &prompt, const DiffusionGemmaOptions &options, std::uint64_t seed,
-              const EventCallback &callback, Generation &generation) {
-  Reporter reporter(callback, generation);
-  Stats &stats = reporter.stats();
-  options.check();
-  check_prompt(prompt, denoiser.vocabulary());
+DiffusionGemmaSampler::DiffusionGemmaSampler(SamplerModel about, const Ids &prompt, DiffusionGemmaOptions options,
+                                             std::uint64_t seed)
+    : Sampler(std::move(about)), options_(std::move(options)), draws_(seed) {
+  options_.check();
+  check_prompt(prompt);
   if (prompt.empty())
     fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
-  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
-  if (options.pad_token_id) check_within_vocabulary("pad_token_id", {*options.pad_token_id}, denoiser.vocabulary());
-  if (!options.continue_prefix) denoiser.forget();
-  std::int64_t length =
-      denoiser.prefix_length() + static_cast<std::int64_t>(denoiser.uncached().size() + prompt.size());
-  const std::int64_t canvases = options.canvases(length);
-
-  Loop loop(denoiser, options, seed, reporter);
-  Ids next = prompt;
-  for (std::int64_t canvas = 0; canvas < canvases; ++canvas) {
-    denoiser.encode(next.data(), static_cast<std::int64_t>(next.size()));
-    next.clear();
-    ++stats.prefills;
-    ++stats.canvases;
-    Ids committed = loop.denoise_canvas(canvas);
-    Ids kept = kept_of(committed, options);
-    const bool ended = contains(options.eos_token_ids, kept.back());
-    if (options.pad_token_id) {
-      std::fill(committed.begin() + static_cast<std::ptrdiff_t>(kept.size()), committed.end(), *options.pad_token_id);
-    }
-    // Before the callback hears of it: where that stops, the conversation has it.
-    denoiser.keep(std::move(kept));
-    const auto count = static_cast<std::int64_t>(committed.size());
-    // Tokens per forward are counted as in transformers: everything that is not the padding token.
-    stats.committed_tokens +=
-        options.pad_token_id ? count - std::count(committed.begin(), committed.end(), *options.pad_token_id) : count;
-    length += count;
-    reporter.committed(canvas, committed.data(), count);
-    if (ended) stats.finish_reason = FinishReason::eos;
-    if (ended || (options.max_length && length >= *options.max_length)) break;
+  check_option("eos_token_ids", options_.eos_token_ids);
+  if (options_.pad_token_id) check_option("pad_token_id", {*options_.pad_token_id});
+  if (options_.continue_prefix) {
+    waiting_ = model().uncached;
+    length_ = model().prefix_length;
   }
-  reporter.done();
+  waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
+  length_ += static_cast<std::int64_t>(waiting_.size());
+  canvases_ = options_.canvases(length_);
+  if (options_.continue_prefix)
+    ask_encode(waiting_);
+  else
+    ask_forget();
+}
+
+void DiffusionGemmaSampler::proceed(HeadResult &&answer) {
+  switch (ask().kind) {
+    case AskKind::forget:
+      return ask_encode(waiting_);
+    case AskKind::encode:
+      ++counters().prefills;
+      return begin_canvas();
+    case AskKind::denoise:
+      return end_step(std::move(answer));
+    case AskKind::draft:
+      return last_ ? commit() : begin_step();
+    default:  // committed
+      if (ended_) counters().finish_reason = FinishReason::eos;
+      if (ended_ || canvas_index_ == canvases_ || (options_.max_length && length_ >= *options_.max_length))
+        return tell_done();
+      return ask_encode(waiting_);
+  }
+}
+
+void DiffusionGemmaSampler::begin_canvas() {
+  ++counters().canvases;
+  canvas_ = draws_.integers(model().vocabulary, options_.canvas_length);
+  soft_.clear();
+  history_.clear();
+  step_ = 0;
+  begin_step();
+}
+
+void DiffusionGemmaSampler::begin_step() {
+  const std::int64_t steps = options_.max_denoising_steps, remaining = steps - step_;
+  // The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
+  const bool last = remaining == 1;
+  const GumbelDraw gumbel = draws_.gumbel(1.0f);
+  HeadRequest request;
+  request.temperature = linear_temperature(remaining, steps, options_.t_min, options_.t_max);
+  if (!last) request.gumbel = gumbel;
+  request.soft = !last;
+  ask_denoise(canvas_, std::move(request), soft_);
+}
+
+void DiffusionGemmaSampler::end_step(HeadResult &&answer) {
+  ++counters().denoising_steps;
+  ++step_;
+  std::vector<std::uint8_t> accepted = accept_by_entropy(answer.entropy, options_.entropy_bound);
+  const Ids fresh = draws_.integers(model().vocabulary, options_.canvas_length);
+  best_ = std::move(answer.argmax);
+  last_ = step_ == options_.max_denoising_steps || settled(answer.entropy);
+  if (!last_) {
+    for (std::size_t i = 0; i < canvas_.size(); ++i) canvas_[i] = accepted[i] != 0 ? answer.sample[i] : fresh[i];
+    soft_ = std::move(answer.soft);
+  }
+  tell_draft(canvas_index_, step_, canvas_index_ * options_.canvas_length, best_, std::move(accepted));
+}
+
+bool DiffusionGemmaSampler::settled(const std::vector<float> &entropy) {
+  if (!options_.stability_threshold || !options_.confidence_threshold) return false;
+  const auto needed = static_cast<std::size_t>(*options_.stability_threshold);
+  const bool stable = history_.size() >= needed &&
+                      std::all_of(history_.begin(), history_.end(), [&](const Ids &past) { return past == best_; });
+  history_.push_back(best_);
+  if (history_.size() > needed) history_.pop_front();
+  const auto count = static_cast<std::int64_t>(entropy.size());
+  return stable && total(entropy.data(), count) / static_cast<double>(count) < *options_.confidence_threshold;
+}
+
+void DiffusionGemmaSampler::commit() {
+  waiting_ = kept_of(best_, options_);
+  ended_ = contains(options_.eos_token_ids, waiting_.back());
+  const auto count = static_cast<std::int64_t>(best_.size());
+  std::int64_t text = count;
+  if (options_.pad_token_id) {
+    std::fill(best_.begin() + static_cast<std::ptrdiff_t>(waiting_.size()), best_.end(), *options_.pad_token_id);
+    // Tokens per forward are counted as in transformers: everything that is not the padding token.
+    text -= std::count(best_.begin(), best_.end(), *options_.pad_token_id);
+  }
+  counters().committed_tokens += text;
+  length_ += count;
+  tell_committed(canvas_index_++, std::move(best_), waiting_);
 }
 
 }  // namespace edgekit

@@ -1,22 +1,58 @@
-// The denoising loop of DiffusionGemma: entropy-bounded acceptance over a canvas of random tokens. Token for token that
-// of runtime/sampling/diffusion_gemma.py, which describes it.
+// The procedure of DiffusionGemma: entropy-bounded acceptance over a canvas of random tokens.
 #ifndef EDGEKIT_SAMPLING_DIFFUSION_GEMMA_H
 #define EDGEKIT_SAMPLING_DIFFUSION_GEMMA_H
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <vector>
 
-#include "sampling/denoiser.h"
-#include "sampling/events.h"
+#include "sampling/draws.h"
 #include "sampling/options.h"
+#include "sampling/sampler.h"
 
 namespace edgekit {
 
-// The denoiser then holds the prompt and the answer up to its end token, of which the last canvas is uncached.
-// A draft per step, a committed event per canvas, done. Throws Error: bad options or prompt before the first pass,
-// EK_NOT_FINITE, EK_STOPPED, and what the denoiser throws; `generation` is readable then.
-void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const DiffusionGemmaOptions &options,
-              std::uint64_t seed, const EventCallback &callback, Generation &generation);
+// A canvas starts as uniformly random tokens. Every step the model predicts all positions; those with the lowest
+// entropies keep a sampled token, all others, including ones accepted earlier, are drawn afresh. What is committed is
+// the argmax of the last step, not the sampled canvas. Same procedure and same order of random draws as
+// `DiffusionGemmaForBlockDiffusion.generate` of transformers for a batch of one.
+//
+// Asks to encode the text before each canvas; tells a draft per step, committed tokens per canvas and the end.
+class DiffusionGemmaSampler : public Sampler {
+ public:
+  // Throws Error (EK_INVALID_ARGUMENT).
+  DiffusionGemmaSampler(SamplerModel model, const std::vector<std::int64_t> &prompt, DiffusionGemmaOptions options,
+                        std::uint64_t seed);
+
+  std::unique_ptr<Sampler> copy() const override { return std::make_unique<DiffusionGemmaSampler>(*this); }
+
+ protected:
+  void proceed(HeadResult &&answer) override;
+
+ private:
+  void begin_canvas();
+  void begin_step();
+  void end_step(HeadResult &&answer);
+  void commit();
+
+  // The stopping rule: whether a step with this argmax, which joins the history, is the last of its canvas.
+  bool settled(const std::vector<float> &entropy);
+
+  DiffusionGemmaOptions options_;
+  Draws draws_;
+  std::vector<std::int64_t> waiting_;  // final text that is not encoded
+  std::int64_t length_ = 0;            // of all text, padding of the answer with it
+  std::int64_t canvases_ = 0, canvas_index_ = 0;
+  bool ended_ = false;  // by an end token
+
+  // Of the canvas.
+  std::vector<std::int64_t> canvas_, best_;  // what is shown to the model, its argmax
+  std::vector<float> soft_;                  // the last step's soft embedding [canvas, hidden]; empty in the first
+  std::deque<std::vector<std::int64_t>> history_;  // argmax of the last `stability_threshold` steps
+  std::int64_t step_ = 0;                          // steps that are over
+  bool last_ = false;                              // the step was the last
+};
 
 }  // namespace edgekit
 

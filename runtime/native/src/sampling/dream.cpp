@@ -1,10 +1,9 @@
 #include "sampling/dream.h"
 
-#include <optional>
+#include <algorithm>
+#include <cstddef>
+#include <utility>
 
-#include "sampling/draws.h"
-#include "sampling/dream_proposal.h"
-#include "sampling/passes.h"
 #include "sampling/portable.h"
 #include "sampling/schedule.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-// Which of the open positions to unmask, as indices into them.
+// Which of the proposals to take, as indices into them.
 Ids choose(const std::vector<float> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
   if (options.alg_temp.value_or(0) == 0) return most_confident(confidence, count);
   // The top n of scores with Gumbel noise are n draws without replacement from their softmax.
@@ -25,99 +24,102 @@ Ids choose(const std::vector<float> &confidence, std::int64_t count, const Dream
   return most_confident(noised, count);
 }
 
-// A step's positions (indices into the answer) and their tokens; none where it would unmask nothing.
-struct Choice {
-  Ids positions, tokens;
-};
-
-class Loop {
- public:
-  Loop(Passes &passes, const DreamOptions &options, std::uint64_t seed, std::int64_t prompt)
-      : passes_(passes),
-        options_(options),
-        draws_(seed),
-        prompt_(prompt),
-        times_(timesteps(options.steps, options.eps)) {}
-
-  Choice step(std::int64_t step, const Ids &ids, const Ids &open) {
-    const float share = transfer_probability(times_, step);
-    Choice choice;
-    if (options_.alg == "origin") {
-      const std::vector<double> uniform = draws_.uniform(static_cast<std::int64_t>(open.size()));
-      for (std::size_t i = 0; i < open.size(); ++i) {
-        if (uniform[i] < static_cast<double>(share)) choice.positions.push_back(open[i]);
-      }
-      if (!choice.positions.empty()) choice.tokens = propose_at(choice.positions, ids).tokens;
-      return choice;
-    }
-    const auto count = static_cast<std::int64_t>(static_cast<float>(open.size()) * share);
-    if (count == 0) return choice;
-    const Proposal proposal = propose_at(open, ids);
-    for (const std::int64_t picked : choose(proposal.confidence, count, options_, draws_)) {
-      choice.positions.push_back(open[static_cast<std::size_t>(picked)]);
-      choice.tokens.push_back(proposal.tokens[static_cast<std::size_t>(picked)]);
-    }
-    return choice;
-  }
-
- private:
-  Proposal propose_at(Ids positions, const Ids &ids) {
-    for (std::int64_t &position : positions) position += prompt_;
-    return propose(passes_, ids, positions, options_, draws_);
-  }
-
-  Passes &passes_;
-  const DreamOptions &options_;
-  Draws draws_;
-  std::int64_t prompt_;
-  std::vector<float> times_;
-};
-
 }  // namespace
 
-void generate(Denoiser &denoiser, const Ids &prompt, const DreamOptions &options, std::uint64_t seed,
-              const EventCallback &callback, Generation &generation) {
-  Reporter reporter(callback, generation);
-  Stats &stats = reporter.stats();
-  options.check();
-  check_prompt(prompt, denoiser.vocabulary());
-  check_within_vocabulary("mask_token_id", {options.mask_token_id}, denoiser.vocabulary());
-  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
-  denoiser.reset();
-  stats.canvases = 1;
+DreamSampler::DreamSampler(SamplerModel about, const Ids &prompt, DreamOptions options, std::uint64_t seed)
+    : Sampler(std::move(about)),
+      options_(std::move(options)),
+      draws_(seed),
+      prompt_(static_cast<std::int64_t>(prompt.size())),
+      ids_(prompt) {
+  options_.check();
+  check_prompt(prompt);
+  check_option("mask_token_id", {options_.mask_token_id});
+  check_option("eos_token_ids", options_.eos_token_ids);
+  times_ = timesteps(options_.steps, options_.eps);
+  const auto length = static_cast<std::size_t>(options_.max_new_tokens);
+  ids_.resize(prompt.size() + length, options_.mask_token_id);
+  open_.assign(length, 1);
+  ask_forget();
+}
 
-  Passes passes(denoiser, stats, options.logits_budget_bytes);
-  const auto first = static_cast<std::int64_t>(prompt.size());
-  Loop loop(passes, options, seed, first);
-  const auto length = static_cast<std::size_t>(options.max_new_tokens);
-  Ids ids = prompt;
-  ids.resize(prompt.size() + length, options.mask_token_id);
-  std::int64_t *answer = ids.data() + first;
-  std::vector<std::uint8_t> open(length, 1);
-  std::optional<std::int64_t> end;
-  for (std::int64_t step = 0; step < options.steps && !end; ++step) {
-    const Ids positions = positions_of(open);
-    if (positions.empty()) break;
-    const Choice choice = loop.step(step, ids, positions);
-    if (choice.positions.empty()) continue;
-    std::vector<std::uint8_t> accepted(length, 0);
-    for (std::size_t i = 0; i < choice.positions.size(); ++i) {
-      const auto position = static_cast<std::size_t>(choice.positions[i]);
-      answer[position] = choice.tokens[i];
-      open[position] = 0;
-      accepted[position] = 1;
-    }
-    ++stats.denoising_steps;
-    reporter.draft(0, step + 1, 0, answer, accepted);
-    if (options.stop_at_eos) end = answer_end(answer, open, options.eos_token_ids);
+void DreamSampler::proceed(HeadResult &&answer) {
+  switch (ask().kind) {
+    case AskKind::forget:
+      counters().canvases = 1;
+      return begin_step();
+    case AskKind::draft:
+      return begin_step();
+    case AskKind::committed:
+      return tell_done();
+    default:  // a pass
+      return take(std::move(answer));
   }
-  const std::int64_t count = end.value_or(options.max_new_tokens);
-  stats.committed_tokens = count;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (contains(options.eos_token_ids, answer[i])) stats.finish_reason = FinishReason::eos;
+}
+
+void DreamSampler::begin_step() {
+  for (; step_ < options_.steps && !end_ && is_open(); ++step_) {
+    if (!find_positions()) continue;
+    Ids rows = positions_;
+    for (std::int64_t &row : rows) row += prompt_;
+    proposal_.emplace(std::move(rows), options_, model().vocabulary, rows_within(options_.logits_budget_bytes), draws_);
+    return ask_denoise(ids_, proposal_->request());
   }
-  reporter.committed(0, answer, count);
-  reporter.done();
+  commit();
+}
+
+bool DreamSampler::find_positions() {
+  positions_ = positions_of(open_);
+  const float share = transfer_probability(times_, step_);
+  if (options_.alg != "origin") {
+    count_ = static_cast<std::int64_t>(static_cast<float>(positions_.size()) * share);
+    return count_ > 0;
+  }
+  const std::vector<double> uniform = draws_.uniform(static_cast<std::int64_t>(positions_.size()));
+  Ids chosen;
+  for (std::size_t i = 0; i < positions_.size(); ++i) {
+    if (uniform[i] < static_cast<double>(share)) chosen.push_back(positions_[i]);
+  }
+  positions_ = std::move(chosen);
+  return !positions_.empty();
+}
+
+void DreamSampler::take(HeadResult &&answer) {
+  proposal_->take(std::move(answer), options_);
+  if (!proposal_->complete()) return ask_again(ids_, proposal_->request());
+  const Proposal proposal = std::move(proposal_->proposal());
+  proposal_.reset();
+  end_step(proposal);
+}
+
+void DreamSampler::end_step(const Proposal &proposal) {
+  std::vector<std::uint8_t> accepted(open_.size(), 0);
+  const auto settle = [&](std::size_t picked) {
+    const auto position = static_cast<std::size_t>(positions_[picked]);
+    answer()[position] = proposal.tokens[picked];
+    open_[position] = 0;
+    accepted[position] = 1;
+  };
+  if (options_.alg == "origin") {
+    for (std::size_t i = 0; i < positions_.size(); ++i) settle(i);
+  } else {
+    for (const std::int64_t picked : choose(proposal.confidence, count_, options_, draws_))
+      settle(static_cast<std::size_t>(picked));
+  }
+  ++counters().denoising_steps;
+  ++step_;
+  if (options_.stop_at_eos) end_ = answer_end(answer(), open_, options_.eos_token_ids);
+  tell_draft(0, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+}
+
+void DreamSampler::commit() {
+  const std::int64_t *first = answer();
+  const std::int64_t count = end_.value_or(options_.max_new_tokens);
+  counters().committed_tokens = count;
+  if (std::any_of(first, first + count,
+                  [&](std::int64_t token) { return contains(options_.eos_token_ids, token); }))
+    counters().finish_reason = FinishReason::eos;
+  tell_committed(0, {first, first + count});
 }
 
 }  // namespace edgekit

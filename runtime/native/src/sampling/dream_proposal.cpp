@@ -1,6 +1,7 @@
 #include "sampling/dream_proposal.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <tuple>
 #include <utility>
 
@@ -16,36 +17,6 @@ using Ids = std::vector<std::int64_t>;
 constexpr std::int64_t kCandidates = 256;
 // The published entropy is sum p * log(p + 1e-10), so that p = 0 needs no special case.
 constexpr double kLogFloor = 1e-10;
-
-Proposal propose_unfiltered(Passes &passes, const Ids &ids, const Ids &rows, const DreamOptions &options,
-                            Draws &draws) {
-  const bool sampled = options.temperature > 0, margin = options.alg == "topk_margin";
-  HeadRequest request;
-  request.all_rows = false;
-  request.rows = rows;
-  if (sampled) {
-    request.temperature = static_cast<float>(options.temperature);
-    request.gumbel = draws.gumbel(1.0f);
-  }
-  request.top_k = margin ? std::min<std::int64_t>(2, passes.vocabulary()) : 0;
-  HeadResult result = passes.run(ids, request);
-  Proposal proposal;
-  proposal.tokens = std::move(sampled ? result.sample : result.argmax);
-  if (options.alg == "entropy") {
-    proposal.confidence = std::move(result.entropy);
-    for (float &value : proposal.confidence) value = -value;
-  } else if (margin) {
-    const auto width = static_cast<std::size_t>(request.top_k);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      const float *z = result.top_z.data() + r * width;
-      const float first = portable_exp(z[0] - result.log_z[r]);
-      proposal.confidence.push_back(first - (width > 1 ? portable_exp(z[1] - result.log_z[r]) : 0.0f));
-    }
-  } else {
-    proposal.confidence = std::move(sampled ? result.sample_prob : result.argmax_prob);
-  }
-  return proposal;
-}
 
 // Candidates of one row, the most probable first.
 struct Candidates {
@@ -86,74 +57,95 @@ std::pair<std::int64_t, float> draw(const Candidates &row, const double *uniform
   return {row.ids[index], static_cast<float>(confidence)};
 }
 
-// Draws again for rows whose nucleus is larger than the candidates, from their full scores.
-void resolve(Passes &passes, const Ids &rows, const Ids &unresolved, const std::vector<float> &log_z,
-             const std::vector<double> &uniform, float temperature, const DreamOptions &options, Proposal &proposal) {
-  const auto width = static_cast<std::size_t>(passes.vocabulary());
-  const auto at_once = static_cast<std::size_t>(passes.rows_at_once());
-  for (std::size_t start = 0; start < unresolved.size(); start += at_once) {
-    const std::size_t count = std::min(at_once, unresolved.size() - start);
-    std::vector<float> scores(count * width);
-    HeadRequest request;
-    request.all_rows = false;
-    for (std::size_t i = start; i < start + count; ++i)
-      request.rows.push_back(rows[static_cast<std::size_t>(unresolved[i])]);
-    request.temperature = temperature;
-    request.logits = scores.data();
-    passes.again(request);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto r = static_cast<std::size_t>(unresolved[start + i]);
-      std::vector<float> z(scores.begin() + static_cast<std::ptrdiff_t>(i * width),
-                           scores.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
-      const Ids order = most_confident(z, passes.vocabulary());
-      std::vector<float> sorted(width);
-      for (std::size_t k = 0; k < width; ++k) sorted[k] = z[static_cast<std::size_t>(order[k])];
-      const Candidates row{order.data(), probabilities_of(sorted.data(), width, log_z[r])};
-      std::tie(proposal.tokens[r], proposal.confidence[r]) =
-          draw(row, uniform.empty() ? nullptr : &uniform[r], options);
-    }
-  }
-}
-
-Proposal propose_filtered(Passes &passes, const Ids &ids, const Ids &rows, const DreamOptions &options, Draws &draws) {
-  const bool sampled = options.temperature > 0;
-  const std::int64_t candidates = std::min(options.top_k.value_or(kCandidates), passes.vocabulary());
-  std::vector<double> uniform;
-  if (sampled) uniform = draws.uniform(static_cast<std::int64_t>(rows.size()));
-  HeadRequest request;
-  request.all_rows = false;
-  request.rows = rows;
-  if (sampled) request.temperature = static_cast<float>(options.temperature);
-  request.top_k = candidates;
-  const HeadResult result = passes.run(ids, request);
-
-  const auto width = static_cast<std::size_t>(candidates);
-  const bool complete = options.top_k || candidates == passes.vocabulary() || !options.top_p;
-  Proposal proposal;
-  Ids unresolved;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const Candidates row{result.top_ids.data() + r * width,
-                         probabilities_of(result.top_z.data() + r * width, width, result.log_z[r])};
-    const auto [token, confidence] = draw(row, sampled ? &uniform[r] : nullptr, options);
-    proposal.tokens.push_back(token);
-    proposal.confidence.push_back(confidence);
-    if (!complete && total(row.probabilities.data(), candidates) <= *options.top_p)
-      unresolved.push_back(static_cast<std::int64_t>(r));
-  }
-  if (!unresolved.empty())
-    resolve(passes, rows, unresolved, result.log_z, uniform, request.temperature, options, proposal);
-  return proposal;
-}
-
 }  // namespace
 
-Proposal propose(Passes &passes, const Ids &ids, const Ids &positions, const DreamOptions &options, Draws &draws) {
+DreamProposal::DreamProposal(Ids positions, const DreamOptions &options, std::int64_t vocabulary,
+                             std::int64_t at_once, Draws &draws)
+    : rows_(std::move(positions)),
+      vocabulary_(vocabulary),
+      at_once_(at_once),
+      filtered_(options.top_k || (options.top_p && *options.top_p < 1)) {
   // Nothing precedes position 0, which keeps its own row.
-  Ids rows = positions;
-  for (std::int64_t &row : rows) row = std::max<std::int64_t>(row - 1, 0);
-  const bool filtered = options.top_k || (options.top_p && *options.top_p < 1);
-  return filtered ? propose_filtered(passes, ids, rows, options, draws)
-                  : propose_unfiltered(passes, ids, rows, options, draws);
+  for (std::int64_t &row : rows_) row = std::max<std::int64_t>(row - 1, 0);
+  request_.all_rows = false;
+  request_.rows = rows_;
+  if (options.temperature > 0) {
+    request_.temperature = static_cast<float>(options.temperature);
+    if (filtered_)
+      uniform_ = draws.uniform(static_cast<std::int64_t>(rows_.size()));
+    else
+      request_.gumbel = draws.gumbel(1.0f);
+  }
+  if (filtered_)
+    request_.top_k = std::min(options.top_k.value_or(kCandidates), vocabulary);
+  else if (options.alg == "topk_margin")
+    request_.top_k = std::min<std::int64_t>(2, vocabulary);
+}
+
+void DreamProposal::take(HeadResult &&answer, const DreamOptions &options) {
+  if (!filtered_) return take_statistics(std::move(answer), options);
+  if (request_.logits) return take_scores(answer, options);
+  take_candidates(std::move(answer), options);
+}
+
+void DreamProposal::take_statistics(HeadResult &&answer, const DreamOptions &options) {
+  const bool sampled = request_.gumbel.has_value();
+  proposal_.tokens = std::move(sampled ? answer.sample : answer.argmax);
+  if (options.alg == "entropy") {
+    proposal_.confidence = std::move(answer.entropy);
+    for (float &value : proposal_.confidence) value = -value;
+  } else if (options.alg == "topk_margin") {
+    const auto width = static_cast<std::size_t>(request_.top_k);
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      const float *z = answer.top_z.data() + r * width;
+      const float first = portable_exp(z[0] - answer.log_z[r]);
+      proposal_.confidence.push_back(first - (width > 1 ? portable_exp(z[1] - answer.log_z[r]) : 0.0f));
+    }
+  } else {
+    proposal_.confidence = std::move(sampled ? answer.sample_prob : answer.argmax_prob);
+  }
+  complete_ = true;
+}
+
+void DreamProposal::take_candidates(HeadResult &&answer, const DreamOptions &options) {
+  const auto width = static_cast<std::size_t>(request_.top_k);
+  const bool all = options.top_k || request_.top_k == vocabulary_ || !options.top_p;
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Candidates row{answer.top_ids.data() + r * width,
+                         probabilities_of(answer.top_z.data() + r * width, width, answer.log_z[r])};
+    const auto [token, confidence] = draw(row, uniform_.empty() ? nullptr : &uniform_[r], options);
+    proposal_.tokens.push_back(token);
+    proposal_.confidence.push_back(confidence);
+    if (!all && total(row.probabilities.data(), request_.top_k) <= *options.top_p)
+      unresolved_.push_back(static_cast<std::int64_t>(r));
+  }
+  log_z_ = std::move(answer.log_z);
+  request_scores();
+}
+
+void DreamProposal::request_scores() {
+  complete_ = resolved_ == unresolved_.size();
+  const std::size_t stop = std::min(unresolved_.size(), resolved_ + static_cast<std::size_t>(at_once_));
+  request_.rows.clear();
+  for (std::size_t i = resolved_; i < stop; ++i)
+    request_.rows.push_back(rows_[static_cast<std::size_t>(unresolved_[i])]);
+  request_.top_k = 0;
+  request_.logits = true;
+}
+
+void DreamProposal::take_scores(const HeadResult &answer, const DreamOptions &options) {
+  const auto width = static_cast<std::size_t>(vocabulary_);
+  for (std::size_t i = 0; i < request_.rows.size(); ++i) {
+    const auto r = static_cast<std::size_t>(unresolved_[resolved_++]);
+    const float *z = answer.logits.data() + i * width;
+    const Ids order = most_confident(std::vector<float>(z, z + width), vocabulary_);
+    std::vector<float> sorted(width);
+    for (std::size_t k = 0; k < width; ++k) sorted[k] = z[order[k]];
+    const Candidates row{order.data(), probabilities_of(sorted.data(), width, log_z_[r])};
+    std::tie(proposal_.tokens[r], proposal_.confidence[r]) =
+        draw(row, uniform_.empty() ? nullptr : &uniform_[r], options);
+  }
+  request_scores();
 }
 
 }  // namespace edgekit

@@ -1,11 +1,39 @@
 #include "sampling/generate.h"
 
+#include <utility>
+
 #include "error.h"
 #include "sampling/diffusion_gemma.h"
 #include "sampling/dream.h"
 #include "sampling/llada.h"
 
 namespace edgekit {
+namespace {
+
+struct Make {
+  SamplerModel model;
+  const std::vector<std::int64_t> &prompt;
+  std::uint64_t seed;
+
+  std::unique_ptr<Sampler> operator()(const DiffusionGemmaOptions &options) {
+    return std::make_unique<DiffusionGemmaSampler>(std::move(model), prompt, options, seed);
+  }
+  std::unique_ptr<Sampler> operator()(const LladaOptions &options) {
+    return std::make_unique<LladaSampler>(std::move(model), prompt, options, seed);
+  }
+  std::unique_ptr<Sampler> operator()(const DreamOptions &options) {
+    return std::make_unique<DreamSampler>(std::move(model), prompt, options, seed);
+  }
+};
+
+void tell(Sampler &sampler, const EventCallback &callback) {
+  if (!callback || callback(sampler.ask(), sampler.stats()) || sampler.ask().kind == AskKind::done) return;
+  sampler.stop();
+  fail(EK_STOPPED, "the generation was stopped by its callback after ", sampler.stats().denoising_steps,
+       " denoising steps; what was committed stays readable");
+}
+
+}  // namespace
 
 SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &overrides) {
   if (name == "diffusion_gemma") return DiffusionGemmaOptions::from_members(config, overrides);
@@ -22,9 +50,48 @@ std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt) 
   return std::visit([&](const auto &chosen) { return chosen.new_tokens_text(prompt); }, options);
 }
 
-void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const SamplerOptions &options,
-              std::uint64_t seed, const EventCallback &callback, Generation &generation) {
-  std::visit([&](const auto &chosen) { generate(denoiser, prompt, chosen, seed, callback, generation); }, options);
+std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
+                                 const std::vector<std::int64_t> &prompt, std::uint64_t seed) {
+  return std::visit(Make{std::move(model), prompt, seed}, options);
+}
+
+SamplerModel model_of(const Denoiser &denoiser) {
+  return {denoiser.vocabulary(), denoiser.hidden_size(), denoiser.projects(), denoiser.prefix_length(),
+          denoiser.uncached()};
+}
+
+void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
+  for (;;) {
+    const Ask &ask = sampler.ask();
+    HeadResult answer;
+    switch (ask.kind) {
+      case AskKind::forget:
+        denoiser.forget();
+        break;
+      case AskKind::encode:
+        denoiser.encode(ask.ids);
+        break;
+      case AskKind::denoise:
+        answer = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
+                                  ask.soft.empty() ? nullptr : ask.soft.data());
+        break;
+      case AskKind::project:
+        answer = denoiser.project(ask.request);
+        break;
+      case AskKind::committed:
+        // Before the callback hears of it: where that stops, the conversation has it.
+        if (!ask.kept.empty()) denoiser.keep(ask.kept);
+        tell(sampler, callback);
+        break;
+      case AskKind::draft:
+        tell(sampler, callback);
+        break;
+      case AskKind::done:
+        tell(sampler, callback);
+        return;
+    }
+    sampler.next(std::move(answer));
+  }
 }
 
 }  // namespace edgekit

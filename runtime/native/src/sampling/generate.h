@@ -1,20 +1,22 @@
-// The denoising loops by name, as runtime/sampling/__init__.py.
+// The families' samplers by name, and a whole generation over a model.
 #ifndef EDGEKIT_SAMPLING_GENERATE_H
 #define EDGEKIT_SAMPLING_GENERATE_H
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "json.h"
 #include "sampling/denoiser.h"
-#include "sampling/events.h"
 #include "sampling/options.h"
+#include "sampling/sampler.h"
 
 namespace edgekit {
 
-// The alternative decides which loop runs.
+// The alternative decides which procedure runs.
 using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions>;
 
 // Options of the sampler `name` ("diffusion_gemma", "llada", "dream"): those of `config`, then of `overrides`.
@@ -25,11 +27,20 @@ SamplerOptions sampler_options(const std::string &name, const OptionMembers &con
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt);
 std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt);
 
-// Runs the loop. Events go to `callback`, which may be empty; equal seeds give equal events, those of the Python loops.
-// Throws Error: EK_INVALID_ARGUMENT (options, prompt) before the first pass, EK_NOT_FINITE, EK_STOPPED when the
-// callback returned false, and what the denoiser throws. `generation` then holds what was reached.
-void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const SamplerOptions &options,
-              std::uint64_t seed, const EventCallback &callback, Generation &generation);
+// Equal seeds give equal events. Throws Error (EK_INVALID_ARGUMENT) for options or a prompt that do not fit the model.
+std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
+                                 const std::vector<std::int64_t> &prompt, std::uint64_t seed);
+
+// What a denoiser is to a sampler.
+SamplerModel model_of(const Denoiser &denoiser);
+
+// A draft, committed tokens or the end, which live until the callback returns. Returns whether to go on; ignored for
+// the end.
+using EventCallback = std::function<bool(const Ask &event, const Stats &stats)>;
+
+// Does what the sampler asks until it is done. Throws Error: EK_NOT_FINITE, EK_STOPPED when the callback, which may be
+// empty, returned false, and what the denoiser throws. The sampler's counters say what was reached.
+void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback);
 
 }  // namespace edgekit
 

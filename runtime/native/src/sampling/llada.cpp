@@ -1,13 +1,10 @@
 #include "sampling/llada.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
-#include <optional>
 #include <utility>
 
-#include "sampling/draws.h"
-#include "sampling/llada_scores.h"
-#include "sampling/passes.h"
-#include "sampling/proposal.h"
 #include "sampling/schedule.h"
 
 namespace edgekit {
@@ -33,81 +30,112 @@ Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, co
   return most_confident(std::move(confidence), count);
 }
 
-// A token and its confidence for each of `rows` (indices into ids).
-Proposal propose(Passes &passes, const Ids &ids, std::int64_t prompt, const Ids &rows, const LladaOptions &options,
-                 Draws &draws) {
-  std::optional<GumbelDraw> gumbel;
-  if (options.temperature > 0) gumbel = draws.gumbel(static_cast<float>(options.temperature));
-  Proposal proposal;
-  if (options.cfg_scale > 0 || options.logits_eos_inf) {
-    proposal = propose_from_scores(passes, ids, prompt, rows, options, gumbel);
-  } else {
-    HeadRequest request;
-    request.all_rows = false;
-    request.rows = rows;
-    request.gumbel = gumbel;
-    HeadResult result = passes.run(ids, request);
-    proposal.tokens = std::move(gumbel ? result.sample : result.argmax);
-    proposal.confidence = std::move(gumbel ? result.sample_prob : result.argmax_prob);
-  }
-  if (options.remasking == "random") {
-    const std::vector<double> uniform = draws.uniform(static_cast<std::int64_t>(rows.size()));
-    for (std::size_t i = 0; i < uniform.size(); ++i) proposal.confidence[i] = static_cast<float>(uniform[i]);
-  }
-  return proposal;
-}
-
 }  // namespace
 
-void generate(Denoiser &denoiser, const Ids &prompt, const LladaOptions &options, std::uint64_t seed,
-              const EventCallback &callback, Generation &generation) {
-  Reporter reporter(callback, generation);
-  Stats &stats = reporter.stats();
-  options.check();
-  check_prompt(prompt, denoiser.vocabulary());
-  const Ids end_ids = options.end_ids();
-  check_within_vocabulary("mask_token_id", {options.mask_token_id}, denoiser.vocabulary());
-  check_within_vocabulary("eos_token_ids", options.eos_token_ids, denoiser.vocabulary());
-  check_within_vocabulary("eot_token_ids", options.eot_token_ids, denoiser.vocabulary());
-  denoiser.reset();
+LladaSampler::LladaSampler(SamplerModel about, const Ids &prompt, LladaOptions options, std::uint64_t seed)
+    : Sampler(std::move(about)),
+      options_(std::move(options)),
+      end_ids_(options_.end_ids()),
+      draws_(seed),
+      prompt_(static_cast<std::int64_t>(prompt.size())),
+      ids_(prompt) {
+  options_.check();
+  check_prompt(prompt);
+  check_option("mask_token_id", {options_.mask_token_id});
+  check_option("eos_token_ids", options_.eos_token_ids);
+  check_option("eot_token_ids", options_.eot_token_ids);
+  ids_.resize(prompt.size() + static_cast<std::size_t>(options_.gen_length), options_.mask_token_id);
+  ask_forget();
+}
 
-  Draws draws(seed);
-  Passes passes(denoiser, stats, options.logits_budget_bytes);
-  const auto first = static_cast<std::int64_t>(prompt.size());
-  Ids ids = prompt;
-  ids.resize(prompt.size() + static_cast<std::size_t>(options.gen_length), options.mask_token_id);
-  std::int64_t *answer = ids.data() + first;
-  bool ended = false;
-  for (std::int64_t block = 0; block < options.blocks(); ++block) {
-    const std::int64_t start = block * options.block_length;
-    std::vector<std::uint8_t> open(static_cast<std::size_t>(options.block_length), 1);
-    std::optional<std::int64_t> end;
-    ++stats.canvases;
-    for (std::int64_t step = 0; !end; ++step) {
-      const Ids positions = positions_of(open);
-      if (positions.empty()) break;
-      Ids rows = positions;
-      for (std::int64_t &row : rows) row += first + start;
-      const Proposal proposal = propose(passes, ids, first, rows, options, draws);
-      ++stats.denoising_steps;
-      std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options.gen_length), 0);
-      for (const std::int64_t picked : choose(proposal, step, options, end_ids)) {
-        const std::int64_t position = positions[static_cast<std::size_t>(picked)];
-        answer[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
-        open[static_cast<std::size_t>(position)] = 0;
-        accepted[static_cast<std::size_t>(start + position)] = 1;
+void LladaSampler::proceed(HeadResult &&answer) {
+  switch (ask().kind) {
+    case AskKind::forget:
+      return begin_block();
+    case AskKind::draft:
+      return end_ || positions_of(open_).empty() ? commit() : begin_step();
+    case AskKind::committed:
+      if (end_ || ++block_ == options_.blocks()) {
+        counters().finish_reason = ended_ ? FinishReason::eos : FinishReason::length;
+        return tell_done();
       }
-      reporter.draft(block, step + 1, 0, answer, accepted);
-      if (options.stop_at_eos) end = answer_end(answer + start, open, end_ids);
-    }
-    const std::int64_t count = end.value_or(options.block_length);
-    stats.committed_tokens += count;
-    for (std::int64_t i = 0; i < count; ++i) ended = ended || contains(end_ids, answer[start + i]);
-    reporter.committed(block, answer + start, count);
-    if (end) break;
+      return begin_block();
+    default:  // a pass
+      return take(std::move(answer));
   }
-  stats.finish_reason = ended ? FinishReason::eos : FinishReason::length;
-  reporter.done();
+}
+
+void LladaSampler::begin_block() {
+  ++counters().canvases;
+  open_.assign(static_cast<std::size_t>(options_.block_length), 1);
+  step_ = 0;
+  begin_step();
+}
+
+void LladaSampler::begin_step() {
+  positions_ = positions_of(open_);
+  gumbel_.reset();
+  if (options_.temperature > 0) gumbel_ = draws_.gumbel(static_cast<float>(options_.temperature));
+  Ids rows = positions_;
+  for (std::int64_t &row : rows) row += prompt_ + block_start();
+  if (options_.cfg_scale > 0 || options_.logits_eos_inf) {
+    scores_.emplace(std::move(rows), rows_within(options_.logits_budget_bytes), model().vocabulary);
+    return ask_scores();
+  }
+  HeadRequest request;
+  request.all_rows = false;
+  request.rows = std::move(rows);
+  request.gumbel = gumbel_;
+  ask_denoise(ids_, std::move(request));
+}
+
+void LladaSampler::take(HeadResult &&answer) {
+  if (scores_) {
+    scores_->take(std::move(answer.logits), options_, gumbel_);
+    if (!scores_->complete()) return ask_scores();
+    Proposal proposal = std::move(scores_->proposal());
+    scores_.reset();
+    return end_step(std::move(proposal));
+  }
+  Proposal proposal;
+  proposal.tokens = std::move(gumbel_ ? answer.sample : answer.argmax);
+  proposal.confidence = std::move(gumbel_ ? answer.sample_prob : answer.argmax_prob);
+  end_step(std::move(proposal));
+}
+
+void LladaSampler::ask_scores() {
+  if (scores_->pass() == LladaScores::Pass::again) return ask_again(ids_, scores_->request());
+  Ids ids = ids_;
+  if (scores_->pass() == LladaScores::Pass::unconditional)
+    std::fill(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_), options_.mask_token_id);
+  ask_denoise(std::move(ids), scores_->request());
+}
+
+void LladaSampler::end_step(Proposal proposal) {
+  if (options_.remasking == "random") {
+    const std::vector<double> uniform = draws_.uniform(static_cast<std::int64_t>(positions_.size()));
+    for (std::size_t i = 0; i < uniform.size(); ++i) proposal.confidence[i] = static_cast<float>(uniform[i]);
+  }
+  ++counters().denoising_steps;
+  const std::int64_t start = block_start();
+  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.gen_length), 0);
+  for (const std::int64_t picked : choose(proposal, step_, options_, end_ids_)) {
+    const std::int64_t position = positions_[static_cast<std::size_t>(picked)];
+    answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
+    open_[static_cast<std::size_t>(position)] = 0;
+    accepted[static_cast<std::size_t>(start + position)] = 1;
+  }
+  ++step_;
+  if (options_.stop_at_eos) end_ = answer_end(answer() + start, open_, end_ids_);
+  tell_draft(block_, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+}
+
+void LladaSampler::commit() {
+  const std::int64_t *first = answer() + block_start();
+  const std::int64_t count = end_.value_or(options_.block_length);
+  counters().committed_tokens += count;
+  ended_ = ended_ || std::any_of(first, first + count, [&](std::int64_t token) { return contains(end_ids_, token); });
+  tell_committed(block_, {first, first + count});
 }
 
 }  // namespace edgekit

@@ -1,22 +1,63 @@
-// The denoising loop of LLaDA: masked tokens, unmasked by confidence, block after block. Token for token that of
-// runtime/sampling/llada.py, which describes it.
+// The procedure of LLaDA: masked tokens, unmasked by confidence, block after block from left to right.
 #ifndef EDGEKIT_SAMPLING_LLADA_H
 #define EDGEKIT_SAMPLING_LLADA_H
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "sampling/denoiser.h"
-#include "sampling/events.h"
+#include "sampling/draws.h"
+#include "sampling/llada_scores.h"
 #include "sampling/options.h"
+#include "sampling/proposal.h"
+#include "sampling/sampler.h"
 
 namespace edgekit {
 
-// A draft per step (the whole answer, masks where it is open), a committed event per block, done. Throws Error: bad
-// options or prompt before the first pass, EK_NOT_FINITE, EK_STOPPED, and what the denoiser throws; `generation` is
-// readable then.
-void generate(Denoiser &denoiser, const std::vector<std::int64_t> &prompt, const LladaOptions &options,
-              std::uint64_t seed, const EventCallback &callback, Generation &generation);
+// Low-confidence remasking as in the authors' `generate.py`, and the parallel decoding rules of Fast-dLLM (threshold and
+// factor) without caches. A position counts as open until it is committed, even if the model predicts the mask token
+// itself for it, so every step makes progress.
+//
+// Tells a draft per step (the whole answer, masks where it is open), committed tokens per block and the end.
+class LladaSampler : public Sampler {
+ public:
+  // Throws Error (EK_INVALID_ARGUMENT).
+  LladaSampler(SamplerModel model, const std::vector<std::int64_t> &prompt, LladaOptions options, std::uint64_t seed);
+
+  std::unique_ptr<Sampler> copy() const override { return std::make_unique<LladaSampler>(*this); }
+
+ protected:
+  void proceed(HeadResult &&answer) override;
+
+ private:
+  void begin_block();
+  void begin_step();
+  void take(HeadResult &&answer);
+  void ask_scores();
+  void end_step(Proposal proposal);
+  void commit();
+
+  std::int64_t block_start() const { return block_ * options_.block_length; }  // in the answer
+  std::int64_t *answer() { return ids_.data() + prompt_; }
+
+  LladaOptions options_;
+  std::vector<std::int64_t> end_ids_;
+  Draws draws_;
+  std::int64_t prompt_;
+  std::vector<std::int64_t> ids_;  // prompt and answer
+  bool ended_ = false;             // an end token was committed
+
+  // Of the block.
+  std::int64_t block_ = 0, step_ = 0;
+  std::vector<std::uint8_t> open_;
+  std::optional<std::int64_t> end_;  // of the answer within it
+
+  // Of the step.
+  std::vector<std::int64_t> positions_;  // that are open
+  std::optional<GumbelDraw> gumbel_;
+  std::optional<LladaScores> scores_;
+};
 
 }  // namespace edgekit
 

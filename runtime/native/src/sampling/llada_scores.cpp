@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "error.h"
 #include "kernels/noise.h"
@@ -11,18 +13,12 @@
 namespace edgekit {
 namespace {
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 // Values of noise that are in memory at once.
 constexpr std::int64_t kNoiseValues = 65536;
 
-// Scores of `count` rows, [count, vocabulary].
-struct Scores {
-  std::vector<float> values;
-  std::int64_t count = 0, vocabulary = 0;
-
-  const float *row(std::int64_t index) const { return values.data() + index * vocabulary; }
-};
-
-// A NaN anywhere comes out as NaN, as with numpy.
+// A NaN anywhere comes out as NaN.
 float highest_of(const float *row, std::int64_t count) {
   float highest = row[0];
   for (std::int64_t i = 0; i < count; ++i) {
@@ -32,20 +28,21 @@ float highest_of(const float *row, std::int64_t count) {
   return highest;
 }
 
-// argmax(scores + scale * noise) of each row; `first` is the place of scores' first row among the `positions` rows
-// that the noise covers.
-std::vector<std::int64_t> argmax_with_noise(const Scores &scores, const GumbelDraw &gumbel, std::int64_t first,
+// argmax(scores + scale * noise) of `count` rows [count, vocabulary], which are `first`... of the `positions` rows that
+// the noise covers.
+std::vector<std::int64_t> argmax_with_noise(const std::vector<float> &scores, std::int64_t count,
+                                            std::int64_t vocabulary, const GumbelDraw &gumbel, std::int64_t first,
                                             std::int64_t positions) {
-  std::vector<float> best(static_cast<std::size_t>(scores.count), -std::numeric_limits<float>::infinity());
-  std::vector<std::int64_t> tokens(static_cast<std::size_t>(scores.count), 0);
+  std::vector<float> best(static_cast<std::size_t>(count), -kInfinity);
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(count), 0);
   const std::int64_t tile = std::max<std::int64_t>(1, kNoiseValues / positions);
   std::vector<float> noise;
-  for (std::int64_t start = 0; start < scores.vocabulary; start += tile) {
-    const std::int64_t stop = std::min(scores.vocabulary, start + tile), count = (stop - start) * positions;
-    noise.resize(static_cast<std::size_t>(count));
-    gumbel_noise(gumbel.seed, gumbel.draw, static_cast<std::uint64_t>(start * positions), count, noise.data());
-    for (std::int64_t r = 0; r < scores.count; ++r) {
-      const float *row = scores.row(r);
+  for (std::int64_t start = 0; start < vocabulary; start += tile) {
+    const std::int64_t stop = std::min(vocabulary, start + tile), values = (stop - start) * positions;
+    noise.resize(static_cast<std::size_t>(values));
+    gumbel_noise(gumbel.seed, gumbel.draw, static_cast<std::uint64_t>(start * positions), values, noise.data());
+    for (std::int64_t r = 0; r < count; ++r) {
+      const float *row = scores.data() + r * vocabulary;
       const float *own = noise.data() + first + r;
       for (std::int64_t token = start; token < stop; ++token) {
         const float value = row[token] + gumbel.scale * own[(token - start) * positions];
@@ -66,73 +63,67 @@ float probability(const float *row, std::int64_t count, float highest, std::int6
   return static_cast<float>(static_cast<double>(portable_exp(row[token] - highest)) / sum);
 }
 
-// Full scores of `rows`, mixed and cut as the options say.
-Scores scores_of(Passes &passes, const std::vector<std::int64_t> &ids, const std::vector<std::int64_t> &blank,
-                 const std::vector<std::int64_t> &rows, const LladaOptions &options, bool reuse) {
-  Scores scores;
-  scores.count = static_cast<std::int64_t>(rows.size());
-  scores.vocabulary = passes.vocabulary();
-  scores.values.resize(static_cast<std::size_t>(scores.count * scores.vocabulary));
-  HeadRequest request;
-  request.all_rows = false;
-  request.rows = rows;
-  request.logits = scores.values.data();
-  if (reuse)
-    passes.again(request);
-  else
-    passes.run(ids, request);
-  if (options.cfg_scale > 0) {
-    std::vector<float> base(scores.values.size());
-    request.logits = base.data();
-    passes.run(blank, request);
-    const float scale = static_cast<float>(options.cfg_scale + 1);
-    for (std::size_t i = 0; i < base.size(); ++i) scores.values[i] = base[i] + scale * (scores.values[i] - base[i]);
-  }
-  if (options.logits_eos_inf) {
-    for (std::int64_t r = 0; r < scores.count; ++r) {
-      for (const std::int64_t token : options.eos_token_ids)
-        scores.values[static_cast<std::size_t>(r * scores.vocabulary + token)] =
-            -std::numeric_limits<float>::infinity();
-    }
-  }
-  return scores;
-}
-
 }  // namespace
 
-Proposal propose_from_scores(Passes &passes, const std::vector<std::int64_t> &ids, std::int64_t prompt,
-                             const std::vector<std::int64_t> &rows, const LladaOptions &options,
-                             const std::optional<GumbelDraw> &gumbel) {
-  std::vector<std::int64_t> blank = ids;
-  std::fill(blank.begin(), blank.begin() + prompt, options.mask_token_id);
-  const auto count = static_cast<std::int64_t>(rows.size());
-  Proposal proposal;
-  for (std::int64_t start = 0; start < count; start += passes.rows_at_once()) {
-    const std::int64_t stop = std::min(count, start + passes.rows_at_once());
-    // Both passes of the guidance replace each other's hidden states, so only plain chunks can reuse them.
-    const bool reuse = start > 0 && options.cfg_scale == 0;
-    const Scores scores =
-        scores_of(passes, ids, blank, {rows.begin() + start, rows.begin() + stop}, options, reuse);
-    std::vector<float> highest;
-    for (std::int64_t r = 0; r < scores.count; ++r) highest.push_back(highest_of(scores.row(r), scores.vocabulary));
-    const auto bad = std::count_if(highest.begin(), highest.end(), [](float value) { return !std::isfinite(value); });
-    if (bad != 0)
-      fail(EK_NOT_FINITE, "cfg_scale and logits_eos_inf leave ", bad, " of ", scores.count,
-           " positions without a finite score; use a smaller cfg_scale or fewer eos_token_ids");
-    std::vector<std::int64_t> tokens;
-    if (gumbel) {
-      tokens = argmax_with_noise(scores, *gumbel, start, count);
-    } else {
-      for (std::int64_t r = 0; r < scores.count; ++r)
-        tokens.push_back(std::max_element(scores.row(r), scores.row(r) + scores.vocabulary) - scores.row(r));
-    }
-    for (std::int64_t r = 0; r < scores.count; ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      proposal.confidence.push_back(probability(scores.row(r), scores.vocabulary, highest[i], tokens[i]));
-    }
-    proposal.tokens.insert(proposal.tokens.end(), tokens.begin(), tokens.end());
+LladaScores::LladaScores(std::vector<std::int64_t> rows, std::int64_t at_once, std::int64_t vocabulary)
+    : rows_(std::move(rows)), at_once_(at_once), vocabulary_(vocabulary) {}
+
+std::int64_t LladaScores::stop() const {
+  return std::min(static_cast<std::int64_t>(rows_.size()), start_ + at_once_);
+}
+
+HeadRequest LladaScores::request() const {
+  HeadRequest request;
+  request.all_rows = false;
+  request.rows.assign(rows_.begin() + static_cast<std::ptrdiff_t>(start_),
+                      rows_.begin() + static_cast<std::ptrdiff_t>(stop()));
+  request.logits = true;
+  return request;
+}
+
+void LladaScores::take(std::vector<float> logits, const LladaOptions &options,
+                       const std::optional<GumbelDraw> &gumbel) {
+  const bool guided = options.cfg_scale > 0;
+  if (guided && pass_ != Pass::unconditional) {
+    conditional_ = std::move(logits);
+    pass_ = Pass::unconditional;
+    return;
   }
-  return proposal;
+  const std::int64_t count = stop() - start_;
+  std::vector<float> scores = std::move(logits);
+  if (guided) {
+    const float scale = static_cast<float>(options.cfg_scale + 1);
+    for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += scale * (conditional_[i] - scores[i]);
+  }
+  if (options.logits_eos_inf) {
+    for (std::int64_t r = 0; r < count; ++r) {
+      for (const std::int64_t token : options.eos_token_ids)
+        scores[static_cast<std::size_t>(r * vocabulary_ + token)] = -kInfinity;
+    }
+  }
+
+  std::vector<float> highest;
+  for (std::int64_t r = 0; r < count; ++r) highest.push_back(highest_of(row(scores, r), vocabulary_));
+  const auto bad = std::count_if(highest.begin(), highest.end(), [](float value) { return !std::isfinite(value); });
+  if (bad != 0)
+    fail(EK_NOT_FINITE, "cfg_scale and logits_eos_inf leave ", bad, " of ", count,
+         " positions without a finite score; use a smaller cfg_scale or fewer eos_token_ids");
+  std::vector<std::int64_t> tokens;
+  if (gumbel) {
+    tokens = argmax_with_noise(scores, count, vocabulary_, *gumbel, start_, static_cast<std::int64_t>(rows_.size()));
+  } else {
+    for (std::int64_t r = 0; r < count; ++r)
+      tokens.push_back(std::max_element(row(scores, r), row(scores, r) + vocabulary_) - row(scores, r));
+  }
+  for (std::int64_t r = 0; r < count; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    proposal_.confidence.push_back(probability(row(scores, r), vocabulary_, highest[i], tokens[i]));
+  }
+  proposal_.tokens.insert(proposal_.tokens.end(), tokens.begin(), tokens.end());
+  start_ = stop();
+  conditional_.clear();
+  // Both passes of the guidance replace each other's hidden states, so only plain chunks can reuse them.
+  pass_ = guided ? Pass::conditional : Pass::again;
 }
 
 }  // namespace edgekit

@@ -1,5 +1,5 @@
 // LLaDA's proposals from full scores, for what a statistic of the scores cannot express: mixing two passes, and leaving
-// tokens out of the softmax.
+// tokens out of the softmax. Full scores take rows * vocabulary floats, so they come a few rows at a time.
 #ifndef EDGEKIT_SAMPLING_LLADA_SCORES_H
 #define EDGEKIT_SAMPLING_LLADA_SCORES_H
 
@@ -7,16 +7,46 @@
 #include <optional>
 #include <vector>
 
+#include "sampling/ask.h"
 #include "sampling/options.h"
-#include "sampling/passes.h"
 #include "sampling/proposal.h"
 
 namespace edgekit {
 
-// For each of `rows` (indices into ids, whose first `prompt` are the prompt). Throws Error (EK_NOT_FINITE).
-Proposal propose_from_scores(Passes &passes, const std::vector<std::int64_t> &ids, std::int64_t prompt,
-                             const std::vector<std::int64_t> &rows, const LladaOptions &options,
-                             const std::optional<GumbelDraw> &gumbel);
+// The passes of one denoising step. Of each chunk of rows: the conditional scores, then, with guidance, the
+// unconditional ones, of the canvas whose prompt is masked.
+class LladaScores {
+ public:
+  enum class Pass { conditional, again, unconditional };
+
+  // `rows` are indices into the canvas, `at_once` bounds those of one chunk.
+  LladaScores(std::vector<std::int64_t> rows, std::int64_t at_once, std::int64_t vocabulary);
+
+  bool complete() const { return start_ == static_cast<std::int64_t>(rows_.size()); }
+
+  // What comes next.
+  Pass pass() const { return pass_; }
+  HeadRequest request() const;
+
+  // The scores of that. Throws Error (EK_NOT_FINITE) and stays as it is where the options leave a row without a score.
+  void take(std::vector<float> logits, const LladaOptions &options, const std::optional<GumbelDraw> &gumbel);
+
+  // Of the rows that are complete.
+  Proposal &proposal() { return proposal_; }
+
+ private:
+  std::int64_t stop() const;  // of the chunk
+  const float *row(const std::vector<float> &scores, std::int64_t index) const {
+    return scores.data() + index * vocabulary_;
+  }
+
+  std::vector<std::int64_t> rows_;
+  std::int64_t at_once_, vocabulary_;
+  std::int64_t start_ = 0;  // of the chunk
+  Pass pass_ = Pass::conditional;
+  std::vector<float> conditional_;  // scores that wait for the unconditional ones
+  Proposal proposal_;
+};
 
 }  // namespace edgekit
 

@@ -234,14 +234,20 @@ struct Session::Implementation {
     wanted.gumbel = request.gumbel ? &*request.gumbel : nullptr;
     wanted.soft = request.soft;
     wanted.top_k = std::min(request.top_k, model().vocabulary);
-    wanted.logits = request.logits;
+    std::vector<float> logits;
+    if (request.logits) {
+      if (request.logits_to == nullptr) logits.resize(static_cast<std::size_t>(rows * model().vocabulary));
+      wanted.logits = request.logits_to != nullptr ? request.logits_to : logits.data();
+    }
     const int bits = (model().tied ? model().embedding : model().head).bits;
     HeadPass scores(pool, x, rows, hidden, model().vocabulary, bits, wanted);
     for (const BundleTile &tile : bundle.scores()) {
       const WeightStore::Use loaded(weights, *tile.run);
       scores.add(tile.first, tile.table.bind(loaded.data()));
     }
-    return scores.result();
+    HeadResult result = scores.result();
+    result.logits = std::move(logits);
+    return result;
   }
 
   const SessionOptions options;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,11 @@ class HashDenoiser : public Denoiser {
     return result;
   }
 
+  bool projects() const override { return keeps; }
+
   std::int64_t passes = 0;
   bool broken = false;
+  bool keeps = true;  // the hidden states of a pass
 
  private:
   void add_row(const HeadRequest &request, std::size_t r, std::size_t rows, const std::vector<float> &z,
@@ -108,7 +112,7 @@ class HashDenoiser : public Denoiser {
         result.top_z.push_back(z[static_cast<std::size_t>(order[static_cast<std::size_t>(k)])]);
       }
     }
-    if (request.logits != nullptr) std::copy(z.begin(), z.end(), request.logits + r * z.size());
+    if (request.logits) result.logits.insert(result.logits.end(), z.begin(), z.end());
   }
 
   std::int64_t vocabulary_;
@@ -129,29 +133,65 @@ struct Seen {
   Ids answer;
 };
 
-// Runs the loop, checks what every event must hold and stops at event number `stop`, if that is not 0.
-Seen run(Denoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, Generation &generation,
-         std::int64_t stop = 0) {
+// Does what is asked, as whoever drives a sampler.
+HeadResult answered(const Ask &ask, Denoiser &denoiser) {
+  const auto count = static_cast<std::int64_t>(ask.ids.size());
+  if (ask.kind == AskKind::forget) denoiser.forget();
+  if (ask.kind == AskKind::encode) denoiser.encode(ask.ids);
+  if (ask.kind == AskKind::committed && !ask.kept.empty()) denoiser.keep(ask.kept);
+  if (ask.kind == AskKind::denoise)
+    return denoiser.denoise(ask.ids.data(), count, ask.request, ask.soft.empty() ? nullptr : ask.soft.data());
+  if (ask.kind == AskKind::project) return denoiser.project(ask.request);
+  return {};
+}
+
+// A generation's outcome: what was told, the counters, and how it ended.
+struct Outcome {
   Seen seen;
-  generate(denoiser, {1, 2, 3}, options, seed,
-           [&](const Event &event) {
-             EK_CHECK(event.stats != nullptr);
-             if (event.kind == EventKind::draft) {
-               ++seen.drafts;
-               EK_CHECK(event.stats->denoising_steps == seen.drafts);
-               EK_CHECK(std::count(event.accepted, event.accepted + event.count, 1) > 0);
-               EK_CHECK(std::equal(event.ids, event.ids + event.count, generation.draft.begin()));
-             } else if (event.kind == EventKind::committed) {
-               ++seen.committed;
-               seen.answer.insert(seen.answer.end(), event.ids, event.ids + event.count);
-             } else {
-               ++seen.done;
-             }
-             for (std::int64_t i = 0; i < event.count; ++i) EK_CHECK(event.ids[i] >= 0 && event.ids[i] < kVocabulary);
-             return seen.drafts + seen.committed != stop;
-           },
-           generation);
-  return seen;
+  Stats stats;
+  ek_status status = EK_OK;
+};
+
+// Checks what every event must hold.
+class Listener {
+ public:
+  explicit Listener(Seen &seen, std::int64_t stop = 0) : seen_(seen), stop_(stop) {}
+
+  bool operator()(const Ask &event, const Stats &stats) {
+    if (event.kind == AskKind::draft) {
+      ++seen_.drafts;
+      EK_CHECK(stats.denoising_steps == seen_.drafts);
+      EK_CHECK(event.accepted.size() == event.ids.size());
+      EK_CHECK(std::count(event.accepted.begin(), event.accepted.end(), 1) > 0);
+    } else if (event.kind == AskKind::committed) {
+      ++seen_.committed;
+      EK_CHECK(event.start == static_cast<std::int64_t>(seen_.answer.size()));
+      seen_.answer.insert(seen_.answer.end(), event.ids.begin(), event.ids.end());
+    } else {
+      ++seen_.done;
+    }
+    for (const std::int64_t id : event.ids) EK_CHECK(id >= 0 && id < kVocabulary);
+    return seen_.drafts + seen_.committed != stop_;
+  }
+
+ private:
+  Seen &seen_;
+  std::int64_t stop_;  // number of the event that ends it; 0: none
+};
+
+// A whole generation, stopped at event number `stop`, if that is not 0.
+Outcome run(Denoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, std::int64_t stop = 0,
+            const Ids &prompt = {1, 2, 3}) {
+  Outcome outcome;
+  std::unique_ptr<Sampler> own;
+  try {
+    own = sampler(options, model_of(denoiser), prompt, seed);
+    run(*own, denoiser, Listener(outcome.seen, stop));
+  } catch (const Error &error) {
+    outcome.status = error.status();
+  }
+  if (own) outcome.stats = own->stats();
+  return outcome;
 }
 
 const char *const kCases[][2] = {
@@ -174,19 +214,20 @@ const char *const kCases[][2] = {
 
 }  // namespace
 
-EK_TEST(sampling_events_and_state_agree_and_seeds_repeat) {
+EK_TEST(sampling_events_and_counters_agree_and_seeds_repeat) {
   for (const auto &one : kCases) {
     const SamplerOptions options = options_of(one[0], one[1]);
     HashDenoiser denoiser(kVocabulary);
-    Generation first, second;
-    const Seen seen = run(denoiser, options, 7, first);
-    EK_CHECK(seen.done == 1 && seen.answer == first.answer && !first.answer.empty());
+    const Outcome first = run(denoiser, options, 7);
+    EK_CHECK(first.status == EK_OK && first.seen.done == 1 && !first.seen.answer.empty());
     EK_CHECK(first.stats.forwards == denoiser.passes);
     EK_CHECK(first.stats.finish_reason != FinishReason::cancelled);
-    run(denoiser, options, 7, second);
-    EK_CHECK(second.answer == first.answer && second.stats.denoising_steps == first.stats.denoising_steps);
-    generate(denoiser, {1, 2, 3}, options, 7, {}, second);  // nobody listens
-    EK_CHECK(second.answer == first.answer);
+    const Outcome second = run(denoiser, options, 7);
+    EK_CHECK(second.seen.answer == first.seen.answer);
+    EK_CHECK(second.stats.denoising_steps == first.stats.denoising_steps);
+    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 7);
+    run(*own, denoiser, {});  // nobody listens
+    EK_CHECK(own->stats().committed_tokens == first.stats.committed_tokens);
   }
 }
 
@@ -194,21 +235,67 @@ EK_TEST(sampling_can_be_stopped_at_every_event) {
   for (const auto &one : kCases) {
     const SamplerOptions options = options_of(one[0], one[1]);
     HashDenoiser denoiser(kVocabulary);
-    Generation full;
-    const Seen all = run(denoiser, options, 3, full);
-    for (std::int64_t stop = 1; stop <= all.drafts + all.committed; ++stop) {
-      Generation generation;
-      bool stopped = false;
-      try {
-        run(denoiser, options, 3, generation, stop);
-      } catch (const Error &error) {
-        stopped = error.status() == EK_STOPPED;
-      }
-      EK_CHECK(stopped);
-      EK_CHECK(generation.stats.finish_reason == FinishReason::cancelled);
-      EK_CHECK(generation.answer.size() <= full.answer.size());
-      EK_CHECK(std::equal(generation.answer.begin(), generation.answer.end(), full.answer.begin()));
+    const Outcome full = run(denoiser, options, 3);
+    for (std::int64_t stop = 1; stop <= full.seen.drafts + full.seen.committed; ++stop) {
+      const Outcome part = run(denoiser, options, 3, stop);
+      EK_CHECK(part.status == EK_STOPPED && part.stats.finish_reason == FinishReason::cancelled);
+      EK_CHECK(part.seen.answer.size() <= full.seen.answer.size());
+      EK_CHECK(std::equal(part.seen.answer.begin(), part.seen.answer.end(), full.seen.answer.begin()));
     }
+  }
+}
+
+EK_TEST(sampling_copies_go_on_by_themselves) {
+  for (const bool projects : {true, false}) {
+    for (const auto &one : kCases) {
+      const SamplerOptions options = options_of(one[0], one[1]);
+      HashDenoiser denoiser(kVocabulary);
+      denoiser.keeps = projects;
+      const Outcome full = run(denoiser, options, 5);
+      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      std::int64_t asked = 0;
+      // A copy of every state, which runs to its end.
+      for (; own->ask().kind != AskKind::done; ++asked) {
+        const std::unique_ptr<Sampler> branch = own->copy();
+        HashDenoiser other = denoiser;
+        Ids rest;
+        run(*branch, other, [&](const Ask &event, const Stats &) {
+          if (event.kind == AskKind::committed) rest.insert(rest.end(), event.ids.begin(), event.ids.end());
+          return true;
+        });
+        EK_CHECK(rest.size() <= full.seen.answer.size());
+        EK_CHECK(std::equal(rest.rbegin(), rest.rend(), full.seen.answer.rbegin()));
+        EK_CHECK(branch->stats().forwards == full.stats.forwards);
+        own->next(answered(own->ask(), denoiser));
+      }
+      EK_CHECK(asked > full.seen.drafts + full.seen.committed);
+    }
+  }
+}
+
+EK_TEST(sampling_asks_again_after_a_bad_answer) {
+  for (const auto &one : kCases) {
+    const SamplerOptions options = options_of(one[0], one[1]);
+    HashDenoiser denoiser(kVocabulary);
+    const Outcome full = run(denoiser, options, 5);
+    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+    Seen seen;
+    Listener listener(seen);
+    for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
+      const AskKind kind = own->ask().kind;
+      if (kind == AskKind::draft || kind == AskKind::committed) listener(own->ask(), own->stats());
+      if (kind != AskKind::denoise && kind != AskKind::project) continue;
+      denoiser.broken = true;
+      bool refused = false;
+      try {
+        own->next(answered(own->ask(), denoiser));
+      } catch (const Error &error) {
+        refused = error.status() == EK_NOT_FINITE;
+      }
+      denoiser.broken = false;
+      EK_CHECK(refused && own->ask().kind == kind);
+    }
+    EK_CHECK(seen.answer == full.seen.answer);
   }
 }
 
@@ -216,13 +303,7 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
   const auto status_of = [](const SamplerOptions &options, const Ids &prompt, bool broken) {
     HashDenoiser denoiser(kVocabulary);
     denoiser.broken = broken;
-    Generation generation;
-    try {
-      generate(denoiser, prompt, options, 0, {}, generation);
-    } catch (const Error &error) {
-      return error.status();
-    }
-    return EK_OK;
+    return run(denoiser, options, 0, 0, prompt).status;
   };
   LladaOptions llada;
   EK_CHECK(status_of(llada, {1}, false) == EK_INVALID_ARGUMENT);  // no mask token
@@ -292,12 +373,6 @@ EK_TEST(sampling_refuses_a_denoiser_that_returns_too_little) {
     }
   };
   Short denoiser(kVocabulary);
-  Generation generation;
-  bool refused = false;
-  try {
-    run(denoiser, options_of("dream", R"({"temperature": 1, "max_new_tokens": 4, "steps": 2})"), 0, generation);
-  } catch (const Error &error) {
-    refused = error.status() == EK_INTERNAL;
-  }
-  EK_CHECK(refused);
+  const Outcome outcome = run(denoiser, options_of("dream", R"({"temperature": 1, "max_new_tokens": 4, "steps": 2})"), 0);
+  EK_CHECK(outcome.status == EK_INTERNAL);
 }

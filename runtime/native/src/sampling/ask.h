@@ -1,0 +1,58 @@
+// What a sampler asks of whoever drives it.
+#ifndef EDGEKIT_SAMPLING_ASK_H
+#define EDGEKIT_SAMPLING_ASK_H
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels/head.h"
+
+namespace edgekit {
+
+// What to compute from z = logits / temperature for some rows of the canvas.
+struct HeadRequest {
+  bool all_rows = true;
+  std::vector<std::int64_t> rows;  // unless all_rows; results come in this order
+  float temperature = 1.0f;
+  std::optional<GumbelDraw> gumbel;  // over the requested rows, not the canvas
+  bool soft = false;
+  std::int64_t top_k = 0;
+  bool logits = false;
+  float *logits_to = nullptr;  // [rows, vocabulary] that they go to; null: into the result
+
+  // Of a canvas of `positions`.
+  std::int64_t row_count(std::int64_t positions) const {
+    return all_rows ? positions : static_cast<std::int64_t>(rows.size());
+  }
+};
+
+enum class AskKind {
+  forget,     // all text
+  encode,     // `ids`, causally behind what is encoded; they include what was `kept`
+  denoise,    // `ids` behind the prefix: the answer is what `request` wants
+  project,    // the last denoise's answer to another `request`
+  draft,      // tell: the state after a denoising step, nothing in it is final
+  committed,  // tell: final tokens
+  done        // tell: the end, which stays
+};
+
+struct Ask {
+  AskKind kind = AskKind::forget;
+  std::vector<std::int64_t> ids;  // of the pass; draft: the best guess, committed: the tokens
+  HeadRequest request;            // denoise, project
+  std::vector<float> soft;        // denoise: [ids, hidden], the last step's soft embedding, or empty
+
+  // Where a draft or committed tokens belong.
+  std::int64_t canvas_index = 0;
+  std::int64_t step = 0;               // draft: counts from 1 within each canvas or block
+  std::int64_t start = 0;              // place of ids[0] in the answer
+  std::vector<std::uint8_t> accepted;  // draft [ids]: 1 where this step accepted or committed
+
+  // committed, done: text of a causal prefix that is final and not encoded, which a conversation goes on behind.
+  std::vector<std::int64_t> kept;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SAMPLING_ASK_H

@@ -1,0 +1,129 @@
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "error.h"
+
+namespace edgekit {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+// An answer that holds less than it was asked for must not make a procedure read beyond an array.
+template <typename Array>
+void expect(const char *name, const Array &values, std::int64_t count) {
+  if (static_cast<std::int64_t>(values.size()) == count) return;
+  fail(EK_INTERNAL, "the denoiser was asked for ", count, " values of '", name, "' and returned ", values.size());
+}
+
+}  // namespace
+
+void Sampler::next(HeadResult answer) {
+  if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
+  if (ask_.kind != AskKind::done) proceed(std::move(answer));
+}
+
+void Sampler::ask_forget() {
+  ask_ = {};
+  ask_.kind = AskKind::forget;
+}
+
+void Sampler::ask_encode(Ids ids) {
+  ask_ = {};
+  ask_.kind = AskKind::encode;
+  ask_.ids = std::move(ids);
+}
+
+void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft) {
+  positions_ = static_cast<std::int64_t>(ids.size());
+  ask_ = {};
+  ask_.kind = AskKind::denoise;
+  ask_.ids = std::move(ids);
+  ask_.request = std::move(request);
+  ask_.soft = std::move(soft);
+  ++stats_.forwards;
+}
+
+void Sampler::ask_again(const Ids &ids, HeadRequest request) {
+  if (!model_.projects) return ask_denoise(ids, std::move(request));
+  ask_ = {};
+  ask_.kind = AskKind::project;
+  ask_.request = std::move(request);
+  ++stats_.projections;
+}
+
+void Sampler::tell_draft(std::int64_t canvas_index, std::int64_t step, std::int64_t start, Ids ids,
+                         std::vector<std::uint8_t> accepted) {
+  ask_ = {};
+  ask_.kind = AskKind::draft;
+  ask_.canvas_index = canvas_index;
+  ask_.step = step;
+  ask_.start = start;
+  ask_.ids = std::move(ids);
+  ask_.accepted = std::move(accepted);
+}
+
+void Sampler::tell_committed(std::int64_t canvas_index, Ids ids, Ids kept) {
+  ask_ = {};
+  ask_.kind = AskKind::committed;
+  ask_.canvas_index = canvas_index;
+  ask_.start = committed_;
+  committed_ += static_cast<std::int64_t>(ids.size());
+  ask_.ids = std::move(ids);
+  ask_.kept = std::move(kept);
+}
+
+void Sampler::tell_done() {
+  Ids kept = std::move(ask_.kept);
+  ask_ = {};
+  ask_.kind = AskKind::done;
+  ask_.kept = std::move(kept);
+}
+
+std::int64_t Sampler::rows_within(std::int64_t bytes) const {
+  return std::max<std::int64_t>(1, bytes / (4 * model_.vocabulary));
+}
+
+void Sampler::check_prompt(const Ids &prompt) const {
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= model_.vocabulary)
+      fail(EK_INVALID_ARGUMENT, "prompt token ", prompt[i], " at position ", i,
+           " is outside the model's vocabulary of ", model_.vocabulary, " tokens; use the tokenizer of this model");
+  }
+}
+
+void Sampler::check_option(const char *name, const Ids &tokens) const {
+  for (const std::int64_t token : tokens) {
+    if (token >= model_.vocabulary)
+      fail(EK_INVALID_ARGUMENT, name, " ", token, " is outside the model's vocabulary of ", model_.vocabulary,
+           " tokens");
+  }
+}
+
+void Sampler::check(const HeadResult &answer) const {
+  const HeadRequest &request = ask_.request;
+  const std::int64_t rows = request.row_count(positions_);
+  expect("argmax", answer.argmax, rows);
+  expect("argmax_prob", answer.argmax_prob, rows);
+  expect("entropy", answer.entropy, rows);
+  expect("log_z", answer.log_z, rows);
+  if (request.gumbel) {
+    expect("sample", answer.sample, rows);
+    expect("sample_prob", answer.sample_prob, rows);
+  }
+  if (request.soft) expect("soft", answer.soft, rows * model_.hidden_size);
+  if (request.top_k > 0) {
+    expect("top_ids", answer.top_ids, rows * request.top_k);
+    expect("top_z", answer.top_z, rows * request.top_k);
+  }
+  if (request.logits) expect("logits", answer.logits, rows * model_.vocabulary);
+  const auto bad =
+      std::count_if(answer.log_z.begin(), answer.log_z.end(), [](float value) { return !std::isfinite(value); });
+  if (bad != 0)
+    fail(EK_NOT_FINITE, "pass ", stats_.forwards, ": the scores of ", bad, " of ", rows,
+         " positions are not finite; the weights or the quantization of this model are broken");
+}
+
+}  // namespace edgekit
