@@ -31,7 +31,7 @@ enum class AskKind {
   forget,     // all text
   encode,     // `ids`, causally behind what is encoded; they include what was `kept`
   denoise,    // `ids` behind the prefix: the answer is what `request` wants
-  project,    // the last denoise's answer to another `request`
+  project,    // the last denoise, of `ids`: the answer to another `request`
   draft,      // tell: the state after a denoising step, nothing in it is final
   committed,  // tell: final tokens
   done        // tell: the end, which stays
@@ -39,7 +39,7 @@ enum class AskKind {
 
 struct Ask {
   AskKind kind = AskKind::forget;
-  std::vector<std::int64_t> ids;  // of the pass; draft: the best guess, committed: the tokens
+  std::vector<std::int64_t> ids;  // of the pass; draft: the best guess; committed: the tokens
   HeadRequest request;            // denoise, project
   std::vector<float> soft;        // denoise: [ids, hidden], the last step's soft embedding, or empty
 

@@ -22,15 +22,20 @@ Ids kept_of(const Ids &ids, const DiffusionGemmaOptions &options) {
 
 }  // namespace
 
-DiffusionGemmaSampler::DiffusionGemmaSampler(SamplerModel about, const Ids &prompt, DiffusionGemmaOptions options,
-                                             std::uint64_t seed)
-    : Sampler(std::move(about)), options_(std::move(options)), draws_(seed) {
+DiffusionGemmaSampler::DiffusionGemmaSampler(SamplerModel about, DiffusionGemmaOptions options)
+    : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
+  check_option("eos_token_ids", options_.eos_token_ids);
+  if (options_.pad_token_id) check_option("pad_token_id", {*options_.pad_token_id});
+  canvas_.assign(static_cast<std::size_t>(options_.canvas_length), 0);
+  best_ = canvas_;
+}
+
+void DiffusionGemmaSampler::begin(const Ids &prompt, std::uint64_t of) {
+  seed(of);
   check_prompt(prompt);
   if (prompt.empty())
     fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
-  check_option("eos_token_ids", options_.eos_token_ids);
-  if (options_.pad_token_id) check_option("pad_token_id", {*options_.pad_token_id});
   if (options_.continue_prefix) {
     waiting_ = model().uncached;
     length_ = model().prefix_length;
@@ -54,29 +59,27 @@ void DiffusionGemmaSampler::proceed(HeadResult &&answer) {
     case AskKind::denoise:
       return end_step(std::move(answer));
     case AskKind::draft:
-      return last_ ? commit() : begin_step();
+      return go_on();
     default:  // committed
-      if (ended_) counters().finish_reason = FinishReason::eos;
-      if (ended_ || canvas_index_ == canvases_ || (options_.max_length && length_ >= *options_.max_length))
-        return tell_done();
-      return ask_encode(waiting_);
+      return end_canvas();
   }
 }
 
 void DiffusionGemmaSampler::begin_canvas() {
   ++counters().canvases;
-  canvas_ = draws_.integers(model().vocabulary, options_.canvas_length);
+  canvas_ = draws().integers(model().vocabulary, options_.canvas_length);
   soft_.clear();
   history_.clear();
   step_ = 0;
-  begin_step();
+  last_ = false;
+  go_on();
 }
 
 void DiffusionGemmaSampler::begin_step() {
   const std::int64_t steps = options_.max_denoising_steps, remaining = steps - step_;
   // The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
   const bool last = remaining == 1;
-  const GumbelDraw gumbel = draws_.gumbel(1.0f);
+  const GumbelDraw gumbel = draws().gumbel(1.0f);
   HeadRequest request;
   request.temperature = linear_temperature(remaining, steps, options_.t_min, options_.t_max);
   if (!last) request.gumbel = gumbel;
@@ -88,7 +91,7 @@ void DiffusionGemmaSampler::end_step(HeadResult &&answer) {
   ++counters().denoising_steps;
   ++step_;
   std::vector<std::uint8_t> accepted = accept_by_entropy(answer.entropy, options_.entropy_bound);
-  const Ids fresh = draws_.integers(model().vocabulary, options_.canvas_length);
+  const Ids fresh = draws().integers(model().vocabulary, options_.canvas_length);
   best_ = std::move(answer.argmax);
   last_ = step_ == options_.max_denoising_steps || settled(answer.entropy);
   if (!last_) {
@@ -110,18 +113,73 @@ bool DiffusionGemmaSampler::settled(const std::vector<float> &entropy) {
 }
 
 void DiffusionGemmaSampler::commit() {
-  waiting_ = kept_of(best_, options_);
-  ended_ = contains(options_.eos_token_ids, waiting_.back());
-  const auto count = static_cast<std::int64_t>(best_.size());
+  Ids kept = kept_of(best_, options_), tokens = best_;
+  const auto count = static_cast<std::int64_t>(tokens.size());
   std::int64_t text = count;
   if (options_.pad_token_id) {
-    std::fill(best_.begin() + static_cast<std::ptrdiff_t>(waiting_.size()), best_.end(), *options_.pad_token_id);
+    std::fill(tokens.begin() + static_cast<std::ptrdiff_t>(kept.size()), tokens.end(), *options_.pad_token_id);
     // Tokens per forward are counted as in transformers: everything that is not the padding token.
-    text -= std::count(best_.begin(), best_.end(), *options_.pad_token_id);
+    text -= std::count(tokens.begin(), tokens.end(), *options_.pad_token_id);
   }
   counters().committed_tokens += text;
-  length_ += count;
-  tell_committed(canvas_index_++, std::move(best_), waiting_);
+  tell_committed(canvas_index_, std::move(tokens), std::move(kept));
+}
+
+void DiffusionGemmaSampler::end_canvas() {
+  waiting_ = ask().kept;
+  length_ += static_cast<std::int64_t>(ask().ids.size());
+  ++canvas_index_;
+  const bool ended = contains(options_.eos_token_ids, waiting_.back());
+  if (ended) counters().finish_reason = FinishReason::eos;
+  if (ended || canvas_index_ == canvases_ || (options_.max_length && length_ >= *options_.max_length))
+    return tell_done();
+  ask_encode(waiting_);
+}
+
+void DiffusionGemmaSampler::ask_waiting() {
+  check_state(!waiting_.empty() && canvas_index_ < canvases_, "text that waits");
+  ask_encode(waiting_);
+}
+
+void DiffusionGemmaSampler::go_on() {
+  mark();
+  last_ ? commit() : begin_step();
+}
+
+std::string DiffusionGemmaSampler::options_text() const { return text_of(options_); }
+
+template <typename Archive, typename Self>
+void DiffusionGemmaSampler::fields(Archive &archive, Self &self) {
+  const std::int64_t length = self.options_.canvas_length;
+  const StateLimits tokens{0, self.model().vocabulary - 1}, canvas{length, length};
+  archive.integers("text that waits", self.waiting_, {0, kMostTokens}, tokens);
+  archive.integer("a length of the text", self.length_, {0, 4 * kMostTokens});
+  archive.integer("a number of canvases", self.canvases_, {1, kMostTokens});
+  archive.integer("a canvas", self.canvas_index_, {0, self.canvases_ - 1});
+  archive.integers("the tokens of a canvas", self.canvas_, canvas, tokens);
+  archive.floats("a soft embedding", self.soft_, {0, length * self.model().hidden_size});
+  archive.integer("a step", self.step_, {0, self.options_.max_denoising_steps});
+  archive.flag("a last step", self.last_);
+  archive.integers("the best tokens", self.best_, canvas, tokens);
+}
+
+void DiffusionGemmaSampler::write(StateWriter &state) const {
+  fields(state, *this);
+  const std::int64_t length = options_.canvas_length;
+  state.integer("a number of drafts", static_cast<std::int64_t>(history_.size()), {0, step_});
+  for (const Ids &draft : history_) state.integers("a draft", draft, {length, length}, {0, model().vocabulary - 1});
+}
+
+void DiffusionGemmaSampler::read(StateReader &state) {
+  fields(state, *this);
+  const std::int64_t length = options_.canvas_length;
+  std::int64_t drafts = 0;
+  state.integer("a number of drafts", drafts, {0, std::min(step_, options_.stability_threshold.value_or(0))});
+  history_.assign(static_cast<std::size_t>(drafts), {});
+  for (Ids &draft : history_) state.integers("a draft", draft, {length, length}, {0, model().vocabulary - 1});
+  const auto soft = static_cast<std::int64_t>(soft_.size());
+  check_state(soft == 0 || soft == length * model().hidden_size, "a soft embedding");
+  check_state(last_ || step_ < options_.max_denoising_steps, "a step");
 }
 
 }  // namespace edgekit

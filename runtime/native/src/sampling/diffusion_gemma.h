@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "sampling/draws.h"
 #include "sampling/options.h"
 #include "sampling/sampler.h"
 
@@ -22,29 +22,37 @@ namespace edgekit {
 class DiffusionGemmaSampler : public Sampler {
  public:
   // Throws Error (EK_INVALID_ARGUMENT).
-  DiffusionGemmaSampler(SamplerModel model, const std::vector<std::int64_t> &prompt, DiffusionGemmaOptions options,
-                        std::uint64_t seed);
+  DiffusionGemmaSampler(SamplerModel model, DiffusionGemmaOptions options);
 
+  void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) override;
   std::unique_ptr<Sampler> copy() const override { return std::make_unique<DiffusionGemmaSampler>(*this); }
 
  protected:
+  const char *name() const override { return "diffusion_gemma"; }
+  std::string options_text() const override;
   void proceed(HeadResult &&answer) override;
+  void go_on() override;
+  void write(StateWriter &state) const override;
+  void read(StateReader &state) override;
+  void ask_waiting() override;
 
  private:
   void begin_canvas();
   void begin_step();
   void end_step(HeadResult &&answer);
   void commit();
+  void end_canvas();
 
   // The stopping rule: whether a step with this argmax, which joins the history, is the last of its canvas.
   bool settled(const std::vector<float> &entropy);
 
+  template <typename Archive, typename Self>
+  static void fields(Archive &archive, Self &self);
+
   DiffusionGemmaOptions options_;
-  Draws draws_;
   std::vector<std::int64_t> waiting_;  // final text that is not encoded
   std::int64_t length_ = 0;            // of all text, padding of the answer with it
   std::int64_t canvases_ = 0, canvas_index_ = 0;
-  bool ended_ = false;  // by an end token
 
   // Of the canvas.
   std::vector<std::int64_t> canvas_, best_;  // what is shown to the model, its argmax

@@ -12,7 +12,11 @@ namespace edgekit {
 // Every call is a new draw, as with PhiloxNoise of runtime/sampling/noise.py.
 class Draws {
  public:
-  explicit Draws(std::uint64_t seed) : seed_(seed) {}
+  // `made` draws were made before.
+  explicit Draws(std::uint64_t seed, std::uint64_t made = 0) : seed_(seed), draws_(made) {}
+
+  std::uint64_t seed() const { return seed_; }
+  std::uint64_t made() const { return draws_; }
 
   // Uniform over 0..high-1.
   std::vector<std::int64_t> integers(std::int64_t high, std::int64_t count);
@@ -25,7 +29,7 @@ class Draws {
 
  private:
   std::uint64_t seed_;
-  std::uint64_t draws_ = 0;
+  std::uint64_t draws_;
 };
 
 }  // namespace edgekit

@@ -26,20 +26,21 @@ Ids choose(const std::vector<float> &confidence, std::int64_t count, const Dream
 
 }  // namespace
 
-DreamSampler::DreamSampler(SamplerModel about, const Ids &prompt, DreamOptions options, std::uint64_t seed)
-    : Sampler(std::move(about)),
-      options_(std::move(options)),
-      draws_(seed),
-      prompt_(static_cast<std::int64_t>(prompt.size())),
-      ids_(prompt) {
+DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
+    : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
-  check_prompt(prompt);
   check_option("mask_token_id", {options_.mask_token_id});
   check_option("eos_token_ids", options_.eos_token_ids);
   times_ = timesteps(options_.steps, options_.eps);
-  const auto length = static_cast<std::size_t>(options_.max_new_tokens);
-  ids_.resize(prompt.size() + length, options_.mask_token_id);
-  open_.assign(length, 1);
+  open_.assign(static_cast<std::size_t>(options_.max_new_tokens), 1);
+}
+
+void DreamSampler::begin(const Ids &prompt, std::uint64_t of) {
+  seed(of);
+  check_prompt(prompt);
+  prompt_ = static_cast<std::int64_t>(prompt.size());
+  ids_ = prompt;
+  ids_.resize(prompt.size() + open_.size(), options_.mask_token_id);
   ask_forget();
 }
 
@@ -47,24 +48,29 @@ void DreamSampler::proceed(HeadResult &&answer) {
   switch (ask().kind) {
     case AskKind::forget:
       counters().canvases = 1;
-      return begin_step();
+      return go_on();
     case AskKind::draft:
-      return begin_step();
+      return go_on();
     case AskKind::committed:
+      if (std::any_of(ask().ids.begin(), ask().ids.end(),
+                      [&](std::int64_t token) { return contains(options_.eos_token_ids, token); }))
+        counters().finish_reason = FinishReason::eos;
       return tell_done();
     default:  // a pass
       return take(std::move(answer));
   }
 }
 
-void DreamSampler::begin_step() {
+void DreamSampler::go_on() {
   for (; step_ < options_.steps && !end_ && is_open(); ++step_) {
+    mark();
     if (!find_positions()) continue;
     Ids rows = positions_;
     for (std::int64_t &row : rows) row += prompt_;
-    proposal_.emplace(std::move(rows), options_, model().vocabulary, rows_within(options_.logits_budget_bytes), draws_);
+    proposal_.emplace(std::move(rows), options_, model().vocabulary, rows_within(options_.logits_budget_bytes), draws());
     return ask_denoise(ids_, proposal_->request());
   }
+  mark();
   commit();
 }
 
@@ -75,7 +81,7 @@ bool DreamSampler::find_positions() {
     count_ = static_cast<std::int64_t>(static_cast<float>(positions_.size()) * share);
     return count_ > 0;
   }
-  const std::vector<double> uniform = draws_.uniform(static_cast<std::int64_t>(positions_.size()));
+  const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(positions_.size()));
   Ids chosen;
   for (std::size_t i = 0; i < positions_.size(); ++i) {
     if (uniform[i] < static_cast<double>(share)) chosen.push_back(positions_[i]);
@@ -103,23 +109,43 @@ void DreamSampler::end_step(const Proposal &proposal) {
   if (options_.alg == "origin") {
     for (std::size_t i = 0; i < positions_.size(); ++i) settle(i);
   } else {
-    for (const std::int64_t picked : choose(proposal.confidence, count_, options_, draws_))
+    for (const std::int64_t picked : choose(proposal.confidence, count_, options_, draws()))
       settle(static_cast<std::size_t>(picked));
   }
   ++counters().denoising_steps;
   ++step_;
-  if (options_.stop_at_eos) end_ = answer_end(answer(), open_, options_.eos_token_ids);
+  find_end();
   tell_draft(0, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+}
+
+void DreamSampler::find_end() {
+  if (options_.stop_at_eos) end_ = answer_end(answer(), open_, options_.eos_token_ids);
 }
 
 void DreamSampler::commit() {
   const std::int64_t *first = answer();
   const std::int64_t count = end_.value_or(options_.max_new_tokens);
   counters().committed_tokens = count;
-  if (std::any_of(first, first + count,
-                  [&](std::int64_t token) { return contains(options_.eos_token_ids, token); }))
-    counters().finish_reason = FinishReason::eos;
   tell_committed(0, {first, first + count});
+}
+
+std::string DreamSampler::options_text() const { return text_of(options_); }
+
+template <typename Archive, typename Self>
+void DreamSampler::fields(Archive &archive, Self &self) {
+  const std::int64_t answer = self.options_.max_new_tokens;
+  archive.integer("a length of the prompt", self.prompt_, {0, kMostTokens});
+  const std::int64_t length = self.prompt_ + answer;
+  archive.integers("the tokens of a canvas", self.ids_, {length, length}, {0, self.model().vocabulary - 1});
+  archive.flags("open positions", self.open_, {answer, answer});
+  archive.integer("a step", self.step_, {0, self.options_.steps});
+}
+
+void DreamSampler::write(StateWriter &state) const { fields(state, *this); }
+
+void DreamSampler::read(StateReader &state) {
+  fields(state, *this);
+  find_end();
 }
 
 }  // namespace edgekit

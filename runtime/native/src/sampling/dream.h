@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "sampling/draws.h"
 #include "sampling/dream_proposal.h"
 #include "sampling/options.h"
 #include "sampling/sampler.h"
@@ -20,27 +20,35 @@ namespace edgekit {
 class DreamSampler : public Sampler {
  public:
   // Throws Error (EK_INVALID_ARGUMENT).
-  DreamSampler(SamplerModel model, const std::vector<std::int64_t> &prompt, DreamOptions options, std::uint64_t seed);
+  DreamSampler(SamplerModel model, DreamOptions options);
 
+  void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) override;
   std::unique_ptr<Sampler> copy() const override { return std::make_unique<DreamSampler>(*this); }
 
  protected:
+  const char *name() const override { return "dream"; }
+  std::string options_text() const override;
   void proceed(HeadResult &&answer) override;
+  // With the next step that unmasks something.
+  void go_on() override;
+  void write(StateWriter &state) const override;
+  void read(StateReader &state) override;
 
  private:
-  // Asks for the next step that unmasks something, or commits.
-  void begin_step();
   bool is_open() const { return std::find(open_.begin(), open_.end(), 1) != open_.end(); }
   bool find_positions();  // of this step; false for none
   void take(HeadResult &&answer);
   void end_step(const Proposal &proposal);
+  void find_end();
   void commit();
 
   std::int64_t *answer() { return ids_.data() + prompt_; }
 
+  template <typename Archive, typename Self>
+  static void fields(Archive &archive, Self &self);
+
   DreamOptions options_;
-  Draws draws_;
-  std::int64_t prompt_;
+  std::int64_t prompt_ = 0;
   std::vector<float> times_;
   std::vector<std::int64_t> ids_;  // prompt and answer
   std::vector<std::uint8_t> open_;

@@ -10,22 +10,6 @@
 namespace edgekit {
 namespace {
 
-struct Make {
-  SamplerModel model;
-  const std::vector<std::int64_t> &prompt;
-  std::uint64_t seed;
-
-  std::unique_ptr<Sampler> operator()(const DiffusionGemmaOptions &options) {
-    return std::make_unique<DiffusionGemmaSampler>(std::move(model), prompt, options, seed);
-  }
-  std::unique_ptr<Sampler> operator()(const LladaOptions &options) {
-    return std::make_unique<LladaSampler>(std::move(model), prompt, options, seed);
-  }
-  std::unique_ptr<Sampler> operator()(const DreamOptions &options) {
-    return std::make_unique<DreamSampler>(std::move(model), prompt, options, seed);
-  }
-};
-
 void tell(Sampler &sampler, const EventCallback &callback) {
   if (!callback || callback(sampler.ask(), sampler.stats()) || sampler.ask().kind == AskKind::done) return;
   sampler.stop();
@@ -52,12 +36,27 @@ std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt) 
 
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
                                  const std::vector<std::int64_t> &prompt, std::uint64_t seed) {
-  return std::visit(Make{std::move(model), prompt, seed}, options);
+  std::unique_ptr<Sampler> own = sampler(options, std::move(model));
+  own->begin(prompt, seed);
+  return own;
+}
+
+std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model) {
+  if (const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options))
+    return std::make_unique<DiffusionGemmaSampler>(std::move(model), *gemma);
+  if (const auto *llada = std::get_if<LladaOptions>(&options))
+    return std::make_unique<LladaSampler>(std::move(model), *llada);
+  return std::make_unique<DreamSampler>(std::move(model), std::get<DreamOptions>(options));
 }
 
 SamplerModel model_of(const Denoiser &denoiser) {
-  return {denoiser.vocabulary(), denoiser.hidden_size(), denoiser.projects(), denoiser.prefix_length(),
-          denoiser.uncached()};
+  SamplerModel model;
+  model.vocabulary = denoiser.vocabulary();
+  model.hidden_size = denoiser.hidden_size();
+  model.projects = denoiser.projects();
+  model.prefix_length = denoiser.prefix_length();
+  model.uncached = denoiser.uncached();
+  return model;
 }
 
 void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
@@ -78,17 +77,14 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
       case AskKind::project:
         answer = denoiser.project(ask.request);
         break;
-      case AskKind::committed:
-        // Before the callback hears of it: where that stops, the conversation has it.
-        if (!ask.kept.empty()) denoiser.keep(ask.kept);
-        tell(sampler, callback);
-        break;
       case AskKind::draft:
-        tell(sampler, callback);
-        break;
+      case AskKind::committed:
       case AskKind::done:
+        // Before the callback hears of it: where that stops, the conversation has it.
+        if (!ask.kept.empty() && ask.kept != denoiser.uncached()) denoiser.keep(ask.kept);
         tell(sampler, callback);
-        return;
+        if (ask.kind == AskKind::done) return;
+        break;
     }
     sampler.next(std::move(answer));
   }

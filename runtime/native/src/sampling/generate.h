@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,15 @@ std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt);
 // Equal seeds give equal events. Throws Error (EK_INVALID_ARGUMENT) for options or a prompt that do not fit the model.
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
                                  const std::vector<std::int64_t> &prompt, std::uint64_t seed);
+
+// One without a prompt, for load_sampler(). Throws Error (EK_INVALID_ARGUMENT).
+std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model);
+
+// The sampler that was saved, on the way to restore what a session has to hold (see Sampler::restore): it goes on to the
+// same tokens. `model` is that of the session that answers, where its prefix does not matter. The state may come from
+// anybody. Throws Error: EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION, EK_CHECKSUM_MISMATCH, EK_INVALID_ARGUMENT for a state
+// of another bundle.
+std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model, const std::string &bundle);
 
 // What a denoiser is to a sampler.
 SamplerModel model_of(const Denoiser &denoiser);

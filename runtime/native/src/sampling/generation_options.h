@@ -12,9 +12,6 @@
 
 namespace edgekit {
 
-// Bounds lengths and steps: far beyond any model, so that what is computed from them stays a length.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
-
 // What a caller wants; `options` are sampler options by name, which win over the checkpoint's, and the others win
 // over both.
 struct GenerationWishes {

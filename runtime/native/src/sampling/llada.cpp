@@ -32,18 +32,20 @@ Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, co
 
 }  // namespace
 
-LladaSampler::LladaSampler(SamplerModel about, const Ids &prompt, LladaOptions options, std::uint64_t seed)
-    : Sampler(std::move(about)),
-      options_(std::move(options)),
-      end_ids_(options_.end_ids()),
-      draws_(seed),
-      prompt_(static_cast<std::int64_t>(prompt.size())),
-      ids_(prompt) {
+LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
+    : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
-  check_prompt(prompt);
   check_option("mask_token_id", {options_.mask_token_id});
   check_option("eos_token_ids", options_.eos_token_ids);
   check_option("eot_token_ids", options_.eot_token_ids);
+  open_.assign(static_cast<std::size_t>(options_.block_length), 1);
+}
+
+void LladaSampler::begin(const Ids &prompt, std::uint64_t of) {
+  seed(of);
+  check_prompt(prompt);
+  prompt_ = static_cast<std::int64_t>(prompt.size());
+  ids_ = prompt;
   ids_.resize(prompt.size() + static_cast<std::size_t>(options_.gen_length), options_.mask_token_id);
   ask_forget();
 }
@@ -53,8 +55,10 @@ void LladaSampler::proceed(HeadResult &&answer) {
     case AskKind::forget:
       return begin_block();
     case AskKind::draft:
-      return end_ || positions_of(open_).empty() ? commit() : begin_step();
+      return go_on();
     case AskKind::committed:
+      ended_ = ended_ || std::any_of(ask().ids.begin(), ask().ids.end(),
+                                     [&](std::int64_t token) { return contains(end_ids_, token); });
       if (end_ || ++block_ == options_.blocks()) {
         counters().finish_reason = ended_ ? FinishReason::eos : FinishReason::length;
         return tell_done();
@@ -65,17 +69,22 @@ void LladaSampler::proceed(HeadResult &&answer) {
   }
 }
 
+void LladaSampler::go_on() {
+  mark();
+  end_ || positions_of(open_).empty() ? commit() : begin_step();
+}
+
 void LladaSampler::begin_block() {
   ++counters().canvases;
   open_.assign(static_cast<std::size_t>(options_.block_length), 1);
   step_ = 0;
-  begin_step();
+  go_on();
 }
 
 void LladaSampler::begin_step() {
   positions_ = positions_of(open_);
   gumbel_.reset();
-  if (options_.temperature > 0) gumbel_ = draws_.gumbel(static_cast<float>(options_.temperature));
+  if (options_.temperature > 0) gumbel_ = draws().gumbel(static_cast<float>(options_.temperature));
   Ids rows = positions_;
   for (std::int64_t &row : rows) row += prompt_ + block_start();
   if (options_.cfg_scale > 0 || options_.logits_eos_inf) {
@@ -113,7 +122,7 @@ void LladaSampler::ask_scores() {
 
 void LladaSampler::end_step(Proposal proposal) {
   if (options_.remasking == "random") {
-    const std::vector<double> uniform = draws_.uniform(static_cast<std::int64_t>(positions_.size()));
+    const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(positions_.size()));
     for (std::size_t i = 0; i < uniform.size(); ++i) proposal.confidence[i] = static_cast<float>(uniform[i]);
   }
   ++counters().denoising_steps;
@@ -126,16 +135,47 @@ void LladaSampler::end_step(Proposal proposal) {
     accepted[static_cast<std::size_t>(start + position)] = 1;
   }
   ++step_;
-  if (options_.stop_at_eos) end_ = answer_end(answer() + start, open_, end_ids_);
+  find_end();
   tell_draft(block_, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+}
+
+void LladaSampler::find_end() {
+  if (options_.stop_at_eos) end_ = answer_end(answer() + block_start(), open_, end_ids_);
 }
 
 void LladaSampler::commit() {
   const std::int64_t *first = answer() + block_start();
   const std::int64_t count = end_.value_or(options_.block_length);
   counters().committed_tokens += count;
-  ended_ = ended_ || std::any_of(first, first + count, [&](std::int64_t token) { return contains(end_ids_, token); });
   tell_committed(block_, {first, first + count});
+}
+
+std::string LladaSampler::options_text() const { return text_of(options_); }
+
+template <typename Archive, typename Self>
+void LladaSampler::fields(Archive &archive, Self &self) {
+  const LladaOptions &options = self.options_;
+  archive.integer("a length of the prompt", self.prompt_, {0, kMostTokens});
+  const std::int64_t length = self.prompt_ + options.gen_length;
+  archive.integers("the tokens of a canvas", self.ids_, {length, length}, {0, self.model().vocabulary - 1});
+  archive.flag("an end", self.ended_);
+  archive.integer("a block", self.block_, {0, options.blocks() - 1});
+  archive.integer("a step", self.step_, {0, options.block_length});
+  archive.flags("open positions", self.open_, {options.block_length, options.block_length});
+}
+
+void LladaSampler::write(StateWriter &state) const { fields(state, *this); }
+
+void LladaSampler::read(StateReader &state) {
+  fields(state, *this);
+  const auto open = static_cast<std::int64_t>(positions_of(open_).size());
+  const bool scheduled = !options_.threshold && !options_.factor;
+  std::int64_t left = options_.block_length;
+  for (std::int64_t step = 0; step < step_; ++step)
+    left -= scheduled ? transfer_count(options_.block_length, options_.steps / options_.blocks(), step) : 1;
+  // The schedule ends with the last open position, and any other step takes one at least.
+  check_state(scheduled ? open == left : open <= left, "a step");
+  find_end();
 }
 
 }  // namespace edgekit

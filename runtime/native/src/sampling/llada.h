@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "sampling/draws.h"
 #include "sampling/llada_scores.h"
 #include "sampling/options.h"
 #include "sampling/proposal.h"
@@ -23,12 +23,18 @@ namespace edgekit {
 class LladaSampler : public Sampler {
  public:
   // Throws Error (EK_INVALID_ARGUMENT).
-  LladaSampler(SamplerModel model, const std::vector<std::int64_t> &prompt, LladaOptions options, std::uint64_t seed);
+  LladaSampler(SamplerModel model, LladaOptions options);
 
+  void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) override;
   std::unique_ptr<Sampler> copy() const override { return std::make_unique<LladaSampler>(*this); }
 
  protected:
+  const char *name() const override { return "llada"; }
+  std::string options_text() const override;
   void proceed(HeadResult &&answer) override;
+  void go_on() override;
+  void write(StateWriter &state) const override;
+  void read(StateReader &state) override;
 
  private:
   void begin_block();
@@ -36,15 +42,18 @@ class LladaSampler : public Sampler {
   void take(HeadResult &&answer);
   void ask_scores();
   void end_step(Proposal proposal);
+  void find_end();
   void commit();
 
   std::int64_t block_start() const { return block_ * options_.block_length; }  // in the answer
   std::int64_t *answer() { return ids_.data() + prompt_; }
 
+  template <typename Archive, typename Self>
+  static void fields(Archive &archive, Self &self);
+
   LladaOptions options_;
   std::vector<std::int64_t> end_ids_;
-  Draws draws_;
-  std::int64_t prompt_;
+  std::int64_t prompt_ = 0;
   std::vector<std::int64_t> ids_;  // prompt and answer
   bool ended_ = false;             // an end token was committed
 

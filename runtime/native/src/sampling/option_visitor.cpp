@@ -155,6 +155,37 @@ class Reader : public OptionVisitor {
   }
 };
 
+// Writes values as members of a JSON object.
+class TextWriter : public OptionVisitor {
+ public:
+  std::string members;
+
+  void integer(const char *name, std::int64_t &value, std::int64_t) override { put(name, std::to_string(value)); }
+  void integer(const char *name, std::optional<std::int64_t> &value, std::int64_t) override {
+    put(name, value ? std::to_string(*value) : "null");
+  }
+  void number(const char *name, double &value, const Bounds &) override { put(name, python_repr(value)); }
+  void number(const char *name, std::optional<double> &value, const Bounds &) override {
+    put(name, value ? python_repr(*value) : "null");
+  }
+  void flag(const char *name, bool &value) override { put(name, value ? "true" : "false"); }
+  void choice(const char *name, std::string &value, const std::vector<std::string> &) override {
+    put(name, '"' + value + '"');
+  }
+  void token_ids(const char *name, std::vector<std::int64_t> &value) override {
+    std::string all;
+    for (const std::int64_t token : value) all += (all.empty() ? "" : ", ") + std::to_string(token);
+    put(name, '[' + all + ']');
+  }
+  bool is_set(const char *, const std::optional<double> &value) override { return value.has_value(); }
+  std::string text(const char *, double value) override { return python_repr(value); }
+
+ private:
+  void put(const char *name, const std::string &json) {
+    members += (members.empty() ? "\"" : ", \"") + std::string(name) + "\": " + json;
+  }
+};
+
 void check_override(const std::string &key, const std::set<std::string> &names,
                     const std::map<std::string, std::string> &aliases) {
   if (names.count(key) != 0 || aliases.count(key) != 0) return;
@@ -186,6 +217,12 @@ OptionMembers members_of(const Json &object) {
   OptionMembers members;
   for (const auto &[key, value] : object.object()) members.emplace_back(key, &value);
   return members;
+}
+
+std::string options_text(const OptionList &list) {
+  TextWriter writer;
+  list(writer);
+  return '{' + writer.members + '}';
 }
 
 void check_options(const OptionList &list) {

@@ -60,6 +60,9 @@ OptionMembers members_of(const Json &object);
 // Checks what a struct holds.
 void check_options(const OptionList &list);
 
+// What a struct holds, as a JSON object.
+std::string options_text(const OptionList &list);
+
 // Fills a struct from a generation config and overrides, which win, and checks it. What neither names keeps its
 // default; a null of the config means "not set". `aliases` are other names of options, `required` is the option
 // without default or null. Returns the keys of the config that say nothing to this sampler, sorted. Throws Error

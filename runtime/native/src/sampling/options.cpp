@@ -36,7 +36,16 @@ Options read(const std::map<std::string, std::string> &aliases, const char *requ
   return options;
 }
 
+template <typename Options>
+std::string json_of(Options &options) {
+  return options_text([&](OptionVisitor &visitor) { options.list(visitor); });
+}
+
 }  // namespace
+
+std::string text_of(DiffusionGemmaOptions options) { return json_of(options); }
+std::string text_of(LladaOptions options) { return json_of(options); }
+std::string text_of(DreamOptions options) { return json_of(options); }
 
 void DiffusionGemmaOptions::list(OptionVisitor &visitor) {
   visitor.integer("max_new_tokens", max_new_tokens, 1);

@@ -14,6 +14,9 @@ namespace edgekit {
 
 class OptionVisitor;
 
+// Bounds lengths and steps: far beyond any model, so that what is computed from them stays a length.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
+
 // Members of a generation config or of the caller's overrides; the values belong to others.
 using OptionMembers = std::vector<std::pair<std::string, const Json *>>;
 
@@ -106,6 +109,11 @@ struct DreamOptions {
   std::string new_tokens_text(std::int64_t prompt) const;
   void list(OptionVisitor &visitor);
 };
+
+// The options as a JSON object that from_members takes as overrides; without ignored_keys.
+std::string text_of(DiffusionGemmaOptions options);
+std::string text_of(LladaOptions options);
+std::string text_of(DreamOptions options);
 
 }  // namespace edgekit
 

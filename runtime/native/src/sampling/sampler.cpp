@@ -20,9 +20,57 @@ void expect(const char *name, const Array &values, std::int64_t count) {
 
 }  // namespace
 
+Sampler::Sampler(SamplerModel model) : model_(std::move(model)), text_(model_.encoded) {
+  std::int64_t length = 0;
+  for (const Ids &piece : text_) length += static_cast<std::int64_t>(piece.size());
+  text_known_ = length == model_.prefix_length;
+}
+
 void Sampler::next(HeadResult answer) {
+  if (delayed_) return go_on_restoring();
   if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
+  if (ask_.kind == AskKind::forget) {
+    text_.clear();
+    text_known_ = true;
+  }
+  if (ask_.kind == AskKind::encode) text_.push_back(ask_.ids);
+  if (ask_.kind == AskKind::committed) committed_ += static_cast<std::int64_t>(ask_.ids.size());
   if (ask_.kind != AskKind::done) proceed(std::move(answer));
+}
+
+void Sampler::check_text_known() const {
+  if (text_known_) return;
+  fail(EK_INVALID_STATE, "the generation follows ", model_.prefix_length,
+       " positions whose token ids are not known; give the ids with the model, or begin without continue_prefix");
+}
+
+void Sampler::restore() {
+  if (!delayed_) {
+    if (ask_.kind == AskKind::forget) return;
+    check_text_known();
+    // The hidden states of the pass are not there either.
+    if (ask_.kind == AskKind::project) {
+      ask_.kind = AskKind::denoise;
+      --stats_.projections;
+      ++stats_.forwards;
+    }
+    delayed_ = std::move(ask_);
+  }
+  restored_ = 0;
+  ask_forget();
+}
+
+void Sampler::go_on_restoring() {
+  if (restored_ < text_.size()) return ask_encode(text_[restored_++]);
+  ask_ = std::move(*delayed_);
+  delayed_.reset();
+}
+
+void Sampler::ask_waiting() { check_state(false, "its family encodes no text"); }
+
+void Sampler::mark() {
+  marked_stats_ = stats_;
+  marked_draws_ = draws_;
 }
 
 void Sampler::ask_forget() {
@@ -50,6 +98,7 @@ void Sampler::ask_again(const Ids &ids, HeadRequest request) {
   if (!model_.projects) return ask_denoise(ids, std::move(request));
   ask_ = {};
   ask_.kind = AskKind::project;
+  ask_.ids = ids;
   ask_.request = std::move(request);
   ++stats_.projections;
 }
@@ -70,7 +119,6 @@ void Sampler::tell_committed(std::int64_t canvas_index, Ids ids, Ids kept) {
   ask_.kind = AskKind::committed;
   ask_.canvas_index = canvas_index;
   ask_.start = committed_;
-  committed_ += static_cast<std::int64_t>(ids.size());
   ask_.ids = std::move(ids);
   ask_.kept = std::move(kept);
 }

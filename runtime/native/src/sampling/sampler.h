@@ -6,10 +6,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "sampling/ask.h"
+#include "sampling/draws.h"
+#include "sampling/saved_state.h"
 #include "sampling/statistics.h"
 
 namespace edgekit {
@@ -21,12 +26,16 @@ struct SamplerModel {
   bool projects = true;          // keeps the hidden states of a pass; else the sampler asks for the pass again
   // Where the generation begins, for an option continue_prefix.
   std::int64_t prefix_length = 0;
+  std::vector<std::vector<std::int64_t>> encoded;  // what the prefix is, in pieces; needed to save and restore only
   std::vector<std::int64_t> uncached;  // text behind the prefix that is final and not encoded
 };
 
 class Sampler {
  public:
   virtual ~Sampler() = default;
+
+  // Gives it its prompt, before anything else. Throws Error (EK_INVALID_ARGUMENT).
+  virtual void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) = 0;
 
   // What to do now. It stays until next() returns.
   const Ask &ask() const { return ask_; }
@@ -41,15 +50,41 @@ class Sampler {
 
   virtual std::unique_ptr<Sampler> copy() const = 0;
 
+  // Asks for all text to be encoded again before it goes on, for a model that does not hold it, such as that of a copy.
+  // Throws Error (EK_INVALID_STATE) where the ids of the text before the generation are not known.
+  void restore();
+
+  // The state as bytes, see load_sampler(). A step under way is begun again, what was told is not told again.
+  // `bundle` names what the state belongs to. Throws Error (EK_INVALID_STATE) as restore().
+  std::string save(const std::string &bundle) const;
+
  protected:
-  explicit Sampler(SamplerModel model) : model_(std::move(model)) {}
+  explicit Sampler(SamplerModel model);
   Sampler(const Sampler &) = default;
+
+  // The family's, as in a manifest.
+  virtual const char *name() const = 0;
+  virtual std::string options_text() const = 0;
 
   // Replaces ask(), which was done. The answer is complete and finite.
   virtual void proceed(HeadResult &&answer) = 0;
 
+  // Goes on between two denoising steps: asks for the pass of the next, or tells what is committed.
+  virtual void go_on() = 0;
+  // What go_on() needs to know.
+  virtual void write(StateWriter &state) const = 0;
+  // Throws Error (EK_MALFORMED_FILE) for what no sampler has written.
+  virtual void read(StateReader &state) = 0;
+  // Asks to encode final text; for families that have a causal prefix. Throws Error (EK_MALFORMED_FILE).
+  virtual void ask_waiting();
+
   const SamplerModel &model() const { return model_; }
   Stats &counters() { return stats_; }
+  Draws &draws() { return draws_; }
+  void seed(std::uint64_t seed) { draws_ = Draws(seed); }
+
+  // go_on() begins: a state that is saved before it is called again goes on here.
+  void mark();
 
   void ask_forget();
   void ask_encode(std::vector<std::int64_t> ids);
@@ -69,12 +104,29 @@ class Sampler {
   void check_option(const char *name, const std::vector<std::int64_t> &tokens) const;
 
  private:
+  friend std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model, const std::string &bundle);
+
   void check(const HeadResult &answer) const;
+  void check_text_known() const;
+  void go_on_restoring();
+  void load(StateReader &state);
 
   SamplerModel model_;
   Ask ask_;
   Stats stats_;
-  std::int64_t positions_ = 0;  // of the last denoise
+  Draws draws_{0};
+  // Of a model with a causal prefix: the text that is encoded, in the pieces in which it was.
+  std::vector<std::vector<std::int64_t>> text_;
+  bool text_known_ = true;
+
+  // While text is encoded again: what is asked for behind it, and how many pieces were asked for.
+  std::optional<Ask> delayed_;
+  std::size_t restored_ = 0;
+
+  // At the mark.
+  Stats marked_stats_;
+  Draws marked_draws_{0};
+  std::int64_t positions_ = 0;  // of the last pass
   std::int64_t committed_ = 0;  // tokens that were told, padding with them
 };
 

@@ -12,6 +12,7 @@
 #include "sampling/generation_options.h"
 #include "sampling/option_visitor.h"
 #include "unit.h"
+#include "xxh3.h"
 
 using namespace edgekit;
 
@@ -194,6 +195,16 @@ Outcome run(Denoiser &denoiser, const SamplerOptions &options, std::uint64_t see
   return outcome;
 }
 
+// What a sampler has still to commit.
+Ids committed_by(Sampler &sampler, Denoiser &denoiser) {
+  Ids tokens;
+  run(sampler, denoiser, [&](const Ask &event, const Stats &) {
+    if (event.kind == AskKind::committed) tokens.insert(tokens.end(), event.ids.begin(), event.ids.end());
+    return true;
+  });
+  return tokens;
+}
+
 const char *const kCases[][2] = {
     {"diffusion_gemma", R"({"max_new_tokens": 20, "canvas_length": 7, "max_denoising_steps": 5, "pad_token_id": 0})"},
     {"diffusion_gemma", R"({"max_length": 30, "canvas_length": 5, "max_denoising_steps": 9, "entropy_bound": 4,
@@ -258,17 +269,80 @@ EK_TEST(sampling_copies_go_on_by_themselves) {
       for (; own->ask().kind != AskKind::done; ++asked) {
         const std::unique_ptr<Sampler> branch = own->copy();
         HashDenoiser other = denoiser;
-        Ids rest;
-        run(*branch, other, [&](const Ask &event, const Stats &) {
-          if (event.kind == AskKind::committed) rest.insert(rest.end(), event.ids.begin(), event.ids.end());
-          return true;
-        });
+        const Ids rest = committed_by(*branch, other);
         EK_CHECK(rest.size() <= full.seen.answer.size());
         EK_CHECK(std::equal(rest.rbegin(), rest.rend(), full.seen.answer.rbegin()));
         EK_CHECK(branch->stats().forwards == full.stats.forwards);
         own->next(answered(own->ask(), denoiser));
       }
       EK_CHECK(asked > full.seen.drafts + full.seen.committed);
+    }
+  }
+}
+
+EK_TEST(sampling_goes_on_from_a_saved_state) {
+  for (const bool projects : {true, false}) {
+    for (const auto &one : kCases) {
+      const SamplerOptions options = options_of(one[0], one[1]);
+      HashDenoiser denoiser(kVocabulary);
+      denoiser.keeps = projects;
+      const Outcome full = run(denoiser, options, 5);
+      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      Ids told;
+      for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
+        if (own->ask().kind == AskKind::committed)
+          told.insert(told.end(), own->ask().ids.begin(), own->ask().ids.end());
+        const std::string state = own->save("bundle");
+        HashDenoiser other(kVocabulary);  // which holds nothing
+        const std::string again = load_sampler(state, model_of(other), "bundle")->save("bundle");
+        const auto loaded = load_sampler(again, model_of(other), "bundle");
+        Ids all = told;
+        const Ids rest = committed_by(*loaded, other);
+        all.insert(all.end(), rest.begin(), rest.end());
+        EK_CHECK(all == full.seen.answer);
+        EK_CHECK(loaded->stats().committed_tokens == full.stats.committed_tokens);
+        EK_CHECK(loaded->stats().forwards == full.stats.forwards);
+        EK_CHECK(loaded->stats().finish_reason == full.stats.finish_reason);
+      }
+      HashDenoiser other(kVocabulary);
+      const auto done = load_sampler(own->save("bundle"), model_of(other), "bundle");
+      EK_CHECK(committed_by(*done, other).empty());
+      EK_CHECK(other.uncached() == denoiser.uncached() && other.prefix_length() == denoiser.prefix_length());
+    }
+  }
+}
+
+EK_TEST(sampling_refuses_states_of_others_and_damaged_ones) {
+  for (const auto &one : kCases) {
+    HashDenoiser denoiser(kVocabulary);
+    const auto own = sampler(options_of(one[0], one[1]), model_of(denoiser), {1, 2, 3}, 5);
+    while (own->stats().denoising_steps < 2 && own->ask().kind != AskKind::done)
+      own->next(answered(own->ask(), denoiser));
+    const std::string state = own->save("bundle");
+    const auto status_of = [&](const std::string &bytes, const char *bundle, std::int64_t vocabulary) {
+      HashDenoiser other(vocabulary);
+      try {
+        const auto loaded = load_sampler(bytes, model_of(other), bundle);
+        committed_by(*loaded, other);
+      } catch (const Error &error) {
+        return error.status();
+      }
+      return EK_OK;
+    };
+    EK_CHECK(status_of(state, "bundle", kVocabulary) == EK_OK);
+    EK_CHECK(status_of(state, "another", kVocabulary) == EK_INVALID_ARGUMENT);
+    EK_CHECK(status_of(state, "bundle", kVocabulary + 1) == EK_MALFORMED_FILE);
+    EK_CHECK(status_of("", "bundle", kVocabulary) == EK_MALFORMED_FILE);
+    for (std::size_t at = 0; at < state.size(); ++at) {
+      std::string bad = state;
+      bad[at] = static_cast<char>(bad[at] ^ 4);
+      EK_CHECK(status_of(bad, "bundle", kVocabulary) != EK_OK);
+      EK_CHECK(status_of(state.substr(0, at), "bundle", kVocabulary) != EK_OK);
+      // Sealed anew by somebody: an error, or a generation that comes to an end.
+      bad.resize(bad.size() - 8);
+      const std::uint64_t seal = xxh3_64(bad.data(), bad.size());
+      for (int i = 0; i < 8; ++i) bad += static_cast<char>(seal >> (8 * i) & 0xff);
+      status_of(bad, "bundle", kVocabulary);
     }
   }
 }
