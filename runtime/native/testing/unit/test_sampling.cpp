@@ -294,6 +294,7 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
           told.insert(told.end(), own->ask().ids.begin(), own->ask().ids.end());
         const std::string state = own->save("bundle");
         HashDenoiser other(kVocabulary);  // which holds nothing
+        other.keeps = projects;
         const std::string again = load_sampler(state, model_of(other), "bundle")->save("bundle");
         const auto loaded = load_sampler(again, model_of(other), "bundle");
         Ids all = told;
