@@ -439,6 +439,133 @@ EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t
                              const ek_generate_options *options, ek_event_callback callback, void *user_data,
                              ek_generation_statistics *statistics) EK_NOEXCEPT;
 
+/* ---- Samplers -------------------------------------------------------------------------------------------------
+ *
+ * The procedure of a generation by itself, for whoever runs the passes: it asks, and goes on once it has its answer. It
+ * starts no threads, reads no files and calls nothing back. ek_generate is such a sampler over a session.
+ *
+ *   while (ek_sampler_next(sampler, &ask) == EK_OK && ask.kind != EK_ASK_DONE) {
+ *     if (ask.kind == EK_ASK_DENOISE) {
+ *       ... the pass of ask.ids, as ek_session_denoise ...
+ *       ek_sampler_answer(sampler, &output);
+ *     } ...
+ *   }
+ *
+ * Functions of one sampler must not be called by two threads at the same time; different ones are independent of each
+ * other. A null sampler is EK_INVALID_ARGUMENT everywhere but in ek_sampler_close. */
+
+typedef struct ek_sampler ek_sampler;
+
+/* The model that answers. The struct and what it points at belong to the caller, and are not looked at after the call. */
+typedef struct ek_sampler_model {
+  uint32_t struct_size;
+  int32_t projects;      /* not 0: it keeps the hidden states of a pass, and EK_ASK_PROJECT comes; 0: the sampler asks for
+                            the pass again instead, which counts among forwards */
+  int64_t vocabulary;    /* tokens, at least 1; ids are 0..vocabulary-1 */
+  int64_t hidden_size;   /* width of a soft embedding; 0: no self-conditioning, and no soft is asked for */
+  int64_t canvas_length; /* 0: it takes canvases of any length */
+  int64_t max_positions; /* prompt and answer together, more is EK_INVALID_ARGUMENT; 0: unknown */
+  const char *sampler;   /* section "sampler" of the bundle's manifest: {"name": ..., "config": {...}} */
+  const char *bundle;    /* what saved states are bound to, such as the manifest's digest; null: they cannot be saved */
+
+  /* The text that the model holds, for the option continue_prefix: `encoded_pieces` pieces of `piece_lengths` token ids
+   * each, one after the other in `encoded`, as they were encoded; behind them `uncached_count` ids that are final and
+   * not encoded. Null and 0 for none. */
+  const int64_t *encoded;
+  const int64_t *piece_lengths;
+  int64_t encoded_pieces;
+  const int64_t *uncached;
+  int64_t uncached_count;
+} ek_sampler_model;
+
+#define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
+
+/* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options, a prompt or
+ * lengths that do not fit the model; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
+ * procedure it needs; EK_OUT_OF_MEMORY. `*sampler` is null after a failure. */
+EK_API ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt, int64_t count,
+                                   const ek_generate_options *options, ek_sampler **sampler) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. */
+EK_API void ek_sampler_close(ek_sampler *sampler) EK_NOEXCEPT;
+
+/* Positions that the generation takes, at most: what a session must be opened for, see ek_generate. */
+typedef struct ek_sampler_lengths {
+  uint32_t struct_size;
+  int32_t reserved;
+  int64_t new_tokens; /* added to the prompt, padding with them */
+  int64_t prefix;     /* the longest encoded prefix */
+  int64_t canvas;     /* the longest pass */
+} ek_sampler_lengths;
+
+/* Fills *lengths up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *lengths) EK_NOEXCEPT;
+
+/* Fills *statistics up to its struct_size with the counters so far; `finish_reason` is EK_FINISH_NONE before the end.
+ * EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistics *statistics) EK_NOEXCEPT;
+
+#define EK_ASK_FORGET ((int32_t)0)    /* forget all text, encoded and uncached */
+#define EK_ASK_ENCODE ((int32_t)1)    /* encode `ids` causally behind the prefix; they begin with what is uncached, which
+                                         is then encoded */
+#define EK_ASK_DENOISE ((int32_t)2)   /* a pass of `ids` with `soft`, as ek_session_denoise; answer it */
+#define EK_ASK_PROJECT ((int32_t)3)   /* the pass of before, which was of `ids`, with another request; answer it */
+#define EK_ASK_DRAFT ((int32_t)4)     /* told: after a denoising step; nothing in it is final */
+#define EK_ASK_COMMITTED ((int32_t)5) /* told: final tokens; the answer is those of all such asks */
+#define EK_ASK_DONE ((int32_t)6)      /* told: the end, which stays */
+
+/* Made by the library; what it points at lives until the next call on the sampler. */
+typedef struct ek_ask {
+  uint32_t struct_size;
+  int32_t kind;              /* EK_ASK_... */
+  const int64_t *ids;        /* [count] see the kinds; forget, done: null */
+  int64_t count;
+  const float *soft;         /* denoise: [count, hidden_size], what an earlier answer gave as soft, or null */
+  ek_head_request request;   /* denoise, project: row_count is the number of rows also where rows is null */
+  int32_t logits;            /* denoise, project: not 0: the answer needs `logits` */
+  int32_t reserved;
+  int64_t canvas_index;      /* draft, committed: of the canvas or block */
+  int64_t step;              /* draft: counts from 1 within its canvas or block */
+  int64_t start;             /* draft, committed: place of ids[0] in the answer */
+  const uint8_t *accepted;   /* draft: [count] 1 where this step accepted or committed a token; else null */
+  const int64_t *kept;       /* committed, done: [kept_count] text of a causal prefix that is final and not encoded, which
+                                is uncached from now on; null: nothing changes */
+  int64_t kept_count;
+} ek_ask;
+
+/* What to do now, after what the last call told has been done. Fills *ask up to its struct_size. EK_INVALID_STATE after
+ * a pass that has no answer; then and after any failure it asks the same again. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
+
+/* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
+ * argmax, argmax_prob, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN. The sample
+ * of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of ek_gumbel_noise
+ * for the request's seed and draw, all rows of the request, and row r of them. EK_INVALID_STATE where no pass waits for
+ * an answer, EK_NOT_FINITE where log_z or what the options make of the scores is not finite, EK_INVALID_ARGUMENT for
+ * arrays that are missing or hold what no pass gives. After a failure the pass is still asked for. */
+EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
+
+/* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on
+ * behind what was told. Two that go on over one model must each have it hold their own text, see
+ * ek_sampler_restore. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sampler_copy(ek_sampler *sampler, ek_sampler **copy) EK_NOEXCEPT;
+
+/* Asks for all text to be forgotten and encoded again, in the same pieces, before it goes on: for a model that holds
+ * another text, or none. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_sampler_restore(ek_sampler *sampler) EK_NOEXCEPT;
+
+/* The state as bytes: `*size` of them go to `buffer`; a null buffer asks for the size alone. A step under way is begun
+ * again when it is loaded, and what was told is not told again. EK_BUFFER_TOO_SMALL, EK_INVALID_STATE without
+ * ek_sampler_model.bundle, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
+/* The sampler that was saved, as after ek_sampler_restore. Over a model with the same numerics it goes on to the tokens
+ * that the original would have come to, whatever its threads and memory. Of `model` the text that it holds does not
+ * matter. The bytes may come from anybody: EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION and EK_CHECKSUM_MISMATCH for others
+ * than ek_sampler_save made, EK_INVALID_ARGUMENT for those of another bundle. EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *state, uint64_t size,
+                                 ek_sampler **sampler) EK_NOEXCEPT;
+
 /* ---- Generation over a model of the caller ----------------------------------------------------------------------
  *
  * The same loops for a model that something else runs, such as a Core ML package or functions of MLX. */

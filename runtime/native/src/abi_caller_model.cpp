@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "abi_generation.h"
 #include "error.h"
 
 namespace edgekit {
@@ -151,19 +152,8 @@ HeadResult CallerModel::project(const HeadRequest &request) {
 
 HeadResult CallerModel::answer(const char *name, const HeadRequest &request, const HeadCall &call) const {
   const std::int64_t rows = request.row_count(positions_);
-  const bool sampled = request.gumbel.has_value(), soft = request.soft && model_.hidden_size > 0;
-  ek_head_request wanted = EK_HEAD_REQUEST_INIT;
-  wanted.temperature = request.temperature;
-  wanted.rows = request.all_rows ? nullptr : request.rows.data();
-  wanted.row_count = rows;
-  wanted.soft = soft;
-  wanted.top_k = request.top_k;
-  if (sampled) {
-    wanted.gumbel = 1;
-    wanted.gumbel_scale = request.gumbel->scale;
-    wanted.seed = request.gumbel->seed;
-    wanted.draw = request.gumbel->draw;
-  }
+  const bool sampled = request.gumbel.has_value(), soft = request.soft;
+  const ek_head_request wanted = request_for(request, rows);
 
   HeadResult result;
   const Answer arrays(name, rows, model_.vocabulary);

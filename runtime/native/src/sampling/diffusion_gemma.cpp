@@ -43,6 +43,7 @@ void DiffusionGemmaSampler::begin(const Ids &prompt, std::uint64_t of) {
   waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
   length_ += static_cast<std::int64_t>(waiting_.size());
   canvases_ = options_.canvases(length_);
+  set_lengths(options_.lengths(length_));
   if (options_.continue_prefix)
     ask_encode(waiting_);
   else
@@ -83,7 +84,7 @@ void DiffusionGemmaSampler::begin_step() {
   HeadRequest request;
   request.temperature = linear_temperature(remaining, steps, options_.t_min, options_.t_max);
   if (!last) request.gumbel = gumbel;
-  request.soft = !last;
+  request.soft = !last && model().hidden_size > 0;
   ask_denoise(canvas_, std::move(request), soft_);
 }
 

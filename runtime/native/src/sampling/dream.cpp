@@ -39,6 +39,7 @@ void DreamSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
   prompt_ = static_cast<std::int64_t>(prompt.size());
+  set_lengths(options_.lengths(prompt_));
   ids_ = prompt;
   ids_.resize(prompt.size() + open_.size(), options_.mask_token_id);
   ask_forget();

@@ -14,6 +14,7 @@
 
 #include "sampling/ask.h"
 #include "sampling/draws.h"
+#include "sampling/options.h"
 #include "sampling/saved_state.h"
 #include "sampling/statistics.h"
 
@@ -36,6 +37,9 @@ class Sampler {
 
   // Gives it its prompt, before anything else. Throws Error (EK_INVALID_ARGUMENT).
   virtual void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) = 0;
+
+  // What the generation takes, at most.
+  const Lengths &lengths() const { return lengths_; }
 
   // What to do now. It stays until next() returns.
   const Ask &ask() const { return ask_; }
@@ -82,6 +86,7 @@ class Sampler {
   Stats &counters() { return stats_; }
   Draws &draws() { return draws_; }
   void seed(std::uint64_t seed) { draws_ = Draws(seed); }
+  void set_lengths(const Lengths &lengths) { lengths_ = lengths; }
 
   // go_on() begins: a state that is saved before it is called again goes on here.
   void mark();
@@ -112,6 +117,7 @@ class Sampler {
   void load(StateReader &state);
 
   SamplerModel model_;
+  Lengths lengths_;
   Ask ask_;
   Stats stats_;
   Draws draws_{0};

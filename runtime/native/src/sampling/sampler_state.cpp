@@ -47,6 +47,14 @@ void count(Archive &archive, Counters &stats) {
   number(archive, "a number of canvases", stats.canvases);
 }
 
+template <typename Archive, typename Positions>
+void positions(Archive &archive, Positions &lengths) {
+  constexpr StateLimits limits{0, 4 * kMostTokens};
+  archive.integer("a number of new tokens", lengths.new_tokens, limits);
+  archive.integer("a length of the prefix", lengths.prefix, limits);
+  archive.integer("a length of the canvas", lengths.canvas, limits);
+}
+
 }  // namespace
 
 std::string Sampler::save(const std::string &bundle) const {
@@ -77,6 +85,7 @@ std::string Sampler::save(const std::string &bundle) const {
   state.integer("a place to go on", static_cast<std::int64_t>(phase), {0, 3});
   state.word(own->draws_.seed());
   state.word(own->draws_.made());
+  positions(state, own->lengths_);
   count(state, own->stats_);
   state.flag("an end", own->stats_.finish_reason == FinishReason::eos);
   number(state, "a number of told tokens", own->committed_);
@@ -97,6 +106,7 @@ void Sampler::load(StateReader &state) {
   state.word(seed);
   state.word(made);
   draws_ = Draws(seed, made);
+  positions(state, lengths_);
   count(state, stats_);
   state.flag("an end", ended);
   stats_.finish_reason = ended ? FinishReason::eos : FinishReason::length;

@@ -1,0 +1,297 @@
+// The ek_sampler_ functions of edgekit.h.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "abi_generation.h"
+#include "abi_guard.h"
+#include "edgekit.h"
+#include "error.h"
+
+using namespace edgekit;
+
+struct ek_sampler {
+  std::unique_ptr<Sampler> sampler;
+  std::int64_t vocabulary = 0, hidden_size = 0;
+  std::optional<std::string> bundle;
+  bool asked = false;  // what the sampler asks for was handed out
+};
+
+namespace {
+
+ek_sampler &required(ek_sampler *sampler) {
+  if (sampler == nullptr) fail(EK_INVALID_ARGUMENT, "the sampler is null");
+  return *sampler;
+}
+
+ek_sampler *&place(ek_sampler **sampler) {
+  if (sampler == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the sampler");
+  *sampler = nullptr;
+  return *sampler;
+}
+
+bool is_pass(AskKind kind) { return kind == AskKind::denoise || kind == AskKind::project; }
+
+bool is_told(AskKind kind) { return kind == AskKind::draft || kind == AskKind::committed; }
+
+void check_fact(const char *name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value >= least && value <= most) return;
+  fail(EK_INVALID_ARGUMENT, "ek_sampler_model.", name, " is ", value, "; it must be ", least, "..", most);
+}
+
+void check_array(const char *name, const void *array, std::int64_t count) {
+  check_fact(name, count, 0, kMostTokens);
+  if (count > 0 && array == nullptr) fail(EK_INVALID_ARGUMENT, "ek_sampler_model.", name, " is ", count, ", the array null");
+}
+
+// What a caller says about its model.
+struct Facts {
+  SamplerModel model;
+  Json section;
+  ek_sampler_model given;
+
+  GenerationFacts generation() const { return {section, given.canvas_length, given.max_positions}; }
+  std::optional<std::string> bundle() const {
+    return given.bundle == nullptr ? std::nullopt : std::optional<std::string>(given.bundle);
+  }
+};
+
+void check_ids(const char *name, const std::vector<std::int64_t> &ids, std::int64_t vocabulary) {
+  for (const std::int64_t id : ids) {
+    if (id < 0 || id >= vocabulary)
+      fail(EK_INVALID_ARGUMENT, "ek_sampler_model.", name, " holds token ", id, "; the vocabulary has ", vocabulary,
+           " tokens");
+  }
+}
+
+Facts facts_of(const ek_sampler_model *model) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();  // products of two of them are sizes
+  if (model == nullptr) fail(EK_INVALID_ARGUMENT, "the model is null");
+  const ek_sampler_model given = read_struct<ek_sampler_model>(model, EK_SAMPLER_MODEL_INIT, "ek_sampler_model");
+  check_fact("vocabulary", given.vocabulary, 1, kMost);
+  check_fact("hidden_size", given.hidden_size, 0, kMost);
+  check_fact("canvas_length", given.canvas_length, 0, kMost);
+  check_fact("max_positions", given.max_positions, 0, std::numeric_limits<std::int64_t>::max());
+  check_array("encoded_pieces", given.encoded, given.encoded_pieces);
+  check_array("encoded_pieces", given.piece_lengths, given.encoded_pieces);
+  check_array("uncached_count", given.uncached, given.uncached_count);
+  if (given.sampler == nullptr)
+    fail(EK_INVALID_ARGUMENT, "ek_sampler_model.sampler is null; give that section of the manifest");
+
+  SamplerModel made;
+  made.vocabulary = given.vocabulary;
+  made.hidden_size = given.hidden_size;
+  made.projects = given.projects != 0;
+  const std::int64_t *next = given.encoded;
+  for (std::int64_t i = 0; i < given.encoded_pieces; ++i) {
+    check_fact("piece_lengths", given.piece_lengths[i], 1, kMostTokens - made.prefix_length);
+    made.encoded.emplace_back(next, next + given.piece_lengths[i]);
+    check_ids("encoded", made.encoded.back(), given.vocabulary);
+    next += given.piece_lengths[i];
+    made.prefix_length += given.piece_lengths[i];
+  }
+  if (given.uncached_count > 0) made.uncached.assign(given.uncached, given.uncached + given.uncached_count);
+  check_ids("uncached", made.uncached, given.vocabulary);
+  return {std::move(made), Json::parse(given.sampler, "ek_sampler_model.sampler"), given};
+}
+
+ek_ask plain(const Ask &ask, std::int64_t rows) {
+  static_assert(static_cast<std::int32_t>(AskKind::done) == EK_ASK_DONE, "kinds have the numbers of edgekit.h");
+  const auto array = [](const auto &values) { return values.empty() ? nullptr : values.data(); };
+  ek_ask made{};
+  made.kind = static_cast<std::int32_t>(ask.kind);
+  made.ids = array(ask.ids);
+  made.count = static_cast<std::int64_t>(ask.ids.size());
+  made.soft = array(ask.soft);
+  made.request = request_for(ask.request, is_pass(ask.kind) ? rows : 0);
+  made.logits = ask.request.logits;
+  made.canvas_index = ask.canvas_index;
+  made.step = ask.step;
+  made.start = ask.start;
+  made.accepted = array(ask.accepted);
+  made.kept = array(ask.kept);
+  made.kept_count = static_cast<std::int64_t>(ask.kept.size());
+  return made;
+}
+
+// Takes a caller's answer apart, held to what a pass gives.
+class Answer {
+ public:
+  Answer(const ek_sampler &sampler, const ek_head_output &given)
+      : ask_(sampler.sampler->ask()),
+        given_(given),
+        rows_(ask_.request.row_count(static_cast<std::int64_t>(ask_.ids.size()))),
+        vocabulary_(sampler.vocabulary),
+        hidden_size_(sampler.hidden_size) {}
+
+  HeadResult result() const {
+    const HeadRequest &request = ask_.request;
+    HeadResult made;
+    take("log_z", given_.log_z, 1, made.log_z);
+    // Scores that are not finite have an error of their own, and leave no particular values elsewhere.
+    const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
+    ids("argmax", given_.argmax, 1, finite, made.argmax);
+    numbers("argmax_prob", given_.argmax_prob, 1, finite, made.argmax_prob);
+    numbers("entropy", given_.entropy, 1, finite, made.entropy);
+    if (request.gumbel) {
+      ids("sample", given_.sample, 1, finite, made.sample);
+      numbers("sample_prob", given_.sample_prob, 1, finite, made.sample_prob);
+    }
+    if (request.soft) numbers("soft", given_.soft, hidden_size_, finite, made.soft);
+    if (request.top_k > 0) {
+      ids("top_ids", given_.top_ids, request.top_k, finite, made.top_ids);
+      numbers("top_z", given_.top_z, request.top_k, finite, made.top_z);
+    }
+    if (request.logits) numbers("logits", given_.logits, vocabulary_, finite, made.logits);
+    return made;
+  }
+
+ private:
+  template <typename Number>
+  void take(const char *name, const Number *from, std::int64_t width, std::vector<Number> &to) const {
+    if (from == nullptr && rows_ * width > 0)
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " is null, but the pass was asked for it");
+    to.assign(from, from + rows_ * width);
+  }
+  void ids(const char *name, const std::int64_t *from, std::int64_t width, bool check,
+           std::vector<std::int64_t> &to) const {
+    take(name, from, width, to);
+    for (const std::int64_t token : to) {
+      if (check && (token < 0 || token >= vocabulary_))
+        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds token ", token, "; the vocabulary has ", vocabulary_,
+             " tokens");
+    }
+  }
+  void numbers(const char *name, const float *from, std::int64_t width, bool check, std::vector<float> &to) const {
+    take(name, from, width, to);
+    if (check && std::any_of(to.begin(), to.end(), [](float value) { return std::isnan(value); }))
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds NaN, though log_z is finite; fill all of it");
+  }
+
+  const Ask &ask_;
+  const ek_head_output &given_;
+  std::int64_t rows_, vocabulary_, hidden_size_;
+};
+
+ek_sampler *handle(std::unique_ptr<Sampler> sampler, const Facts &facts) {
+  return new ek_sampler{std::move(sampler), facts.given.vocabulary, facts.given.hidden_size, facts.bundle()};
+}
+
+}  // namespace
+
+ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt, int64_t count,
+                            const ek_generate_options *options, ek_sampler **sampler) noexcept {
+  return guarded([&] {
+    ek_sampler *&out = place(sampler);
+    const Facts facts = facts_of(model);
+    const ek_generate_options given =
+        read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
+    const SamplerOptions chosen = options_of(given, facts.generation());
+    const std::vector<std::int64_t> ids = prompt_of(prompt, count);
+    checked_lengths(chosen, facts.generation(), facts.model, count);
+    out = handle(edgekit::sampler(chosen, facts.model, ids, given.seed), facts);
+  });
+}
+
+void ek_sampler_close(ek_sampler *sampler) noexcept { delete sampler; }
+
+ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *lengths) noexcept {
+  return guarded([&] {
+    const Lengths &own = required(sampler).sampler->lengths();
+    ek_sampler_lengths made{};
+    made.new_tokens = own.new_tokens;
+    made.prefix = own.prefix;
+    made.canvas = own.canvas;
+    write_struct(lengths, made, "ek_sampler_lengths");
+  });
+}
+
+ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistics *statistics) noexcept {
+  return guarded([&] {
+    const Sampler &own = *required(sampler).sampler;
+    const bool done = own.ask().kind == AskKind::done;
+    write_struct(statistics, statistics_of(own.stats(), done ? finish_reason(own.stats().finish_reason) : EK_FINISH_NONE),
+                 "ek_generation_statistics");
+  });
+}
+
+ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
+  return guarded([&] {
+    ek_sampler &own = required(sampler);
+    if (own.asked && is_pass(own.sampler->ask().kind))
+      fail(EK_INVALID_STATE, "the pass that was asked for has no answer; give it to ek_sampler_answer");
+    ek_ask made{};  // the place is looked at before anything changes
+    write_struct(ask, made, "ek_ask");
+    if (own.asked) own.sampler->next();
+    own.asked = true;
+    const Ask &now = own.sampler->ask();
+    made = plain(now, now.request.row_count(static_cast<std::int64_t>(now.ids.size())));
+    write_struct(ask, made, "ek_ask");
+  });
+}
+
+ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) noexcept {
+  return guarded([&] {
+    ek_sampler &own = required(sampler);
+    if (!own.asked || !is_pass(own.sampler->ask().kind))
+      fail(EK_INVALID_STATE, "no pass waits for an answer; ek_sampler_next says what to do");
+    if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
+    const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
+    own.sampler->next(Answer(own, given).result());
+    own.asked = false;
+  });
+}
+
+ek_status ek_sampler_copy(ek_sampler *sampler, ek_sampler **copy) noexcept {
+  return guarded([&] {
+    ek_sampler *&out = place(copy);
+    const ek_sampler &own = required(sampler);
+    out = new ek_sampler{own.sampler->copy(), own.vocabulary, own.hidden_size, own.bundle,
+                         own.asked && is_told(own.sampler->ask().kind)};
+  });
+}
+
+ek_status ek_sampler_restore(ek_sampler *sampler) noexcept {
+  return guarded([&] {
+    ek_sampler &own = required(sampler);
+    if (own.asked && is_told(own.sampler->ask().kind)) own.sampler->next();
+    own.sampler->restore();
+    own.asked = false;
+  });
+}
+
+ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t capacity, uint64_t *size) noexcept {
+  return guarded([&] {
+    const ek_sampler &own = required(sampler);
+    if (size == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the size of the state");
+    if (!own.bundle)
+      fail(EK_INVALID_STATE, "the sampler does not know its bundle; set ek_sampler_model.bundle when it is created");
+    const std::string state = own.sampler->save(*own.bundle);
+    *size = state.size();
+    if (buffer == nullptr) return;
+    if (capacity < state.size())
+      fail(EK_BUFFER_TOO_SMALL, "the state has ", state.size(), " bytes, the buffer ", capacity);
+    std::memcpy(buffer, state.data(), state.size());
+  });
+}
+
+ek_status ek_sampler_load(const ek_sampler_model *model, const void *state, uint64_t size,
+                          ek_sampler **sampler) noexcept {
+  return guarded([&] {
+    ek_sampler *&out = place(sampler);
+    const Facts facts = facts_of(model);
+    if (state == nullptr) fail(EK_INVALID_ARGUMENT, "the state is null");
+    if (facts.given.bundle == nullptr)
+      fail(EK_INVALID_ARGUMENT, "ek_sampler_model.bundle is null; give what the state is bound to");
+    const std::string_view bytes(static_cast<const char *>(state), static_cast<std::size_t>(size));
+    out = handle(load_sampler(bytes, facts.model, facts.given.bundle), facts);
+  });
+}
