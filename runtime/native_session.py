@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from edgekit.flashload import _native, errors
 from edgekit.flashload.plan import Plan
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import Needs, residency
+from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct, Struct
 from edgekit.runtime.prefix import EncodedIds
 from edgekit.runtime.process import peak_bytes
 from edgekit.runtime.sampling.errors import NonFiniteLogits
@@ -31,21 +32,14 @@ _UNLIMITED = 2**64 - 1
 _NOT_FINITE = {13: NonFiniteLogits}
 
 
-class _Struct(ctypes.Structure):
-    """A struct of `edgekit.h`; its first member is its size."""
-
-    def __init__(self, **members: Any) -> None:
-        super().__init__(struct_size=ctypes.sizeof(self), **members)
-
-
-class _Options(_Struct):
+class _Options(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
         ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64),
     )  # fmt: skip
 
 
-class _Info(_Struct):
+class _Info(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("threads", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
         ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
@@ -55,23 +49,7 @@ class _Info(_Struct):
     )  # fmt: skip
 
 
-class _Request(_Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("temperature", c_float), ("rows", c_void_p), ("row_count", c_int64),
-        ("gumbel", c_int32), ("gumbel_scale", c_float), ("seed", c_uint64), ("draw", c_uint64),
-        ("soft", c_int32), ("reserved", c_int32), ("top_k", c_int64),
-    )  # fmt: skip
-
-
-class _Output(_Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("argmax_prob", c_void_p),
-        ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
-        ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
-    )  # fmt: skip
-
-
-class _Statistics(_Struct):
+class _Statistics(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
         ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
@@ -86,8 +64,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_session_reset": (c_void_p,),
     "ek_session_idle": (c_void_p,),
     "ek_session_prefill": (c_void_p, c_void_p, c_int64),
-    "ek_session_denoise": (c_void_p, c_void_p, c_int64, c_void_p, POINTER(_Request), POINTER(_Output)),
-    "ek_session_project": (c_void_p, POINTER(_Request), POINTER(_Output)),
+    "ek_session_denoise": (
+        c_void_p,
+        c_void_p,
+        c_int64,
+        c_void_p,
+        POINTER(HeadRequestStruct),
+        POINTER(HeadOutputStruct),
+    ),
+    "ek_session_project": (c_void_p, POINTER(HeadRequestStruct), POINTER(HeadOutputStruct)),
     "ek_session_get_statistics": (c_void_p, POINTER(_Statistics)),
 }
 
@@ -255,7 +240,7 @@ class NativeSession:
                 f"noise for {noise.positions} positions and {noise.vocab_size} tokens was drawn for a "
                 f"request of {count} and {self.vocab_size}"
             )
-        wanted = _Request(
+        wanted = HeadRequestStruct(
             temperature=request.temperature,
             rows=None if rows is None else rows.ctypes.data,
             row_count=count,
@@ -280,6 +265,6 @@ class NativeSession:
             output.top_ids, output.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
         if request.logits:
             output.logits = np.empty((count, self.vocab_size), np.float32)
-        arrays = _Output(**{n: a.ctypes.data for n, a in vars(output).items() if a is not None})
+        arrays = HeadOutputStruct(**{n: a.ctypes.data for n, a in vars(output).items() if a is not None})
         run(ctypes.byref(wanted), ctypes.byref(arrays))
         return output

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload import _native
-from edgekit.runtime.native_session import _Struct
+from edgekit.runtime.native_structs import Struct
 
 
-class Tensor(_Struct):
+class Tensor(Struct):
     """`ek_flash_tensor`."""
 
     _fields_ = (

@@ -12,13 +12,14 @@ import numpy as np
 from native_model import Model
 from native_sampler import Outcome, copy_of
 
-from edgekit.runtime.native_session import NativeSession, _Struct
+from edgekit.runtime.native_session import NativeSession
+from edgekit.runtime.native_structs import Struct
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
 
 
-class Statistics(_Struct):
+class Statistics(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
         ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
@@ -26,7 +27,7 @@ class Statistics(_Struct):
     )  # fmt: skip
 
 
-class Event(_Struct):
+class Event(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
         ("start", c_int64), ("ids", POINTER(c_int64)), ("count", c_int64), ("accepted", POINTER(c_uint8)),
@@ -34,7 +35,7 @@ class Event(_Struct):
     )  # fmt: skip
 
 
-class Options(_Struct):
+class Options(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("seed", c_uint64), ("max_new_tokens", c_int64),
         ("steps", c_int64), ("options", c_char_p),

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_void_p
 from typing import Any
 
-from edgekit.runtime import native_session
+from edgekit.runtime import native_structs
 from edgekit.runtime.native_session import NativeSession
 
 CALLBACK_FAILED = 17
 
-Request, Output = native_session._Request, native_session._Output
+Request, Output = native_structs.HeadRequestStruct, native_structs.HeadOutputStruct
 RESET = ctypes.CFUNCTYPE(c_int32, c_void_p)
 PREFILL = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p)
 DENOISE = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p, POINTER(Request), POINTER(Output), c_void_p)
@@ -21,7 +21,7 @@ PROJECT = ctypes.CFUNCTYPE(c_int32, POINTER(Request), POINTER(Output), c_void_p)
 KEEP = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int64, c_void_p)
 
 
-class Model(native_session._Struct):
+class Model(native_structs.Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
         ("canvas_length", c_int64), ("max_positions", c_int64), ("prefix_length", c_int64),

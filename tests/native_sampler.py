@@ -25,6 +25,8 @@ from edgekit.runtime.sampling import (
     PhiloxNoise,
     SamplingError,
 )
+from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
+from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.generation_options import generation_options
 
 OK, INVALID_ARGUMENT, UNSUPPORTED_BUNDLE, NOT_FINITE, STOPPED = 0, 1, 11, 13, 14
@@ -227,6 +229,45 @@ def python(
         outcome.message = str(error)
     outcome.answer = [token for event in outcome.events if event[0] == "committed" for token in event[2]]
     return outcome
+
+
+def core_model(family: str, denoiser: Any, hidden: int = 4) -> SamplerModel:
+    """What the core's sampler knows of a denoiser."""
+    return SamplerModel(
+        {"name": family, "config": {}},
+        denoiser.vocab_size,
+        hidden,
+        projects=hasattr(denoiser, "project"),
+        bundle="a bundle",
+    )
+
+
+def core(
+    family: str,
+    denoiser: Any,
+    prompt: Sequence[int],
+    options: Mapping[str, Any],
+    seed: int = 0,
+    *,
+    saved: int | None = None,
+) -> Outcome:
+    """The core's sampler, driven from Python. Before event number `saved` it is saved and loaded again, for the
+    denoiser as it then is.
+    """
+    outcome = Outcome([])
+    model = core_model(family, denoiser)
+    settled = as_json(SAMPLERS[family].options({}, **options))
+    del settled["ignored_keys"]
+    sampler = CoreSampler(model, prompt, seed=seed, options=settled)
+    while True:
+        for event in drive(sampler, denoiser):
+            outcome.events.append(plain(event))
+            if len(outcome.events) == saved:
+                sampler = CoreSampler.load(model, sampler.save())
+                break
+        else:
+            return outcome
+        saved = None
 
 
 def native_options(family: str, config: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[int, Any]:

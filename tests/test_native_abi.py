@@ -25,20 +25,24 @@ from edgekit.flashload import errors
 from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime import native_session
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
+from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core
 from edgekit.runtime.session import SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
     "ek_session_options": native_session._Options,
     "ek_session_info": native_session._Info,
-    "ek_head_request": native_session._Request,
-    "ek_head_output": native_session._Output,
+    "ek_head_request": HeadRequestStruct,
+    "ek_head_output": HeadOutputStruct,
     "ek_session_statistics": native_session._Statistics,
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
     "ek_model": Model,
     "ek_flash_tensor": Tensor,
+    "ek_sampler_model": core._Model,
+    "ek_sampler_lengths": core._Lengths,
+    "ek_ask": core._Ask,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
@@ -53,6 +57,9 @@ FIRST_SIZES = {
     "ek_generate_options": 40,
     "ek_model": 96,
     "ek_flash_tensor": 48,
+    "ek_sampler_model": 96,
+    "ek_sampler_lengths": 32,
+    "ek_ask": 168,
 }
 
 
@@ -141,7 +148,7 @@ def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
         library.ek_session_denoise(handle, one.ctypes.data, count, None, None, None),
         f"a canvas of {count} positions",
     )
-    request = native_session._Request(temperature=1.0, rows=one.ctypes.data, row_count=count)
+    request = HeadRequestStruct(temperature=1.0, rows=one.ctypes.data, row_count=count)
     asked = (handle, one.ctypes.data, 1, None, ctypes.byref(request), None)
     refused(session, library.ek_session_denoise(*asked), f"row_count is {count}; it must be 0..")
     assert session.prefix_length == before
@@ -156,7 +163,7 @@ def test_nothing_may_be_encoded(session: NativeSession) -> None:
 
 def test_reserved_members_are_zero(session: NativeSession) -> None:
     ids = np.zeros(2, np.int64)
-    request, output = native_session._Request(temperature=1.0), native_session._Output()
+    request, output = HeadRequestStruct(temperature=1.0), HeadOutputStruct()
     call = (session._handle, ids.ctypes.data, 2, None, ctypes.byref(request), ctypes.byref(output))
     assert session._library.ek_session_denoise(*call) == 0
     for struct, name in ((request, "ek_head_request"), (output, "ek_head_output")):

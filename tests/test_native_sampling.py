@@ -18,6 +18,7 @@ from native_sampler import (
     OK,
     STOPPED,
     UNSUPPORTED_BUNDLE,
+    core,
     native,
     python,
 )
@@ -158,6 +159,9 @@ def assert_same(case: Case) -> None:
     assert found.answer == expected.answer
     if found.status == OK:
         assert found.events[-1] == ("done", found.stats)
+        assert core(family, denoiser(*model), prompt, options, seed).events == expected.events
+        saved = 1 + seed % (len(expected.events) - 1)
+        assert core(family, denoiser(*model), prompt, options, seed, saved=saved).events == expected.events
 
 
 @given(gemma_cases())

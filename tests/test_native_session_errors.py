@@ -22,7 +22,9 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime.errors import UnsupportedBundle
-from edgekit.runtime.native_session import NativeSession, _Info, _library, _Options, _Output, _Request
+from edgekit.runtime.native_session import NativeSession, _Info, _library, _Options
+from edgekit.runtime.native_structs import HeadOutputStruct as _Output
+from edgekit.runtime.native_structs import HeadRequestStruct as _Request
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import HeadRequest, InvalidOption
 from edgekit.runtime.session import SessionOptions

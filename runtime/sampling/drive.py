@@ -1,0 +1,54 @@
+"""Runs a sampler over a model: does what it asks, and yields what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.events import Done, Event
+from edgekit.runtime.sampling.types import Denoiser, HeadOutput, Ids, Projector
+
+_NO_IDS: Ids = np.empty(0, np.int64)
+
+
+def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None]:
+    """Yields drafts, committed tokens and Done. Closing it ends the generation where it is: the denoiser then
+    holds what was encoded and committed until then.
+
+    A sampler that asks for a Project needs a denoiser that is a Projector. Raises what the two raise.
+    """
+    answer: HeadOutput | None = None
+    while True:
+        ask = sampler.next(answer)
+        answer = None
+        if isinstance(ask, Denoise):
+            answer = denoiser.denoise(ask.ids, ask.request, ask.soft)
+        elif isinstance(ask, Tell):
+            # Before anybody hears of it: whoever stops here has it in the conversation.
+            if ask.kept is not None:
+                denoiser.uncached = ask.kept
+            yield ask.event
+            if isinstance(ask.event, Done):
+                return
+        elif isinstance(ask, Encode):
+            _encode(denoiser, ask.ids)
+        elif isinstance(ask, Project):
+            assert isinstance(denoiser, Projector), "the sampler was told that the model projects"
+            answer = denoiser.project(ask.request)
+        else:
+            assert isinstance(ask, Forget)
+            denoiser.reset()
+            denoiser.uncached = _NO_IDS
+
+
+def _encode(denoiser: Denoiser, ids: Ids) -> None:
+    """Encode ids, among them what was uncached. A prefix that is lost with a failure takes that with it."""
+    try:
+        denoiser.prefill(ids)
+    except BaseException:
+        if not denoiser.prefix_length:
+            denoiser.uncached = _NO_IDS
+        raise
+    denoiser.uncached = _NO_IDS
