@@ -20,7 +20,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.packages import exported_for
 from edgekit.runtime.errors import PromptTooLong
-from edgekit.runtime.sampling import Done, Event, PhiloxNoise, Sampler, sampler
+from edgekit.runtime.sampling import Done, Event, Sampler, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.runtime.sampling.options import Lengths
 from edgekit.runtime.sampling.types import Ids
@@ -138,7 +138,7 @@ class Generator:
         started = time.perf_counter()
         before = session.statistics()
         try:
-            for event in self.sampler.generate(session, call.ids, call.options, PhiloxNoise(settings.seed)):
+            for event in self.sampler.generate(session, call.ids, call.options, settings.seed):
                 if isinstance(event, Done):
                     event.stats.engine.update(_since(before, session.statistics()))
                     event.stats.engine["seconds"] = time.perf_counter() - started

@@ -58,21 +58,15 @@ class _Statistics(Struct):
     )  # fmt: skip
 
 
+_PASS = POINTER(HeadRequestStruct), POINTER(HeadOutputStruct)
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_session_open": (c_char_p, POINTER(_Options), POINTER(c_void_p)),
     "ek_session_get_info": (c_void_p, POINTER(_Info)),
     "ek_session_reset": (c_void_p,),
     "ek_session_idle": (c_void_p,),
     "ek_session_prefill": (c_void_p, c_void_p, c_int64),
-    "ek_session_denoise": (
-        c_void_p,
-        c_void_p,
-        c_int64,
-        c_void_p,
-        POINTER(HeadRequestStruct),
-        POINTER(HeadOutputStruct),
-    ),
-    "ek_session_project": (c_void_p, POINTER(HeadRequestStruct), POINTER(HeadOutputStruct)),
+    "ek_session_denoise": (c_void_p, c_void_p, c_int64, c_void_p, *_PASS),
+    "ek_session_project": (c_void_p, *_PASS),
     "ek_session_get_statistics": (c_void_p, POINTER(_Statistics)),
 }
 
@@ -112,7 +106,7 @@ class NativeSession:
         self.uncached: Ids = np.empty(0, np.int64)
         self._positions = 0  # of the last denoise
         info = self._info()
-        self.vocab_size, self._hidden = int(info.vocabulary), int(info.hidden_size)
+        self.vocab_size, self.hidden_size = int(info.vocabulary), int(info.hidden_size)
         self.threads = int(info.threads)
         self.needs = Needs(
             process=info.process_bytes,
@@ -134,6 +128,11 @@ class NativeSession:
     def prefix_length(self) -> int:
         return int(self._info().prefix_length)
 
+    @property
+    def pieces(self) -> list[Ids]:
+        """The token ids behind the prefix, in the pieces in which they were encoded."""
+        return self.encoded.calls
+
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
         self._call(self._library.ek_session_reset)
@@ -153,9 +152,9 @@ class NativeSession:
         ids = np.ascontiguousarray(ids, np.int64)
         if soft is not None:
             soft = np.ascontiguousarray(soft, np.float32)
-            if soft.shape != (ids.size, self._hidden):
+            if soft.shape != (ids.size, self.hidden_size):
                 raise errors.InvalidRequest(
-                    f"soft embeddings of shape {soft.shape} for {ids.size} positions of {self._hidden}"
+                    f"soft embeddings of shape {soft.shape} for {ids.size} positions of {self.hidden_size}"
                 )
         output = self._request(
             ids.size,
@@ -260,7 +259,7 @@ class NativeSession:
         if noise is not None:
             output.sample, output.sample_prob = np.empty(count, np.int64), np.empty(count, np.float32)
         if request.soft:
-            output.soft = np.empty((count, self._hidden), np.float32)
+            output.soft = np.empty((count, self.hidden_size), np.float32)
         if k > 0:
             output.top_ids, output.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
         if request.logits:

@@ -114,6 +114,16 @@ class Session:
     def prefix_length(self) -> int:
         return self._prefix.length
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of a soft embedding."""
+        return self.model.hidden_size
+
+    @property
+    def pieces(self) -> list[Ids]:
+        """The token ids behind the prefix, in the pieces in which they were encoded."""
+        return self.encoded.calls
+
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
         self._check_process()

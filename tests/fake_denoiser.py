@@ -75,6 +75,14 @@ class FakeDenoiser:
         self.calls: list[tuple[Ids, HeadRequest, Floats | None]] = []
 
     @property
+    def hidden_size(self) -> int:
+        return self.embeddings.shape[1]
+
+    @property
+    def pieces(self) -> list[Ids]:
+        return [np.array(self.prefix, np.int64)] if self.prefix else []
+
+    @property
     def prefix_length(self) -> int:
         return len(self.prefix)
 

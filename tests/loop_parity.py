@@ -28,7 +28,6 @@ from edgekit.runtime.sampling import (
     Event,
     HeadOutput,
     HeadRequest,
-    PhiloxNoise,
 )
 from edgekit.runtime.sampling.types import Floats, Ids
 from edgekit.runtime.session import Session
@@ -44,8 +43,7 @@ class Loop:
     seed: int
 
     def run(self, denoiser: Denoiser) -> list[Event]:
-        noise = PhiloxNoise(self.seed)
-        return list(SAMPLERS[self.sampler].generate(denoiser, self.prompt, self.options, noise))
+        return list(SAMPLERS[self.sampler].generate(denoiser, self.prompt, self.options, self.seed))
 
 
 #: Loops for small random models: length of the prompt and options. What they take fits `LENGTHS` of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint8, c_uint64
@@ -216,7 +217,7 @@ def python(
     outcome = Outcome([])
     sampler = SAMPLERS[family]
     try:
-        events: Generator[Event, None, None] = sampler.generate(
+        events: Generator[Event, None, None] = importlib.import_module(sampler.module).generate(
             denoiser, list(prompt), sampler.options({}, **options), PhiloxNoise(seed)
         )
         for event in events:
@@ -251,8 +252,8 @@ def core(
     *,
     saved: int | None = None,
 ) -> Outcome:
-    """The core's sampler, driven from Python. Before event number `saved` it is saved and loaded again, for the
-    denoiser as it then is.
+    """The core's sampler, driven from Python. After event number `saved` it is saved and loaded again, for
+    the denoiser as it then is.
     """
     outcome = Outcome([])
     model = core_model(family, denoiser)

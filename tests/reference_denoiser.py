@@ -16,17 +16,20 @@ class ReferenceDenoiser:
     def __init__(self, model: ReferenceModel) -> None:
         self.model = model
         self.vocab_size = model.architecture.vocab_size
+        self.hidden_size = model.embedding.shape[1]
         self.reset()
 
     def reset(self) -> None:
         self.prefix: PrefixKV | None = None
         self.prefix_length = 0
+        self.pieces: list[Ids] = []
         self.uncached: Ids = np.empty(0, np.int64)
 
     @torch.no_grad()
     def prefill(self, ids: Ids) -> None:
         self.prefix = self.model.encode(torch.from_numpy(ids)[None], self.prefix)
         self.prefix_length += len(ids)
+        self.pieces.append(ids)
 
     @torch.no_grad()
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:

@@ -334,8 +334,7 @@ def _whole_generations(
             **{k: v for k, v in settings.items() if k != "seed"},
         )  # fmt: skip
         with session:
-            noise = PhiloxNoise(settings["seed"])
-            events = list(loop.generate(session, np.array(PROMPT), options, noise))
+            events = list(loop.generate(session, np.array(PROMPT), options, settings["seed"]))
         plain = [
             ("draft", e.canvas_index, e.step, e.start, e.ids.tolist(), e.accepted.astype(int).tolist())
             if isinstance(e, Draft)

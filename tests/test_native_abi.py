@@ -59,7 +59,7 @@ FIRST_SIZES = {
     "ek_flash_tensor": 48,
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,
-    "ek_ask": 168,
+    "ek_ask": 152,
 }
 
 

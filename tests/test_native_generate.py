@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import re
 import shutil
@@ -100,7 +101,7 @@ def python(
     section = session.bundle.manifest.sampler
     wishes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "steps": steps, "options": options}
     chosen = generation_options(section["name"], section["config"], session.model.canvas_length, **wishes)
-    loop = sampler(section["name"])
+    loop = importlib.import_module(sampler(section["name"]).module)
     events: Generator[Event, None, None] = loop.generate(session, prompt, chosen, PhiloxNoise(seed))
     for event in events:
         outcome.events.append(plain(event))

@@ -26,7 +26,7 @@ from edgekit.runtime.engines.packages import MASKED, padded_mask
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.memory import Needs
-from edgekit.runtime.sampling import Committed, Done, HeadRequest, PhiloxNoise
+from edgekit.runtime.sampling import Committed, Done, HeadRequest
 from edgekit.runtime.session import Session, SessionOptions, open_session
 
 #: Family, scheme, checkpoint and package options, lengths: odd sizes, windows shorter and longer than the
@@ -152,7 +152,7 @@ def generated(model: ReferenceModel, generator: Generator, prompt: str, settings
     """What the reference generates, by the same loop and noise."""
     ids = generator.encode(Prompt(prompt))
     options = generator.options(settings)
-    events = generator.sampler.generate(ReferenceDenoiser(model), ids, options, PhiloxNoise(settings.seed))
+    events = generator.sampler.generate(ReferenceDenoiser(model), ids, options, settings.seed)
     return list(itertools.chain(*(e.ids.tolist() for e in events if isinstance(e, Committed))))
 
 

@@ -19,7 +19,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.flashload.errors import BudgetExceeded
-from edgekit.runtime.sampling import SAMPLERS, Committed
+from edgekit.runtime.sampling import SAMPLERS, Committed, diffusion_gemma
 from edgekit.runtime.session import Session, SessionOptions
 
 RUN = """
@@ -99,7 +99,7 @@ def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, s
         source.generation_config, canvas_length=length, max_new_tokens=3 * length, max_denoising_steps=2
     )
     torch.manual_seed(seed)
-    events = sampler.generate(ReferenceDenoiser(model), prompt, options, TorchNoise())
+    events = diffusion_gemma.generate(ReferenceDenoiser(model), prompt, options, TorchNoise())
     ids = np.concatenate([e.ids for e in events if isinstance(e, Committed)])
     sequences = getattr(expected, "sequences", expected)[0, len(prompt) :].numpy()
     np.testing.assert_array_equal(ids, sequences[: len(ids)])

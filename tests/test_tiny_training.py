@@ -18,7 +18,7 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
 from edgekit.export.reference import MASKED, ReferenceModel
 from edgekit.export.weights import load_float_weights
-from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, sampler
+from edgekit.runtime.sampling import Committed, HeadRequest, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.tools.tiny import corpus, fast_ops, tokenizer
 from edgekit.tools.tiny.evaluate import measure, reference_subject, table
@@ -233,7 +233,7 @@ def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> Non
     )
 
     def generate(denoiser: Any, index: int) -> list[int]:
-        events = loop.generate(denoiser, prompts[index], options, PhiloxNoise(index))
+        events = loop.generate(denoiser, prompts[index], options, index)
         return [t for e in events if isinstance(e, Committed) for t in e.ids.tolist()]
 
     jobs = [lambda denoiser, i=i: generate(denoiser, i) for i in range(3)]

@@ -1,6 +1,6 @@
-"""The denoising loops, by model family.
+"""The denoising procedures, by model family.
 
-SAMPLERS["llada"].generate(denoiser, prompt_ids, options, noise) runs one; its options come from
+SAMPLERS["llada"].generate(denoiser, prompt_ids, options, seed) runs one; its options come from
 SAMPLERS["llada"].options_type(). A family's module is imported when it is first used.
 """
 
@@ -11,6 +11,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
+from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.errors import (
     InvalidOption,
     InvalidPrompt,
@@ -20,6 +22,8 @@ from edgekit.runtime.sampling.errors import (
 )
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise, PhiloxGumbel, PhiloxNoise
+from edgekit.runtime.sampling.options import settled
+from edgekit.runtime.sampling.passes import check_prompt
 from edgekit.runtime.sampling.types import Denoiser, GumbelTile, HeadOutput, HeadRequest, Ids, Projector
 
 __all__ = [
@@ -50,11 +54,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sampler:
-    """A family's loop and its options, imported on first use."""
+    """A family's procedure and its options, imported on first use."""
 
     family: str
     module: str
     options_name: str
+    least_prompt: int  # tokens that a prompt needs
 
     def options_type(self) -> type[Any]:
         """The frozen dataclass of the family's options, with `from_generation_config(config,
@@ -72,27 +77,33 @@ class Sampler:
         return self.options_type().from_generation_config(config, **overrides)
 
     def generate(
-        self,
-        denoiser: Denoiser,
-        prompt_ids: Ids | Sequence[int],
-        options: Any,
-        noise: Noise,
-        *,
-        cancelled: CancelCheck | None = None,
+        self, denoiser: Denoiser, prompt_ids: Ids | Sequence[int], options: Any, seed: int = 0
     ) -> Generator[Event, None, None]:
-        """Runs the loop; see `generate` of the family's module. Closing the generator ends it."""
-        events: Generator[Event, None, None] = importlib.import_module(self.module).generate(
-            denoiser, prompt_ids, options, noise, cancelled=cancelled
+        """Denoising events; the last is Done. Equal seeds give equal events. Closing it ends the generation
+        where it is: the denoiser then holds what was encoded and committed until then.
+
+        Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
+        raises.
+        """
+        prompt = check_prompt(prompt_ids, denoiser.vocab_size, least=self.least_prompt)
+        goes_on = getattr(options, "continue_prefix", False)
+        model = SamplerModel(
+            {"name": self.family, "config": {}},
+            denoiser.vocab_size,
+            denoiser.hidden_size,
+            projects=isinstance(denoiser, Projector),
+            encoded=denoiser.pieces if goes_on else (),
+            uncached=denoiser.uncached,
         )
-        return events
+        yield from drive(CoreSampler(model, prompt, seed=seed, options=settled(options)), denoiser)
 
 
 SAMPLERS: dict[str, Sampler] = {
-    family: Sampler(family, f"{__name__}.{family}", options_name)
-    for family, options_name in (
-        ("diffusion_gemma", "DiffusionGemmaOptions"),
-        ("llada", "LladaOptions"),
-        ("dream", "DreamOptions"),
+    family: Sampler(family, f"{__name__}.{family}", options_name, least_prompt)
+    for family, options_name, least_prompt in (
+        ("diffusion_gemma", "DiffusionGemmaOptions", 1),
+        ("llada", "LladaOptions", 0),
+        ("dream", "DreamOptions", 0),
     )
 }
 

@@ -17,7 +17,7 @@ from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project,
 from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.events import Committed, Done, Draft, FinishReason, Stats
 from edgekit.runtime.sampling.noise import PhiloxGumbel
-from edgekit.runtime.sampling.options import Lengths
+from edgekit.runtime.sampling.options import Lengths, check_int
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest, Ids
 
 _ERRORS: Final = {1: InvalidOption, 13: NonFiniteLogits}
@@ -88,10 +88,10 @@ def _library() -> ctypes.CDLL:
 class SamplerModel:
     """What a sampler knows of the model that answers.
 
-    `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` 0 stands for a
-    model without self-conditioning. `projects`: it is a Projector. `canvas_length` and `max_positions` None: any,
-    unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in pieces,
-    and `uncached` are the text that it holds, for the option `continue_prefix`.
+    `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` is 0 for a
+    model without self-conditioning. `projects`: it is a Projector. `canvas_length` and `max_positions` None:
+    any, unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in
+    pieces, and `uncached` are the text that it holds, for the option `continue_prefix`.
     """
 
     section: Mapping[str, Any]
@@ -122,6 +122,7 @@ class CoreSampler:
 
         Raises InvalidOption for options, a prompt or lengths that do not fit the model, and NativeError.
         """
+        check_int("seed", seed, 0, 2**64 - 1)
         ids = np.ascontiguousarray(prompt, np.int64)
         wanted = _Options(
             seed=seed,
@@ -140,7 +141,8 @@ class CoreSampler:
 
     @classmethod
     def load(cls, model: SamplerModel, state: bytes) -> CoreSampler:
-        """The sampler that was saved. It asks for its text to be encoded first, and goes on to the same tokens.
+        """The sampler that was saved. It asks for its text to be encoded first, and goes on to the same
+        tokens.
 
         Raises MalformedFile, UnsupportedVersion, ChecksumMismatch, and InvalidOption for a state of another
         bundle.
@@ -214,8 +216,9 @@ class CoreSampler:
         self._call("ek_sampler_restore")
 
     def save(self) -> bytes:
-        """The state. A step under way is begun again when it is loaded. Raises InvalidRequest without a name of
-        the bundle."""
+        """The state. A step under way is begun again when it is loaded. Raises InvalidRequest where the model
+        has no name of its bundle.
+        """
         size = c_uint64()
         self._call("ek_sampler_save", None, 0, ctypes.byref(size))
         state = ctypes.create_string_buffer(size.value)

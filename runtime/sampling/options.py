@@ -137,6 +137,12 @@ def from_config(
     return found
 
 
+def settled(options: Any) -> dict[str, Any]:
+    """A family's dataclass as the options by name that the core takes."""
+    fields = dataclasses.fields(options)
+    return {f.name: getattr(options, f.name) for f in fields if f.name != "ignored_keys"}
+
+
 def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
     """What to raise for a name that is none of those that are `known`."""
     close = nearest(name, known)

@@ -15,11 +15,15 @@ from edgekit.runtime.sampling.types import Denoiser, Floats, HeadOutput, HeadReq
 T = TypeVar("T")
 
 
-def check_prompt(prompt_ids: Ids | Sequence[int], vocab_size: int) -> Ids:
-    """The prompt as int64 [P]. Raises InvalidPrompt unless it is a flat list of ids of the vocabulary."""
+def check_prompt(prompt_ids: Ids | Sequence[int], vocab_size: int, least: int = 0) -> Ids:
+    """The prompt as int64 [P]. Raises InvalidPrompt unless it is a flat list of `least` ids of the vocabulary
+    or more.
+    """
     prompt = np.asarray(prompt_ids)
     if prompt.ndim != 1:
         raise InvalidPrompt(f"the prompt has shape {prompt.shape}; pass one flat list of token ids")
+    if prompt.size < least:
+        raise InvalidPrompt("the prompt is empty; this model needs at least its begin-of-sequence token")
     if not prompt.size:
         return np.empty(0, dtype=np.int64)
     if prompt.dtype.kind not in "iu" and all(type(token) is int for token in prompt_ids):

@@ -7,6 +7,7 @@ embedding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -80,7 +81,15 @@ class Denoiser(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def hidden_size(self) -> int:
+        """Width of a soft embedding."""
+
+    @property
     def prefix_length(self) -> int: ...
+
+    @property
+    def pieces(self) -> Sequence[Ids]:
+        """The token ids behind the prefix, in the pieces in which they were encoded."""
 
     def reset(self) -> None:
         """Forgets the prefix, and what is uncached."""

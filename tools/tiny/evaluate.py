@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 import numpy as np
 
-from edgekit.runtime.sampling import Committed, Denoiser, Done, HeadRequest, PhiloxNoise, sampler
+from edgekit.runtime.sampling import Committed, Denoiser, Done, HeadRequest, sampler
 from edgekit.runtime.sampling.generation_options import generation_options
 from edgekit.tools.tiny import tokenizer as vocabulary
 from edgekit.tools.tiny.corpus import Encoder
@@ -67,7 +67,7 @@ def answers(subject: Subject, prompts: Sequence[list[int]], seed: int = 0) -> li
         def generate(denoiser: Denoiser) -> tuple[str, int]:
             tokens: list[int] = []
             steps = 0
-            for event in loop.generate(denoiser, ids, subject.options, PhiloxNoise(seed + index)):
+            for event in loop.generate(denoiser, ids, subject.options, seed + index):
                 if isinstance(event, Committed):
                     tokens += event.ids.tolist()
                 elif isinstance(event, Done):

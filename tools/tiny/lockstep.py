@@ -28,6 +28,7 @@ class _Row:
     def __init__(self, batch: Lockstep) -> None:
         self._batch = batch
         self.prefix: Prefix | None = None
+        self._pieces: list[Ids] = []
         self.uncached: Ids = np.empty(0, np.int64)
         self.request: tuple[Ids, HeadRequest, Any] | None = None
         self.output: HeadOutput | BaseException | None = None
@@ -37,11 +38,20 @@ class _Row:
         return self._batch.model.architecture.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._batch.model.architecture.hidden_size
+
+    @property
+    def pieces(self) -> list[Ids]:
+        return list(self._pieces)
+
+    @property
     def prefix_length(self) -> int:
         return 0 if self.prefix is None else self.prefix[0][0].shape[2]
 
     def reset(self) -> None:
         self.prefix = None
+        self._pieces.clear()
 
     def prefill(self, ids: Ids) -> None:
         with torch.no_grad():
@@ -50,6 +60,7 @@ class _Row:
             start = self.prefix_length
             positions = torch.arange(start, start + tokens.shape[1], device=device)
             self.prefix = self._batch.model.encode(tokens, self.prefix, positions)
+            self._pieces.append(ids)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Any = None) -> HeadOutput:
         return self._batch.submit(self, (np.asarray(ids), request, soft))
