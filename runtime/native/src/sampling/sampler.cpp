@@ -27,6 +27,7 @@ Sampler::Sampler(SamplerModel model) : model_(std::move(model)), text_(model_.en
 }
 
 void Sampler::next(HeadResult answer) {
+  if (stats_.finish_reason == FinishReason::cancelled) stats_.finish_reason = FinishReason::length;  // it goes on
   if (delayed_) return go_on_restoring();
   if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
   if (ask_.kind == AskKind::forget) {

@@ -49,7 +49,7 @@ class Sampler {
   // Throws Error and asks the same again: EK_INTERNAL for an answer that lacks something, EK_NOT_FINITE.
   void next(HeadResult answer = {});
 
-  // The generation ends where it is: the counters say so.
+  // The generation ends where it is, and the counters say so, unless next() follows.
   void stop() { stats_.finish_reason = FinishReason::cancelled; }
 
   virtual std::unique_ptr<Sampler> copy() const = 0;

@@ -256,6 +256,32 @@ EK_TEST(sampling_can_be_stopped_at_every_event) {
   }
 }
 
+EK_TEST(sampling_goes_on_after_a_stop) {
+  for (const auto &one : kCases) {
+    HashDenoiser denoiser(kVocabulary);
+    const SamplerOptions options = options_of(one[0], one[1]);
+    const Outcome full = run(denoiser, options, 3);
+    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 3);
+    Ids tokens;
+    std::int64_t stops = 0;
+    for (bool done = false; !done;) {
+      try {
+        run(*own, denoiser, [&](const Ask &event, const Stats &) {
+          if (event.kind == AskKind::committed) tokens.insert(tokens.end(), event.ids.begin(), event.ids.end());
+          return false;
+        });
+        done = true;
+      } catch (const Error &error) {
+        EK_CHECK(error.status() == EK_STOPPED);
+        ++stops;
+        own->next();  // what was told
+      }
+    }
+    EK_CHECK(tokens == full.seen.answer && stops == full.seen.drafts + full.seen.committed);
+    EK_CHECK(own->stats().finish_reason == full.stats.finish_reason);
+  }
+}
+
 EK_TEST(sampling_copies_go_on_by_themselves) {
   for (const bool projects : {true, false}) {
     for (const auto &one : kCases) {
