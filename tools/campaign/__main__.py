@@ -27,6 +27,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import click
+from rich.console import Console
+from rich.progress import track
 
 from edgekit.flashload import manifest as manifests
 from edgekit.tools.campaign import commands, judge
@@ -130,7 +132,8 @@ def main(
             campaign = Campaign(bundle, Path(scratch))
             found = replayed(campaign, replay) if replay else drawn(campaign, seed, as_found, sealed)
             tried: Counter[str] = Counter()
-            for edit, anew, wrong in found:
+            total = None if replay else as_found + sealed
+            for edit, anew, wrong in track(found, campaign.format, total=total, console=Console(stderr=True)):
                 kind = "sealed" if anew else "as found"
                 if wrong is None:
                     tried["impossible"] += 1

@@ -28,10 +28,15 @@ def preload(format_name: str) -> None:
         import edgekit.runtime.engines.evaluator  # noqa: F401
 
 
+#: Denoising steps of an answer: more of them show nothing more about a bundle.
+STEPS = 2
+
+
 def generating(bundle: Path, format_name: str, prompt: str, tokens: int) -> Callable[[], None]:
     """`edgekit run --json`, or the same through the evaluator of packages."""
     if format_name not in EVALUATED:
-        return _command("run", str(bundle), "-p", prompt, "--max-new-tokens", str(tokens), "--json")
+        length = ("--max-new-tokens", str(tokens), "--steps", str(STEPS))
+        return _command("run", str(bundle), "-p", prompt, *length, "--json")
 
     def evaluate() -> None:
         from edgekit.runtime.engines.evaluator import MilExecutor
@@ -39,11 +44,12 @@ def generating(bundle: Path, format_name: str, prompt: str, tokens: int) -> Call
         from edgekit.runtime.sampling import Committed
         from edgekit.tools.failures import failure
 
+        settings = Settings(max_new_tokens=tokens, steps=STEPS)
         try:
             with Generator(bundle, executor=MilExecutor()) as generator:
                 ids = [
                     int(token)
-                    for event in generator.generate(Prompt(prompt), Settings(max_new_tokens=tokens))
+                    for event in generator.generate(Prompt(prompt), settings)
                     if isinstance(event, Committed)
                     for token in event.ids
                 ]
