@@ -85,25 +85,23 @@ def reference(model: FakeDenoiser, prompt: list[int], options: LladaOptions, noi
                 count = max(1, int((confidence >= options.threshold).sum()))
             else:
                 assert options.factor is not None
-                count = published_count(confidence[where].tolist(), options.factor)
+                shares = [value if value >= 0 else -np.inf for value in confidence[where].tolist()]
+                count = published_count(shares, options.factor)
             x[ranked[:count]] = proposal[ranked[:count]]
             i += 1
     return x[len(prompt) :].tolist()
 
 
 def published_count(confidence: list[float], factor: float) -> int:
-    """Fast-dLLM's rule as its authors wrote it: thresholds by rank, the first never in the way. The loop's
-    index stays at the first rank that fails or, where none does, at the last; at the first and at the last
-    rank the count is one more than the index."""
-    thresholds = [1 - factor / (rank + 1) for rank in range(1, len(confidence) + 1)]
-    thresholds[0] = -1
+    """Fast-dLLM's rule as its authors wrote it: thresholds by rank, -1 for the first. The index stays at the
+    first rank that fails or, where none does, at the last; the count is the index, at the first and at the
+    last rank one more."""
+    ordered = sorted(confidence, reverse=True)
+    thresholds = [-1.0] + [1 - factor / (rank + 1) for rank in range(2, len(ordered) + 1)]
     index = 0
-    for index, (value, threshold) in enumerate(  # noqa: B007
-        zip(sorted(confidence, reverse=True), thresholds, strict=True)
-    ):
-        if value < threshold:
-            break
-    return index + 1 if index in (0, len(thresholds) - 1) else index
+    while index < len(ordered) - 1 and ordered[index] >= thresholds[index]:
+        index += 1
+    return index + 1 if index in (0, len(ordered) - 1) else index
 
 
 def run(model: FakeDenoiser, options: LladaOptions, seed: int = 0, prompt: list[int] = PROMPT) -> list[Event]:
