@@ -19,9 +19,11 @@ import numpy as np
 from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
+from edgekit.runtime.text_stream import TextStream
 
 if TYPE_CHECKING:
     import jinja2
+    from tokenizers import Encoding
 
     from edgekit.runtime.template_sandbox import ChatEnvironment
 
@@ -48,8 +50,8 @@ MOST_TEMPLATES = 64
 #: The library takes some 100 bytes for every value, of which published files have one in 11 bytes or fewer
 #: even without spaces. So many, and one in 8 bytes, may be; commas within texts count too.
 _MOST_VALUES = 1 << 20
-#: Files that have an effect, besides those in TEMPLATE_FOLDER.
-REPLACEMENT = "\ufffd"
+#: What may end an answer, for `chat_turn`: a letter, a digit, a full stop; few tokens reach over all three.
+_FRONTS = ("answer", "answer 0", "answer.")
 
 
 class TokenizerError(EdgekitError):
@@ -137,10 +139,14 @@ class Tokenizer:
 
         Raises InvalidRequest for text that no UTF-8 spells, TokenizerError.
         """
+        return self._encoding(text, add_special).ids
+
+    def _encoding(self, text: str, add_special: bool) -> Encoding:
+        """Ids of `text` and the characters that each stands for. Raises as `encode` does."""
         check_text(text, "the text")
         try:
             with panics_as_errors():
-                return self._backend.encode(text, add_special_tokens=add_special).ids
+                return self._backend.encode(text, add_special_tokens=add_special)
         except Exception as error:
             raise TokenizerError(
                 f"{self.where}: the tokenizer fails on this text ({one_line(error)}); download it again"
@@ -236,7 +242,8 @@ class Tokenizer:
     ) -> list[int]:
         """Ids that a chat template puts behind an answer: the end of that turn, `turn` (messages), and the
         opening of the model's next turn. `messages` come before the answer, which is not among them: its
-        tokens stay as they were committed, whatever the template would make of their text.
+        tokens stay as they were committed, whatever the template would make of their text. What follows is
+        encoded as in the middle of a text, and never merged with the answer's last token.
 
         `last` is the answer's last token: an end of turn that the model has written itself is not repeated.
         kwargs: variables for the template. Raises ChatTemplateError.
@@ -251,12 +258,51 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"{self.where}: the chat template leaves earlier answers out, so that no turn can follow one"
             )
-        ids = self.encode(behind, add_special=False)
+        ids = self._encode_behind(behind)
         return ids[1:] if ids and ids[0] == last else ids
+
+    def _encode_behind(self, text: str) -> list[int]:
+        """Ids of a text that follows another one: a tokenizer that puts a space before every text puts none
+        here. Known texts stand in front of it in turn, until no token reaches across the border."""
+        for front in _FRONTS:
+            before = self._encoding(front, False).ids
+            whole = self._encoding(front + text, False)
+            spans, border = whole.offsets, len(front)
+            begin = min((start for start, _ in spans[len(before) :]), default=len(front + text))
+            # Normalization may take characters from behind the border into a token before it, and spaces are
+            # in no token's span where the tokenizer trims spans; so ids and spans both have to fit.
+            if (
+                whole.ids[: len(before)] == before
+                and all(end <= border for _, end in spans[: len(before)])
+                and begin >= border
+                and not (front + text)[border:begin].strip()
+            ):
+                return whole.ids[len(before) :]
+        return self.encode(text, add_special=False)
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive in pieces."""
         return TextStream(self, skip_special)
+
+    @cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the tokens that stand for one byte each (Gemma's kind), none where tokens are texts."""
+        ids = [self.token_id(f"<0x{byte:02X}>") for byte in range(256)]
+        known = ids[ord("A")]
+        if known is None or self.decode([known], skip_special=False) != "A":
+            return frozenset()
+        return frozenset(i for i in ids if i is not None)
+
+    def has_text(self, token: int, skip_special: bool = True) -> bool:
+        """Whether `decode` gives this id to the decoder: it is in the vocabulary, and not left out."""
+        if skip_special and token in self._special_ids:
+            return False
+        return self._backend.id_to_token(token) is not None
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special)
 
     def _special_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
@@ -301,39 +347,6 @@ class Tokenizer:
     @cached_property
     def _templates(self) -> dict[str, jinja2.Template]:
         return {}
-
-
-class TextStream:
-    """Turns ids that arrive piece by piece into text.
-
-    A character may be spread over several tokens, and its bytes over two pieces: what ends in U+FFFD is held
-    back until more ids arrive or `finish` is called. The pieces joined are the `decode` of all ids;
-    only byte tokens (Gemma's kind) that break off inside a character may leave fewer U+FFFD.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._ids: list[int] = []
-        self._text = ""
-        self._emitted = 0
-
-    def push(self, ids: Iterable[int]) -> str:
-        """Take more ids; returns the text that has become certain, perhaps none."""
-        self._ids.extend(int(i) for i in ids)
-        # All ids are decoded anew: decoders look at neighbours (leading spaces, runs of byte tokens), and a
-        # whole answer decodes in milliseconds.
-        self._text = self._tokenizer.decode(self._ids, self._skip_special)
-        return self._emit(len(self._text.rstrip(REPLACEMENT)))
-
-    def finish(self) -> str:
-        """The text still held back; what is incomplete stays U+FFFD."""
-        return self._emit(len(self._text))
-
-    def _emit(self, end: int) -> str:
-        piece = self._text[self._emitted : end]
-        self._emitted = max(self._emitted, end)
-        return piece
 
 
 def check_text(text: str, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_sampler import pointer
+from native_testing import library
 
 from edgekit.runtime.sampling import (
     SAMPLERS,
@@ -24,7 +27,7 @@ from edgekit.runtime.sampling import (
     llada,
 )
 from edgekit.runtime.sampling.llada import LladaOptions, generate
-from edgekit.runtime.sampling.schedule import count_by_factor, transfer_counts
+from edgekit.runtime.sampling.schedule import count_above_threshold, count_by_factor, transfer_counts
 from edgekit.runtime.sampling.types import Floats
 
 VOCAB = 40
@@ -82,12 +85,23 @@ def reference(model: FakeDenoiser, prompt: list[int], options: LladaOptions, noi
                 count = max(1, int((confidence >= options.threshold).sum()))
             else:
                 assert options.factor is not None
-                count = 1
-                while count < len(where) and confidence[ranked[count]] >= 1 - options.factor / (count + 2):
-                    count += 1
+                shares = [value if value >= 0 else -np.inf for value in confidence[where].tolist()]
+                count = published_count(shares, options.factor)
             x[ranked[:count]] = proposal[ranked[:count]]
             i += 1
     return x[len(prompt) :].tolist()
+
+
+def published_count(confidence: list[float], factor: float) -> int:
+    """Fast-dLLM's rule as its authors wrote it: thresholds by rank, -1 for the first. The index stays at the
+    first rank that fails or, where none does, at the last; the count is the index, at the first and at the
+    last rank one more."""
+    ordered = sorted(confidence, reverse=True)
+    thresholds = [-1.0] + [1 - factor / (rank + 1) for rank in range(2, len(ordered) + 1)]
+    index = 0
+    while index < len(ordered) - 1 and ordered[index] >= thresholds[index]:
+        index += 1
+    return index + 1 if index in (0, len(ordered) - 1) else index
 
 
 def run(model: FakeDenoiser, options: LladaOptions, seed: int = 0, prompt: list[int] = PROMPT) -> list[Event]:
@@ -221,18 +235,50 @@ def test_schedule_sums_to_the_masked_positions(masked: int, steps: int) -> None:
     ("confidence", "factor", "count"),
     [
         ([0.1, 0.1, 0.1], 0.5, 1),
-        ([0.9, 0.8, 0.7, 0.95], 1.0, 3),
-        ([0.9, 0.9, 0.9, 0.7], 1.0, 3),
+        ([0.9, 0.8, 0.7, 0.95], 1.0, 4),
+        ([0.9, 0.9, 0.9, 0.7], 1.0, 4),
+        ([0.9, 0.9, 0.7, 0.7], 1.0, 2),
         ([0.99, 0.99, 0.99], 0.001, 1),
         ([0.2, 0.3], 3.0, 2),
+        ([0.2, 0.3], 0.001, 2),
         ([0.5], 0.1, 1),
+        ([-np.inf, -np.inf], 1.0, 1),
     ],
 )
-def test_factor_takes_the_largest_prefix_that_passes(
+def test_factor_takes_what_passes_and_the_last_if_it_alone_fails(
     confidence: list[float], factor: float, count: int
 ) -> None:
-    # The last position that fails is not taken either, unlike in the published code.
+    assert published_count(confidence, factor) == count
     assert count_by_factor(np.array(confidence, dtype=np.float32), factor) == count
+
+
+SHARES = st.one_of(
+    st.sampled_from([0.0, 0.5, 1 - 1 / 3, 0.75, 0.8, 1.0, -np.inf]), st.floats(0, 1, width=32)
+).map(np.float32)
+
+
+@settings(max_examples=500)
+@given(
+    confidence=st.lists(SHARES, min_size=1, max_size=8),
+    factor=st.one_of(st.sampled_from([0.25, 0.5, 1.0, 3.0, 50.0]), st.floats(1e-6, 4)),
+)
+def test_factor_is_the_published_rule(confidence: list[np.float32], factor: float) -> None:
+    expected = published_count([float(value) for value in confidence], factor)
+    values = np.array(confidence, dtype=np.float32)
+    assert count_by_factor(values, factor) == expected
+    core = library()
+    core.ekt_count_by_factor.restype = ctypes.c_int64
+    size = ctypes.c_int64(values.size)
+    assert core.ekt_count_by_factor(pointer(values), size, ctypes.c_double(factor)) == expected
+
+
+@settings(max_examples=300)
+@given(confidence=st.lists(SHARES, min_size=1, max_size=8), threshold=st.sampled_from([0.05, 0.5, 0.75, 1.0]))
+def test_threshold_is_the_published_rule(confidence: list[np.float32], threshold: float) -> None:
+    """Fast-dLLM takes all positions in order, then all but the first out again that are below."""
+    ordered = sorted((float(value) for value in confidence), reverse=True)
+    kept = [rank for rank, value in enumerate(ordered) if rank == 0 or value >= np.float32(threshold)]
+    assert count_above_threshold(np.array(confidence, dtype=np.float32), threshold) == len(kept)
 
 
 def test_zero_temperature_draws_nothing_and_repeats() -> None:

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 from checkpoints import CORPUS, FAMILIES, TOKEN_ROLES, write_tokenizer
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
@@ -398,81 +395,6 @@ def test_templates_see_plain_data_only(tmp_path: Path) -> None:
         tokenizer.chat([{"role": "user", "content": Path("/")}])
     with pytest.raises(ChatTemplateError, match="plain JSON data"):
         tokenizer.chat(CHATS[0], helper=print)
-
-
-# --- streaming --------------------------------------------------------------------------------------------
-
-
-def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:
-    bounds = [0, *sorted(cut % (len(ids) + 1) for cut in cuts), len(ids)]
-    return [ids[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
-
-
-@pytest.fixture(scope="module")
-def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    path = tmp_path_factory.mktemp("byte_level")
-    write_tokenizer(path, "dream")
-    return Tokenizer(path)
-
-
-@pytest.fixture(scope="module")
-def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Gemma's kind: spaces as U+2581, unknown characters as <0x..> tokens, one per byte."""
-    path = tmp_path_factory.mktemp("byte_fallback")
-    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"\u2581": 256, "a": 257, "b": 258, "ab": 259}
-    backend = Backend(models.BPE(vocab=vocab, merges=[("a", "b")], byte_fallback=True))
-    backend.normalizer = normalizers.Replace(" ", "\u2581")
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(path)
-    return Tokenizer(path)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=st.text(max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
-@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
-def test_streamed_text_is_the_text(
-    request: pytest.FixtureRequest, kind: str, text: str, cuts: list[int]
-) -> None:
-    tokenizer: Tokenizer = request.getfixturevalue(kind)
-    ids = tokenizer.encode(text)
-    stream = tokenizer.stream()
-    out = [stream.push(piece) for piece in pieces(ids, cuts)]
-    assert "".join(out) + stream.finish() == tokenizer.decode(ids)
-    if "\ufffd" not in text:
-        assert "\ufffd" not in "".join(out)
-    assert stream.finish() == ""
-
-
-@settings(max_examples=150, deadline=None)
-@given(ids=st.lists(st.integers(0, 383), max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_streamed_noise_is_the_decoded_noise(byte_level: Tokenizer, ids: list[int], cuts: list[int]) -> None:
-    """A canvas may decode to anything, invalid UTF-8 included."""
-    stream = byte_level.stream(skip_special=False)
-    out = [stream.push(piece) for piece in pieces(ids, cuts)]
-    assert "".join(out) + stream.finish() == byte_level.decode(ids, skip_special=False)
-
-
-def test_incomplete_character_is_held_back(byte_level: Tokenizer) -> None:
-    ids = byte_level.encode("ok 🦊!")
-    fox = next(n for n in range(len(ids)) if "\ufffd" in byte_level.decode(ids[: n + 1]))
-    stream = byte_level.stream()
-    assert stream.push(ids[: fox + 1]) == "ok "
-    assert stream.push([]) == ""
-    assert stream.push(ids[fox + 1 :]) == "🦊!"
-    assert stream.finish() == ""
-    cut = byte_level.stream()
-    assert cut.push(ids[: fox + 1]) == "ok "
-    assert cut.finish() == "\ufffd"
-
-
-def test_special_tokens_in_a_stream(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, "llada")
-    tokenizer = Tokenizer(tmp_path)
-    ids = tokenizer.encode("hi<|eot_id|>")
-    assert tokenizer.stream().push(ids) == "hi"
-    assert tokenizer.stream(skip_special=False).push(ids) == "<|startoftext|>hi<|eot_id|>"
 
 
 def test_a_tokenizer_of_values_alone_is_refused_before_the_library_builds_it(tmp_path: Path) -> None:

@@ -45,13 +45,17 @@ def count_above_threshold(confidence: Floats, threshold: float) -> int:
 
 
 def count_by_factor(confidence: Floats, factor: float) -> int:
-    """Largest n such that the k-th highest confidence is at least 1 - factor / (k + 1) for all k in 2..n
-    (Fast-dLLM); never less than one."""
+    """How many of the most confident positions a step commits (Fast-dLLM's `get_transfer_index_dynamic`).
+
+    The k-th highest confidence passes at 1 - factor / (k + 1), the first above -1. The count is that of the
+    positions before the first failure, but never less than one; and where only the last position fails,
+    which is so for one of two, it is committed too."""
     descending = np.sort(confidence)[::-1]
     needed = 1 - factor / (np.arange(1, descending.shape[0] + 1) + 1)
-    needed[0] = -np.inf
+    needed[0] = -1
     fails = np.flatnonzero(descending < needed)
-    return int(fails[0]) if fails.size else int(descending.shape[0])
+    passing = int(fails[0]) if fails.size else descending.shape[0]
+    return passing + (passing in (0, descending.shape[0] - 1))
 
 
 def most_confident(confidence: NDArray[np.floating], count: int) -> Ids:

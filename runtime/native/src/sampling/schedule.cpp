@@ -1,7 +1,5 @@
 #include "sampling/schedule.h"
 
-#include <limits>
-
 namespace edgekit {
 
 float linear_temperature(std::int64_t remaining, std::int64_t steps, double t_min, double t_max) {
@@ -33,13 +31,12 @@ std::int64_t count_above_threshold(const std::vector<float> &confidence, double 
 std::int64_t count_by_factor(const std::vector<float> &confidence, double factor) {
   const std::vector<std::int64_t> order = ascending_order(confidence);
   const std::size_t size = order.size();
-  for (std::size_t k = 0; k < size; ++k) {
-    const double value = confidence[static_cast<std::size_t>(order[size - 1 - k])];
-    const double needed =
-        k == 0 ? -std::numeric_limits<double>::infinity() : 1 - factor / static_cast<double>(k + 2);
-    if (value < needed) return static_cast<std::int64_t>(k);
+  std::size_t passing = 0;
+  for (; passing < size; ++passing) {
+    const double value = confidence[static_cast<std::size_t>(order[size - 1 - passing])];
+    if (value < (passing == 0 ? -1 : 1 - factor / static_cast<double>(passing + 2))) break;
   }
-  return static_cast<std::int64_t>(size);
+  return static_cast<std::int64_t>(passing == 0 || passing + 1 == size ? passing + 1 : passing);
 }
 
 std::vector<float> timesteps(std::int64_t steps, double eps) {

@@ -23,7 +23,8 @@ std::int64_t transfer_count(std::int64_t masked, std::int64_t steps, std::int64_
 // Positions whose confidence reaches the threshold, at least one.
 std::int64_t count_above_threshold(const std::vector<float> &confidence, double threshold);
 
-// Largest n such that the k-th highest confidence is at least 1 - factor / (k + 1) for all k in 2..n, at least one.
+// How many of the most confident positions to commit: those before the first k-th highest confidence below
+// 1 - factor / (k + 1), the first one's bound being -1; at least one, and the last too where only it fails.
 std::int64_t count_by_factor(const std::vector<float> &confidence, double factor);
 
 // Indices of x in ascending order, ties to the lower index, NaN last.
