@@ -1,0 +1,262 @@
+"""Samplers of the core through the C ABI: copies, saved states, and what a driver can do wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from fake_denoiser import FakeDenoiser, ProjectingDenoiser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_bundles import native_bundle
+from native_sampler import core_model, plain
+
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import (
+    ChecksumMismatch,
+    EdgekitError,
+    InvalidRequest,
+    MalformedFile,
+    UnsupportedVersion,
+)
+from edgekit.runtime.native_session import NativeSession
+from edgekit.runtime.sampling import Committed, Draft, HeadOutput, InvalidOption, NonFiniteLogits
+from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Project, Tell
+from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
+from edgekit.runtime.sampling.drive import drive
+from edgekit.runtime.session import SessionOptions
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "diffusion_gemma": {"max_new_tokens": 12, "canvas_length": 4, "max_denoising_steps": 3},
+    "llada": {"mask_token_id": 39, "gen_length": 12, "block_length": 4, "steps": 6, "temperature": 0.7},
+    "dream": {
+        "mask_token_id": 39, "max_new_tokens": 9, "steps": 5, "top_p": 0.99, "temperature": 1.0,
+        "logits_budget_bytes": 320,
+    },
+}  # fmt: skip
+PROMPT = [3, 1, 4]
+
+
+def sampler(family: str, denoiser: Any, **more: Any) -> CoreSampler:
+    return CoreSampler(core_model(family, denoiser), PROMPT, seed=6, options=OPTIONS[family] | more)
+
+
+def first_pass(own: CoreSampler, denoiser: FakeDenoiser) -> Denoise:
+    """Drives it to its first pass."""
+    while not isinstance(ask := own.next(), Denoise):
+        if isinstance(ask, Encode):
+            denoiser.prefill(ask.ids)
+    return ask
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+@pytest.mark.parametrize("kind", [FakeDenoiser, ProjectingDenoiser])
+def test_copies_of_every_event_go_on_to_the_same_events(family: str, kind: type[FakeDenoiser]) -> None:
+    own, denoiser = sampler(family, kind(40)), kind(40)
+    copies, events = [], []
+    for event in drive(own, denoiser):
+        events.append(plain(event))
+        copies.append(own.copy())
+    for number, branch in enumerate(copies, 1):
+        branch.restore()  # its model holds nothing
+        found = [plain(event) for event in drive(branch, kind(40))]
+        assert found == (events[number:] or events[-1:])
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_branches_of_one_canvas_share_a_model_in_turns(family: str) -> None:
+    denoiser = ProjectingDenoiser(40)
+    expected = [plain(event) for event in drive(sampler(family, denoiser), ProjectingDenoiser(40))]
+    own = sampler(family, denoiser)
+    for event in drive(own, denoiser):
+        if isinstance(event, Draft):
+            break
+    branch = own.copy()
+    for each in (own, branch):
+        each.restore()
+        assert [plain(event) for event in drive(each, denoiser)] == expected[1:]
+
+
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "llada_moe", "dream"])
+def test_a_saved_canvas_goes_on_under_other_threads_and_residency(family: str, tmp_path: Path) -> None:
+    bundle = native_bundle(tmp_path, family, Scheme("mixed4", 16))
+    asked = {"options": {"temperature": 0.8}, "seed": 3} if family == "dream" else {"seed": 3, "steps": 6}
+
+    def begun(session: NativeSession) -> SamplerModel:
+        manifest = session.bundle.manifest
+        return SamplerModel(
+            manifest.sampler, session.vocab_size, session.hidden_size,
+            canvas_length=session.model.canvas_length, bundle="digest",
+        )  # fmt: skip
+
+    with NativeSession(bundle, SessionOptions(threads=1)) as session:
+        model = begun(session)
+        expected = [plain(e) for e in drive(CoreSampler(model, [5, 17, 33, 2], **asked), session)]
+        own = CoreSampler(model, [5, 17, 33, 2], **asked)
+        first = [plain(event) for event in itertools.islice(drive(own, session), 3)]
+        state = own.save()
+    with NativeSession(bundle, SessionOptions(threads=3, resident_bytes=0)) as session:
+        loaded = CoreSampler.load(begun(session), state)
+        rest = [plain(event) for event in drive(loaded, session)]
+    assert first + rest == expected and len(rest) > 2
+
+
+def test_lengths_are_those_that_a_session_needs() -> None:
+    denoiser = FakeDenoiser(40)
+    found = sampler("diffusion_gemma", denoiser).lengths
+    assert (found.new_tokens, found.prefix, found.canvas) == (12, 11, 4)
+    found = sampler("llada", denoiser).lengths
+    assert (found.new_tokens, found.prefix, found.canvas) == (12, 0, 15)
+
+
+def test_a_conversation_is_saved_with_its_text() -> None:
+    denoiser = ProjectingDenoiser(40)
+    for _ in drive(sampler("diffusion_gemma", denoiser), denoiser):
+        pass
+    section = {"name": "diffusion_gemma", "config": {}}
+    model = SamplerModel(section, 40, 4, encoded=denoiser.pieces, uncached=denoiser.uncached, bundle="x")
+    own = CoreSampler(model, [7, 8], options=OPTIONS["diffusion_gemma"] | {"continue_prefix": True})
+    events, states = [], []
+    for event in drive(own, denoiser):
+        events.append(plain(event))
+        states.append(own.save())
+    for number, state in enumerate(states, 1):
+        other = ProjectingDenoiser(40)
+        rest = [plain(event) for event in drive(CoreSampler.load(model, state), other)]
+        assert rest == (events[number:] or events[-1:])
+        assert other.prefix == denoiser.prefix and other.uncached.tolist() == denoiser.uncached.tolist()
+
+
+def test_a_state_needs_the_name_of_its_bundle() -> None:
+    model = SamplerModel({"name": "llada", "config": {}}, 40, 4)
+    with pytest.raises(InvalidRequest, match="does not know its bundle"):
+        CoreSampler(model, [1], options=OPTIONS["llada"]).save()
+
+
+def test_a_pass_wants_its_answer_before_anything_else() -> None:
+    denoiser = FakeDenoiser(40)
+    own = sampler("llada", denoiser)
+    with pytest.raises(InvalidRequest, match="no pass waits"):
+        own._answer(HeadOutput(*[np.zeros(1)] * 4))
+    ask = first_pass(own, denoiser)
+    with pytest.raises(InvalidRequest, match="has no answer"):
+        own.next()
+    with pytest.raises(InvalidRequest, match="has no answer"):
+        own.next()
+    assert not isinstance(own.next(denoiser.denoise(ask.ids, ask.request)), Denoise)
+
+
+def without(name: str) -> Callable[[HeadOutput], None]:
+    return lambda output: setattr(output, name, None)
+
+
+def filled(name: str, value: float) -> Callable[[HeadOutput], None]:
+    return lambda output: getattr(output, name).fill(value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (without("sample"), InvalidOption, "sample is null"),
+        (without("log_z"), InvalidOption, "log_z is null"),
+        (filled("sample", 40), InvalidOption, "sample holds token 40; the vocabulary has 40"),
+        (filled("argmax", -1), InvalidOption, "argmax holds token -1"),
+        (filled("sample_prob", np.nan), InvalidOption, "sample_prob holds NaN"),
+        (filled("log_z", np.inf), NonFiniteLogits, "of 4 positions are not finite"),
+    ],
+)
+def test_what_no_pass_answers_is_refused_and_asked_for_again(
+    damage: Callable[[HeadOutput], None], error: type[EdgekitError], message: str
+) -> None:
+    denoiser = FakeDenoiser(40)
+    expected = [plain(event) for event in drive(sampler("llada", denoiser), FakeDenoiser(40))]
+    own = sampler("llada", denoiser)
+    ask = first_pass(own, denoiser)
+    answer = denoiser.denoise(ask.ids, ask.request)
+    damage(answer)
+    with pytest.raises(error, match=message):
+        own.next(answer)
+    told, answer = [], denoiser.denoise(ask.ids, ask.request)
+    while True:
+        ask = own.next(answer)
+        answer = None
+        if isinstance(ask, Denoise):
+            answer = denoiser.denoise(ask.ids, ask.request)
+        elif isinstance(ask, Tell):
+            told.append(plain(ask.event))
+            if told[-1][0] == "done":
+                break
+    assert told == expected
+
+
+def test_a_state_is_refused_where_it_does_not_belong() -> None:
+    denoiser = ProjectingDenoiser(40)
+    own = sampler("dream", denoiser)
+    next(drive(own, denoiser))
+    state, model = own.save(), core_model("dream", denoiser)
+    with pytest.raises(InvalidOption, match="belongs to another bundle: a bundle, not b"):
+        CoreSampler.load(SamplerModel(model.section, 40, 4, bundle="b"), state)
+    with pytest.raises(InvalidOption, match=r"ek_sampler_model\.bundle is null"):
+        CoreSampler.load(SamplerModel(model.section, 40, 4), state)
+    with pytest.raises(MalformedFile, match="a model of another size"):
+        CoreSampler.load(SamplerModel(model.section, 41, 4, bundle="a bundle"), state)
+    with pytest.raises(MalformedFile, match="no saved state"):
+        CoreSampler.load(model, b"{}")
+    with pytest.raises(UnsupportedVersion, match="version 2, this library reads 1"):
+        CoreSampler.load(model, state[:16] + b"\2" + state[17:])
+    with pytest.raises(ChecksumMismatch, match="not as it was written"):
+        CoreSampler.load(model, state[:-20] + b"\0" + state[-19:])
+
+
+@given(st.sampled_from(sorted(OPTIONS)), st.integers(0, 11), st.data())
+@settings(max_examples=200)
+def test_states_of_strangers_end_in_an_error_or_an_answer(
+    family: str, event: int, data: st.DataObject
+) -> None:
+    denoiser = ProjectingDenoiser(40)
+    own = sampler(family, denoiser)
+    for _ in itertools.islice(drive(own, denoiser), event):
+        pass
+    state = bytearray(own.save()[:-8])
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(16, len(state) - 1))
+        state[place : place + 1] = data.draw(st.binary(min_size=0, max_size=2))
+    sealed = bytes(state) + xxhash.xxh3_64_intdigest(bytes(state)).to_bytes(8, "little")
+    try:
+        loaded = CoreSampler.load(core_model(family, denoiser), sealed)
+        for told in itertools.islice(drive(loaded, ProjectingDenoiser(40)), 30):
+            assert not isinstance(told, Committed) or all(0 <= token < 40 for token in told.ids)
+    except (EdgekitError, ValueError):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": 0}, r"vocabulary is 0; it must be 1"),
+        ({"hidden_size": -1}, r"hidden_size is -1"),
+        ({"uncached": np.array([40])}, "uncached holds token 40"),
+        ({"encoded": [np.array([1]), np.array([-2])]}, "encoded holds token -2"),
+        ({"encoded": [np.empty(0, np.int64)]}, "piece_lengths is 0"),
+    ],
+)
+def test_facts_that_no_model_has_are_refused(change: dict[str, Any], message: str) -> None:
+    facts: dict[str, Any] = {"section": {"name": "llada", "config": {}}, "vocab_size": 40, "hidden_size": 4}
+    with pytest.raises(InvalidOption, match=message):
+        CoreSampler(SamplerModel(**(facts | change)), PROMPT, options=OPTIONS["llada"])
+
+
+def test_asks_are_what_a_driver_sees() -> None:
+    denoiser = ProjectingDenoiser(40)
+    own = sampler("dream", denoiser, top_p=0.999)
+    assert isinstance(own.next(), Forget)
+    ask = own.next()
+    assert isinstance(ask, Denoise) and ask.ids.tolist() == PROMPT + [39] * 9 and ask.soft is None
+    assert ask.request.top_k == 40 and ask.request.rows is not None
+    told = own.next(denoiser.denoise(ask.ids, ask.request))
+    assert isinstance(told, Tell | Project)
