@@ -42,8 +42,8 @@ _PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """`memory_bytes` bounds the whole process (None: everything resident); `resident_bytes` caps the pinned
-    weights further.
+    """`memory_bytes` bounds the whole process (None: everything resident, which the machine must have memory
+    for); `resident_bytes` caps the pinned weights further.
 
     `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes
     every usable core. Raises InvalidOption for a number of threads that no engine takes.
