@@ -147,7 +147,8 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], Any], str]] = {
         lambda m: m.graph.node.append(node("ConstantOfShape", ["n"], "r")), "the operator 'ConstantOfShape'",
     ),
     "an operator of somebody else": (
-        lambda m: m.graph.node.append(node("Mul", ["x", "x"], "r", domain="com.microsoft")), "'com.microsoft'",
+        lambda m: m.graph.node.append(node("Mul", ["x", "x"], "r", domain="com.microsoft")),
+        "'com.microsoft'",
     ),
     "a graph in an attribute": (with_a_graph, "holds a graph within its graph"),
     "functions of its own": (function, "defines functions"),
