@@ -15,7 +15,7 @@ from edgekit.runtime.bundle import Bundle, Model
 from edgekit.runtime.integer_product import takes_uint8
 from edgekit.runtime.packages import Packages
 from edgekit.runtime.prefix import PrefixKV
-from edgekit.runtime.process import resident_bytes
+from edgekit.runtime.process import machine_memory, resident_bytes
 
 #: Share of the weight budget that reading ahead may take beyond the two largest runs, and its limit.
 RING_SHARE, RING_MOST = 8, 256 << 20
@@ -193,6 +193,40 @@ def residency(
             f"unpacked weights {_mb(needs.scratch)}, reading ahead {_mb(error.needed_bytes)})",
             wanted,
         ) from None
+
+
+def check_machine(bundle: Bundle, file: FlashFile, needs: Needs, weights_bytes: int) -> None:
+    """Refuse what a session without a budget takes, `weights_bytes` in memory and `needs`, where the machine
+    has less: it would be killed, or push everything else out of memory.
+
+    Raises:
+        BudgetExceeded: says what is needed, what there is, and the least budget.
+    """
+    wanted, machine = needs.total + weights_bytes, machine_memory()
+    if machine is None or wanted <= machine:
+        return
+    try:
+        residency(bundle, file, needs, 1, None)
+        raise AssertionError("nothing fits into one byte")
+    except BudgetExceeded as error:
+        least = error.needed_bytes
+    if least <= machine:
+        advice = (
+            f"give a memory budget (--memory), at least {_mb(least)}: weights that it does not hold are read "
+            "from the disk"
+        )
+    else:
+        advice = (
+            f"with weights read from the disk it is still {_mb(least)}: ask for fewer tokens or give a "
+            "shorter prompt"
+        )
+    raise BudgetExceeded(
+        f"{bundle.path}: this model and length need {_mb(wanted)} (weights {_mb(weights_bytes)}, process "
+        f"{_mb(needs.process + needs.allowance)}, activations {_mb(needs.activations)}, prefix "
+        f"{_mb(needs.prefix)}, unpacked weights {_mb(needs.scratch)}) and this machine has {_mb(machine)}; "
+        f"{advice}",
+        least,
+    )
 
 
 def divide(

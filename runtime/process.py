@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 #: Threads that an engine takes at most; the native core has the same limit.
@@ -46,12 +47,49 @@ def usable_cores() -> int:
     return allowed if granted is None else min(allowed, granted)
 
 
+def machine_memory(root: Path = Path("/")) -> int | None:
+    """Physical memory of the machine in bytes, or less where the control groups of this process grant less;
+    None where the system does not tell. `root` is as in `group_cores`.
+    """
+    physical = None
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            physical = int(line.split()[1]) * 1024
+    if physical is None and sys.platform == "darwin":
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+    def limit(folder: Path, unified: bool) -> int | None:
+        try:
+            given = int(_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")))
+        except ValueError:  # "max", or no such file
+            return None
+        return given if given > 0 else None
+
+    known = [x for x in (physical, _group_limit(root, "memory", limit)) if x is not None]
+    return min(known, default=None)
+
+
 def group_cores(root: Path = Path("/")) -> int | None:
     """Cores for which the control groups of this process grant time, rounded up; None for no limit.
 
     `root` stands in front of /proc and /sys, for tests.
     """
-    quotas: list[int | None] = []
+
+    def limit(folder: Path, unified: bool) -> int | None:
+        if unified:
+            quota, _, period = _text(folder / "cpu.max").partition(" ")
+        else:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        return _cores(quota, period)
+
+    return _group_limit(root, "cpu", limit)
+
+
+def _group_limit(root: Path, controller: str, limit: Callable[[Path, bool], int | None]) -> int | None:
+    """The least `limit` of the control groups of this process, by their folders and whether they are of the
+    unified hierarchy; None for none.
+    """
+    found: list[int | None] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         # "hierarchy:controllers:path"; the unified hierarchy lists no controllers.
         parts = line.split(":", 2)
@@ -63,18 +101,13 @@ def group_cores(root: Path = Path("/")) -> int | None:
         # the groups around it, which bound it in any case.
         names = [part for part in path.split("/") if part]
         groups = [Path(*names[:depth]) for depth in range(len(names) + 1)]
-        if "cpu" in controllers.split(","):
+        if controller in controllers.split(","):
             # Hierarchies of old are mounted under the names of their controllers, all of them or the one.
-            for name in {"cpu", controllers}:
-                for group in groups:
-                    folder = mounts / name / group
-                    quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
-                    quotas.append(_cores(quota, period))
+            for name in {controller, controllers}:
+                found += [limit(mounts / name / group, False) for group in groups]
         elif not controllers:
-            for group in groups:
-                quota, _, period = _text(mounts / group / "cpu.max").partition(" ")
-                quotas.append(_cores(quota, period))
-    return min((cores for cores in quotas if cores is not None), default=None)
+            found += [limit(mounts / group, True) for group in groups]
+    return min((each for each in found if each is not None), default=None)
 
 
 def _cores(quota: str, period: str) -> int | None:

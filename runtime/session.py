@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from edgekit.runtime.bundle import Bundle, Layer
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.head import HeadState
-from edgekit.runtime.memory import needs, residency
+from edgekit.runtime.memory import check_machine, needs, residency
 from edgekit.runtime.package_cache import PackageCache
 from edgekit.runtime.prefix import EncodedIds, PrefixKV
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
@@ -42,8 +42,8 @@ _PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """`memory_bytes` bounds the whole process (None: everything resident); `resident_bytes` caps the pinned
-    weights further.
+    """`memory_bytes` bounds the whole process (None: everything resident, which the machine must have memory
+    for); `resident_bytes` caps the pinned weights further.
 
     `positions` and `canvas` are the largest prefix and pass that the budget must hold; threads 0 takes
     every usable core. Raises InvalidOption for a number of threads that no engine takes.
@@ -86,6 +86,8 @@ class Session:
             self.plan = residency(
                 self.bundle, self._file, self.needs, self.options.memory_bytes, self.options.resident_bytes
             )
+            if self.options.memory_bytes is None:
+                check_machine(self.bundle, self._file, self.needs, self.plan.footprint_bytes)
             firsts = [model.layers[chunk[0]] for chunk in model.chunks]
             layers = [r for layer in firsts for r in (layer.run, *layer.experts)]
             head = list((model.head or model.embedding).runs)
@@ -134,6 +136,7 @@ class Session:
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         chunk = self.model.canvas_length or PREFILL_POSITIONS
+        self._check_lengths(min(chunk, len(ids)), self.prefix_length + len(ids))
         try:
             for start in range(0, len(ids), chunk):
                 part = ids[start : start + chunk]
@@ -146,6 +149,7 @@ class Session:
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
+        self._check_lengths(len(ids), self.prefix_length)
         with self._pass(DENOISE, DENOISE):
             x = self._embed(ids)
             if self.model.self_conditioning:
@@ -217,6 +221,15 @@ class Session:
 
     def _check_process(self) -> None:
         self._process.check(f"{self.bundle.path}: the session")
+
+    def _check_lengths(self, count: int, committed: int) -> None:
+        """Without a budget memory grows with passes, up to what the machine has. Raises BudgetExceeded."""
+        o = self.options
+        if o.memory_bytes is not None or (count <= o.canvas and committed <= o.positions):
+            return
+        longer = needs(self.bundle, self._file, max(o.positions, committed), max(o.canvas, count))
+        own = replace(longer, process=self.needs.process)
+        check_machine(self.bundle, self._file, own, self.plan.footprint_bytes)
 
     def _embed(self, ids: Ids) -> Floats:
         """Scaled embeddings [1, T, H]."""

@@ -20,6 +20,7 @@ from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.text_stream import TextStream
+from edgekit.runtime.tokenizer_growth import MOST_GROWTH, growth
 
 if TYPE_CHECKING:
     import jinja2
@@ -111,6 +112,7 @@ class Tokenizer:
             raise TokenizerError(
                 f"{where}/{TOKENIZER_FILE}: is not a tokenizer ({one_line(error)}); download it again"
             ) from error
+        self._check_growth()
         # Files saved after training may carry a length limit or padding that is no part of the model.
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -121,6 +123,18 @@ class Tokenizer:
         self.eos_id = self._special_id("eos_token")
         self.pad_id = self._special_id("pad_token")
         self.mask_id = self._special_id("mask_token")
+
+    def _check_growth(self) -> None:
+        own = self._backend
+        for what, factor in (
+            ("a text", growth(own.normalizer, own.pre_tokenizer, own.post_processor)),
+            ("an answer", growth(own.decoder)),
+        ):
+            if factor > MOST_GROWTH:
+                raise TokenizerError(
+                    f"{self.where}/{TOKENIZER_FILE}: can make {what} {min(factor, 10**12)} times as long, "
+                    f"more than any tokenizer ({MOST_GROWTH}); download it again"
+                )
 
     @property
     def vocab_size(self) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sealing
 from click.testing import CliRunner, Result
 
 from edgekit.flashload.reader import FlashFile
@@ -471,6 +472,32 @@ def test_inspect_shows_what_is_in_a_bundle(gemma_bundle: Path) -> None:
     ):
         assert said in result.stdout
     assert max(map(len, result.stdout.splitlines())) < 500 and "\x1b" not in result.stdout
+
+
+def test_what_a_manifest_says_does_not_reach_the_terminal_as_commands(copy: Path) -> None:
+    hostile = "\x1b]0;title\x07\x1b[2J\x9b\u202e"
+
+    def change(table: dict[str, Any]) -> None:
+        table["programs"] |= {"format": hostile, "layout": hostile}
+        table["quantization"] |= {
+            "preset": hostile,
+            "overrides": [{"pattern": hostile, "bits": 8}],
+            "notes": [hostile],
+        }
+        table["quantization"]["roles"][0]["role"] = hostile
+        table["sampler"] |= {"name": hostile}
+        table["provenance"] |= {
+            "checkpoint": hostile, "target": hostile, "notes": [hostile], "versions": {hostile: hostile},
+        }  # fmt: skip
+
+    sealing.edit(copy, change)
+    hidden = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+    for words in ["inspect", "--tensors", "--runs"], ["verify"], ["options"], ["run", "-p", "a"]:
+        result = edgekit(words[0], copy, *words[1:])
+        assert not hidden.search(result.output), (words, result.output)
+        if words[0] == "inspect":
+            assert result.exit_code == 0
+            assert "override ␛]0;title␇␛[2J<U+009B><U+202E> = 8 bits" in result.stdout
 
 
 def test_inspect_json_agrees_with_the_flash_file(tiny_bundle: Path) -> None:

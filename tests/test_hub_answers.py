@@ -237,6 +237,54 @@ def test_an_answer_that_does_not_end(model: FakeHub, monkeypatch: pytest.MonkeyP
     assert "418" in refused(DownloadFailed)
 
 
+def dripping(pause: float) -> Iterator[bytes]:
+    for _ in range(200):
+        time.sleep(pause)
+        yield b" "
+
+
+@pytest.mark.parametrize("where", [INFO, TREE])
+def test_an_answer_that_comes_by_the_byte(
+    model: FakeHub, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(client, "MAX_ANSWER_S", 0.3)
+    model.instead[where] = lambda answering: answering.goes_on(dripping(0.05))
+    begun = time.monotonic()
+    assert "the hub takes longer than 0 s for an answer" in refused(HubUnavailable)
+    assert time.monotonic() - begun < 5
+
+
+def test_a_file_that_comes_by_the_byte(model: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SPEED_WINDOW_S", 0.3)
+    found = Repository.open("owner/it")
+    model.instead["/content/.*"] = lambda answering: answering.goes_on(dripping(0.05))
+    begun = time.monotonic()
+    with pytest.raises(DownloadFailed, match="the server sends less than 1024 bytes per second"):
+        found.fetch(["model.safetensors"])
+    assert time.monotonic() - begun < 5
+    monkeypatch.setattr(client, "MIN_SPEED", 1)
+    model.instead.clear()
+    found.fetch(["model.safetensors"])
+
+
+def test_packed_answers_end_with_their_first_member(model: FakeHub) -> None:
+    """What follows it takes no time: zlib would keep it all, and copy it for every block."""
+    packed = gzip.compress(CONFIG)
+    sent = []
+
+    def members() -> Iterator[bytes]:
+        for _ in range(1 << 10):
+            sent.append(len(packed))
+            yield packed
+
+    text = b"".join(client._unpacked(members()))
+    assert text == CONFIG and len(sent) == 1
+    cut = b"".join(client._unpacked(packed[i : i + 1] for i in range(len(packed))))
+    assert cut == CONFIG
+    model.instead[INFO] = lambda answering: answering.says(b"x", Content_Encoding="deflate")
+    assert "a packing that was not asked for, 'deflate'" in refused()
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_waits_are_bounded(model: FakeHub, naps: list[float], status: int) -> None:
     asks = {"RateLimit": '"api";r=0;t=100000', "Retry_After": 100000}

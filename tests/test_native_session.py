@@ -4,6 +4,8 @@ and within its memory budget.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from bundles import int8_activations, quantized_reference
 from checkpoints import write_checkpoint
 from native_bundles import native_bundle
+from native_testing import library
 from test_native_export import CASES
 from watched import run_watched
 
@@ -21,6 +24,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded
+from edgekit.runtime import process
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
 from edgekit.runtime.session import SessionOptions
@@ -231,3 +235,41 @@ def test_a_pass_that_is_too_long_names_the_least_budget_for_it_not_the_present_o
         assert session.plan.streamed
     with pytest.raises(BudgetExceeded):
         NativeSession(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=64))
+
+
+def test_without_a_budget_what_no_machine_has_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    """Scores of a canvas that sees all of itself: 70 TB."""
+    gemma = native_bundle(tmp_path, "diffusion_gemma", Scheme("int8"))
+    words = (
+        r"need \d+ MB \(weights .* this machine has \d+ MB; with weights read from the disk .* fewer tokens"
+    )
+    with pytest.raises(BudgetExceeded, match=words) as refused:
+        NativeSession(gemma, SessionOptions(canvas=1 << 22))
+    assert refused.value.needed_bytes > (process.machine_memory() or 0)
+    with NativeSession(gemma, SessionOptions(positions=0, canvas=4)) as session:
+        few = session.denoise(np.zeros(4, np.int64), HeadRequest())
+        before = process.resident_bytes()
+        with pytest.raises(BudgetExceeded, match=words):
+            session.denoise(np.zeros(1 << 22, np.int64), HeadRequest(rows=np.array([0])))
+        assert process.resident_bytes() - before < 50 << 20
+        again = session.denoise(np.zeros(4, np.int64), HeadRequest())
+        np.testing.assert_array_equal(few.argmax, again.argmax)
+
+
+def test_weights_beyond_the_machine_are_said_to_need_a_budget(large: Path) -> None:
+    def check(machine: int) -> tuple[int, str, int]:
+        message, least = ctypes.create_string_buffer(512), ctypes.c_uint64()
+        status = library().ekt_check_machine(
+            os.fsencode(large), ctypes.c_int64(32), ctypes.c_uint64(machine), ctypes.byref(least), message
+        )
+        return status, message.value.decode(), least.value
+
+    assert check(0)[0] == check(1 << 40)[0] == 0
+    status, said, least = check(process.resident_bytes() + (40 << 20))
+    assert status != 0 and "give a memory budget (--memory), at least" in said, said
+    with NativeSession(
+        large, SessionOptions(memory_bytes=least + (8 << 20), canvas=32, threads=2)
+    ) as session:
+        assert session.plan.streamed
+    status, said, _ = check(1 << 20)
+    assert status != 0 and "with weights read from the disk it is still" in said, said

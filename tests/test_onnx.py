@@ -17,6 +17,7 @@ from edgekit.export.ops import unpack_codes
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime import integer_product
+from edgekit.runtime.engines.onnx_programs import check_program
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.integer_product import INT8, UINT8, is_exact
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
@@ -73,6 +74,13 @@ def test_engine_equals_the_reference_with_rounded_activations(
     error = np.linalg.norm(out.logits - expected.numpy(), axis=1) / np.linalg.norm(expected.numpy(), axis=1)
     assert np.median(error) < 2e-3 and error.max() < 5e-2, f"relative error by position: {np.round(error, 5)}"
     assert (out.argmax == expected.argmax(-1).numpy()).mean() > 0.9
+
+
+def test_the_engine_takes_every_program_that_is_written(case: tuple[Path, Any, Scheme]) -> None:
+    programs = list(case[0].glob("**/*.onnx"))
+    assert len(programs) > 5
+    for program in programs:
+        check_program(program.read_bytes())
 
 
 def test_head_statistics_are_those_of_the_logits(case: tuple[Path, Any, Scheme]) -> None:

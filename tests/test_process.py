@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,12 @@ QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 def native_cores(root: Path) -> int | None:
     return library().ekt_group_cores(os.fsencode(root)) or None
+
+
+def native_memory(root: bytes) -> int:
+    function = library().ekt_machine_memory
+    function.restype = ctypes.c_uint64
+    return int(function(root))
 
 
 #: /proc/self/cgroup, files under /sys/fs/cgroup, and the cores that they amount to.
@@ -79,6 +86,41 @@ def test_a_quota_bounds_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> Non
     for granted, expected in ((None, 8), (3, 3), (20, 8), (1, 1)):
         monkeypatch.setattr(process, "group_cores", lambda granted=granted: granted)
         assert process.usable_cores() == expected
+
+
+LIMIT = "memory.limit_in_bytes"
+#: /proc/self/cgroup, files under /sys/fs/cgroup, and the bytes that a machine of a gigabyte then has.
+MEMORIES: dict[str, tuple[str, Mapping[str, str], int]] = {
+    "no groups": ("", {}, 1 << 30),
+    "unified, no limit": ("0::/a", {"a/memory.max": "max\n"}, 1 << 30),
+    "unified": ("0::/a/b", {"a/memory.max": "max\n", "a/b/memory.max": "700000\n"}, 700_000),
+    "the group around it": ("0::/a/b", {"a/memory.max": "600000\n", "a/b/memory.max": "max\n"}, 600_000),
+    "a container's own root": ("0::/", {"memory.max": "500000\n"}, 500_000),
+    "more than the machine has": ("0::/a", {"a/memory.max": f"{1 << 40}\n"}, 1 << 30),
+    "the old way": ("4:memory:/a\n3:cpu:/b", {f"memory/a/{LIMIT}": "400000\n"}, 400_000),
+    "the old way, no limit": ("4:memory:/a", {f"memory/a/{LIMIT}": "9223372036854771712\n"}, 1 << 30),
+    "another controller": ("4:cpu:/a", {f"memory/a/{LIMIT}": "400000\n"}, 1 << 30),
+    "nonsense": ("0::/a", {"a/memory.max": "-3\n"}, 1 << 30),
+}
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["python", "native"])
+@pytest.mark.parametrize("tree", MEMORIES)
+def test_the_memory_of_the_machine_is_that_of_its_control_groups(
+    tree: str, native: bool, tmp_path: Path
+) -> None:
+    groups, files, expected = MEMORIES[tree]
+    below = {tmp_path / "sys/fs/cgroup" / name: text for name, text in files.items()}
+    below[tmp_path / "proc/meminfo"] = "MemTotal:        1048576 kB\nMemFree:  1 kB\n"
+    for path, text in {tmp_path / "proc/self/cgroup": groups, **below}.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = native_memory(os.fsencode(tmp_path)) if native else process.machine_memory(tmp_path)
+    assert found == expected
+
+
+def test_both_see_the_same_memory() -> None:
+    assert process.machine_memory() == native_memory(b"") > 1 << 28
 
 
 def test_both_count_the_same_cores() -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from checkpoints import CORPUS, FAMILIES, TOKEN_ROLES, write_tokenizer
+from tokenizers import Regex, normalizers
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
+from edgekit.runtime.tokenizer_growth import MOST_GROWTH, growth
 
 TEXTS = [
     *CORPUS,
@@ -161,6 +163,66 @@ def test_a_panic_of_the_library_is_an_error_of_ours(tmp_path: Path, name: str) -
         for text in ("Hello wörld 123", "a", "a" * 9):
             tokenizer.decode(tokenizer.encode(text))
     assert "\n" not in str(error.value)
+
+
+def repeated(kind: str, count: int, pattern: dict[str, str], content: str) -> dict[str, Any]:
+    steps = [{"type": "Replace", "pattern": pattern, "content": content}] * count
+    return {kind.removesuffix("s"): {"type": "Sequence", kind: steps}}
+
+
+ANY = {"Regex": r"[\s\S]"}
+AMPLIFIERS = {
+    "replacements of a text": repeated("normalizers", 9, ANY, "x" * 10),
+    "replacements of an answer": repeated("decoders", 9, ANY, "x" * 10),
+    "one long replacement": repeated("normalizers", 1, {"String": "e"}, "x" * 100),
+    "replacements of nothing": repeated("normalizers", 2, {"Regex": "x*"}, "x" * 20),
+    "sequences in sequences": {
+        "normalizer": {"type": "Sequence", "normalizers": [
+            repeated("normalizers", 3, {"String": "a"}, "a" * 3)["normalizer"]] * 3},
+    },
+    "a beginning, then replacements": {
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "x" * 9},
+            {"type": "Replace", "pattern": {"String": "x"}, "content": "x" * 9}]},
+    },
+    "bytes of bytes": {
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}] * 9},
+    },
+    "the text a hundred times": {
+        "post_processor": {"type": "TemplateProcessing", "pair": [], "special_tokens": {},
+                           "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 100},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AMPLIFIERS)
+def test_a_tokenizer_that_makes_much_of_little_is_refused(tmp_path: Path, name: str) -> None:
+    table = json.loads((saved(tmp_path) / "tokenizer.json").read_text())
+    files = {"tokenizer.json": json.dumps(table | AMPLIFIERS[name]).encode()}
+    with pytest.raises(TokenizerError, match=r"can make (a text|an answer) \d+ times as long") as error:
+        Tokenizer.from_files(files, "the bundle")
+    assert "\n" not in str(error.value)
+
+
+REPLACE, SEQUENCE = normalizers.Replace, normalizers.Sequence
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        REPLACE(" ", "\u2581"), REPLACE("ab", "x" * 7), REPLACE(Regex("a+"), "xyz"), normalizers.NFD(),
+        normalizers.Prepend("\u2581"), normalizers.ByteLevel(), normalizers.BertNormalizer(),
+        SEQUENCE([normalizers.Prepend("\u2581"), REPLACE(" ", "\u2581"), REPLACE("\u2581", "abc")]),
+    ],
+)  # fmt: skip
+def test_no_text_grows_more_than_is_counted(step: Any) -> None:
+    most = growth(step)
+    assert 1 <= most <= MOST_GROWTH
+    for text in (" ", "a", "ab", "a" * 50, " a b" * 20, "\u4e16", "é" * 9, "ab" * 30):
+        made = step.normalize_str(text)
+        # NFD is counted as no growth: it adds accents, once.
+        assert len(made.encode()) <= (most + 1 if "é" in text else most) * len(text.encode()), text
 
 
 def test_text_that_is_not_utf8_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status
 from edgekit.tools.interrupts import Interrupts
+from edgekit.tools.stuck import ending_if_stuck
 from edgekit.tools.text import counted
 
 if TYPE_CHECKING:
@@ -89,7 +90,12 @@ def answer(events: Iterator[Event], display: Display) -> Answer:
     from edgekit.runtime.api import Committed, Draft
 
     text = ""
-    with display as shown, Interrupts() as interrupts, closing(events):  # type: ignore[type-var]
+    with (
+        ending_if_stuck(),
+        display as shown,
+        Interrupts() as interrupts,
+        closing(events),  # type: ignore[type-var]
+    ):
         for event in events:
             if isinstance(event, Draft):
                 interrupts.check()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from edgekit.tools.stuck import restored
+
 
 @contextmanager
 def echo_off() -> Iterator[None]:
@@ -45,8 +47,9 @@ def echo_off() -> Iterator[None]:
             signal.signal(number, end)
         silent = [*before]
         silent[3] &= ~(termios.ECHO | termios.ECHONL)
-        termios.tcsetattr(terminal, termios.TCSANOW, silent)
-        yield
+        with restored(restore):
+            termios.tcsetattr(terminal, termios.TCSANOW, silent)
+            yield
     finally:
         restore()
         for number in ending:

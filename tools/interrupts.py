@@ -14,6 +14,21 @@ from typing import Any
 SAID, INTERRUPTED = "interrupted", 130
 
 
+#: How many times Ctrl-C has reached Python in the main thread.
+noticed = 0
+
+
+def notice() -> None:
+    """For handlers of Ctrl-C: they run."""
+    global noticed
+    noticed += 1
+
+
+def is_ours(handler: Any) -> bool:
+    """Whether a handler of Ctrl-C calls `notice`."""
+    return isinstance(getattr(handler, "__self__", None), Interrupts)
+
+
 @contextmanager
 def ending_at_once() -> Iterator[None]:
     """Inside the block Ctrl-C ends the process with one line: libraries that are being imported make other
@@ -69,6 +84,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        notice()
         self._pending = True
         raise KeyboardInterrupt
 

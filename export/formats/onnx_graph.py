@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from edgekit.export.formats.onnx_ops import EXPERTS_NODE, OPSET, decompositions
 from edgekit.export.programs import Program
+from edgekit.runtime.engines.onnx_programs import check_program
 
 
 def convert(program: Program) -> ModelProto:
@@ -134,7 +135,8 @@ def _like(value: ValueInfoProto, name: str) -> ValueInfoProto:
 
 
 def check(model: ModelProto) -> bytes:
-    """The serialized model, after onnx's own checker has passed it."""
+    """The serialized model, after onnx's own checker has passed it, and the engine's."""
     onnx.checker.check_model(model, full_check=False)
     data: bytes = model.SerializeToString(deterministic=True)
+    check_program(data)
     return data

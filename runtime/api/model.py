@@ -43,7 +43,8 @@ def load(
     Args:
         bundle: the folder, or `hf:owner/name[@revision]` on the Hugging Face hub.
         memory: bounds the physical memory of the whole process, as bytes or as "1.5GB": weights that do not
-            fit are read from the disk in every denoising step. None: no limit, all weights stay in memory.
+            fit are read from the disk in every denoising step. None: all weights stay in memory,
+            of which the machine must have enough.
         resident: bounds the weights that stay in memory further; 0 streams all.
         threads: processor threads that compute, 1..1024; None: one per core that the process may use.
         engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai"; None: that of the bundle,

@@ -20,6 +20,7 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import integer_product
 from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
 from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.engines.onnx_programs import Refused, check_program
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
@@ -31,6 +32,7 @@ LAYOUT = "onnx-2"
 MINIMUM_VERSION = (1, 30)
 
 _UINT8 = "tensor(uint8)"
+_FATAL = 4  # of ONNX Runtime's log
 
 _engines: WeakSet[OnnxEngine] = WeakSet()
 
@@ -81,7 +83,11 @@ class OnnxEngine(OneLayerEngine):
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
-        self._options.log_severity_level = 3
+        # Failures come as exceptions; the runtime's own lines about them would stand beside ours.
+        self._options.log_severity_level = _FATAL
+        self._run_options = onnxruntime.RunOptions()
+        self._run_options.log_severity_level = _FATAL
+        self._options.add_session_config_entry("session.load_model_format", "ONNX")
         # The arena keeps what one pass needed for ever; activations are small against the weights that the
         # memory is for.
         self._options.enable_cpu_mem_arena = False
@@ -178,7 +184,7 @@ class OnnxEngine(OneLayerEngine):
                 ) from error
             feed[wanted] = self._value(value)
         try:
-            outputs = session.run_with_ort_values(None, feed)
+            outputs = session.run_with_ort_values(None, feed, self._run_options)
         except Exception as error:
             raise EngineFailed(
                 f"{self._folder.path}: onnxruntime failed in program {name}: {one_line(error)}"
@@ -250,6 +256,10 @@ class OnnxEngine(OneLayerEngine):
                     f"{self._folder.path}: the manifest gives program {name} no file or no outputs"
                 )
             path, program = self._folder.path / file, self._folder.read(file)
+            try:
+                check_program(program)
+            except Refused as error:
+                raise EngineFailed(f"{path}: program {name} {error}; export the bundle again") from None
             try:
                 session = self._ort.InferenceSession(
                     program, self._options, providers=["CPUExecutionProvider"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,17 +20,29 @@ import httpx2
 from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils import _http, parse_ratelimit_headers
 
-from edgekit.runtime.hub.errors import HubBusy, UnexpectedAnswer, unexpected
+from edgekit.runtime.hub.errors import (
+    DownloadFailed,
+    HubBusy,
+    HubError,
+    HubUnavailable,
+    UnexpectedAnswer,
+    unexpected,
+)
 
 #: Of all answers of the API to one question together, unpacked: the hub lists a file in about 300 bytes.
 MAX_ANSWER_BYTES = 64 << 20
 #: Of what comes with an error or a redirect.
 MAX_OTHER_BYTES = 1 << 20
+#: Seconds that all answers of the API to one question may be on their way together, behind their headers.
+MAX_ANSWER_S = 60.0
+#: Files come faster: bytes per second, over so many seconds of waiting.
+MIN_SPEED, SPEED_WINDOW_S = 1024, 60.0
 #: A longer wait than this is the user's to decide about.
 MAX_WAIT_S = 60
 #: The issuer of tokens: a mirror (HF_ENDPOINT) may send us back to it.
 _ISSUER = "https://huggingface.co"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")  # an ETag names a file in the cache
+_PACKING, _BLOCK_BYTES = "gzip", 1 << 20
 _RANGE = re.compile(r"bytes=(\d+)-.*")
 
 
@@ -42,6 +56,7 @@ class Terms:
     answer_bytes: int
     nbytes: int | None = None
     commit: str | None = None
+    answer_seconds: float = MAX_ANSWER_S
 
 
 _TERMS: ContextVar[Terms | None] = ContextVar("edgekit hub terms", default=None)
@@ -54,7 +69,7 @@ def terms(about: str, nbytes: int | None = None, commit: str | None = None) -> I
     Raises UnexpectedAnswer or HubBusy where the server does not keep to them.
     """
     _install()
-    token = _TERMS.set(Terms(about, MAX_ANSWER_BYTES, nbytes, commit))
+    token = _TERMS.set(Terms(about, MAX_ANSWER_BYTES, nbytes, commit, MAX_ANSWER_S))
     try:
         yield
     finally:
@@ -88,8 +103,14 @@ def _install() -> None:
 
 
 def _before(request: httpx2.Request) -> None:
-    """The library gives the token to whatever address a page of its own names as the next one."""
-    if _TERMS.get() is None or not request.headers.get("authorization", "").lower().startswith("bearer "):
+    """The library gives the token to whatever address a page of its own names as the next one, and takes
+    packings that are not unpacked here.
+    """
+    if _TERMS.get() is None:
+        return
+    if request.headers.get("accept-encoding", "").strip() != "identity":
+        request.headers["accept-encoding"] = _PACKING
+    if not request.headers.get("authorization", "").lower().startswith("bearer "):
         return
     if not _has_the_token(request.url):
         del request.headers["authorization"]
@@ -165,19 +186,45 @@ class _Bounded(httpx2.SyncByteStream):
             self._left = held.answer_bytes
 
     def __iter__(self) -> Iterator[bytes]:
-        assert isinstance(self._raw, httpx2.SyncByteStream)
         if self._packing in (None, "identity"):
-            blocks: Iterator[bytes] = iter(self._raw)
+            blocks = self._arriving()
+        elif self._packing == _PACKING:
+            blocks = _unpacked(_counted(self._arriving(), self._left + MAX_OTHER_BYTES, self._too_much))
         else:
-            packed = _Counted(self._raw, self._left + MAX_OTHER_BYTES, self._too_much)
-            headers = {"content-encoding": self._packing or ""}
-            blocks = httpx2.Response(200, headers=headers, stream=packed).iter_bytes()
+            raise unexpected(self._held.about, f"a packing that was not asked for, {self._packing[:60]!r}")
         for block in blocks:
             self._left -= len(block)
             if not self._is_file:
                 self._held.answer_bytes -= len(block)
             if self._left < 0:
                 raise self._too_much()
+            yield block
+
+    def _arriving(self) -> Iterator[bytes]:
+        """Blocks as the server sends them, as long as it is not too slow; waiting for them is what counts."""
+        assert isinstance(self._raw, httpx2.SyncByteStream)
+        blocks, waited, received = iter(self._raw), 0.0, 0
+        while True:
+            begun = time.monotonic()
+            block = next(blocks, None)
+            if block is None:
+                return
+            passed = time.monotonic() - begun
+            waited, received = waited + passed, received + len(block)
+            if not self._is_file:
+                self._held.answer_seconds -= passed
+                if self._held.answer_seconds < 0:
+                    raise HubUnavailable(
+                        f"{self._held.about}: the hub takes longer than {MAX_ANSWER_S:.0f} s for an answer; "
+                        "try again later"
+                    )
+            elif waited > SPEED_WINDOW_S:
+                if received < MIN_SPEED * waited:
+                    raise DownloadFailed(
+                        f"{self._held.about}: the server sends less than {MIN_SPEED} bytes per second; "
+                        "try again later"
+                    )
+                waited, received = 0.0, 0
             yield block
 
     def close(self) -> None:
@@ -190,18 +237,28 @@ class _Bounded(httpx2.SyncByteStream):
         return unexpected(self._held.about, "an answer without end")
 
 
-class _Counted(httpx2.SyncByteStream):
+def _counted(raw: Iterator[bytes], most: int, too_much: Callable[[], Exception]) -> Iterator[bytes]:
     """Packed bytes: some packings are longer than their contents."""
+    for block in raw:
+        most -= len(block)
+        if most < 0:
+            raise too_much()
+        yield block
 
-    def __init__(self, raw: httpx2.SyncByteStream, most: int, too_much: Callable[[], Exception]) -> None:
-        self._raw, self._left, self._too_much = raw, most, too_much
 
-    def __iter__(self) -> Iterator[bytes]:
-        for block in self._raw:
-            self._left -= len(block)
-            if self._left < 0:
-                raise self._too_much()
-            yield block
+def _unpacked(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of gzip's first member, which is all that servers send: what follows it is not read."""
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    for block in raw:
+        while block and not unpacking.eof:
+            try:
+                content = unpacking.decompress(block, _BLOCK_BYTES)
+            except zlib.error as error:
+                raise httpx2.DecodingError(str(error)) from error
+            block = unpacking.unconsumed_tail
+            yield content
+        if unpacking.eof:
+            return
 
 
 def _error_body(response: httpx2.Response, held: Terms) -> bytes:
@@ -216,7 +273,7 @@ def _error_body(response: httpx2.Response, held: Terms) -> bytes:
         return data if good else b"{}"
     except (
         httpx2.HTTPError,
-        UnexpectedAnswer,
+        HubError,
         ValueError,
         TypeError,
         LookupError,

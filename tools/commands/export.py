@@ -28,6 +28,7 @@ from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
+from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
@@ -272,11 +273,12 @@ def _show(folder: Path, results: Sequence[ExportResult], name: str, target: str,
     note(f"done in {seconds:.1f} s")
     click.echo()
     for result in results:
-        click.echo(f"{result.path}  {size(result.weights_bytes)} of weights")
+        click.echo(visible(f"{result.path}  {size(result.weights_bytes)} of weights"))
     if target == "ios":
-        click.echo(f"next: {command_line('verify', folder)}; its README.md says how an app uses it")
+        next_step = f"{command_line('verify', folder)}; its README.md says how an app uses it"
     else:
-        click.echo(f"next: {command_line('run', folder, suggested_prompt(name), '--watch')}")
+        next_step = command_line("run", folder, suggested_prompt(name), "--watch")
+    click.echo(visible(f"next: {next_step}"))
 
 
 def show_quantization(quantization: dict[str, Any]) -> None:

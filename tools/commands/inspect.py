@@ -244,7 +244,7 @@ def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
 
 def _show(found: dict[str, Any]) -> None:
     model, sizes, provenance = found["model"], found["sizes"], found["provenance"]
-    click.echo(f"{found['bundle']}: {visible(str(model['name']))}, {model['family']}")
+    prose(f"{found['bundle']}: {model['name']}, {model['family']}")
     traits = [
         f"{model['layers']} layers" + (f" with {model['experts']} experts" if model["experts"] else ""),
         f"hidden size {model['hidden_size']}",
@@ -268,7 +268,7 @@ def _show(found: dict[str, Any]) -> None:
     _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
     show_quantization(quantization)
     for override in quantization.get("overrides", ()):
-        click.echo(f"  override {override['pattern']} = {override['bits']} bits")
+        prose(f"override {override['pattern']} = {override['bits']} bits", "  ")
     _heading(f"programs: {found['programs']['format']} ({found['programs']['layout']})")
     if "packages" in found["programs"]:
         _show_packages(found["programs"])
@@ -304,16 +304,16 @@ def _show(found: dict[str, Any]) -> None:
 
 def _heading(text: str) -> None:
     click.echo()
-    click.secho(text, bold=True)
+    click.secho(visible(text), bold=True)
 
 
 def _show_packages(programs: dict[str, Any]) -> None:
     names = {"ios": "iOS", "macos": "macOS"}
-    systems = [f"{names.get(k, visible(k))} {visible(v)}" for k, v in programs["minimum_os"].items()]
-    arithmetic = visible(programs["precision"])
+    systems = [f"{names.get(k, k)} {v}" for k, v in programs["minimum_os"].items()]
+    arithmetic = str(programs["precision"])
     if programs["activations"] != "float":
         arithmetic += f", {programs['activations']} activations"
-    click.echo(f"  {arithmetic}, for {' and '.join(systems)} or newer")
+    prose(f"{arithmetic}, for {' and '.join(systems)} or newer", "  ")
     rows = []
     for package in programs["packages"]:
         lengths = sorted({(f["t"], f["p"]) for f in package["functions"]})

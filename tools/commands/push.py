@@ -14,6 +14,7 @@ from edgekit.tools.console import Steps, command_line, note, on_terminal
 from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
+from edgekit.tools.text import visible
 
 
 @click.command(
@@ -54,6 +55,6 @@ def command(bundle: str, repository: str, private: bool, revision: str | None, a
         done = {"url": page, "repository": checked.repository, "files": len(checked.names)}
         click.echo(json.dumps(done | {"bytes": checked.nbytes}))
         return
-    click.echo(page)
+    click.echo(visible(page))
     at = f"@{revision}" if revision else ""
     note(f"next: {command_line('chat', f'hf:{checked.repository}{at}')}")

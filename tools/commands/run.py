@@ -12,6 +12,7 @@ from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option, quoting
 from edgekit.tools.prompts import given_prompt
 from edgekit.tools.request import Request, display_for, opened, request_options, settings_of
+from edgekit.tools.stuck import ending_if_stuck
 
 
 @click.command(
@@ -51,7 +52,7 @@ def command(
 
     from edgekit.tools.answer import answer, plan_as_dict, remark, statistics_as_dict, summary, write_text
 
-    with opened(bundle, request, quiet=as_json) as (model, generator):
+    with ending_if_stuck(), opened(bundle, request, quiet=as_json) as (model, generator):
         ids = model.encode(prompt, system=request.system, raw=request.raw)
         with quoting(request.memory):
             if as_json:

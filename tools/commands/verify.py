@@ -81,16 +81,15 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         click.echo(json.dumps(report))
     else:
         for item in damaged:
-            click.echo(f"damaged: {visible(item.name)}: {visible(' '.join(item.damage.splitlines()))}")
+            click.echo(visible(f"damaged: {item.name}: {' '.join(item.damage.splitlines())}"))
         for line in (*notes, *(f"{name} is not part of the bundle" for name in surplus)):
             note(f"note: {line}")
         if damaged:
-            click.echo(f"{bundle}: {len(damaged)} of {len(items)} items are damaged; copy or export it again")
+            said = f"{len(damaged)} of {len(items)} items are damaged; copy or export it again"
         else:
-            click.echo(
-                f"{bundle}: all {len(items)} items are as they were written, "
-                f"{size(sum(i.nbytes for i in items))} read"
-            )
+            read = size(sum(i.nbytes for i in items))
+            said = f"all {len(items)} items are as they were written, {read} read"
+        click.echo(visible(f"{bundle}: {said}"))
     if damaged:
         ctx.exit(DAMAGED)
 

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "executor/program.h"
 #include "flash_file.h"
+#include "session/memory.h"
 #include "session/process.h"
 
 namespace edgekit {
@@ -158,3 +159,23 @@ extern "C" EK_API int32_t ekt_program(edgekit::TestCall *call, char *message) {
 extern "C" EK_API int32_t ekt_usable_cores() { return edgekit::usable_cores(); }
 
 extern "C" EK_API int32_t ekt_group_cores(const char *root) { return edgekit::group_cores(root); }
+
+extern "C" EK_API uint64_t ekt_machine_memory(const char *root) { return edgekit::machine_memory(root); }
+
+// Whether a session of a bundle, without a budget, would fit in `machine` bytes. `message` has room for 512 bytes.
+extern "C" EK_API int32_t ekt_check_machine(const char *folder, std::int64_t canvas, std::uint64_t machine,
+                                            std::uint64_t *least, char *message) {
+  try {
+    const edgekit::Bundle bundle(folder);
+    edgekit::SessionOptions options;
+    options.canvas = canvas;
+    const edgekit::MemoryNeeds needs = edgekit::memory_needs(bundle, options, 2);
+    edgekit::check_machine(bundle, needs, edgekit::plan_weights(bundle, needs, options), options, machine);
+    return EK_OK;
+  } catch (const edgekit::BudgetError &error) {
+    *least = error.needed();
+    return told(error.what(), error.status(), message);
+  } catch (const std::exception &error) {
+    return told(error.what(), EK_INTERNAL, message);
+  }
+}

@@ -164,6 +164,26 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   return plan;
 }
 
+void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,
+                   const SessionOptions &options, std::uint64_t machine) {
+  const std::uint64_t weights = plan.pinned_bytes + plan.ring_bytes, wanted = needs.total() + weights;
+  if (options.memory_bytes != 0 || machine == 0 || wanted <= machine) return;
+  const std::uint64_t least = least_budget(bundle, needs, options);
+  std::ostringstream message;
+  message << bundle.path() << ": this model and length need " << megabytes(wanted) << " (weights " << megabytes(weights)
+          << ", process " << megabytes(needs.process + needs.allowance) << ", activations "
+          << megabytes(needs.activations + needs.scratch) << ", vocabulary head " << megabytes(needs.head)
+          << ", prefix " << megabytes(needs.prefix) << ") and this machine has " << megabytes(machine) << "; ";
+  if (least <= machine) {
+    message << "give a memory budget (--memory), at least " << megabytes(least)
+            << ": weights that it does not hold are read from the disk";
+  } else {
+    message << "with weights read from the disk it is still " << megabytes(least)
+            << ": ask for fewer tokens or give a shorter prompt";
+  }
+  throw BudgetError(message.str(), least);
+}
+
 std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, SessionOptions options) {
   options.memory_bytes = 1;
   try {

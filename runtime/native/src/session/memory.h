@@ -36,6 +36,11 @@ MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, in
 // Throws BudgetError.
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);
 
+// Throws BudgetError where what a session without a budget takes is more than `machine` bytes, the memory there is; 0:
+// nobody knows.
+void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,
+                   const SessionOptions &options, std::uint64_t machine);
+
 // The least budget that `plan_weights` takes, whatever the options say about it.
 std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, SessionOptions options);
 

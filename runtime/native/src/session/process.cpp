@@ -12,6 +12,9 @@
 #include <unistd.h>
 #elif defined(__APPLE__)
 #include <mach/mach.h>
+#include <sys/sysctl.h>
+#elif defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace edgekit {
@@ -36,12 +39,12 @@ int allowed_cores() {
 #endif
 
 // Cores that microseconds per period amount to, rounded up: half a core still runs one thread. 0 for no limit.
-int quota_cores(long long quota, long long period) {
+std::uint64_t quota_cores(long long quota, long long period) {
   if (quota <= 0 || period <= 0) return 0;
-  return static_cast<int>(std::min<long long>(quota / period + (quota % period != 0), INT_MAX));
+  return static_cast<std::uint64_t>(std::min<long long>(quota / period + (quota % period != 0), INT_MAX));
 }
 
-int quota_of(const std::string &folder, bool unified) {
+std::uint64_t quota_of(const std::string &folder, bool unified) {
   long long quota = 0, period = 0;
   if (unified) {
     std::ifstream file(folder + "/cpu.max");  // "max 100000" fails to parse: no limit
@@ -51,41 +54,83 @@ int quota_of(const std::string &folder, bool unified) {
   return quota_file >> quota && period_file >> period ? quota_cores(quota, period) : 0;
 }
 
-// The least quota of the group at `path` of a hierarchy and of the groups around it; 0 for none. A container sees its
+std::uint64_t memory_of(const std::string &folder, bool unified) {
+  std::ifstream file(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes"));
+  long long bytes = 0;  // "max" fails to parse: no limit
+  return file >> bytes && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
+}
+
+// What a group, whose folder is given, may have at most; 0 for no limit.
+using LimitOf = std::uint64_t (*)(const std::string &folder, bool unified);
+
+// The least limit of the group at `path` of a hierarchy and of the groups around it; 0 for none. A container sees its
 // own group as the hierarchy's root, under a path that may be the host's.
-int least_quota(const std::string &hierarchy, std::string path, bool unified) {
-  int least = 0;
+std::uint64_t least_around(const std::string &hierarchy, std::string path, bool unified, LimitOf limit_of) {
+  std::uint64_t least = 0;
   for (;;) {
     if (path == "/") path.clear();
-    const int cores = quota_of(hierarchy + path, unified);
-    if (cores > 0 && (least == 0 || cores < least)) least = cores;
+    const std::uint64_t limit = limit_of(hierarchy + path, unified);
+    if (limit > 0 && (least == 0 || limit < least)) least = limit;
     const std::size_t slash = path.find_last_of('/');
     if (slash == std::string::npos) return least;
     path.erase(slash);
   }
 }
 
-}  // namespace
-
-int group_cores(const std::string &root) {
+// The least limit that the control groups of this process set for a controller; 0 for none.
+std::uint64_t group_limit(const std::string &root, const std::string &controller, LimitOf limit_of) {
   std::ifstream groups(root + "/proc/self/cgroup");
-  int least = 0;
+  std::uint64_t least = 0;
   for (std::string line; std::getline(groups, line);) {
     // "hierarchy:controllers:path"; the unified hierarchy lists no controllers.
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
     const bool unified = controllers.empty();
-    if (!unified && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    if (!unified && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
     // Hierarchies of old are mounted under the names of their controllers, all of them or the one.
     std::vector<std::string> mounts{""};
-    if (!unified) mounts = {"/cpu", "/" + controllers};
+    if (!unified) mounts = {"/" + controller, "/" + controllers};
     for (const std::string &mount : mounts) {
-      const int cores = least_quota(root + "/sys/fs/cgroup" + mount, path, unified);
-      if (cores > 0 && (least == 0 || cores < least)) least = cores;
+      const std::uint64_t limit = least_around(root + "/sys/fs/cgroup" + mount, path, unified, limit_of);
+      if (limit > 0 && (least == 0 || limit < least)) least = limit;
     }
   }
   return least;
+}
+
+#if !defined(__APPLE__) && !defined(_WIN32)
+
+// What /proc/meminfo says, which containers may have of their own; 0 where there is none.
+std::uint64_t physical_memory(const std::string &root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::uint64_t kilobytes = 0;
+  for (std::string name; file >> name;) {
+    if (name == "MemTotal:") return file >> kilobytes ? kilobytes * 1024 : 0;
+  }
+  return 0;
+}
+
+#endif
+
+}  // namespace
+
+int group_cores(const std::string &root) { return static_cast<int>(group_limit(root, "cpu", quota_of)); }
+
+std::uint64_t machine_memory(const std::string &root) {
+  std::uint64_t physical = 0;
+#if defined(__APPLE__)
+  std::size_t size = sizeof physical;
+  if (sysctlbyname("hw.memsize", &physical, &size, nullptr, 0) != 0) physical = 0;
+#elif defined(_WIN32)
+  MEMORYSTATUSEX status{};
+  status.dwLength = sizeof status;
+  if (GlobalMemoryStatusEx(&status)) physical = status.ullTotalPhys;
+#else
+  physical = physical_memory(root);
+#endif
+  const std::uint64_t granted = group_limit(root, "memory", memory_of);
+  return granted > 0 && (physical == 0 || granted < physical) ? granted : physical;
 }
 
 std::uint64_t process_resident_bytes() {

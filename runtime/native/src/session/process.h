@@ -10,6 +10,10 @@ namespace edgekit {
 // Physical memory of the process now; 0 where the system does not tell.
 std::uint64_t process_resident_bytes();
 
+// Physical memory of the machine in bytes, or less where the control groups of this process grant less; 0 where the
+// system does not tell. `root` is as below.
+std::uint64_t machine_memory(const std::string &root = "");
+
 // Processor cores that this process may keep busy: those that it may run on, or fewer where a Linux control group
 // grants less time. At least 1.
 int usable_cores();

@@ -39,6 +39,13 @@ SessionOptions checked(const SessionOptions &options) {
   return options;
 }
 
+ResidencyPlan checked_plan(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options,
+                           std::uint64_t machine) {
+  ResidencyPlan plan = plan_weights(bundle, needs, options);
+  check_machine(bundle, needs, plan, options, machine);
+  return plan;
+}
+
 }  // namespace
 
 struct Session::Implementation {
@@ -47,7 +54,8 @@ struct Session::Implementation {
         bundle(folder, wrap),
         threads(options.threads != 0 ? options.threads : usable_cores()),
         needs(memory_needs(bundle, options, threads)),
-        plan(plan_weights(bundle, needs, options)),
+        machine(machine_memory()),
+        plan(checked_plan(bundle, needs, options, machine)),
         pool(threads),
         weights(bundle.file(), plan, [this](Pass pass) { return runs_of(pass); }),
         experts(bundle, weights, plan),
@@ -94,7 +102,7 @@ struct Session::Implementation {
     timed();
   }
 
-  // A budget holds for the lengths that the session was opened for; without one, buffers grow.
+  // A budget holds for the lengths that the session was opened for; without one, buffers grow up to what the machine has.
   void check_lengths(Pass kind, std::int64_t count, std::int64_t committed) const {
     if (count > kMaxPositions || committed > kMaxPositions) {
       fail(EK_INVALID_ARGUMENT, "a pass over ", count, " positions after ", committed, "; the limit is ",
@@ -102,12 +110,13 @@ struct Session::Implementation {
     }
     const std::int64_t longest = kind == Pass::prefill ? longest_pass(model(), options) : options.canvas;
     const bool fits = count <= longest && (!model().causal_prefix || committed <= options.positions);
-    if (options.memory_bytes == 0 || fits) return;
+    if (fits) return;
     SessionOptions longer = options;
     longer.canvas = std::max(options.canvas, count);
     longer.positions = std::max(options.positions, committed);
     MemoryNeeds more = memory_needs(bundle, longer, threads);
     more.process = needs.process;
+    if (options.memory_bytes == 0) return check_machine(bundle, more, plan, longer, machine);
     std::ostringstream message;
     message << bundle.path() << ": the memory budget was planned for passes of up to " << options.canvas
             << " positions after " << options.positions << ", not for " << count << " after " << committed
@@ -254,6 +263,7 @@ struct Session::Implementation {
   const Bundle bundle;
   const int threads;
   const MemoryNeeds needs;
+  const std::uint64_t machine;  // bytes of memory; 0: nobody knows
   const ResidencyPlan plan;
   ThreadPool pool;
   WeightStore weights;

@@ -1,0 +1,112 @@
+"""Ctrl-C while the main thread is inside of a call that does not end."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+#: A denoising pass that computes for minutes without the interpreter lock, as the engines do.
+STUCK = """
+import hashlib, sys
+from edgekit.runtime.native_session import NativeSession
+from edgekit.tools import stuck
+stuck.PATIENCE_S = 0.3
+def denoise(self, ids, request, soft=None):
+    if sys.argv[-1] == "--watch":
+        import time
+        time.sleep(0.5)
+    open(MARK, "w").close()
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 2**31 - 1)
+NativeSession.denoise = denoise
+from edgekit.__main__ import main
+main()
+"""
+NOTICED = """
+import os, signal, time
+from edgekit.tools import stuck
+from edgekit.tools.interrupts import Interrupts
+stuck.PATIENCE_S = 0.3
+def ask():
+    try:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("noticed", flush=True)
+with stuck.ending_if_stuck():
+    ask()
+    time.sleep(1)
+    with Interrupts():
+        ask()
+    time.sleep(1)
+ask()
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+def begun(mark: Path) -> None:
+    end = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def child(bundle: Path, mark: Path, *words: str, **streams: int) -> subprocess.Popen[bytes]:
+    code = STUCK.replace("MARK", repr(str(mark)))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code, "run", str(bundle), "Hello", *words],
+        env={**os.environ, "TERM": "xterm-256color"}, start_new_session=True, **streams,
+    )  # fmt: skip
+
+
+def test_a_pass_that_does_not_end_is_interrupted(native_bundle: Path, tmp_path: Path) -> None:
+    started = child(
+        native_bundle, tmp_path / "mark", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        begun(tmp_path / "mark")
+        started.send_signal(signal.SIGINT)
+        out, said = started.communicate(timeout=20)
+    finally:
+        started.kill()
+    assert (started.returncode, out, said) == (130, b"", b"edgekit: interrupted\n")
+
+
+@pytest.mark.parametrize("words", [[], ["--watch"]])
+def test_the_terminal_is_as_before(words: list[str], native_bundle: Path, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    started = child(native_bundle, tmp_path / "mark", *words, stdin=slave, stdout=slave, stderr=slave)
+    received = b""
+    try:
+        begun(tmp_path / "mark")
+        started.send_signal(signal.SIGINT)
+        end = time.monotonic() + 20
+        while started.poll() is None or select.select([master], [], [], 0)[0]:
+            assert time.monotonic() < end
+            if select.select([master], [], [], 0.1)[0]:
+                received += os.read(master, 65536)
+        assert termios.tcgetattr(slave) == before
+    finally:
+        started.kill()
+        os.close(master)
+        os.close(slave)
+    assert started.returncode == 130
+    text = received.decode(errors="replace")
+    assert text.endswith("\r\nedgekit: interrupted\r\n")
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
+    assert text.rfind("\x1b[?7h") > text.rfind("\x1b[?7l")
+
+
+def test_what_is_noticed_ends_nothing() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", NOTICED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("noticed\n" * 3 + "True\n", "", 0)
