@@ -491,6 +491,31 @@ def test_inspect_says_when_a_budget_is_too_small(tiny_bundle: Path) -> None:
     refused(edgekit("inspect", tiny_bundle, "--memory", "1MB"), "a memory budget of 1 MB is too small")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process counts for nothing")
+@pytest.mark.parametrize("written", ["native", "onnx"])
+def test_run_takes_the_budget_that_inspect_takes(written: str, shipped_bundle: Callable[..., Path]) -> None:
+    """Both are processes of their own, and run's is the larger one."""
+    bundle = shipped_bundle("tiny-gemma", written)
+
+    def said(*words: str) -> tuple[int, str]:
+        started = process(*words, stdin=subprocess.DEVNULL)
+        stdout, stderr = started.communicate(timeout=60)
+        return started.returncode, stdout + stderr
+
+    def named(*words: str) -> int:
+        code, text = said(*words, "--memory", "1MB")
+        found = re.search(r"need at least (\d+) MB", " ".join(text.split()))
+        assert code == 2 and found, text
+        return int(found[1])
+
+    inspect, run = ["inspect", str(bundle)], ["run", str(bundle), "What is 23 + 45?"]
+    enough, needed = named(*inspect), named(*run)
+    assert needed <= enough <= 1.05 * needed
+    for words in (inspect, run):
+        code, text = said(*words, "--memory", f"{enough}MB")
+        assert code == 0, text
+
+
 # --- verify -------------------------------------------------------------------------------------------------
 
 
