@@ -631,6 +631,8 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     unfinished.mkdir()
     (unfinished / "weights.safetensors.partial").write_text("")
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
+    held = "(format onnx, preset mixed4); -o names another folder"
+    refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), held)
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
     refused(edgekit("export", checkpoint, "--json", "-o", ""), "--output is empty; name a folder")
@@ -638,6 +640,32 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     refused(
         edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ([], "checkpoint-host-mixed4"),
+        (["--format", "native"], "checkpoint-host-mixed4"),
+        (["--format", "onnx"], "checkpoint-host-onnx-mixed4"),
+        (["--format", "onnx", "--quant", "int8"], "checkpoint-host-onnx-int8"),
+        (["--target", "mac"], "checkpoint-mac-mixed4"),
+        (["--target", "ios"], "checkpoint-ios-mixed4"),
+        (["--target", "ios", "--format", "coreml"], "checkpoint-ios-coreml-mixed4"),
+        (["--target", "ios", "--min-os", "27"], "checkpoint-ios-coreai-mixed4"),
+    ],
+)
+def test_every_format_has_a_default_folder_of_its_own(
+    words: list[str], folder: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("host", "mac", "ios", "host-onnx", "ios-coreml", "ios-coreai"):
+        for preset in ("mixed4", "int8"):
+            held = tmp_path / f"checkpoint-{name}-{preset}"
+            held.mkdir()
+            (held / "diary").touch()
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "--json", *words)
+    refused(result, f" {folder}: holds files that are not a bundle")
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_once(
