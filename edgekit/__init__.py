@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Prompt,
         PromptTooLong,
         Statistics,
+        UnsupportedBundle,
         load,
     )
 
@@ -61,6 +62,7 @@ __all__ = [
     "Prompt",
     "PromptTooLong",
     "Statistics",
+    "UnsupportedBundle",
     "__version__",
     "load",
 ]

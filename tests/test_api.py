@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ PROPERTIES = {
 NAMES = [
     "Answer", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done", "Draft",
     "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
-    "Option", "Prompt", "PromptTooLong", "Statistics", "__version__", "load",
+    "Option", "Prompt", "PromptTooLong", "Statistics", "UnsupportedBundle", "__version__", "load",
 ]  # fmt: skip
 
 
@@ -316,6 +317,39 @@ def test_wrong_settings_are_refused_when_they_are_given(
         assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_settings_may_be_numbers_of_other_libraries(gemma: edgekit.Model, llada: edgekit.Model) -> None:
+    class Index:
+        def __index__(self) -> int:
+            return 4
+
+    expected = gemma.generate(TEXT, seed=3, steps=4, t_max=0.5, eos_token_ids=[1, 6], max_new_tokens=128)
+    found = gemma.generate(
+        TEXT,
+        seed=np.int64(3),
+        steps=Index(),  # type: ignore[arg-type]
+        t_max=np.float32(0.5),
+        eos_token_ids=np.array([1, 6]),
+        max_new_tokens=np.array(128),  # type: ignore[arg-type]
+    )
+    assert found.ids == expected.ids and found.statistics.steps == expected.statistics.steps
+    assert (
+        gemma.chat().generate(TEXT, seed=np.uint64(2**64 - 1)).ids == gemma.generate(TEXT, seed=2**64 - 1).ids
+    )
+    stopped = {o.name: o.default for o in llada.options(stop_at_eos=np.bool_(False), steps=np.uint8(64))}
+    assert stopped["stop_at_eos"] is False and type(stopped["steps"]) is int
+    whole = {"memory": np.int64(10**9), "resident": np.int32(0), "threads": np.int64(1)}
+    with edgekit.load(gemma.path, **whole) as opened:  # type: ignore[arg-type]
+        assert opened.generate(TEXT, steps=2).statistics.memory_bytes == 10**9
+    for wrong in (
+        {"seed": np.float32(3)}, {"seed": np.bool_(True)}, {"steps": np.array([3])}, {"t_max": 0.5j},
+        {"t_max": np.float32("nan")}, {"t_max": np.array([0.5, 0.6])}, {"seed": np.array(1.5)},
+        {"steps": np.zeros((2, 2), int)}, {"t_max": Fraction(-1, 2)},
+    ):  # fmt: skip
+        with pytest.raises(edgekit.InvalidOption) as refused:
+            gemma.generate(TEXT, **wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(refused.value)
+
+
 def test_unknown_settings_are_answered_with_the_list_of_options(either: edgekit.Model) -> None:
     known = [option.name for option in either.options()]
     for call in (lambda: either.stream(TEXT, zzzzzz=1), lambda: either.options(zzzzzz=1)):
@@ -428,16 +462,30 @@ def test_calls_of_tools_need_no_content(gemma: edgekit.Model, monkeypatch: pytes
     assert gemma.decode(ids, skip_special=False) == "<user>x<assistant>add<tool>7"
 
 
-def test_lone_surrogates_are_found_where_they_are_given(gemma: edgekit.Model) -> None:
+def test_lone_surrogates_are_found_where_they_are_given(
+    gemma: edgekit.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = {"role": "user", "content": "ab\udc80"}
     for given, settings, said in (
         ("\udc80", {}, "the prompt is not UTF-8 (character 0 is a lone surrogate)"),
         ([message], {}, "the content of message 0 is not UTF-8 (character 2 is"),
         ("x", {"system": "\udc80"}, "system is not UTF-8 (character 0 is"),
     ):
-        with pytest.raises(edgekit.EdgekitError) as refused:
-            gemma.encode(given, **settings)
-        assert str(refused.value).startswith(said)
+        for call in (gemma.encode, gemma.generate):
+            with pytest.raises(edgekit.InvalidPrompt) as refused:
+                call(given, **settings)
+            assert str(refused.value).startswith(said)
+        if not settings:
+            with pytest.raises(edgekit.InvalidPrompt, match="is not UTF-8"):
+                gemma.chat().generate(given)
+    with pytest.raises(edgekit.InvalidPrompt, match="system is not UTF-8"):
+        gemma.chat(system="\udc80")
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.name or nick or m.content }}{% endfor %}"
+    monkeypatch.setattr(gemma._tokenizer, "chat_templates", {"default": template})
+    monkeypatch.setattr(gemma._tokenizer, "_templates", {})
+    for wrong in ({"role": "user", "content": "x", "name": "\udc80"}, USER):
+        with pytest.raises(edgekit.InvalidPrompt, match="not UTF-8"):
+            gemma.encode([wrong], chat_template_kwargs={"nick": "\udc80"})
 
 
 @pytest.mark.parametrize(
@@ -469,13 +517,20 @@ def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said:
         ({"threads": 10**6}, "threads is 1000000; use an integer, 1..1024"),
         ({"threads": True}, "threads is True; use an integer, 1..1024"),
         ({"engine": "tpu"}, "unknown engine 'tpu'"),
-        ({"engine": "onnx"}, "was exported for the native engine, not onnx; export it with --format onnx"),
+        ({"engine": "onyx"}, "unknown engine 'onyx'; did you mean onnx?"),
+        ({"engine": 3}, "unknown engine 3"),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:
-    with pytest.raises(edgekit.EdgekitError) as refused:
+    with pytest.raises(edgekit.InvalidOption) as refused:
         edgekit.load(gemma.path, **given)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
+    said = "was exported for the native engine, not onnx; export it with --format onnx"
+    with pytest.raises(edgekit.UnsupportedBundle, match=said):
+        edgekit.load(gemma.path, engine="onnx")
 
 
 def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:

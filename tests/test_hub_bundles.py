@@ -29,6 +29,7 @@ from edgekit.runtime.hub import Silent, repository, verification
 from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, NotABundle, NotLoggedIn, UploadFailed
 from edgekit.runtime.hub.upload import check, upload
+from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.tools.cli import main
 
 
@@ -192,6 +193,12 @@ def test_a_bundle_that_cannot_run_here_is_refused_before_its_weights(
         local_folder("hf:owner/newer")
     with pytest.raises(MalformedFile):
         local_folder("hf:owner/broken")
+    asked = len(hub.log)
+    with pytest.raises(InvalidOption, match="unknown engine 'onyx'; did you mean onnx"):
+        local_folder("hf:owner/onnx", "onyx")
+    assert len(hub.log) == asked
+    with pytest.raises(UnsupportedBundle, match="hf:owner/onnx: was exported for the onnx engine, not mlx"):
+        local_folder("hf:owner/onnx", "mlx")
     monkeypatch.setitem(engines._LIBRARIES, "onnx", "not_installed_here")
     with pytest.raises(EngineUnavailable, match=r"edgekit\[onnx\]"):
         local_folder("hf:owner/onnx")

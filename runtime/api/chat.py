@@ -17,6 +17,7 @@ from edgekit.runtime.api.prompt import (
     held,
     ids_of,
     messages_of,
+    refused_as_prompt,
 )
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
@@ -174,10 +175,11 @@ class Chat:
         state, tokenizer = self._state, self._tokenizer
         if messages_of(prompt) is None:
             return ids_of(prompt)
-        if self._raw:
-            return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
-        if not state.ids:
+        if not self._raw and not state.ids:
             return encode(tokenizer, [*state.messages, *messages], None, False, self._variables)
-        last = state.ids[-1] if state.ended else None
-        before = state.messages[: state.asked]
-        return tokenizer.chat_turn(before, messages, last, **self._variables)
+        with refused_as_prompt():
+            if self._raw:
+                return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
+            last = state.ids[-1] if state.ended else None
+            before = state.messages[: state.asked]
+            return tokenizer.chat_turn(before, messages, last, **self._variables)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling import Sampler
@@ -42,6 +46,28 @@ class Option:
     #: Whether it may be None, which switches it off.
     optional: bool
     help: str
+
+
+def plain(value: Any) -> Any:
+    """A value as Python's own number, truth value or list of these, where it is one of another library: what
+    has `__index__` is an integer. Anything else is as it was given.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+    try:
+        return operator.index(value)
+    except TypeError:  # some say that they can, whatever they hold
+        return value
+
+
+def plain_settings(settings: Settings) -> Settings:
+    """Settings whose values are Python's own."""
+    options = {name: plain(value) for name, value in settings.options.items()}
+    return Settings(plain(settings.max_new_tokens), plain(settings.steps), plain(settings.seed), options)
 
 
 def options_of(chosen: Any) -> tuple[Option, ...]:
