@@ -280,6 +280,28 @@ def test_settings_have_the_names_of_the_field(llada: edgekit.Model, gemma: edgek
     assert few.statistics.steps < many.statistics.steps
 
 
+def test_the_bounds_that_options_show_hold(either: edgekit.Model) -> None:
+    """No more is taken than is shown, and a bound is shown wherever there is one."""
+    known = {option.name: option for option in either.options()}
+    assert known["steps"].maximum == known["max_new_tokens"].maximum == 1 << 22
+    assert known["seed"].maximum == 2**64 - 1
+    for option in known.values():
+        if option.type not in ("int", "float"):
+            continue
+        for bound, beyond in ((option.minimum, -1), (option.maximum, 1)):
+            if bound is None:
+                continue
+            with pytest.raises(edgekit.InvalidOption, match="; use an? |outside the model's vocabulary"):
+                either.stream(TEXT, **{option.name: bound + beyond})
+            if not (option.above_minimum and bound == option.minimum):
+                try:
+                    either.stream(TEXT, **{option.name: bound})
+                except edgekit.InvalidOption as error:  # for another reason than its range
+                    assert "; use an integer, " not in str(error) and "; use a number" not in str(error)
+        if option.type == "int" and option.maximum is None:
+            either.stream(TEXT, **{option.name: 10**30})
+
+
 def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
     given = {option.name: option.default for option in either.options()}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}

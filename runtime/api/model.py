@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
-from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
+from edgekit.runtime.api.options import MOST_SEED, Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import GenerationEnded
@@ -234,7 +234,7 @@ class Model:
         settings.pop("seed", None)
         given = plain_settings(Settings(options=settings, **own))
         check_names(self._generator.sampler, given)
-        return options_of(self._generator.options(given))
+        return options_of(self._generator.options(given), self._generator.bundle.model.vocab_size)
 
     def encode(
         self,
@@ -318,12 +318,7 @@ class Model:
         all of it. Raises InvalidOption at once, all else when the first event is asked for.
         """
         settings = plain_settings(settings)
-        if (
-            not isinstance(settings.seed, int)
-            or isinstance(settings.seed, bool)
-            or not 0 <= settings.seed < 2**64
-        ):
-            raise InvalidOption(f"seed is {settings.seed!r}; use an integer, 0..{2**64 - 1}")
+        check_int("seed", settings.seed, 0, MOST_SEED)
         if "continue_prefix" in settings.options:
             raise InvalidOption("continue_prefix is not a setting here; use chat()")
         check_names(self._generator.sampler, settings)
