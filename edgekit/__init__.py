@@ -88,4 +88,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names and Python's own, not what this module or its parts import."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -59,7 +59,10 @@ def test_importing_it_brings_in_nothing_else() -> None:
 
 
 def test_every_name_that_it_promises_is_there() -> None:
-    assert set(edgekit.__all__) <= set(dir(edgekit))
+    edgekit.load  # noqa: B018 - brings in modules of the package
+    listed = [name for name in dir(edgekit) if not (name.startswith("__") and name.endswith("__"))]
+    assert listed == [name for name in edgekit.__all__ if name != "__version__"]
+    assert {"__version__", "__doc__", "__path__"} <= set(dir(edgekit))
     for name in edgekit.__all__:
         assert getattr(edgekit, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
@@ -415,6 +418,12 @@ USER = {"role": "user", "content": "x"}
         ([10**30], {}, f"prompt token {10**30} at position 0 is outside the model's vocabulary of 512"),
         ([1, -(10**30)], {}, f"prompt token -{10**30} at position 1 is outside"),
         ([{"role": "user"}], {}, 'message 0 has no "content"'),
+        (
+            [USER, {"role": "asistant", "content": "x"}],
+            {},
+            "message 1: unknown role 'asistant'; did you mean assistant? supported: system, user,",
+        ),
+        ([{"role": "", "content": "x"}], {}, "message 0: unknown role ''; supported: system"),
         ([USER, {"role": "assistant", "content": None, "tool_calls": []}], {}, 'message 1 has no "content"'),
         ([{"role": "user", "content": 3}], {}, "the content of message 0 is of type int; give text"),
         ([{"role": "user", "content": {"text": "x"}}], {}, "the content of message 0 is of type dict"),
@@ -535,6 +544,8 @@ def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said:
         ({"memory": 0}, "memory is 0; use at least 1"),
         ({"memory": 1.5}, "memory is 1.5; use a number of bytes"),
         ({"resident": -1}, "resident is -1; use at least 0"),
+        ({"memory": 2**63}, "memory is beyond what any computer has"),
+        ({"memory": "1e30"}, "memory: size '1e30' is beyond what any computer has"),
         ({"threads": 0}, "threads is 0; use an integer, 1..1024"),
         ({"threads": 10**6}, "threads is 1000000; use an integer, 1..1024"),
         ({"threads": True}, "threads is True; use an integer, 1..1024"),
@@ -668,6 +679,13 @@ def test_weights_that_are_replaced_meanwhile_are_an_error_of_edgekit(
         with pytest.raises(edgekit.EdgekitError) as refused:
             list(events)
         assert "\n" not in str(refused.value)
+
+
+def test_a_chat_shows_how_far_it_is(gemma: edgekit.Model) -> None:
+    talk = gemma.chat(system="Be brief.")
+    assert repr(talk) == f"<edgekit.Chat of 0 turns with <edgekit.Model {str(gemma.path)!r}>>"
+    talk.generate(TEXT, steps=2)
+    assert "of 1 turn with" in repr(talk)
 
 
 @pytest.mark.parametrize("attempt", [copy.deepcopy, pickle.dumps])

@@ -126,6 +126,10 @@ class Chat:
         """Every token of the conversation: prompts, what the chat template puts around them, and answers."""
         return self._state.ids
 
+    def __repr__(self) -> str:
+        turns = len(self._states) - 1
+        return f"<edgekit.Chat of {turns} turn{'' if turns == 1 else 's'} with {self._model!r}>"
+
     def undo(self) -> None:
         """Take the last turn back, prompt and answer. Without one, nothing happens."""
         if len(self._states) > 1:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgekit.flashload.names import shown
-from edgekit.flashload.sizes import parse_size
+from edgekit.flashload.sizes import MOST_BYTES, parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
 from edgekit.runtime.api.options import MOST_SEED, Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
@@ -463,4 +463,6 @@ def _bytes(name: str, value: int | str | None, least: int) -> int | None:
         raise InvalidOption(f"{name}: {error}") from error
     if count < least:
         raise InvalidOption(f"{name} is {value!r}; use at least {least} bytes")
+    if count > MOST_BYTES:
+        raise InvalidOption(f"{name} is beyond what any computer has; use fewer than 2**63 bytes")
     return count

@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.flashload.names import shown
+from edgekit.flashload.names import shown, unknown
 from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.text import Tokenizer, check_text
 
 #: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data. The
-#: content is text, or a list of parts of type "text", which are joined.
+#: content is text, or a list of parts of type "text", which are joined. The role is one of `ROLES`.
 Message: TypeAlias = Mapping[str, Any]
 #: Text, the messages of a chat, or token ids in a list or an array of one dimension.
 Prompt: TypeAlias = str | Sequence[Message] | Iterable[int]
+#: Templates write any other down as it is, which no model has seen.
+ROLES = ("system", "user", "assistant", "tool", "developer", "model")
 #: A message may have one of these and no content: what was done in place of speaking.
 _IN_PLACE_OF_CONTENT = ("tool_calls", "tool_responses")
 _WANTED = 'text, chat messages (dicts with "role" and "content") or token ids (integers)'
@@ -80,6 +82,8 @@ def _message(item: Any, number: int) -> dict[str, Any]:
         raise InvalidPrompt(
             f'message {number} is no dict with a "role"; write {{"role": "user", "content": ...}}'
         )
+    if item["role"] not in ROLES:
+        raise InvalidPrompt(f"message {number}: {unknown('role', item['role'], ROLES)}")
     found = {str(key): value for key, value in item.items()}
     content = found.get("content")
     if content is None:
