@@ -334,10 +334,8 @@ class _Sink:
         self.store: Store
         try:
             if opening is None:
-                stored, specs = (
-                    formats.optional(plan.format, "stored")(plan.runs),
-                    [r.spec for r in plan.runs],
-                )
+                stored = formats.optional(plan.format, "stored")(plan.runs)
+                specs = [r.spec for r in plan.runs]
                 self.store = FlashWriter(weights, specs, resume=resume, tag=plan.tag, stored=stored)
             else:
                 self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)

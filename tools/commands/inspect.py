@@ -61,12 +61,12 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
     if memory is not None:  # first: what is made for the rest would count as part of the process
         with quoting(memory):
             plan = _residency(folder, memory)
-    bundle_here = Bundle.open(folder)
-    taken = chosen_from(folder, bundle_here)
+    shown_bundle = Bundle.open(folder)
+    taken = chosen_from(folder, shown_bundle)
     if taken and not as_json:
         note(taken)
-    with bundle_here.open_weights() as file:
-        found = _facts(bundle_here, file)
+    with shown_bundle.open_weights() as file:
+        found = _facts(shown_bundle, file)
         if plan is not None:
             found["plan"] = plan
         if runs:
@@ -81,7 +81,7 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
                 for r in file.layout.runs
             ]
     if tensors:
-        found["tensors"] = _tensors(bundle_here)
+        found["tensors"] = _tensors(shown_bundle)
     if as_json:
         click.echo(json.dumps(found))
     else:
