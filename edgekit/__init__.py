@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Prompt,
         PromptTooLong,
         Statistics,
+        UnsupportedBundle,
         load,
     )
 
@@ -61,6 +62,7 @@ __all__ = [
     "Prompt",
     "PromptTooLong",
     "Statistics",
+    "UnsupportedBundle",
     "__version__",
     "load",
 ]
@@ -86,4 +88,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names and Python's own, not what this module or its parts import."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

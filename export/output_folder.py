@@ -6,6 +6,7 @@ behind when it is interrupted.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,10 +20,13 @@ from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile
+from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile, cut
 from edgekit.flashload.files import write_failed
 from edgekit.flashload.sizes import size
 from edgekit.runtime.hub.repository import existing, free_bytes
+
+#: Of the first line of a journal, which anyone may have written.
+_MOST_LETTERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,31 @@ def report_journal(weights: Path) -> Path:
     return weights.with_name(weights.name + ".report")
 
 
+def begun_with(journal: Path) -> str:
+    """What the export was begun with that has left the journal of reports, as a half sentence; empty where it
+    does not say.
+    """
+    try:
+        with open(journal, encoding="utf-8", errors="replace") as file:
+            options = json.loads(file.readline(_MOST_LETTERS))["options"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    if not isinstance(options, str):
+        return ""
+    return f" (it was begun with {cut(options, 200)})"
+
+
+def _described(output: Path, found: Found) -> str:
+    """What a finished export was made with, as a half sentence; empty where its manifest cannot be read."""
+    with suppress(EdgekitError, KeyError, TypeError, AttributeError):
+        members = bundle_set.load(output).members if found.several else ()
+        manifest = manifests.load(output / members[0].path if members else output)
+        formats = [member.format for member in members] or [manifest.programs["format"]]
+        named = f"format{'s' if len(formats) > 1 else ''} {' and '.join(cut(f, 20) for f in formats)}"
+        return f" ({named}, preset {cut(manifest.quantization['preset'], 20)})"
+    return ""
+
+
 def examine(
     output: Path, weights: str, *, resume: bool, overwrite: bool, members: Sequence[str] = ()
 ) -> Found | None:
@@ -97,13 +126,14 @@ def examine(
     found = find(output, weights)
     if found is not None:
         if not (resume or overwrite):
-            what = "bundles" if found.several else "a bundle"
+            what, they = ("bundles", "them") if found.several else ("a bundle", "it")
             state = (
-                f"already holds {what}; --overwrite replaces {'them' if found.several else 'it'}"
+                f"already holds {what}; --overwrite replaces {they}{_described(output, found)}"
                 if found.whole
                 else "holds an unfinished export; --resume continues it, --overwrite starts again"
+                + begun_with(report_journal(output / weights))
             )
-            raise ExportError(f"{output}: {state}")
+            raise ExportError(f"{output}: {state}; -o names another folder")
         if resume and found.several != bool(members):
             held, advice = (
                 ("bundles for several formats", "leave --format and --min-os out to go on with them")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -37,6 +38,7 @@ from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (
     Claimed,
+    begun_with,
     check_space,
     claim,
     examine,
@@ -116,6 +118,25 @@ class ExportOptions:
     precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
     packaging: Packaging | None = None  # for formats whose weights are in packages
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
+
+    def as_words(self) -> str:
+        """What decides about the stored bytes, as options of `edgekit export`."""
+        scheme, cut = self.scheme, self.packaging or Packaging()
+        named = {
+            "format": self.format,
+            "quant": scheme.preset,
+            "group-size": scheme.group_size,
+            "precision": self.precision,
+            "activations": self.activations,
+            "min-os": cut.minimum_os,
+            "lengths": None if cut.lengths is None else ",".join(map(str, cut.lengths)),
+            "max-positions": cut.max_positions,
+            "layers-per-chunk": cut.layers_per_chunk,
+        }
+        words = [word for k, v in named.items() if v is not None for word in (f"--{k}", str(v))]
+        for override in scheme.overrides:
+            words += ["--override", f"{override.pattern}={override.bits}"]
+        return shlex.join(words)
 
 
 @dataclass(frozen=True)
@@ -311,12 +332,16 @@ class _Sink:
         weights, resume = folder.path / plan.weights_file, plan.options.resume
         opening = formats.optional(plan.format, "open_store")
         self.store: Store
-        if opening is None:
-            stored, specs = formats.optional(plan.format, "stored")(plan.runs), [r.spec for r in plan.runs]
-            self.store = FlashWriter(weights, specs, resume=resume, tag=plan.tag, stored=stored)
-        else:
-            self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
-        self.reports = _ReportJournal(report_journal(weights), keep=resume)
+        try:
+            if opening is None:
+                stored = formats.optional(plan.format, "stored")(plan.runs)
+                specs = [r.spec for r in plan.runs]
+                self.store = FlashWriter(weights, specs, resume=resume, tag=plan.tag, stored=stored)
+            else:
+                self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
+        except ResumeMismatch as error:
+            raise ResumeMismatch(f"{error}{begun_with(report_journal(weights))}") from error
+        self.reports = _ReportJournal(report_journal(weights), plan.options.as_words(), keep=resume)
 
     def write_run(
         self, name: str, tensors: Iterator[tuple[str, np.ndarray]], rows: list[TensorReport]
@@ -407,7 +432,7 @@ def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
             f"{output}: holds the bundle of another export (other model, format, preset or version); "
-            "give another folder, or replace it with --overwrite"
+            "give another folder with -o, or replace it with --overwrite"
         )
     tensors = tuple(_tensor_report(row) for row in quantization_report.read(bundle.folder))
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
@@ -508,10 +533,13 @@ def _tensor_report(row: dict[str, Any]) -> TensorReport:
 
 
 class _ReportJournal:
-    """Reports of finished runs, kept on disk so that a resumed export reports on all of them."""
+    """Reports of finished runs, kept on disk so that a resumed export reports on all of them; the first line
+    says what options the export was begun with.
+    """
 
-    def __init__(self, path: Path, keep: bool) -> None:
-        self._path, self._rows = path, dict[str, list[dict[str, Any]]]()
+    def __init__(self, path: Path, options: str, keep: bool) -> None:
+        self._path, self._options = path, options
+        self._rows: dict[str, list[dict[str, Any]]] = {}
         self._file: TextIO | None = None
         if keep and path.exists():
             for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -530,6 +558,8 @@ class _ReportJournal:
         try:
             # Kept open, so that it stays the same file wherever the folder goes.
             self._file = self._file or open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - see `close`
+            if self._file.tell() == 0:
+                self._file.write(json.dumps({"options": self._options}) + "\n")
             # A torn line of a killed export has no line end: start a new one.
             self._file.write("\n" + json.dumps({"run": run, "tensors": self._rows[run]}) + "\n")
             self._file.flush()

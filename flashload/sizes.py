@@ -11,7 +11,11 @@ _UNITS = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
-_SIZE = re.compile(r"(?P<whole>[0-9]+(?:_[0-9]+)*)(?P<part>\.[0-9]+)? ?(?P<unit>[A-Za-z]+)?")
+_SIZE = re.compile(
+    r"(?P<whole>[0-9]+(?:_[0-9]+)*)(?P<part>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]{1,3})? ?(?P<unit>[A-Za-z]+)?"
+)
+#: What a system can count.
+MOST_BYTES = 2**63 - 1
 #: Numbers below it are not taken for bytes: nothing that edgekit asks for is as small.
 _LEAST_WITHOUT_UNIT = 1_000_000
 
@@ -42,7 +46,7 @@ def size_up(count: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `1GB`, `512 MB`, `1.5GiB` or `800_000_000`; KB is 1000 bytes, KiB 1024, and so on.
+    """Bytes of `1GB`, `512 MB`, `1.5GiB`, `800_000_000` or `8e8`; KB is 1000 bytes, KiB 1024, and so on.
 
     Raises:
         ValueError: anything else; the message is one line.
@@ -50,7 +54,8 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"size {text!r} is not understood; write 1GB, 512MB, 1.5GiB or a number of bytes")
-    given, unit = match["whole"] + (match["part"] or ""), (match["unit"] or "").upper()
+    given = "".join(match[part] or "" for part in ("whole", "part", "power"))
+    unit = (match["unit"] or "").upper()
     if unit and unit not in _UNITS:
         # Of two letters one may be wrong. Nobody means single bytes.
         meant = nearest(unit, [name for name in _UNITS if name != "B"], 0.5)
@@ -59,9 +64,12 @@ def parse_size(text: str) -> int:
     number = Decimal(given.replace("_", ""))
     if not unit and 0 < number < _LEAST_WITHOUT_UNIT:
         raise ValueError(f"size {text!r} has no unit: {given} bytes? write {given}GB or {given}MB")
-    if match["part"] and unit == "B":
+    if unit in ("", "B") and number != number.to_integral_value():
         raise ValueError(f"size {text!r} is not understood; there are only whole bytes")
-    return int(number * _UNITS[unit or "B"])
+    count = number * _UNITS[unit or "B"]
+    if count > MOST_BYTES:
+        raise ValueError(f"size {text!r} is beyond what any computer has; write 1GB, 512MB or 1.5GiB")
+    return int(count)
 
 
 def _written(unit: str) -> str:

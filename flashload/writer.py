@@ -229,7 +229,7 @@ class FlashWriter:
         if record.get("plan") != self.layout.plan_digest or record.get("size") != self.layout.size:
             raise ResumeMismatch(
                 f"{self.journal_path}: belongs to another export (other model, preset or version); "
-                "resume with the same options, or delete it and the .partial file"
+                "resume with the same options, or start again with --overwrite"
             )
 
     def _append_journal(self, record: dict[str, Any]) -> None:

@@ -12,8 +12,7 @@ from edgekit.flashload.errors import MalformedFile
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime import manifest_sections, packages
-from edgekit.runtime.bundle_choice import choose
-from edgekit.runtime.errors import UnsupportedBundle
+from edgekit.runtime.bundle_choice import check_written_for, choose
 from edgekit.runtime.packages import Packages
 
 if TYPE_CHECKING:
@@ -98,19 +97,15 @@ class Bundle:
     def open(cls, path: str | Path, engine: str | None = None) -> Bundle:
         """The bundle in a folder, or of a set there the one for `engine`, or by default for this system.
 
-        Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, or
-        UnsupportedBundle where there is none for `engine`.
+        Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, InvalidOption for
+        an engine that does not exist, or UnsupportedBundle where there is none for `engine`.
         """
         given, path = path, choose(Path(path), engine)
         folder = BundleFolder(path)
         manifest = manifests.load(folder)
         where = str(path / manifests.MANIFEST_NAME)
         written = manifest.programs.get("format")
-        if engine is not None and engine != written:
-            raise UnsupportedBundle(
-                f"{given}: was exported for the {written} engine, not {engine}; "
-                f"export it with --format {engine}"
-            )
+        check_written_for(written, engine, given)
         packaged = written in packages.FORMATS
         manifest_sections.check(manifest, where, packaged=packaged)
         layers = tuple(map(_packaged_layer if packaged else _layer, manifest.layers))

@@ -14,16 +14,31 @@ from edgekit.runtime.errors import UnsupportedBundle
 ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
 
 
+def check_engine(engine: str | None) -> None:
+    """Raises InvalidOption for a name that no engine has; None stands for any."""
+    if engine is not None and engine not in ENGINES:
+        from edgekit.runtime.sampling.errors import InvalidOption  # here: numpy comes with it
+
+        raise InvalidOption(unknown("engine", engine, ENGINES))
+
+
+def check_written_for(written: object, engine: str | None, path: str | Path) -> None:
+    """Raises UnsupportedBundle where the bundle at `path` was exported for another engine than `engine`."""
+    if engine is not None and engine != written:
+        raise UnsupportedBundle(
+            f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
+        )
+
+
 def choose(path: str | Path, engine: str | None = None) -> Path:
     """The folder of the bundle to run: `path` itself, or of a set the one for `engine`, or by default the
     first that this system runs.
 
     Raises:
-        UnsupportedBundle: the set has none, or there is no such engine. BundleError: its bundles.json cannot
-            be read, or the bundle is not the one that it lists.
+        UnsupportedBundle: the set has none. InvalidOption: there is no such engine. BundleError: its
+            bundles.json cannot be read, or the bundle is not the one that it lists.
     """
-    if engine is not None and engine not in ENGINES:
-        raise UnsupportedBundle(unknown("engine", engine, ENGINES))
+    check_engine(engine)
     path = Path(path)
     if not bundle_set.is_set(path):
         return path

@@ -190,6 +190,12 @@ class Generator:
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
+    def session_options(self, lengths: Lengths) -> SessionOptions:
+        """What a session that generates at these lengths is opened with."""
+        # A prefix is encoded in pieces of the model's own canvas.
+        canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
+        return replace(self._limits, positions=lengths.prefix, canvas=canvas)
+
     @property
     def encoded(self) -> list[Ids]:
         """The token ids that the session has encoded, in pieces [T] as it was given them: another generation
@@ -203,9 +209,7 @@ class Generator:
 
     def _open(self, lengths: Lengths, text: _Text) -> Session | NativeSession:
         """A session for these lengths that holds `text`."""
-        # A prefix is encoded in pieces of the model's own canvas.
-        canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
-        needed = replace(self._limits, positions=lengths.prefix, canvas=canvas)
+        needed = self.session_options(lengths)
         if self._session is not None:
             have = self._session.options
             if have.memory_bytes is None or (

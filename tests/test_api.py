@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def test_importing_it_brings_in_nothing_else() -> None:
 
 
 def test_every_name_that_it_promises_is_there() -> None:
-    assert set(edgekit.__all__) <= set(dir(edgekit))
+    edgekit.load  # noqa: B018 - brings in modules of the package
+    listed = [name for name in dir(edgekit) if not (name.startswith("__") and name.endswith("__"))]
+    assert listed == [name for name in edgekit.__all__ if name != "__version__"]
+    assert {"__version__", "__doc__", "__path__"} <= set(dir(edgekit))
     for name in edgekit.__all__:
         assert getattr(edgekit, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
@@ -126,7 +130,7 @@ PROPERTIES = {
 NAMES = [
     "Answer", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done", "Draft",
     "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
-    "Option", "Prompt", "PromptTooLong", "Statistics", "__version__", "load",
+    "Option", "Prompt", "PromptTooLong", "Statistics", "UnsupportedBundle", "__version__", "load",
 ]  # fmt: skip
 
 
@@ -279,6 +283,28 @@ def test_settings_have_the_names_of_the_field(llada: edgekit.Model, gemma: edgek
     assert few.statistics.steps < many.statistics.steps
 
 
+def test_the_bounds_that_options_show_hold(either: edgekit.Model) -> None:
+    """No more is taken than is shown, and a bound is shown wherever there is one."""
+    known = {option.name: option for option in either.options()}
+    assert known["steps"].maximum == known["max_new_tokens"].maximum == 1 << 22
+    assert known["seed"].maximum == 2**64 - 1
+    for option in known.values():
+        if option.type not in ("int", "float"):
+            continue
+        for bound, beyond in ((option.minimum, -1), (option.maximum, 1)):
+            if bound is None:
+                continue
+            with pytest.raises(edgekit.InvalidOption, match="; use an? |outside the model's vocabulary"):
+                either.stream(TEXT, **{option.name: bound + beyond})
+            if not (option.above_minimum and bound == option.minimum):
+                try:
+                    either.stream(TEXT, **{option.name: bound})
+                except edgekit.InvalidOption as error:  # for another reason than its range
+                    assert "; use an integer, " not in str(error) and "; use a number" not in str(error)
+        if option.type == "int" and option.maximum is None:
+            either.stream(TEXT, **{option.name: 10**30})
+
+
 def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
     given = {option.name: option.default for option in either.options()}
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
@@ -314,6 +340,39 @@ def test_wrong_settings_are_refused_when_they_are_given(
         with pytest.raises(edgekit.InvalidOption) as refused:
             call(TEXT, **settings)
         assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_settings_may_be_numbers_of_other_libraries(gemma: edgekit.Model, llada: edgekit.Model) -> None:
+    class Index:
+        def __index__(self) -> int:
+            return 4
+
+    expected = gemma.generate(TEXT, seed=3, steps=4, t_max=0.5, eos_token_ids=[1, 6], max_new_tokens=128)
+    found = gemma.generate(
+        TEXT,
+        seed=np.int64(3),
+        steps=Index(),  # type: ignore[arg-type]
+        t_max=np.float32(0.5),
+        eos_token_ids=np.array([1, 6]),
+        max_new_tokens=np.array(128),  # type: ignore[arg-type]
+    )
+    assert found.ids == expected.ids and found.statistics.steps == expected.statistics.steps
+    assert (
+        gemma.chat().generate(TEXT, seed=np.uint64(2**64 - 1)).ids == gemma.generate(TEXT, seed=2**64 - 1).ids
+    )
+    stopped = {o.name: o.default for o in llada.options(stop_at_eos=np.bool_(False), steps=np.uint8(64))}
+    assert stopped["stop_at_eos"] is False and type(stopped["steps"]) is int
+    whole = {"memory": np.int64(10**9), "resident": np.int32(0), "threads": np.int64(1)}
+    with edgekit.load(gemma.path, **whole) as opened:  # type: ignore[arg-type]
+        assert opened.generate(TEXT, steps=2).statistics.memory_bytes == 10**9
+    for wrong in (
+        {"seed": np.float32(3)}, {"seed": np.bool_(True)}, {"steps": np.array([3])}, {"t_max": 0.5j},
+        {"t_max": np.float32("nan")}, {"t_max": np.array([0.5, 0.6])}, {"seed": np.array(1.5)},
+        {"steps": np.zeros((2, 2), int)}, {"t_max": Fraction(-1, 2)},
+    ):  # fmt: skip
+        with pytest.raises(edgekit.InvalidOption) as refused:
+            gemma.generate(TEXT, **wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(refused.value)
 
 
 def test_unknown_settings_are_answered_with_the_list_of_options(either: edgekit.Model) -> None:
@@ -359,6 +418,12 @@ USER = {"role": "user", "content": "x"}
         ([10**30], {}, f"prompt token {10**30} at position 0 is outside the model's vocabulary of 512"),
         ([1, -(10**30)], {}, f"prompt token -{10**30} at position 1 is outside"),
         ([{"role": "user"}], {}, 'message 0 has no "content"'),
+        (
+            [USER, {"role": "asistant", "content": "x"}],
+            {},
+            "message 1: unknown role 'asistant'; did you mean assistant? supported: system, user,",
+        ),
+        ([{"role": "", "content": "x"}], {}, "message 0: unknown role ''; supported: system"),
         ([USER, {"role": "assistant", "content": None, "tool_calls": []}], {}, 'message 1 has no "content"'),
         ([{"role": "user", "content": 3}], {}, "the content of message 0 is of type int; give text"),
         ([{"role": "user", "content": {"text": "x"}}], {}, "the content of message 0 is of type dict"),
@@ -428,16 +493,30 @@ def test_calls_of_tools_need_no_content(gemma: edgekit.Model, monkeypatch: pytes
     assert gemma.decode(ids, skip_special=False) == "<user>x<assistant>add<tool>7"
 
 
-def test_lone_surrogates_are_found_where_they_are_given(gemma: edgekit.Model) -> None:
+def test_lone_surrogates_are_found_where_they_are_given(
+    gemma: edgekit.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = {"role": "user", "content": "ab\udc80"}
     for given, settings, said in (
         ("\udc80", {}, "the prompt is not UTF-8 (character 0 is a lone surrogate)"),
         ([message], {}, "the content of message 0 is not UTF-8 (character 2 is"),
         ("x", {"system": "\udc80"}, "system is not UTF-8 (character 0 is"),
     ):
-        with pytest.raises(edgekit.EdgekitError) as refused:
-            gemma.encode(given, **settings)
-        assert str(refused.value).startswith(said)
+        for call in (gemma.encode, gemma.generate):
+            with pytest.raises(edgekit.InvalidPrompt) as refused:
+                call(given, **settings)
+            assert str(refused.value).startswith(said)
+        if not settings:
+            with pytest.raises(edgekit.InvalidPrompt, match="is not UTF-8"):
+                gemma.chat().generate(given)
+    with pytest.raises(edgekit.InvalidPrompt, match="system is not UTF-8"):
+        gemma.chat(system="\udc80")
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.name or nick or m.content }}{% endfor %}"
+    monkeypatch.setattr(gemma._tokenizer, "chat_templates", {"default": template})
+    monkeypatch.setattr(gemma._tokenizer, "_templates", {})
+    for wrong in ({"role": "user", "content": "x", "name": "\udc80"}, USER):
+        with pytest.raises(edgekit.InvalidPrompt, match="not UTF-8"):
+            gemma.encode([wrong], chat_template_kwargs={"nick": "\udc80"})
 
 
 @pytest.mark.parametrize(
@@ -465,17 +544,26 @@ def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said:
         ({"memory": 0}, "memory is 0; use at least 1"),
         ({"memory": 1.5}, "memory is 1.5; use a number of bytes"),
         ({"resident": -1}, "resident is -1; use at least 0"),
+        ({"memory": 2**63}, "memory is beyond what any computer has"),
+        ({"memory": "1e30"}, "memory: size '1e30' is beyond what any computer has"),
         ({"threads": 0}, "threads is 0; use an integer, 1..1024"),
         ({"threads": 10**6}, "threads is 1000000; use an integer, 1..1024"),
         ({"threads": True}, "threads is True; use an integer, 1..1024"),
         ({"engine": "tpu"}, "unknown engine 'tpu'"),
-        ({"engine": "onnx"}, "was exported for the native engine, not onnx; export it with --format onnx"),
+        ({"engine": "onyx"}, "unknown engine 'onyx'; did you mean onnx?"),
+        ({"engine": 3}, "unknown engine 3"),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:
-    with pytest.raises(edgekit.EdgekitError) as refused:
+    with pytest.raises(edgekit.InvalidOption) as refused:
         edgekit.load(gemma.path, **given)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
+    said = "was exported for the native engine, not onnx; export it with --format onnx"
+    with pytest.raises(edgekit.UnsupportedBundle, match=said):
+        edgekit.load(gemma.path, engine="onnx")
 
 
 def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:
@@ -591,6 +679,13 @@ def test_weights_that_are_replaced_meanwhile_are_an_error_of_edgekit(
         with pytest.raises(edgekit.EdgekitError) as refused:
             list(events)
         assert "\n" not in str(refused.value)
+
+
+def test_a_chat_shows_how_far_it_is(gemma: edgekit.Model) -> None:
+    talk = gemma.chat(system="Be brief.")
+    assert repr(talk) == f"<edgekit.Chat of 0 turns with <edgekit.Model {str(gemma.path)!r}>>"
+    talk.generate(TEXT, steps=2)
+    assert "of 1 turn with" in repr(talk)
 
 
 @pytest.mark.parametrize("attempt", [copy.deepcopy, pickle.dumps])

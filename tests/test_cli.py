@@ -518,6 +518,31 @@ def test_inspect_says_when_a_budget_is_too_small(tiny_bundle: Path) -> None:
     refused(edgekit("inspect", tiny_bundle, "--memory", "1MB"), "a memory budget of 1 MB is too small")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process counts for nothing")
+@pytest.mark.parametrize("written", ["native", "onnx"])
+def test_run_takes_the_budget_that_inspect_takes(written: str, shipped_bundle: Callable[..., Path]) -> None:
+    """Both are processes of their own, and run's is the larger one."""
+    bundle = shipped_bundle("tiny-gemma", written)
+
+    def said(*words: str) -> tuple[int, str]:
+        started = process(*words, stdin=subprocess.DEVNULL)
+        stdout, stderr = started.communicate(timeout=60)
+        return started.returncode, stdout + stderr
+
+    def named(*words: str) -> int:
+        code, text = said(*words, "--memory", "1MB")
+        found = re.search(r"need at least (\d+) MB", " ".join(text.split()))
+        assert code == 2 and found, text
+        return int(found[1])
+
+    inspect, run = ["inspect", str(bundle)], ["run", str(bundle), "What is 23 + 45?"]
+    enough, needed = named(*inspect), named(*run)
+    assert needed <= enough <= 1.05 * needed
+    for words in (inspect, run):
+        code, text = said(*words, "--memory", f"{enough}MB")
+        assert code == 0, text
+
+
 # --- verify -------------------------------------------------------------------------------------------------
 
 
@@ -633,6 +658,8 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     unfinished.mkdir()
     (unfinished / "weights.safetensors.partial").write_text("")
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
+    held = "(format onnx, preset mixed4); -o names another folder"
+    refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), held)
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")
     refused(edgekit("export", checkpoint, "--json", "-o", ""), "--output is empty; name a folder")
@@ -640,6 +667,32 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     refused(
         edgekit("export", checkpoint, "--json", "-o", unfinished), "unfinished export; --resume continues"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ([], "checkpoint-host-mixed4"),
+        (["--format", "native"], "checkpoint-host-mixed4"),
+        (["--format", "onnx"], "checkpoint-host-onnx-mixed4"),
+        (["--format", "onnx", "--quant", "int8"], "checkpoint-host-onnx-int8"),
+        (["--target", "mac"], "checkpoint-mac-mixed4"),
+        (["--target", "ios"], "checkpoint-ios-mixed4"),
+        (["--target", "ios", "--format", "coreml"], "checkpoint-ios-coreml-mixed4"),
+        (["--target", "ios", "--min-os", "27"], "checkpoint-ios-coreai-mixed4"),
+    ],
+)
+def test_every_format_has_a_default_folder_of_its_own(
+    words: list[str], folder: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("host", "mac", "ios", "host-onnx", "ios-coreml", "ios-coreai"):
+        for preset in ("mixed4", "int8"):
+            held = tmp_path / f"checkpoint-{name}-{preset}"
+            held.mkdir()
+            (held / "diary").touch()
+    result = edgekit("export", tiny_bundle.parent / "checkpoint", "--json", *words)
+    refused(result, f" {folder}: holds files that are not a bundle")
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_once(

@@ -29,6 +29,8 @@ from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
     [
         ("0", 0), ("1GB", 10**9), ("512MB", 512 * 10**6), ("512 mb", 512 * 10**6), ("1.5GiB", 3 << 29),
         ("800_000_000", 800_000_000), ("3kB", 3000), ("0.5KiB", 512), ("7B", 7), ("2TB", 2 * 10**12),
+        ("1e9", 10**9), ("1.5E9", 1_500_000_000), ("1.25e+3 MB", 1_250_000_000), ("1e-3GB", 10**6),
+        ("9223372036854775807", 2**63 - 1),
     ],
 )  # fmt: skip
 def test_sizes_are_parsed(text: str, count: int) -> None:
@@ -39,7 +41,8 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
     ("text", "said"),
     [
         *[(t, "is not understood; write 1GB, 512MB") for t in (
-            "", "GB", "1GiB2", "-1", "1e9", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB", "1parsec",
+            "", "GB", "1GiB2", "-1", "e9", "1e", "1e9.5", "1,5GB", "1__0", "_1", ".5GB", "1 G B", "٣GB",
+            "1parsec",
         )],
         ("1G", "did you mean 1GB?"),
         ("2.5g", "did you mean 2.5GB?"),
@@ -50,6 +53,11 @@ def test_sizes_are_parsed(text: str, count: int) -> None:
         ("1.5", "has no unit: 1.5 bytes? write 1.5GB or 1.5MB"),
         ("999_999", "has no unit"),
         ("1.5B", "only whole bytes"),
+        ("1234567.5", "only whole bytes"),
+        ("1.23456789e6", "only whole bytes"),
+        ("1e3", "has no unit"),
+        ("1e999", "beyond what any computer has"),
+        ("9223372036854775808", "beyond what any computer has"),
     ],
 )  # fmt: skip
 def test_other_sizes_are_refused(text: str, said: str) -> None:

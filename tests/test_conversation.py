@@ -135,8 +135,9 @@ def test_every_command_is_explained_and_does_something(gemma: Path) -> None:
         ("/sve", "unknown command '/sve'; did you mean /save? supported: /system,"),
         ("/", "unknown command '/'; supported:"),
         ("/quit now", "/quit takes nothing behind it"),
-        ("/set", "/set takes NAME=VALUE"),
-        ("/set steps", "'steps' is not name=value"),
+        ("/set stps", "stps is not a sampling option of this model; did you mean steps?"),
+        ("/set =3", "'=3' is not name=value (example: steps=8)"),
+        ("/set steps=1e999", "steps is '1e999', which is beyond all numbers"),
         ("/set stps=3", "stps is not a sampling option"),
         ("/set seed=-1", "seed is -1; use an integer"),
         ("/set prompt=x", "prompt is not a sampling option"),
@@ -188,6 +189,37 @@ def test_settings_hold_from_the_next_turn_on(gemma: Path, tmp_path: Path) -> Non
     listed = chat(gemma, "/set t_max=0.9", "/set seed=7", "/options").stderr.splitlines()
     values = {line.split()[0]: line.split()[1] for line in listed}
     assert (values["t_max"], values["seed"]) == ("0.9", "7")
+
+
+def test_set_shows_what_is_set(gemma: Path) -> None:
+    lines = (
+        "/set",
+        "/set steps",
+        "/set steps=8",
+        "/set steps",
+        "/set",
+        "/set steps=",
+        "/set seed",
+        "/set t_max",
+    )
+    result = chat(gemma, *lines)
+    assert result.exit_code == 0, result.stderr
+    said = " ".join(result.stderr.split())
+    for expected in (
+        "nothing is set, so all is as the bundle says; /options lists it, /set steps=8 sets",
+        "steps is 48, as the bundle says; it may be: integer from 1 to 4194304. ",
+        "steps is 8 steps is 8; it may be: integer from 1 to 4194304. ",
+        "steps is 8 steps is as the bundle says seed is 0, as the bundle says; it may be: integer from 0 to "
+        "18446744073709551615. ",
+        "t_max is 0.8, as the bundle says; it may be: number from 0. Temperature",
+    ):
+        assert expected in said
+    page = " ".join(chat(gemma, "/help").stderr.split())
+    assert "NAME= takes that back, NAME alone shows it" in page
+
+
+def test_a_wrong_command_says_nothing_else(gemma: Path) -> None:
+    assert "invalid value" not in chat(gemma, "/set =3").stderr.lower()
 
 
 def test_statistics_are_of_the_answer_and_of_the_conversation(gemma: Path) -> None:

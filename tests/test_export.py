@@ -21,6 +21,8 @@ from bundles import TILE_BYTES
 from checkpoints import SPECIAL_TOKENS, write_checkpoint
 
 from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.output_folder import examine
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -209,15 +211,39 @@ def test_an_unfinished_export_says_how_to_go_on(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     with pytest.raises(EdgekitError, match="unfinished export, which --resume continues"):
         Bundle.open(tmp_path / "out")
-    with pytest.raises(ExportError, match="unfinished export; --resume continues it"):
+    begun = f"begun with --format onnx --quant {OPTIONS.scheme.preset} --group-size 32"
+    with pytest.raises(ExportError, match=f"unfinished export; --resume continues it.*{begun}"):
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
-    with NoPrograms(), pytest.raises(ResumeMismatch, match="another export"):
+    with NoPrograms(), pytest.raises(ResumeMismatch, match=f"another export.*with --overwrite.*{begun}"):
         other = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), resume=True)
         export(tmp_path / "checkpoint", tmp_path / "out", other)
     with NoPrograms():
         export(tmp_path / "checkpoint", tmp_path / "out", ExportOptions(tile_bytes=TILE_BYTES, resume=True))
         export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
+
+
+def test_all_that_decides_about_the_bytes_is_among_the_words() -> None:
+    scheme = Scheme("int4", 64, (Override("layers.0.*", 8),))
+    packaging = Packaging((16, 32), 64, 2, "26")
+    options = ExportOptions(
+        "coreml", scheme=scheme, precision="float32", packaging=packaging, activations="float"
+    )
+    assert options.as_words() == (
+        "--format coreml --quant int4 --group-size 64 --precision float32 --activations float --min-os 26 "
+        "--lengths 16,32 --max-positions 64 --layers-per-chunk 2 --override 'layers.0.*=8'"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", '{"options": null}', '{"tensors": []}', '{"options": 1' * 9999]
+)
+def test_a_journal_that_says_nothing(tmp_path: Path, line: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "weights.safetensors.report").write_text(line)
+    with pytest.raises(ExportError, match="unfinished export") as error:
+        examine(tmp_path / "out", "weights.safetensors", resume=False, overwrite=False)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("flag", ["resume", "overwrite"])
@@ -249,7 +275,8 @@ def test_existing_folders_are_not_overwritten(tmp_path: Path) -> None:
         export(tmp_path / "checkpoint", tmp_path / "notes" / "diary.txt", OPTIONS)
     with NoPrograms():
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
-        with pytest.raises(ExportError, match="already holds a bundle; --overwrite replaces it"):
+        held = rf"format onnx, preset {OPTIONS.scheme.preset}\); -o names another folder"
+        with pytest.raises(ExportError, match=rf"already holds a bundle; --overwrite replaces it \({held}"):
             export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
         int8 = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), overwrite=True)
         export(tmp_path / "checkpoint", tmp_path / "out", int8)
@@ -456,6 +483,8 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from typing import Any
 from test_export import NoPrograms
+from edgekit.export.formats.packaging import Packaging
+from edgekit.export.output_folder import examine
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 import torch
 torch.zeros(8, 8) @ torch.zeros(8, 8)

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,15 @@ def test_examples_run_and_answer(folder: Path, exported: str, command: str) -> N
     for line in examples_of(command) if command else EXAMPLES:
         if not line.startswith(("edgekit demo", "edgekit export")):  # which the fixtures have run
             answers(line, folder)
+
+
+def test_the_readme_begins_with_what_works_in_a_checkout() -> None:
+    """No release is on an index: `pip install edgekit` would find nothing, or something else."""
+    root = Path(__file__).parents[1]
+    before, _, after = (root / "README.md").read_text(encoding="utf-8").partition("```console\n$ ")
+    first = shlex.split(after.partition("\n")[0])
+    assert "No release is on the package index" in before and "checkout" in before
+    assert first[:2] == ["pip", "install"]
+    extra = re.fullmatch(r"\.\[(\w+)\]", first[2])
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert extra and extra[1] in project["optional-dependencies"]

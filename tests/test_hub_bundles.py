@@ -29,6 +29,7 @@ from edgekit.runtime.hub import Silent, repository, verification
 from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, NotABundle, NotLoggedIn, UploadFailed
 from edgekit.runtime.hub.upload import check, upload
+from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.tools.cli import main
 
 
@@ -192,6 +193,12 @@ def test_a_bundle_that_cannot_run_here_is_refused_before_its_weights(
         local_folder("hf:owner/newer")
     with pytest.raises(MalformedFile):
         local_folder("hf:owner/broken")
+    asked = len(hub.log)
+    with pytest.raises(InvalidOption, match="unknown engine 'onyx'; did you mean onnx"):
+        local_folder("hf:owner/onnx", "onyx")
+    assert len(hub.log) == asked
+    with pytest.raises(UnsupportedBundle, match="hf:owner/onnx: was exported for the onnx engine, not mlx"):
+        local_folder("hf:owner/onnx", "mlx")
     monkeypatch.setitem(engines._LIBRARIES, "onnx", "not_installed_here")
     with pytest.raises(EngineUnavailable, match=r"edgekit\[onnx\]"):
         local_folder("hf:owner/onnx")
@@ -302,6 +309,78 @@ def test_push_again_sends_nothing_twice(hub: FakeHub, login: None, tmp_path: Pat
     del hub.log[:]
     push(folder, "owner/it")
     assert hub.files("owner/it") == first and not hub.requests("PUT", "")
+
+
+def test_a_public_repository_is_not_pushed_to_as_a_private_one(
+    hub: FakeHub, login: None, tmp_path: Path
+) -> None:
+    folder = folder_like_a_bundle(tmp_path / "bundle")
+    before = hub.add("owner/open", contents(folder_like_a_bundle(tmp_path / "other", **{"old.json": b"{}"})))
+    for more in ([], ["--revision", "main"], ["--revision", "another"]):
+        result = edgekit("push", str(folder), "owner/open", "--private", *more)
+        assert result.exit_code == 2, result.output
+        assert "exists and is public" in result.stderr and "--private only makes new ones" in result.stderr
+        assert len(result.stderr.splitlines()) <= 3
+    assert hub.repos["owner/open"].branches == {"main": before}
+    assert not [r for r in hub.log if r.method in ("POST", "PUT")]
+    hub.add("owner/closed", {".gitattributes": b""}, private=True)
+    push(folder, "owner/closed", private=True)
+    assert "edgekit.json" in hub.files("owner/closed")
+
+
+def test_a_repository_that_is_made_public_meanwhile(hub: FakeHub, login: None, tmp_path: Path) -> None:
+    checked = check(folder_like_a_bundle(tmp_path / "bundle"), "owner/it", None, True, Silent())
+    hub.add("owner/it", {".gitattributes": b""})
+    with pytest.raises(UploadFailed, match="exists and is public"):
+        upload(checked)
+    assert set(hub.files("owner/it")) == {".gitattributes"}
+
+
+@pytest.mark.parametrize("with_card", [False, True])
+def test_a_bundle_that_is_there_is_not_announced(
+    hub: FakeHub,
+    login: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    with_card: bool,
+) -> None:
+    card = {"README.md": b"---\nlibrary_name: edgekit\n---\n"} if with_card else {}
+    folder = folder_like_a_bundle(tmp_path / "bundle", **card)
+    first = edgekit("push", str(folder), "owner/it")
+    assert "uploading" in first.stderr and first.exit_code == 0, first.output
+    commit = hub.repos["owner/it"].branches["main"]
+    del hub.log[:]
+    again = edgekit("push", str(folder), "owner/it")
+    assert again.exit_code == 0 and again.stdout == first.stdout, again.output
+    assert "owner/it has this bundle already" in again.stderr and "uploading" not in again.stderr
+    assert hub.repos["owner/it"].branches["main"] == commit
+    assert not [r for r in hub.log if r.method in ("POST", "PUT")]
+    as_json = json.loads(edgekit("push", str(folder), "owner/it", "--json").stdout)
+    assert as_json["uploaded"] is False
+    # What differs in any file is sent, without the library's remarks on commits that would be empty.
+    there = hub.files("owner/it")
+    for name in ("edgekit.json", "README.md", "weights.safetensors"):
+        hub.add("owner/it", there | {name: there[name][:-1] + b"?"})
+        changed = edgekit("push", str(folder), "owner/it")
+        assert changed.exit_code == 0 and "uploading" in changed.stderr, changed.output
+        assert hub.files("owner/it") == there
+    assert not [r for r in caplog.records if r.name.startswith("huggingface_hub")]
+
+
+def test_what_is_no_folder_cannot_be_pushed(
+    hub: FakeHub, login: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for name, said in {
+        "nope": "nope: no such folder",
+        "file": "is no folder",
+        "hf:owner/it": "push takes the folder of a bundle on this machine",
+    }.items():
+        result = edgekit("push", name, "owner/x")
+        assert result.exit_code == 2 and said in result.stderr, result.output
+        assert "edgekit.json" not in result.stderr and len(result.stderr.splitlines()) <= 2
+    assert hub.log == []
 
 
 def test_push_to_a_branch(hub: FakeHub, login: None, tmp_path: Path) -> None:

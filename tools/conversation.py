@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import unknown
+from edgekit.runtime.sampling.options import unknown_option
 from edgekit.tools.answer import summary
 from edgekit.tools.console import prose, table
 from edgekit.tools.options import EXAMPLE, Assignment
 from edgekit.tools.request import check_settings
-from edgekit.tools.setting_table import rows
+from edgekit.tools.setting_table import allowed, rows
 from edgekit.tools.text import counted
 from edgekit.tools.transcript import Transcripts
 
 if TYPE_CHECKING:
-    from edgekit.runtime.api import Answer, Chat, Event, Model
+    from edgekit.runtime.api import Answer, Chat, Event, Model, Option
 
 #: What each command takes, and what it does.
 COMMANDS = {
     "/system": ("TEXT", "begin again with this system message; without TEXT, show it"),
     "/new": ("", "begin again"),
     "/undo": ("", "take the last turn back, or the last new beginning"),
-    "/set": ("NAME=VALUE", "change a setting for the turns to come; without VALUE, as the bundle says"),
+    "/set": ("NAME=VALUE", "change a setting for the turns to come; NAME= takes that back, NAME alone shows "
+                           "it, and /set by itself what is set"),
     "/options": ("", "list the settings"),
     "/stats": ("", "statistics of the last answer and of the conversation"),
     "/save": ("FILE", "write the conversation as JSON; without FILE, where it was written last"),
     "/help": ("", "list the commands"),
     "/quit": ("", "end (or Ctrl-D)"),
-}
+}  # fmt: skip
 
 
 #: Other names that people try.
@@ -162,8 +166,36 @@ class Conversation:
 
     def _set(self, text: str) -> None:
         if not text:
-            raise EdgekitError(f"/set takes NAME=VALUE, such as {EXAMPLE}; /options lists the names")
-        name, value = Assignment().convert(text, None, None)
+            self._show_set()
+        elif "=" not in text:
+            self._show_setting(text)
+        else:
+            self._assign(text)
+
+    def _show_set(self) -> None:
+        if not self.settings:
+            prose(
+                f"nothing is set, so all is as the bundle says; /options lists it, /set {EXAMPLE} sets",
+                err=True,
+            )
+        for name, value in self.settings.items():
+            prose(f"{name} is {json.dumps(value)}", err=True)
+
+    def _show_setting(self, name: str) -> None:
+        known = {option.name: option for option in self._current()}
+        if name not in known and name not in self.settings:
+            raise unknown_option(name, list(known))
+        value = self.settings[name] if name in self.settings else known[name].default
+        said = f"{name} is {json.dumps(value)}{'' if name in self.settings else ', as the bundle says'}"
+        if name in known:
+            said += f"; it may be: {allowed(known[name])}. {known[name].help}"
+        prose(said, err=True)
+
+    def _assign(self, text: str) -> None:
+        try:
+            name, value = Assignment().convert(text, None, None)
+        except click.BadParameter as error:
+            raise EdgekitError(error.message) from None
         changed = {key: old for key, old in self.settings.items() if key != name}
         if value != "":
             changed[name] = value
@@ -175,11 +207,16 @@ class Conversation:
             f"{name} is {json.dumps(value)}" if name in changed else f"{name} is as the bundle says", err=True
         )
 
-    def _options(self, text: str) -> None:
-        options = self._model.options(**self.settings)
+    def _current(self) -> list[Option]:
+        """The settings with the values that the next turn has as their defaults."""
         seed = self.settings.get("seed") or 0
-        values = [[*row[:1], str(seed), *row[2:]] if row[0] == "seed" else row for row in rows(options)]
-        table(("name", "value", "may be", "meaning"), values, left=4, err=True)
+        return [
+            replace(option, default=seed) if option.name == "seed" else option
+            for option in self._model.options(**self.settings)
+        ]
+
+    def _options(self, text: str) -> None:
+        table(("name", "value", "may be", "meaning"), rows(self._current()), left=4, err=True)
 
     def _stats(self, text: str) -> None:
         if not self.turns:

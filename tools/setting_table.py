@@ -16,10 +16,14 @@ def allowed(option: Option) -> str:
     """What the value may be: `number above 0 to 1 or null`."""
     text = " or ".join(option.choices) or _WORDS[option.type]
     if option.minimum is not None:
-        text += f" {'above' if option.above_minimum else 'from'} {option.minimum:g}"
+        text += f" {'above' if option.above_minimum else 'from'} {_number(option.minimum)}"
     if option.maximum is not None:
-        text += f" to {option.maximum:g}"
+        text += f" to {_number(option.maximum)}"
     return text + (" or null" if option.optional else "")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def rows(options: Iterable[Option]) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit.flashload.errors import BudgetExceeded, BundleError, EdgekitError
+from edgekit.flashload.errors import BudgetExceeded, BundleError, EdgekitError, UnsupportedBundle
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
 from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.model import Model, load
@@ -32,5 +32,6 @@ __all__ = [
     "Prompt",
     "PromptTooLong",
     "Statistics",
+    "UnsupportedBundle",
     "load",
 ]

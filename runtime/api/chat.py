@@ -17,6 +17,7 @@ from edgekit.runtime.api.prompt import (
     held,
     ids_of,
     messages_of,
+    refused_as_prompt,
 )
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
@@ -125,6 +126,10 @@ class Chat:
         """Every token of the conversation: prompts, what the chat template puts around them, and answers."""
         return self._state.ids
 
+    def __repr__(self) -> str:
+        turns = len(self._states) - 1
+        return f"<edgekit.Chat of {turns} turn{'' if turns == 1 else 's'} with {self._model!r}>"
+
     def undo(self) -> None:
         """Take the last turn back, prompt and answer. Without one, nothing happens."""
         if len(self._states) > 1:
@@ -174,10 +179,11 @@ class Chat:
         state, tokenizer = self._state, self._tokenizer
         if messages_of(prompt) is None:
             return ids_of(prompt)
-        if self._raw:
-            return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
-        if not state.ids:
+        if not self._raw and not state.ids:
             return encode(tokenizer, [*state.messages, *messages], None, False, self._variables)
-        last = state.ids[-1] if state.ended else None
-        before = state.messages[: state.asked]
-        return tokenizer.chat_turn(before, messages, last, **self._variables)
+        with refused_as_prompt():
+            if self._raw:
+                return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
+            last = state.ids[-1] if state.ended else None
+            before = state.messages[: state.asked]
+            return tokenizer.chat_turn(before, messages, last, **self._variables)

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgekit.flashload.names import shown
-from edgekit.flashload.sizes import parse_size
+from edgekit.flashload.sizes import MOST_BYTES, parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
-from edgekit.runtime.api.options import Option, check_names, options_of
+from edgekit.runtime.api.options import MOST_SEED, Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import GenerationEnded
@@ -51,14 +51,18 @@ def load(
             and of several bundles the newest that this system runs.
 
     Raises:
-        EdgekitError: BundleError where the bundle is missing or damaged, InvalidOption for an argument that
-            is not as above, and others where the engine cannot run it. Weights are read at the first prompt:
-            then a budget may turn out to be too small (BudgetExceeded).
+        InvalidOption: an argument that is not as above.
+        BundleError: the bundle is missing or damaged.
+        UnsupportedBundle: it is whole, and for another engine or version than this.
+        EdgekitError: any other reason outside of edgekit, such as an engine that is not installed here, or a
+            download. Weights are read at the first prompt: then a budget may turn out to be too small
+            (BudgetExceeded).
 
     >>> model = edgekit.load(bundle, memory="2GB")
     >>> model.generate("Copy this: red 7", seed=1).text
     'red 7'
     """
+    threads = plain(threads)
     if threads is not None:
         check_int("threads", threads, 1, MOST_THREADS)
     generator = Generator(
@@ -138,6 +142,8 @@ class Model:
             InvalidPrompt, ChatTemplateError: a prompt that cannot be encoded.
             PromptTooLong: prompt and answer pass the positions of the model.
             BudgetExceeded: the memory budget is too small; `needed_bytes` would be enough.
+            GenerationEnded: the model is closed, or in use by another thread.
+            UnsupportedBundle: the engine does not run it, as its programs show when they are opened.
             EdgekitError: any other reason outside of edgekit, such as weights that were replaced meanwhile.
 
         >>> answer = model.generate("Write as JSON: name: Ada; age: 31", seed=1)
@@ -207,7 +213,8 @@ class Model:
             raw: leaves the chat template out: prompts and answers follow each other as they are.
             chat_template_kwargs: variables for the chat template.
 
-        Raises ChatTemplateError where the bundle has no chat template, unless `raw`.
+        Raises ChatTemplateError where the bundle has no chat template, unless `raw`, and InvalidPrompt for
+        arguments that are not as above.
 
         >>> chat = model.chat()
         >>> chat.generate("Copy this: red 7", seed=1).text
@@ -226,9 +233,9 @@ class Model:
         """
         own = {name: settings.pop(name, None) for name in ("max_new_tokens", "steps")}
         settings.pop("seed", None)
-        given = Settings(options=settings, **own)
+        given = plain_settings(Settings(options=settings, **own))
         check_names(self._generator.sampler, given)
-        return options_of(self._generator.options(given))
+        return options_of(self._generator.options(given), self._generator.bundle.model.vocab_size)
 
     def encode(
         self,
@@ -274,7 +281,9 @@ class Model:
         return getattr(self._generator.options(Settings()), "mask_token_id", None)
 
     def close(self) -> None:
-        """Give memory and files back. What is used afterwards raises GenerationEnded."""
+        """Give memory and files back. What is used afterwards raises GenerationEnded; so does this, while
+        another thread uses the model.
+        """
         with self._using(closing=True):
             self._closed = True
             self._leave()
@@ -309,12 +318,8 @@ class Model:
         """The events of a generation whose prompt is `ids` `behind` what a chat has encoded; `prompt_ids` is
         all of it. Raises InvalidOption at once, all else when the first event is asked for.
         """
-        if (
-            not isinstance(settings.seed, int)
-            or isinstance(settings.seed, bool)
-            or not 0 <= settings.seed < 2**64
-        ):
-            raise InvalidOption(f"seed is {settings.seed!r}; use an integer, 0..{2**64 - 1}")
+        settings = plain_settings(settings)
+        check_int("seed", settings.seed, 0, MOST_SEED)
         if "continue_prefix" in settings.options:
             raise InvalidOption("continue_prefix is not a setting here; use chat()")
         check_names(self._generator.sampler, settings)
@@ -448,6 +453,7 @@ def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statisti
 
 
 def _bytes(name: str, value: int | str | None, least: int) -> int | None:
+    value = plain(value)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | str):
@@ -458,4 +464,6 @@ def _bytes(name: str, value: int | str | None, least: int) -> int | None:
         raise InvalidOption(f"{name}: {error}") from error
     if count < least:
         raise InvalidOption(f"{name} is {value!r}; use at least {least} bytes")
+    if count > MOST_BYTES:
+        raise InvalidOption(f"{name} is beyond what any computer has; use fewer than 2**63 bytes")
     return count

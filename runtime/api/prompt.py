@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from edgekit.flashload.names import shown
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.names import shown, unknown
 from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.text import Tokenizer, check_text
 
 #: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data. The
-#: content is text, or a list of parts of type "text", which are joined.
+#: content is text, or a list of parts of type "text", which are joined. The role is one of `ROLES`.
 Message: TypeAlias = Mapping[str, Any]
 #: Text, the messages of a chat, or token ids in a list or an array of one dimension.
 Prompt: TypeAlias = str | Sequence[Message] | Iterable[int]
+#: Templates write any other down as it is, which no model has seen.
+ROLES = ("system", "user", "assistant", "tool", "developer", "model")
 #: A message may have one of these and no content: what was done in place of speaking.
 _IN_PLACE_OF_CONTENT = ("tool_calls", "tool_responses")
 _WANTED = 'text, chat messages (dicts with "role" and "content") or token ids (integers)'
 
 
+@contextmanager
+def refused_as_prompt() -> Iterator[None]:
+    """Inside the block what the tokenizer calls a wrong request is a wrong prompt. Raises InvalidPrompt."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidPrompt(str(error)) from error
+
+
+def _check_spelled(text: str, what: str) -> None:
+    """Raises InvalidPrompt, which begins with `what`, for text that no UTF-8 spells."""
+    with refused_as_prompt():
+        check_text(text, what)
+
+
 def held(prompt: Prompt) -> str | list[Any]:
-    """A prompt that can be looked at more than once. Raises InvalidPrompt for one that is empty, and for what
-    is none of the three; InvalidRequest for text that no UTF-8 spells.
+    """A prompt that can be looked at more than once. Raises InvalidPrompt for one that is empty, for text
+    that no UTF-8 spells, and for what is none of the three.
     """
     given: str | list[Any]
     if isinstance(prompt, str):
-        check_text(prompt, "the prompt")
+        _check_spelled(prompt, "the prompt")
         given = prompt
     else:
         given = _flat(prompt, "prompt", "text, messages or token ids")
@@ -45,7 +64,7 @@ def _flat(given: Iterable[Any], what: str, wanted: str) -> list[Any]:
 
 def messages_of(prompt: str | list[Any], system: str | None = None) -> list[dict[str, Any]] | None:
     """A prompt as messages, text as the user's; None for token ids. The content of each is one text. Raises
-    InvalidPrompt, and InvalidRequest for text that no UTF-8 spells.
+    InvalidPrompt.
     """
     if isinstance(prompt, str):
         found: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
@@ -63,6 +82,8 @@ def _message(item: Any, number: int) -> dict[str, Any]:
         raise InvalidPrompt(
             f'message {number} is no dict with a "role"; write {{"role": "user", "content": ...}}'
         )
+    if item["role"] not in ROLES:
+        raise InvalidPrompt(f"message {number}: {unknown('role', item['role'], ROLES)}")
     found = {str(key): value for key, value in item.items()}
     content = found.get("content")
     if content is None:
@@ -72,7 +93,7 @@ def _message(item: Any, number: int) -> dict[str, Any]:
     if not isinstance(content, str):
         # Templates that know no parts would write the list down as Python does.
         found["content"] = content = _joined(content, number)
-    check_text(content, f"the content of message {number}")
+    _check_spelled(content, f"the content of message {number}")
     return found
 
 
@@ -114,13 +135,13 @@ def ids_to_decode(given: Iterable[Any], vocab_size: int) -> list[int]:
 
 
 def check_template_arguments(system: Any, raw: Any, variables: Any) -> None:
-    """Raises InvalidPrompt for what is not of the type that `Model.encode` declares, and InvalidRequest for a
-    system message that no UTF-8 spells.
+    """Raises InvalidPrompt for what is not of the type that `Model.encode` declares, and for a system message
+    that no UTF-8 spells.
     """
     if system is not None and not isinstance(system, str):
         raise InvalidPrompt(f"system is of type {type(system).__name__}; give text")
     if system is not None:
-        check_text(system, "system")
+        _check_spelled(system, "system")
     if not isinstance(raw, bool):
         raise InvalidPrompt(f"raw is {shown(raw)}; use True or False")
     if variables is None:
@@ -136,8 +157,8 @@ def check_template_arguments(system: Any, raw: Any, variables: Any) -> None:
 def encode(
     tokenizer: Tokenizer, prompt: Prompt, system: str | None, raw: bool, variables: Mapping[str, Any] | None
 ) -> list[int]:
-    """Token ids of the first prompt of a conversation; see `Model.encode`. Raises InvalidPrompt,
-    ChatTemplateError, and InvalidRequest for text that no UTF-8 spells.
+    """Token ids of the first prompt of a conversation; see `Model.encode`. Raises InvalidPrompt
+    and ChatTemplateError.
     """
     check_template_arguments(system, raw, variables)
     prompt = held(prompt)
@@ -148,12 +169,14 @@ def encode(
     if isinstance(prompt, str) and (raw or not tokenizer.chat_templates):
         why = "raw leaves the chat template out" if raw else "the model has no chat template"
         check_template_unused(why, system, variables)
-        return tokenizer.encode(prompt)
+        with refused_as_prompt():
+            return tokenizer.encode(prompt)
     if raw:
         raise InvalidPrompt(
             "raw leaves the chat template out, which messages need; give text, or leave raw away"
         )
-    return tokenizer.chat(messages, **(variables or {}))
+    with refused_as_prompt():
+        return tokenizer.chat(messages, **(variables or {}))
 
 
 def check_template_unused(why: str, system: str | None, variables: Mapping[str, Any] | None) -> None:

@@ -29,6 +29,8 @@ class RemoteFile:
 
     size: int
     sha256: str | None
+    #: What git calls the content of a small file, where the hub says so.
+    blob: str | None = None
 
 
 def check_revision(name: str, revision: str | None) -> None:
@@ -55,6 +57,20 @@ def commit_of(name: str, revision: str | None) -> str:
     if revision is not None and COMMIT.fullmatch(revision) and commit != revision:
         raise unexpected(name, f"another commit, {commit}, than {revision}")
     return commit
+
+
+def is_private(name: str) -> bool:
+    """Whether only some may see the repository. Raises HubError, or the library's errors."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers, get_session
+
+    headers = build_hf_headers(library_name="edgekit")
+    url = f"{constants.ENDPOINT}/api/models/{name}"
+    said = _value(name, get_session().get(url, headers=headers, timeout=TIMEOUT_S))
+    private = said.get("private") if isinstance(said, dict) else None
+    if not isinstance(private, bool):
+        raise unexpected(name, "a repository that is neither public nor private")
+    return private
 
 
 def files_of(name: str, commit: str) -> dict[str, RemoteFile]:
@@ -104,7 +120,9 @@ def _file(name: str, row: Mapping[str, Any]) -> tuple[str, RemoteFile]:
         raise unexpected(name, f"{quoted(path)} of {quoted(size, 30)} bytes")
     if large is not None and not (isinstance(sha256, str) and SHA256.fullmatch(sha256)):
         raise unexpected(name, f"{quoted(path)} with the SHA-256 {quoted(sha256, 70)}")
-    return path, RemoteFile(size, sha256)
+    oid = row.get("oid")
+    blob = oid if large is None and isinstance(oid, str) and COMMIT.fullmatch(oid) else None
+    return path, RemoteFile(size, sha256, blob)
 
 
 def _value(name: str, response: Any) -> Any:

@@ -10,7 +10,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BundleError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle_choice import ENGINES, fitting
+from edgekit.runtime.bundle_choice import ENGINES, check_engine, check_written_for, fitting
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.hub import Progress, Silent, verification
@@ -34,9 +34,11 @@ def local_folder(
 
     The manifest comes first: a bundle that this version cannot read, or with `to_run` that no engine here
     runs, is refused before its weights are downloaded. Then exactly the files that it lists are.
-    Raises HubError (NotABundle), BundleError (ChecksumMismatch), UnsupportedBundle or EngineUnavailable.
+    Raises HubError (NotABundle), BundleError (ChecksumMismatch), UnsupportedBundle, EngineUnavailable, or
+    InvalidOption for an engine that does not exist.
     """
     progress = progress or Silent()
+    check_engine(engine)
     if not is_on_hub(bundle):
         if bundle and not Path(bundle).exists() and NAME.fullmatch(bundle):
             raise OpenFailed(
@@ -58,6 +60,7 @@ def local_folder(
             f"{bundle}: is for the engine {str(written)[:40]!r}, which this edgekit does not have; "
             f"it has {', '.join(ENGINES)}"
         )
+    check_written_for(written, engine, bundle)
     if to_run:
         check_available(written)
     files = {f"{member}{file}": entry for file, entry in verification.listed(manifest).items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
@@ -11,10 +13,11 @@ from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.errors import OpenFailed
+from edgekit.flashload.files import file_digests
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.runtime import model_card
 from edgekit.runtime.errors import one_line
-from edgekit.runtime.hub import Progress, verification
+from edgekit.runtime.hub import Progress, answers, verification
 from edgekit.runtime.hub.answers import RemoteFile
 from edgekit.runtime.hub.errors import (
     HubError,
@@ -41,6 +44,7 @@ class Checked:
     private: bool
     names: tuple[str, ...]  # of all files, with forward slashes; those that say what a bundle is come last
     nbytes: int
+    there: bool  # the repository holds all of it, as it is here
 
 
 def check(folder: Path, repository: str, revision: str | None, private: bool, progress: Progress) -> Checked:
@@ -48,11 +52,13 @@ def check(folder: Path, repository: str, revision: str | None, private: bool, pr
 
     Raises:
         NotLoggedIn, ModelNotFound: what is wrong with the login or the name. BundleError: with the bundle.
-        UploadFailed: the repository holds something else.
+        UploadFailed: the repository holds something else, or is public and should be private.
     """
     name = repository.removeprefix("hf:")
     if not NAME.fullmatch(name):
         raise ModelNotFound(f"{repository}: is not owner/name of a repository on the Hugging Face hub")
+    if not folder.is_dir():
+        raise OpenFailed(f"{folder}: {'is no folder of a bundle' if folder.exists() else 'no such folder'}")
     several = bundle_set.is_set(folder)
     if not several and not (folder / MANIFEST_NAME).is_file():
         raise OpenFailed(f"{folder}: has no {MANIFEST_NAME}: not a bundle, or an unfinished export")
@@ -66,29 +72,38 @@ def check(folder: Path, repository: str, revision: str | None, private: bool, pr
             )
         with hub_like(name):
             huggingface_hub.HfApi(library_name="edgekit").whoami()
-    _check_room(name, revision)
+    if private:
+        _check_private(name)
+    held = _held(name, revision)
+    _check_room(name, held)
     verification.check(folder, files, progress)
     last = {SET_NAME, MANIFEST_NAME}
     names = sorted(files, key=lambda n: (n.rpartition("/")[2] in last, n))
     nbytes = sum((folder / n).stat().st_size for n in names)
-    return Checked(folder, name, revision, private, tuple(names), nbytes)
+    return Checked(folder, name, revision, private, tuple(names), nbytes, _is_there(folder, files, held))
 
 
 def upload(checked: Checked) -> str:
     """Upload what was checked, byte for byte; returns the address of the page. What an interrupted upload has
-    brought to the hub is not sent again.
+    brought to the hub is not sent again; of a bundle that is there already, nothing is.
 
     Manifests are committed after all other files: until then there is no bundle, and a replaced one is
     refused by whoever downloads it meanwhile.
     Raises HubError.
     """
     name, revision = checked.repository, checked.revision
-    with translated(name, revision, uploading=True):
+    with translated(name, revision, uploading=True), _quiet():
         import huggingface_hub
 
         api = huggingface_hub.HfApi(library_name="edgekit")
+        page = f"{api.endpoint}/{name}"
+        page = f"{page}/tree/{revision}" if revision not in (None, "main") else page
+        if checked.there:
+            return page
         try:
             api.create_repo(name, private=checked.private or None, exist_ok=True)
+            if checked.private:  # it may have been made meanwhile
+                _check_private(name)
             if revision is not None and revision != "main":
                 api.create_branch(name, branch=revision, exist_ok=True)
             if model_card.CARD not in checked.names:
@@ -128,16 +143,46 @@ def upload(checked: Checked) -> str:
             raise UploadFailed(
                 f"{name}: the upload failed ({one_line(cause)}); run this again, it goes on where it stopped"
             ) from error
-        page = f"{api.endpoint}/{name}"
-    return f"{page}/tree/{revision}" if revision not in (None, "main") else page
+    return page
 
 
-def _check_room(name: str, revision: str | None) -> None:
-    """Refuse a repository that holds something else than a bundle: its model card would be replaced."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside the block the library logs nothing but errors: that a commit would be empty is ours to say."""
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
-        held: dict[str, RemoteFile] = dict(Repository.open(name, revision).files)
-    except ModelNotFound:  # it, or the branch, will be made
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_private(name: str) -> None:
+    """Refuse a repository that all may see. One that is not there will be made."""
+    try:
+        with translated(name):
+            private = answers.is_private(name)
+    except ModelNotFound:
         return
+    if not private:
+        raise UploadFailed(
+            f"{name}: the repository exists and is public, and --private only makes new ones private; make "
+            "it private in its settings on the hub, push to another name, or leave --private out"
+        )
+
+
+def _held(name: str, revision: str | None) -> Mapping[str, RemoteFile]:
+    """What the branch holds; nothing if it, or the repository, will be made."""
+    try:
+        return Repository.open(name, revision).files
+    except ModelNotFound:
+        return {}
+
+
+def _check_room(name: str, held: Mapping[str, RemoteFile]) -> None:
+    """Refuse a repository that holds something else than a bundle: its model card would be replaced."""
     if MANIFEST_NAME in held or SET_NAME in held:
         return
     others = [n for n in held if n not in _BEGINNINGS and not model_card.is_legal(n)]
@@ -145,6 +190,31 @@ def _check_room(name: str, revision: str | None) -> None:
         raise UploadFailed(
             f"{name}: holds something else than a bundle ({others[0]}); push to a repository of its own"
         )
+
+
+def _is_there(
+    folder: Path, files: Mapping[str, verification.Entry | None], held: Mapping[str, RemoteFile]
+) -> bool:
+    """Whether the hub holds all files as they are here, and no manifest besides."""
+    from huggingface_hub.utils.sha import git_hash
+
+    if any(name in held and name not in files for name in (SET_NAME, MANIFEST_NAME)):
+        return False
+    if model_card.CARD not in files:
+        remote, card = held.get(model_card.CARD), _card(folder).encode()
+        if remote is None or remote.blob != git_hash(card):
+            return False
+    for name, entry in files.items():
+        remote, path = held.get(name), folder / name
+        if remote is None or remote.size != path.stat().st_size:
+            return False
+        if remote.sha256 is not None:
+            same = remote.sha256 == (entry.sha256 if entry is not None else file_digests(path)[1])
+        else:
+            same = remote.blob == git_hash(path.read_bytes())
+        if not same:
+            return False
+    return True
 
 
 def _card(folder: Path) -> str:

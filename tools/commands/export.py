@@ -78,7 +78,7 @@ _MOST_NOTES = 6
     type=Folder(),
     metavar="DIR",
     shell_complete=folders,
-    help="Folder of the bundle. Default: MODEL-TARGET-PRESET here.",
+    help="Folder of the bundle. Default: MODEL-TARGET[-FORMAT]-PRESET here.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
@@ -166,7 +166,9 @@ def command(
     started = time.monotonic()
     name = _name(model)
     preset = chosen.preset if quant is None else quant
-    folder = output or Path(f"{name}-{target}-{preset}")
+    # Exports for other formats than the target's own ones get a folder of their own.
+    written_for = [] if names == chosen.formats_for() else names
+    folder = output or Path("-".join([name, target, *written_for, preset]))
     alone, loading, writing = "", False, False
     try:
         with warnings.catch_warnings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,12 +23,16 @@ from edgekit.tools.options import (
     memory_option,
     quoting,
 )
+from edgekit.tools.request import Request, opened
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
+
+#: Of the prompt that memory is planned for, with what the chat template puts around it: a question or two.
+PROMPT_TOKENS = 64
 
 
 @click.command(
@@ -46,21 +51,24 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
     """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
     that `run` takes.
 
-    With --memory also what would stay in memory and what would be streamed in every denoising step. Reads
-    headers only; `edgekit verify` checks the data.
+    With --memory also what would stay in memory and what would be streamed in every denoising step, if `run`
+    were given that budget and a short prompt. Reads headers only; `edgekit verify` checks the data.
     """
     from edgekit.runtime.bundle import Bundle
 
     folder = bundle_folder(bundle, quiet=as_json, to_run=False)
-    opened = Bundle.open(folder)
-    taken = chosen_from(folder, opened)
+    plan = None
+    if memory is not None:  # first: what is made for the rest would count as part of the process
+        with quoting(memory):
+            plan = _residency(folder, memory)
+    shown_bundle = Bundle.open(folder)
+    taken = chosen_from(folder, shown_bundle)
     if taken and not as_json:
         note(taken)
-    with opened.open_weights() as file:
-        found = _facts(opened, file)
-        if memory is not None:
-            with quoting(memory):
-                found["plan"] = _residency(opened, file, memory)
+    with shown_bundle.open_weights() as file:
+        found = _facts(shown_bundle, file)
+        if plan is not None:
+            found["plan"] = plan
         if runs:
             found["runs"] = [
                 {
@@ -73,7 +81,7 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
                 for r in file.layout.runs
             ]
     if tensors:
-        found["tensors"] = _tensors(opened)
+        found["tensors"] = _tensors(shown_bundle)
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -180,37 +188,54 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
     ]
 
 
-def _residency(bundle: Bundle, file: FlashFile, memory_bytes: int) -> dict[str, Any]:
-    """What `run` would plan for the lengths that a session has by default."""
-    from edgekit.runtime.memory import Needs, needs, residency
-    from edgekit.runtime.session import SessionOptions, open_session
+def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
+    """What `run` would plan for a short prompt and the bundle's own settings."""
+    from edgekit.runtime.engines import create
+    from edgekit.runtime.generation import Settings
+    from edgekit.runtime.memory import NEXT_PROCESS_BYTES, Needs, needs, residency
+    from edgekit.runtime.process import usable_cores
+    from edgekit.runtime.session import open_session
+    from edgekit.tools import answer, watch  # noqa: F401
 
-    options = SessionOptions()
-    positions, canvas = options.positions, bundle.model.canvas_length or options.canvas
-    if bundle.packages is not None:
-        lengths = bundle.packages.lengths()
-        positions = min(positions, max(p for _, p in lengths))
-        canvas = min(canvas, max(t for t, _ in lengths))
-    # What a running process holds before its weights is part of the budget: the engine and the tokenizer.
-    tokenizer = bundle.tokenizer()
-    wanted: Needs
-    if bundle.manifest.programs.get("format") == "native":
-        # The core knows its own needs; with nothing to pin it opens at once.
-        with open_session(bundle.path, SessionOptions(memory_bytes, 0, canvas=canvas, threads=1)) as session:
-            wanted = session.needs
-    else:
-        from edgekit.runtime import engines
-
-        # Packages are planned for on any system; their own system's runtime is small beside them.
-        engine = None if bundle.packages is not None else engines.create(bundle, 1)
-        wanted = needs(bundle, file, positions, canvas)
-        del engine
-    planned = residency(bundle, file, wanted, memory_bytes, None)
-    del tokenizer
+    # What a running process holds before its weights is part of the budget, so this one does what `run` does
+    # before it plans: all imports, the tokenizer, the chat template, the engine.
+    with opened(folder, Request(None, False, None, None, None, None, {}), quiet=True) as (model, generator):
+        model.encode("Hello")
+        bundle = generator.bundle
+        settings = generator.options(Settings())
+        limit, prompt = bundle.model.max_positions, PROMPT_TOKENS
+        if limit:
+            prompt = max(1, min(prompt, limit - settings.lengths(1).new_tokens))
+        asked = settings.lengths(prompt)
+        options = generator.session_options(asked)
+        if bundle.packages is not None:
+            lengths = bundle.packages.lengths()
+            options = replace(
+                options,
+                positions=min(options.positions, max(p for _, p in lengths)),
+                canvas=min(options.canvas, max(t for t, _ in lengths)),
+            )
+        wanted: Needs
+        if bundle.manifest.programs.get("format") == "native":
+            # The core knows its own needs; with nothing to pin it opens at once, whatever the budget.
+            with open_session(bundle.path, replace(options, resident_bytes=0)) as session:
+                wanted = session.needs
+        else:
+            # Packages are planned for on any system; their own system's runtime is small beside them.
+            engine = None if bundle.packages is not None else create(bundle, usable_cores())
+            with bundle.open_weights() as file:
+                wanted = needs(bundle, file, options.positions, options.canvas)
+            del engine
+        # A plan that is shown here is one that `run` finds room for.
+        wanted = replace(wanted, process=wanted.process + NEXT_PROCESS_BYTES)
+        with bundle.open_weights() as file:
+            planned = residency(bundle, file, wanted, memory_bytes, None)
     return {
         "memory_bytes": memory_bytes,
-        "prefix_positions": positions if bundle.model.causal_prefix else 0,
-        "canvas": canvas,
+        "prompt_tokens": prompt,
+        "new_tokens": asked.new_tokens,
+        "prefix_positions": options.positions if bundle.model.causal_prefix else 0,
+        "canvas": options.canvas,
         "process_bytes": wanted.process + wanted.allowance,
         "prefix_bytes": wanted.prefix,
         "activation_bytes": wanted.activations,
@@ -352,10 +377,12 @@ def _show_layers(layers: list[dict[str, Any]]) -> None:
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
+    _heading(f"memory of {size(plan['memory_bytes'])}")
     lengths = f"a canvas of {plan['canvas']} positions"
     if plan["prefix_positions"]:
         lengths += f" and a prefix of up to {plan['prefix_positions']}"
-    _heading(f"memory of {size(plan['memory_bytes'])}, for {lengths}")
+    asked = f"a prompt of {plan['prompt_tokens']} tokens and an answer of up to {plan['new_tokens']}"
+    prose(f"for {asked}: {lengths}; more of either needs more", "  ")
     table(
         ["held", "bytes"],
         [

@@ -11,7 +11,7 @@ import click
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, command_line, note, on_terminal
-from edgekit.tools.failures import Interrupted
+from edgekit.tools.failures import Failure, Interrupted
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
 from edgekit.tools.text import visible
@@ -28,7 +28,7 @@ from edgekit.tools.text import visible
 )
 @bundle_argument
 @click.argument("repository", metavar="OWNER/NAME")
-@click.option("--private", is_flag=True, help="Make a new repository private.")
+@click.option("--private", is_flag=True, help="Make a new repository private; refuse one that is public.")
 @click.option("--revision", metavar="BRANCH", help="Branch to upload to; made if it is not there.")
 @json_option
 @debug_option
@@ -38,13 +38,18 @@ def command(bundle: str, repository: str, private: bool, revision: str | None, a
     Every file is compared with its checksum first, then uploaded as it is: the bundle's README.md is its
     model card. Run it again after an interruption: what is on the hub is not sent again.
     """
+    from edgekit.runtime.hub.bundles import is_on_hub
     from edgekit.runtime.hub.upload import check, upload
 
+    if is_on_hub(bundle):
+        raise Failure(f"{bundle}: is on the hub already; push takes the folder of a bundle on this machine")
     if as_json or not on_terminal(sys.stderr):
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with Steps("opening", quiet=as_json) as steps:
         checked = check(Path(bundle), repository, revision, private, steps)
-    if not as_json:
+    if checked.there and not as_json:
+        note(f"every checksum is right; {checked.repository} has this bundle already: nothing to upload")
+    elif not as_json:
         many = f"{len(checked.names)} files, {size(checked.nbytes)}"
         note(f"every checksum is right; uploading {many} to {checked.repository}")
     try:
@@ -53,7 +58,7 @@ def command(bundle: str, repository: str, private: bool, revision: str | None, a
         raise Interrupted("the same command goes on where it stopped") from None
     if as_json:
         done = {"url": page, "repository": checked.repository, "files": len(checked.names)}
-        click.echo(json.dumps(done | {"bytes": checked.nbytes}))
+        click.echo(json.dumps(done | {"bytes": checked.nbytes, "uploaded": not checked.there}))
         return
     click.echo(visible(page))
     at = f"@{revision}" if revision else ""
