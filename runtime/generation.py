@@ -96,7 +96,8 @@ class Generator:
         gets no second begin token, and of a chat template what stands between two turns.
         """
         if not prompt.chat or not self.tokenizer.chat_templates:
-            return self.tokenizer.encode(prompt.text, add_special=last is None)
+            tokenizer = self.tokenizer
+            return tokenizer.encode(prompt.text) if last is None else tokenizer.encode_behind(prompt.text)
         turn = [{"role": "user", "content": prompt.text}]
         if prompt.system:
             turn.insert(0, {"role": "system", "content": prompt.system})

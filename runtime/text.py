@@ -272,10 +272,10 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"{self.where}: the chat template leaves earlier answers out, so that no turn can follow one"
             )
-        ids = self._encode_behind(behind)
+        ids = self.encode_behind(behind)
         return ids[1:] if ids and ids[0] == last else ids
 
-    def _encode_behind(self, text: str) -> list[int]:
+    def encode_behind(self, text: str) -> list[int]:
         """Ids of a text that follows another one: a tokenizer that puts a space before every text puts none
         here. Known texts stand in front of it in turn, until no token reaches across the border."""
         for front in _FRONTS:

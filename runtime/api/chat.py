@@ -183,7 +183,8 @@ class Chat:
             return encode(tokenizer, [*state.messages, *messages], None, False, self._variables)
         with refused_as_prompt():
             if self._raw:
-                return tokenizer.encode(messages[0]["content"], add_special=not state.ids)
+                text = messages[0]["content"]
+            return tokenizer.encode_behind(text) if state.ids else tokenizer.encode(text)
             last = state.ids[-1] if state.ended else None
             before = state.messages[: state.asked]
             return tokenizer.chat_turn(before, messages, last, **self._variables)
