@@ -116,7 +116,7 @@ typedef struct ek_session ek_session;
 typedef struct ek_session_options {
   uint32_t struct_size;
   int32_t threads;         /* that compute, the caller's included; 0: one per core that the process may use */
-  uint64_t memory_bytes;   /* bounds the physical memory of the whole process; 0: all resident, as far as the machine has it */
+  uint64_t memory_bytes;   /* bounds the physical memory of the whole process; 0: all resident, if it fits */
   uint64_t resident_bytes; /* bounds the weights that stay in memory further; UINT64_MAX: no further limit */
   int64_t positions;       /* the longest encoded prefix that memory_bytes must hold */
   int64_t canvas;          /* the longest canvas that memory_bytes must hold */
