@@ -184,7 +184,7 @@ class Chat:
         with refused_as_prompt():
             if self._raw:
                 text = messages[0]["content"]
-            return tokenizer.encode_behind(text) if state.ids else tokenizer.encode(text)
+                return tokenizer.encode_behind(text) if state.ids else tokenizer.encode(text)
             last = state.ids[-1] if state.ended else None
             before = state.messages[: state.asked]
             return tokenizer.chat_turn(before, messages, last, **self._variables)
