@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edgekit.runtime.engines import coreai_probe
 from edgekit.runtime.engines.coreai import _Ended, _Loop, _Model, _unsaid
+from edgekit.runtime.engines.coreai_probe import Probe
+from edgekit.runtime.errors import EngineFailed
 
 
 class Work:
@@ -80,3 +84,37 @@ def test_remarks_on_functions_are_left_out_and_all_else_is_said(capfd: pytest.Ca
         pass
     os.write(2, b"behind it\n")
     assert capfd.readouterr().err == "error: Loading function\nbehind it\n"
+
+
+def package(folder: Path, program: bytes) -> Path:
+    folder.mkdir()
+    (folder / "main.mlirb").write_bytes(program)
+    return folder
+
+
+@pytest.mark.parametrize("program", [b"", b"ML", b"ML\xefR\x0dMLIR\0\x85\x01\0"])
+def test_what_is_no_bytecode_is_refused(tmp_path: Path, program: bytes) -> None:
+    with pytest.raises(EngineFailed, match="is no MLIR bytecode"):
+        Probe().check(package(tmp_path / "a.aimodel", program))
+
+
+def test_a_program_that_ends_the_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in place of Core AI's, which tells of itself in a file."""
+    told, probe = tmp_path / "told", Probe()
+    empty = b"ML\xefR\x0dMLIR\0"
+
+    def ending(call: str) -> None:
+        line = f"import os; open({str(told)!r}, 'a').write('.'); {call}"
+        monkeypatch.setattr(coreai_probe, "_CALL", line)
+
+    ending("os.abort()")
+    with pytest.raises(EngineFailed, match=r"a\.aimodel: Core AI cannot parse its program.*SIGABRT"):
+        probe.check(package(tmp_path / "a.aimodel", empty))
+    ending("os._exit(0)")
+    for name in "bcd":
+        probe.check(package(tmp_path / f"{name}.aimodel", empty))
+    assert told.read_text() == "..", "programs that are parsed alike are tried once"
+    ending("import time; time.sleep(60)")
+    monkeypatch.setattr(coreai_probe, "PATIENCE", 0.5)
+    with pytest.raises(EngineFailed, match="does not come to an end"):
+        Probe().check(package(tmp_path / "e.aimodel", empty))

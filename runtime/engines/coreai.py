@@ -19,6 +19,7 @@ import numpy as np
 
 from edgekit.runtime import coreai_version
 from edgekit.runtime.engines.base import Arrays
+from edgekit.runtime.engines.coreai_probe import Probe
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, one_line
 
 T = TypeVar("T")
@@ -50,9 +51,11 @@ class CoreaiExecutor:
                 f"pip install 'edgekit[coreai]' ({error})"
             ) from error
         self._asset, self._array, self._loop = AIModelAsset, NDArray, _loop()
+        self._probe = Probe()
 
     def open(self, path: Path, functions: Sequence[str]) -> _Model:
         """Raises EngineFailed."""
+        self._probe.check(path)
         try:
             with self._loop.use():
                 manager = self._asset.load(path).executable()
