@@ -20,7 +20,7 @@ from edgekit.flashload.errors import BundleError, EdgekitError, InvalidRequest
 from edgekit.flashload.files import read_table
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.text_stream import TextStream
-from edgekit.runtime.tokenizer_growth import MOST_GROWTH, growth
+from edgekit.runtime.tokenizer_growth import MOST_ADDED, MOST_GROWTH, added, growth
 
 if TYPE_CHECKING:
     import jinja2
@@ -135,6 +135,11 @@ class Tokenizer:
                     f"{self.where}/{TOKENIZER_FILE}: can make {what} {min(factor, 10**12)} times as long, "
                     f"more than any tokenizer ({MOST_GROWTH}); download it again"
                 )
+        if (count := added(own.post_processor)) > MOST_ADDED:
+            raise TokenizerError(
+                f"{self.where}/{TOKENIZER_FILE}: puts {count} tokens around every text, more than any "
+                f"tokenizer ({MOST_ADDED}); download it again"
+            )
 
     @property
     def vocab_size(self) -> int:

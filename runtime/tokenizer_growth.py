@@ -13,6 +13,8 @@ from typing import Any
 
 #: Bytes for a byte. Published tokenizers stay below 20.
 MOST_GROWTH = 64
+#: Tokens that are put around every text. Published tokenizers add two or three.
+MOST_ADDED = 64
 #: The lists of steps within steps.
 _LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 
@@ -22,6 +24,21 @@ def growth(*steps: Any) -> int:
     behind the other; None is a part that is not there.
     """
     return math.prod(_of(json.loads(step.__getstate__())) for step in steps if step is not None)
+
+
+def added(post_processor: Any) -> int:
+    """The tokens that a part of a `tokenizers.Tokenizer`, or None, puts around a text."""
+    return 0 if post_processor is None else _added(json.loads(post_processor.__getstate__()))
+
+
+def _added(step: Mapping[str, Any]) -> int:
+    if step.get("type") == "Sequence":
+        return sum(map(_added, step.get("processors") or ()))
+    tokens = step.get("special_tokens")
+    if step.get("type") != "TemplateProcessing" or not isinstance(tokens, Mapping):
+        return 0
+    names = [piece["SpecialToken"]["id"] for piece in step.get("single") or () if "SpecialToken" in piece]
+    return sum(len(tokens[name]["ids"]) for name in names if name in tokens)
 
 
 def _of(step: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,8 +131,24 @@ class Recorded:
         return self._denoiser.vocab_size
 
     @property
+    def hidden_size(self) -> int:
+        return self._denoiser.hidden_size
+
+    @property
+    def pieces(self) -> Sequence[Ids]:
+        return self._denoiser.pieces
+
+    @property
     def prefix_length(self) -> int:
         return self._denoiser.prefix_length
+
+    @property
+    def uncached(self) -> Ids:
+        return self._denoiser.uncached
+
+    @uncached.setter
+    def uncached(self, ids: Ids) -> None:
+        self._denoiser.uncached = ids
 
     def reset(self) -> None:
         self._denoiser.reset()

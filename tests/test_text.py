@@ -205,6 +205,27 @@ def test_a_tokenizer_that_makes_much_of_little_is_refused(tmp_path: Path, name: 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("pieces", "ids", "fine"), [(2, 1, True), (1, 65, False), (500, 200, False)])
+def test_tokens_around_every_text_are_few(tmp_path: Path, pieces: int, ids: int, fine: bool) -> None:
+    table = json.loads((saved(tmp_path) / "tokenizer.json").read_text())
+    own = {"id": "q", "ids": [1] * ids, "tokens": ["q"] * ids}
+    single = [
+        {"Sequence": {"id": "A", "type_id": 0}},
+        *[{"SpecialToken": {"id": "q", "type_id": 0}}] * pieces,
+    ]
+    around = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {"q": own}}
+    nested = {"type": "Sequence", "processors": [around]}
+    for processor in (around, nested):
+        files = {"tokenizer.json": json.dumps(table | {"post_processor": processor}).encode()}
+        if fine:
+            assert len(Tokenizer.from_files(files, "the bundle").encode("a", add_special=True)) > pieces
+            continue
+        with pytest.raises(
+            TokenizerError, match=f"puts {pieces * ids} tokens around every text, more than any"
+        ):
+            Tokenizer.from_files(files, "the bundle")
+
+
 REPLACE, SEQUENCE = normalizers.Replace, normalizers.Sequence
 
 

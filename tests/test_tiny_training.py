@@ -197,6 +197,11 @@ class Alone:
         self.model, self.prefix = model, None
 
     vocab_size = tokenizer.VOCAB_SIZE
+    uncached, pieces = np.empty(0, np.int64), ()
+
+    @property
+    def hidden_size(self) -> int:
+        return self.model.architecture.hidden_size
 
     @property
     def prefix_length(self) -> int:

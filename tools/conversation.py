@@ -125,7 +125,8 @@ class Conversation:
         """Do what a line that begins with a slash says. Raises Quit, EdgekitError, click.ClickException and
         OSError; nothing has changed then.
         """
-        name, _, text = line.strip().partition(" ")
+        name, *rest = line.split(maxsplit=1)
+        text = rest[0] if rest else ""
         name, text = _ALIASES.get(name, name), text.strip()
         if name not in COMMANDS:
             raise EdgekitError(f"{unknown('command', name, COMMANDS)} (// begins text with a slash)")
