@@ -55,7 +55,7 @@ def forwarding(session: NativeSession, between: Between | None = None) -> Model:
     causal = session.model.causal_prefix
     return Model(
         vocabulary=session.vocab_size,
-        hidden_size=session._hidden,
+        hidden_size=session.hidden_size,
         canvas_length=session.model.canvas_length or 0,
         max_positions=session.model.max_positions or 0,
         prefix_length=session.prefix_length,
