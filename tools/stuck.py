@@ -51,13 +51,12 @@ def ending_if_stuck() -> Iterator[None]:
     if _active or not known or threading.current_thread() is not threading.main_thread():
         yield
         return
-    woken, waking = socket.socketpair()
-    waking.setblocking(False)
-    others = signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+    channel = _Channel()
+    others = signal.set_wakeup_fd(channel.waking, warn_on_full_buffer=False)
     if others != -1:
         signal.set_wakeup_fd(others)
-        woken.close()
-        waking.close()
+        channel.leave()
+        channel.close()
         yield
         return
 
@@ -67,7 +66,7 @@ def ending_if_stuck() -> Iterator[None]:
 
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, noticing)
-    watcher = threading.Thread(target=_watch, args=(woken,), name="edgekit Ctrl-C", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(channel,), name="edgekit Ctrl-C", daemon=True)
     watcher.start()
     _active = True
     try:
@@ -77,32 +76,60 @@ def ending_if_stuck() -> Iterator[None]:
         if handler is signal.default_int_handler:
             signal.signal(signal.SIGINT, handler)
         signal.set_wakeup_fd(-1)
-        waking.close()  # the end for the watcher
+        channel.leave()
 
 
-def _watch(woken: socket.socket) -> None:
-    """Reads the number of every signal that comes, until the other end is closed."""
+class _Channel:
+    """Where Python writes the numbers of signals to: a pipe, and on Windows, which has no other, sockets."""
+
+    def __init__(self) -> None:
+        self._left = threading.Event()
+        if os.name == "nt":
+            woken, waking = socket.socketpair()
+            waking.setblocking(False)
+            self.woken, self.waking = woken.fileno(), waking.fileno()
+            self._read: Callable[[int], bytes] = woken.recv
+            self._end, self.close = waking.close, woken.close
+        else:
+            self.woken, self.waking = os.pipe()
+            os.set_blocking(self.waking, False)
+            self._read = lambda count: os.read(self.woken, count)
+            self._end, self.close = lambda: os.close(self.waking), lambda: os.close(self.woken)
+
+    def numbers(self) -> bytes:
+        """Numbers of signals, at least one; none once the block has been left."""
+        return self._read(4096)
+
+    def is_ready(self) -> bool:
+        """Whether `numbers` would not wait."""
+        return bool(select.select([self.woken], [], [], 0)[0])
+
+    def leave(self) -> None:
+        """The block is left."""
+        self._left.set()
+        self._end()
+
+    def is_left(self) -> bool:
+        """Whether it has been."""
+        return self._left.is_set()
+
+
+def _watch(channel: _Channel) -> None:
+    """Reads the number of every signal that comes, until the block has been left."""
     noticed = interrupts.noticed
-    with woken:
-        while numbers := woken.recv(4096):
-            if signal.SIGINT not in numbers:
-                continue
-            end = time.monotonic() + PATIENCE_S
-            while interrupts.noticed == noticed and not _closed(woken):
-                if time.monotonic() > end:
-                    _end()
-                time.sleep(_POLL_S)
-            # Several that come at once may be noticed as one.
-            while select.select([woken], [], [], 0)[0] and woken.recv(4096):
-                pass
-            noticed = interrupts.noticed
-
-
-def _closed(woken: socket.socket) -> bool:
-    """Whether the block has been left."""
-    if not select.select([woken], [], [], 0)[0]:
-        return False
-    return not woken.recv(4096, socket.MSG_PEEK)
+    while numbers := channel.numbers():
+        if signal.SIGINT not in numbers:
+            continue
+        end = time.monotonic() + PATIENCE_S
+        while interrupts.noticed == noticed and not channel.is_left():
+            if time.monotonic() > end:
+                _end()
+            time.sleep(_POLL_S)
+        # Several that come at once may be noticed as one.
+        while channel.is_ready() and channel.numbers():
+            pass
+        noticed = interrupts.noticed
+    channel.close()
 
 
 def _end() -> None:
