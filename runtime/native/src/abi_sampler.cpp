@@ -20,7 +20,6 @@ using namespace edgekit;
 
 struct ek_sampler {
   std::unique_ptr<Sampler> sampler;
-  std::int64_t vocabulary = 0, hidden_size = 0;
   std::optional<std::string> bundle;
   bool asked = false;  // what the sampler asks for was handed out
 };
@@ -49,7 +48,8 @@ void check_fact(const char *name, std::int64_t value, std::int64_t least, std::i
 
 void check_array(const char *name, const void *array, std::int64_t count) {
   check_fact(name, count, 0, kMostTokens);
-  if (count > 0 && array == nullptr) fail(EK_INVALID_ARGUMENT, "ek_sampler_model.", name, " is ", count, ", the array null");
+  if (count > 0 && array == nullptr)
+    fail(EK_INVALID_ARGUMENT, "ek_sampler_model.", name, " is ", count, ", the array null");
 }
 
 // What a caller says about its model.
@@ -103,7 +103,7 @@ Facts facts_of(const ek_sampler_model *model) {
   return {std::move(made), Json::parse(given.sampler, "ek_sampler_model.sampler"), given};
 }
 
-ek_ask plain(const Ask &ask, std::int64_t rows) {
+ek_ask plain(const Ask &ask) {
   static_assert(static_cast<std::int32_t>(AskKind::done) == EK_ASK_DONE, "kinds have the numbers of edgekit.h");
   const auto array = [](const auto &values) { return values.empty() ? nullptr : values.data(); };
   ek_ask made{};
@@ -111,7 +111,7 @@ ek_ask plain(const Ask &ask, std::int64_t rows) {
   made.ids = array(ask.ids);
   made.count = static_cast<std::int64_t>(ask.ids.size());
   made.soft = array(ask.soft);
-  made.request = request_for(ask.request, is_pass(ask.kind) ? rows : 0);
+  made.request = request_for(ask.request, is_pass(ask.kind) ? ask.rows() : 0);
   made.logits = ask.request.logits;
   made.canvas_index = ask.canvas_index;
   made.step = ask.step;
@@ -125,12 +125,8 @@ ek_ask plain(const Ask &ask, std::int64_t rows) {
 // Takes a caller's answer apart, held to what a pass gives.
 class Answer {
  public:
-  Answer(const ek_sampler &sampler, const ek_head_output &given)
-      : ask_(sampler.sampler->ask()),
-        given_(given),
-        rows_(ask_.request.row_count(static_cast<std::int64_t>(ask_.ids.size()))),
-        vocabulary_(sampler.vocabulary),
-        hidden_size_(sampler.hidden_size) {}
+  Answer(const Sampler &sampler, const ek_head_output &given)
+      : ask_(sampler.ask()), model_(sampler.model()), given_(given), rows_(ask_.rows()) {}
 
   HeadResult result() const {
     const HeadRequest &request = ask_.request;
@@ -145,12 +141,12 @@ class Answer {
       ids("sample", given_.sample, 1, finite, made.sample);
       numbers("sample_prob", given_.sample_prob, 1, finite, made.sample_prob);
     }
-    if (request.soft) numbers("soft", given_.soft, hidden_size_, finite, made.soft);
+    if (request.soft) numbers("soft", given_.soft, model_.hidden_size, finite, made.soft);
     if (request.top_k > 0) {
       ids("top_ids", given_.top_ids, request.top_k, finite, made.top_ids);
       numbers("top_z", given_.top_z, request.top_k, finite, made.top_z);
     }
-    if (request.logits) numbers("logits", given_.logits, vocabulary_, finite, made.logits);
+    if (request.logits) numbers("logits", given_.logits, model_.vocabulary, finite, made.logits);
     return made;
   }
 
@@ -165,9 +161,9 @@ class Answer {
            std::vector<std::int64_t> &to) const {
     take(name, from, width, to);
     for (const std::int64_t token : to) {
-      if (check && (token < 0 || token >= vocabulary_))
-        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds token ", token, "; the vocabulary has ", vocabulary_,
-             " tokens");
+      if (check && (token < 0 || token >= model_.vocabulary))
+        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds token ", token, "; the vocabulary has ",
+             model_.vocabulary, " tokens");
     }
   }
   void numbers(const char *name, const float *from, std::int64_t width, bool check, std::vector<float> &to) const {
@@ -177,12 +173,13 @@ class Answer {
   }
 
   const Ask &ask_;
+  const SamplerModel &model_;
   const ek_head_output &given_;
-  std::int64_t rows_, vocabulary_, hidden_size_;
+  std::int64_t rows_;
 };
 
 ek_sampler *handle(std::unique_ptr<Sampler> sampler, const Facts &facts) {
-  return new ek_sampler{std::move(sampler), facts.given.vocabulary, facts.given.hidden_size, facts.bundle()};
+  return new ek_sampler{std::move(sampler), facts.bundle()};
 }
 
 }  // namespace
@@ -218,8 +215,8 @@ ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistic
   return guarded([&] {
     const Sampler &own = *required(sampler).sampler;
     const bool done = own.ask().kind == AskKind::done;
-    write_struct(statistics, statistics_of(own.stats(), done ? finish_reason(own.stats().finish_reason) : EK_FINISH_NONE),
-                 "ek_generation_statistics");
+    const std::int32_t reason = done ? finish_reason(own.stats().finish_reason) : EK_FINISH_NONE;
+    write_struct(statistics, statistics_of(own.stats(), reason), "ek_generation_statistics");
   });
 }
 
@@ -228,13 +225,10 @@ ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
     ek_sampler &own = required(sampler);
     if (own.asked && is_pass(own.sampler->ask().kind))
       fail(EK_INVALID_STATE, "the pass that was asked for has no answer; give it to ek_sampler_answer");
-    ek_ask made{};  // the place is looked at before anything changes
-    write_struct(ask, made, "ek_ask");
+    write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
     if (own.asked) own.sampler->next();
     own.asked = true;
-    const Ask &now = own.sampler->ask();
-    made = plain(now, now.request.row_count(static_cast<std::int64_t>(now.ids.size())));
-    write_struct(ask, made, "ek_ask");
+    write_struct(ask, plain(own.sampler->ask()), "ek_ask");
   });
 }
 
@@ -245,7 +239,7 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
       fail(EK_INVALID_STATE, "no pass waits for an answer; ek_sampler_next says what to do");
     if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
-    own.sampler->next(Answer(own, given).result());
+    own.sampler->next(Answer(*own.sampler, given).result());
     own.asked = false;
   });
 }
@@ -254,8 +248,7 @@ ek_status ek_sampler_copy(ek_sampler *sampler, ek_sampler **copy) noexcept {
   return guarded([&] {
     ek_sampler *&out = place(copy);
     const ek_sampler &own = required(sampler);
-    out = new ek_sampler{own.sampler->copy(), own.vocabulary, own.hidden_size, own.bundle,
-                         own.asked && is_told(own.sampler->ask().kind)};
+    out = new ek_sampler{own.sampler->copy(), own.bundle, own.asked && is_told(own.sampler->ask().kind)};
   });
 }
 

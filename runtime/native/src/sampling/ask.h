@@ -51,6 +51,9 @@ struct Ask {
 
   // committed, done: text of a causal prefix that is final and not encoded, which a conversation goes on behind.
   std::vector<std::int64_t> kept;
+
+  // Of the answer to a pass.
+  std::int64_t rows() const { return request.row_count(static_cast<std::int64_t>(ids.size())); }
 };
 
 }  // namespace edgekit

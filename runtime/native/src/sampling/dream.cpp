@@ -38,10 +38,8 @@ DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
 void DreamSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  prompt_ = static_cast<std::int64_t>(prompt.size());
-  set_lengths(options_.lengths(prompt_));
-  ids_ = prompt;
-  ids_.resize(prompt.size() + open_.size(), options_.mask_token_id);
+  canvas_ = {prompt, options_.max_new_tokens, options_.mask_token_id};
+  set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
 
@@ -67,9 +65,10 @@ void DreamSampler::go_on() {
     mark();
     if (!find_positions()) continue;
     Ids rows = positions_;
-    for (std::int64_t &row : rows) row += prompt_;
-    proposal_.emplace(std::move(rows), options_, model().vocabulary, rows_within(options_.logits_budget_bytes), draws());
-    return ask_denoise(ids_, proposal_->request());
+    for (std::int64_t &row : rows) row += canvas_.prompt;
+    const std::int64_t at_once = rows_within(options_.logits_budget_bytes);
+    proposal_.emplace(std::move(rows), options_, model().vocabulary, at_once, draws());
+    return ask_denoise(canvas_.ids, proposal_->request());
   }
   mark();
   commit();
@@ -93,7 +92,7 @@ bool DreamSampler::find_positions() {
 
 void DreamSampler::take(HeadResult &&answer) {
   proposal_->take(std::move(answer), options_);
-  if (!proposal_->complete()) return ask_again(ids_, proposal_->request());
+  if (!proposal_->complete()) return ask_again(canvas_.ids, proposal_->request());
   const Proposal proposal = std::move(proposal_->proposal());
   proposal_.reset();
   end_step(proposal);
@@ -103,7 +102,7 @@ void DreamSampler::end_step(const Proposal &proposal) {
   std::vector<std::uint8_t> accepted(open_.size(), 0);
   const auto settle = [&](std::size_t picked) {
     const auto position = static_cast<std::size_t>(positions_[picked]);
-    answer()[position] = proposal.tokens[picked];
+    canvas_.answer()[position] = proposal.tokens[picked];
     open_[position] = 0;
     accepted[position] = 1;
   };
@@ -116,15 +115,15 @@ void DreamSampler::end_step(const Proposal &proposal) {
   ++counters().denoising_steps;
   ++step_;
   find_end();
-  tell_draft(0, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+  tell_draft(0, step_, 0, canvas_.tokens(), std::move(accepted));
 }
 
 void DreamSampler::find_end() {
-  if (options_.stop_at_eos) end_ = answer_end(answer(), open_, options_.eos_token_ids);
+  if (options_.stop_at_eos) end_ = answer_end(canvas_.answer(), open_, options_.eos_token_ids);
 }
 
 void DreamSampler::commit() {
-  const std::int64_t *first = answer();
+  const std::int64_t *first = canvas_.answer();
   const std::int64_t count = end_.value_or(options_.max_new_tokens);
   counters().committed_tokens = count;
   tell_committed(0, {first, first + count});
@@ -135,9 +134,7 @@ std::string DreamSampler::options_text() const { return text_of(options_); }
 template <typename Archive, typename Self>
 void DreamSampler::fields(Archive &archive, Self &self) {
   const std::int64_t answer = self.options_.max_new_tokens;
-  archive.integer("a length of the prompt", self.prompt_, {0, kMostTokens});
-  const std::int64_t length = self.prompt_ + answer;
-  archive.integers("the tokens of a canvas", self.ids_, {length, length}, {0, self.model().vocabulary - 1});
+  MaskedCanvas::fields(archive, self.canvas_, answer, self.model().vocabulary);
   archive.flags("open positions", self.open_, {answer, answer});
   archive.integer("a step", self.step_, {0, self.options_.steps});
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sampling/dream_proposal.h"
+#include "sampling/masked_canvas.h"
 #include "sampling/options.h"
 #include "sampling/sampler.h"
 
@@ -42,15 +43,12 @@ class DreamSampler : public Sampler {
   void find_end();
   void commit();
 
-  std::int64_t *answer() { return ids_.data() + prompt_; }
-
   template <typename Archive, typename Self>
   static void fields(Archive &archive, Self &self);
 
   DreamOptions options_;
-  std::int64_t prompt_ = 0;
   std::vector<float> times_;
-  std::vector<std::int64_t> ids_;  // prompt and answer
+  MaskedCanvas canvas_;
   std::vector<std::uint8_t> open_;
   std::optional<std::int64_t> end_;  // of the answer
   std::int64_t step_ = 0;

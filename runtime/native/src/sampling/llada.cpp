@@ -44,10 +44,8 @@ LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
 void LladaSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  prompt_ = static_cast<std::int64_t>(prompt.size());
-  set_lengths(options_.lengths(prompt_));
-  ids_ = prompt;
-  ids_.resize(prompt.size() + static_cast<std::size_t>(options_.gen_length), options_.mask_token_id);
+  canvas_ = {prompt, options_.gen_length, options_.mask_token_id};
+  set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
 
@@ -87,7 +85,7 @@ void LladaSampler::begin_step() {
   gumbel_.reset();
   if (options_.temperature > 0) gumbel_ = draws().gumbel(static_cast<float>(options_.temperature));
   Ids rows = positions_;
-  for (std::int64_t &row : rows) row += prompt_ + block_start();
+  for (std::int64_t &row : rows) row += canvas_.prompt + block_start();
   if (options_.cfg_scale > 0 || options_.logits_eos_inf) {
     scores_.emplace(std::move(rows), rows_within(options_.logits_budget_bytes), model().vocabulary);
     return ask_scores();
@@ -96,7 +94,7 @@ void LladaSampler::begin_step() {
   request.all_rows = false;
   request.rows = std::move(rows);
   request.gumbel = gumbel_;
-  ask_denoise(ids_, std::move(request));
+  ask_denoise(canvas_.ids, std::move(request));
 }
 
 void LladaSampler::take(HeadResult &&answer) {
@@ -114,10 +112,10 @@ void LladaSampler::take(HeadResult &&answer) {
 }
 
 void LladaSampler::ask_scores() {
-  if (scores_->pass() == LladaScores::Pass::again) return ask_again(ids_, scores_->request());
-  Ids ids = ids_;
+  if (scores_->pass() == LladaScores::Pass::again) return ask_again(canvas_.ids, scores_->request());
+  Ids ids = canvas_.ids;
   if (scores_->pass() == LladaScores::Pass::unconditional)
-    std::fill(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt_), options_.mask_token_id);
+    std::fill(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(canvas_.prompt), options_.mask_token_id);
   ask_denoise(std::move(ids), scores_->request());
 }
 
@@ -131,21 +129,21 @@ void LladaSampler::end_step(Proposal proposal) {
   std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.gen_length), 0);
   for (const std::int64_t picked : choose(proposal, step_, options_, end_ids_)) {
     const std::int64_t position = positions_[static_cast<std::size_t>(picked)];
-    answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
+    canvas_.answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
     open_[static_cast<std::size_t>(position)] = 0;
     accepted[static_cast<std::size_t>(start + position)] = 1;
   }
   ++step_;
   find_end();
-  tell_draft(block_, step_, 0, {ids_.begin() + static_cast<std::ptrdiff_t>(prompt_), ids_.end()}, std::move(accepted));
+  tell_draft(block_, step_, 0, canvas_.tokens(), std::move(accepted));
 }
 
 void LladaSampler::find_end() {
-  if (options_.stop_at_eos) end_ = answer_end(answer() + block_start(), open_, end_ids_);
+  if (options_.stop_at_eos) end_ = answer_end(canvas_.answer() + block_start(), open_, end_ids_);
 }
 
 void LladaSampler::commit() {
-  const std::int64_t *first = answer() + block_start();
+  const std::int64_t *first = canvas_.answer() + block_start();
   const std::int64_t count = end_.value_or(options_.block_length);
   counters().committed_tokens += count;
   tell_committed(block_, {first, first + count});
@@ -156,9 +154,7 @@ std::string LladaSampler::options_text() const { return text_of(options_); }
 template <typename Archive, typename Self>
 void LladaSampler::fields(Archive &archive, Self &self) {
   const LladaOptions &options = self.options_;
-  archive.integer("a length of the prompt", self.prompt_, {0, kMostTokens});
-  const std::int64_t length = self.prompt_ + options.gen_length;
-  archive.integers("the tokens of a canvas", self.ids_, {length, length}, {0, self.model().vocabulary - 1});
+  MaskedCanvas::fields(archive, self.canvas_, options.gen_length, self.model().vocabulary);
   archive.flag("an end", self.ended_);
   archive.integer("a block", self.block_, {0, options.blocks() - 1});
   archive.integer("a step", self.step_, {0, options.block_length});

@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "sampling/llada_scores.h"
+#include "sampling/masked_canvas.h"
 #include "sampling/options.h"
 #include "sampling/proposal.h"
 #include "sampling/sampler.h"
 
 namespace edgekit {
 
-// Low-confidence remasking as in the authors' `generate.py`, and the parallel decoding rules of Fast-dLLM (threshold and
-// factor) without caches. A position counts as open until it is committed, even if the model predicts the mask token
+// Low-confidence remasking as in the authors' `generate.py`, and the parallel decoding rules of Fast-dLLM (threshold
+// and factor) without caches. A position counts as open until it is committed, even if the model predicts the mask token
 // itself for it, so every step makes progress.
 //
 // Tells a draft per step (the whole answer, masks where it is open), committed tokens per block and the end.
@@ -46,15 +47,13 @@ class LladaSampler : public Sampler {
   void commit();
 
   std::int64_t block_start() const { return block_ * options_.block_length; }  // in the answer
-  std::int64_t *answer() { return ids_.data() + prompt_; }
 
   template <typename Archive, typename Self>
   static void fields(Archive &archive, Self &self);
 
   LladaOptions options_;
   std::vector<std::int64_t> end_ids_;
-  std::int64_t prompt_ = 0;
-  std::vector<std::int64_t> ids_;  // prompt and answer
+  MaskedCanvas canvas_;
   bool ended_ = false;             // an end token was committed
 
   // Of the block.

@@ -86,7 +86,6 @@ void Sampler::ask_encode(Ids ids) {
 }
 
 void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft) {
-  positions_ = static_cast<std::int64_t>(ids.size());
   ask_ = {};
   ask_.kind = AskKind::denoise;
   ask_.ids = std::move(ids);
@@ -153,7 +152,7 @@ void Sampler::check_option(const char *name, const Ids &tokens) const {
 
 void Sampler::check(const HeadResult &answer) const {
   const HeadRequest &request = ask_.request;
-  const std::int64_t rows = request.row_count(positions_);
+  const std::int64_t rows = ask_.rows();
   expect("argmax", answer.argmax, rows);
   expect("argmax_prob", answer.argmax_prob, rows);
   expect("entropy", answer.entropy, rows);

@@ -38,6 +38,8 @@ class Sampler {
   // Gives it its prompt, before anything else. Throws Error (EK_INVALID_ARGUMENT).
   virtual void begin(const std::vector<std::int64_t> &prompt, std::uint64_t seed) = 0;
 
+  const SamplerModel &model() const { return model_; }
+
   // What the generation takes, at most.
   const Lengths &lengths() const { return lengths_; }
 
@@ -82,7 +84,6 @@ class Sampler {
   // Asks to encode final text; for families that have a causal prefix. Throws Error (EK_MALFORMED_FILE).
   virtual void ask_waiting();
 
-  const SamplerModel &model() const { return model_; }
   Stats &counters() { return stats_; }
   Draws &draws() { return draws_; }
   void seed(std::uint64_t seed) { draws_ = Draws(seed); }
@@ -132,7 +133,6 @@ class Sampler {
   // At the mark.
   Stats marked_stats_;
   Draws marked_draws_{0};
-  std::int64_t positions_ = 0;  // of the last pass
   std::int64_t committed_ = 0;  // tokens that were told, padding with them
 };
 
