@@ -21,13 +21,16 @@ _CALL = "from edgekit.runtime.engines.coreai_probe import main; main()"
 
 
 class Probe:
-    """Remembers what was asked."""
+    """Remembers what was asked: under a memory budget packages are opened in every step."""
 
     def __init__(self) -> None:
+        self._checked: set[Path] = set()
         self._parsed: set[bytes] = set()
 
     def check(self, package: Path) -> None:
         """Raises EngineFailed for a package that would end the process."""
+        if package in self._checked:
+            return
         try:
             structure = mlir_bytecode.structure(package / PROGRAM_FILE)
         except (OSError, mlir_bytecode.NotBytecode) as error:
@@ -35,6 +38,7 @@ class Probe:
         if structure not in self._parsed:
             _ask(package)
             self._parsed.add(structure)
+        self._checked.add(package)
 
 
 def _ask(package: Path) -> None:
