@@ -21,6 +21,7 @@ from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import HeadOutput, HeadRequest
 from edgekit.runtime.session import Session
+from edgekit.tools.tiny import tokenizer
 
 #: Small tiles, so that the vocabulary head is joined from several.
 TILE_BYTES = 8192
@@ -41,6 +42,13 @@ def make_bundle(
         program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES, precision=precision
     )
     export(folder / "checkpoint", folder / "bundle", options)
+    return folder / "bundle"
+
+
+def shipped_model(folder: Path, name: str, program_format: str) -> Path:
+    """A model that comes with edgekit, exported to the returned `folder`/bundle."""
+    checkpoint = Path(tokenizer.__file__).parent / name
+    export(checkpoint, folder / "bundle", ExportOptions(program_format, scheme=Scheme("mixed4")))
     return folder / "bundle"
 
 

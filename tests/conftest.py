@@ -148,17 +148,13 @@ def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
     """shipped_bundle("tiny-gemma") is that model for the native engine, shipped_bundle("tiny-gemma", "mlx")
     in another format. Read only, exported once.
     """
-    from edgekit.export.pipeline import ExportOptions, export
-    from edgekit.export.quantize import Scheme
-    from edgekit.tools.tiny import tokenizer
+    from bundles import shipped_model
 
     made: dict[tuple[str, str], Path] = {}
 
     def bundle(name: str, written: str = "native") -> Path:
         if (name, written) not in made:
-            folder = made[name, written] = tmp_path_factory.mktemp(name) / "bundle"
-            checkpoint = Path(tokenizer.__file__).parent / name
-            export(checkpoint, folder, ExportOptions(written, scheme=Scheme("mixed4")))
+            made[name, written] = shipped_model(tmp_path_factory.mktemp(name), name, written)
         return made[name, written]
 
     return bundle

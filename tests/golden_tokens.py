@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bundles import shipped_model
 from native_bundles import native_bundle
 
-from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed
-from edgekit.tools.tiny import tokenizer
 
 KEPT = Path(__file__).with_name("golden_tokens.json")
 #: Of the weights: all in memory, and all streamed.
@@ -98,13 +97,6 @@ def family_bundle(folder: Path, family: str) -> Path:
     return native_bundle(folder, family, Scheme("mixed4", 16))
 
 
-def trained_bundle(folder: Path, model: str, written: str) -> Path:
-    """A trained model in a format."""
-    checkpoint = Path(tokenizer.__file__).parent / model
-    export(checkpoint, folder / "bundle", ExportOptions(written, scheme=Scheme("mixed4")))
-    return folder / "bundle"
-
-
 def _record() -> None:
     made: dict[tuple[str, str], Path] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -115,7 +107,7 @@ def _record() -> None:
                 folder = Path(scratch) / "-".join(key)
                 folder.mkdir()
                 trained = case.model in _TRAINED
-                make: Callable[..., Path] = trained_bundle if trained else family_bundle
+                make: Callable[..., Path] = shipped_model if trained else family_bundle
                 made[key] = make(folder, *(key if trained else key[:1]))
             found[case.name] = case.tokens(made[key])
             print(case.name, len(found[case.name]))

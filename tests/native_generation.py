@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,11 @@ from native_sampler import Outcome, copy_of
 
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import Struct
+from edgekit.runtime.sampling.core import _Options as Options
+from edgekit.runtime.sampling.core import _Statistics as Statistics
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
-
-
-class Statistics(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
-        ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
-        ("canvases", c_int64),
-    )  # fmt: skip
 
 
 class Event(Struct):
@@ -32,13 +26,6 @@ class Event(Struct):
         ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
         ("start", c_int64), ("ids", POINTER(c_int64)), ("count", c_int64), ("accepted", POINTER(c_uint8)),
         ("statistics", POINTER(Statistics)),
-    )  # fmt: skip
-
-
-class Options(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("seed", c_uint64), ("max_new_tokens", c_int64),
-        ("steps", c_int64), ("options", c_char_p),
     )  # fmt: skip
 
 

@@ -22,11 +22,10 @@ from edgekit.runtime.sampling import (
     Event,
     HeadOutput,
     HeadRequest,
-    PhiloxGumbel,
     PhiloxNoise,
     SamplingError,
 )
-from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
+from edgekit.runtime.sampling.core import CoreSampler, SamplerModel, head_request
 from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.generation_options import generation_options
 
@@ -141,16 +140,7 @@ class Bridge:
         self.fill(output[0], self.denoiser.project(self.request(request[0], output[0])))
 
     def request(self, request: Request, output: Output) -> HeadRequest:
-        gumbel = PhiloxGumbel(request.seed, request.draw, request.row_count, self.denoiser.vocab_size)
-        return HeadRequest(
-            rows=array_at(request.rows, request.row_count, np.int64) if request.rows else None,
-            temperature=request.temperature,
-            gumbel=gumbel if request.gumbel else None,
-            gumbel_scale=request.gumbel_scale,
-            soft=bool(request.soft),
-            top_k=request.top_k,
-            logits=bool(output.logits),
-        )
+        return head_request(request, bool(output.logits), self.denoiser.vocab_size)
 
     def fill(self, output: Output, answer: HeadOutput) -> None:
         for name, values in vars(answer).items():

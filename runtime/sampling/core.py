@@ -192,9 +192,9 @@ class CoreSampler:
             if ask.soft:
                 soft = _array(ask.soft, c_float, np.float32, ask.count * self._hidden_size)
                 soft = soft.reshape(ask.count, self._hidden_size)
-            return Denoise(ids, self._request(ask), soft)
+            return Denoise(ids, head_request(ask.request, bool(ask.logits), self._vocab_size), soft)
         if ask.kind == _PROJECT:
-            return Project(ids, self._request(ask))
+            return Project(ids, head_request(ask.request, bool(ask.logits), self._vocab_size))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
@@ -234,19 +234,6 @@ class CoreSampler:
         output = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
         self._call("ek_sampler_answer", ctypes.byref(output))
 
-    def _request(self, ask: _Ask) -> HeadRequest:
-        wanted = ask.request
-        noise = PhiloxGumbel(wanted.seed, wanted.draw, wanted.row_count, self._vocab_size)
-        return HeadRequest(
-            rows=_ids(wanted.rows, wanted.row_count) if wanted.rows else None,
-            temperature=wanted.temperature,
-            gumbel=noise if wanted.gumbel else None,
-            gumbel_scale=wanted.gumbel_scale,
-            soft=bool(wanted.soft),
-            top_k=wanted.top_k,
-            logits=bool(ask.logits),
-        )
-
     def _call(self, name: str, *arguments: Any) -> None:
         _native.check(getattr(self._library, name)(self._handle, *arguments), _ERRORS)
 
@@ -282,6 +269,20 @@ class _Given:
             uncached=self._uncached.ctypes.data,
             uncached_count=self._uncached.size,
         )
+
+
+def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> HeadRequest:
+    """What an `ek_head_request` of the library asks for; its rows are copied."""
+    noise = PhiloxGumbel(wanted.seed, wanted.draw, wanted.row_count, vocab_size)
+    return HeadRequest(
+        rows=_ids(wanted.rows, wanted.row_count) if wanted.rows else None,
+        temperature=wanted.temperature,
+        gumbel=noise if wanted.gumbel else None,
+        gumbel_scale=wanted.gumbel_scale,
+        soft=bool(wanted.soft),
+        top_k=wanted.top_k,
+        logits=logits,
+    )
 
 
 def _array(address: int, kind: Any, dtype: Any, count: int) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 
 from edgekit.runtime.sampling import options as opt
 from edgekit.runtime.sampling import portable
+from edgekit.runtime.sampling.drive import encode
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise
@@ -181,7 +182,7 @@ def generate(
         if cancelled is not None and cancelled():
             stats.finish_reason = "cancelled"
             break
-        _encode(denoiser, waiting)
+        encode(denoiser, waiting)
         stats.prefills += 1
         stats.canvases += 1
         answer = yield from _denoise_canvas(passes, canvas_index, options, noise, stats, cancelled)
@@ -206,17 +207,6 @@ def generate(
         if options.max_length is not None and total >= options.max_length:
             break
     yield Done(stats)
-
-
-def _encode(denoiser: Denoiser, ids: Ids) -> None:
-    """Encode ids, among them what was uncached. A prefix that is lost with a failure takes that with it."""
-    try:
-        denoiser.prefill(ids)
-    except BaseException:
-        if not denoiser.prefix_length:
-            denoiser.uncached = _NO_IDS
-        raise
-    denoiser.uncached = _NO_IDS
 
 
 def _denoise_canvas(

@@ -33,7 +33,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             if isinstance(ask.event, Done):
                 return
         elif isinstance(ask, Encode):
-            _encode(denoiser, ask.ids)
+            encode(denoiser, ask.ids)
         elif isinstance(ask, Project):
             assert isinstance(denoiser, Projector), "the sampler was told that the model projects"
             answer = denoiser.project(ask.request)
@@ -43,7 +43,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             denoiser.uncached = _NO_IDS
 
 
-def _encode(denoiser: Denoiser, ids: Ids) -> None:
+def encode(denoiser: Denoiser, ids: Ids) -> None:
     """Encode ids, among them what was uncached. A prefix that is lost with a failure takes that with it."""
     try:
         denoiser.prefill(ids)
