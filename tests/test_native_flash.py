@@ -230,7 +230,8 @@ def test_physical_memory_is_that_of_this_process() -> None:
     library = ctypes.CDLL(str(_native.library_path()))
     library.ek_process_bytes.restype = c_uint64
     before = library.ek_process_bytes()
-    block = np.ones(64 << 20, np.uint8)
+    block = np.ones(256 << 20, np.uint8)
     found = library.ek_process_bytes()
-    assert abs(found - resident_bytes()) < 16 << 20 and found - before > 48 << 20
+    # What other tests have left behind may be given back meanwhile.
+    assert abs(found - resident_bytes()) < 16 << 20 and found - before > 128 << 20
     del block

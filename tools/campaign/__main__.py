@@ -5,9 +5,9 @@
 
 An edit as found is what storage, a download or a hand may do: `run` must refuse it in one line or give the
 intact tokens, and `verify` must find it. Sealed anew, with digests that are right again, other text is
-allowed, but no traceback, signal, more than 5 s or more than 300 MB above the intact run. Every fault is
-printed and, with --faults, appended to a file as a line of JSON; --replay makes the edits of such a file
-again, those of the bundle's format. Linux only; the last line is JSON.
+allowed, but no traceback, signal, more than 5 s of processors or more than 300 MB above the intact run.
+Every fault is printed and, with --faults, appended to a file as a line of JSON; --replay makes the edits of
+such a file again, those of the bundle's format. Linux only; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Campaign:
         self.intact = self._try(bundle)
         for name, run in self.intact.items():
             if run.code:
-                raise click.ClickException(f"{bundle}: {name} fails on the intact bundle: {run.err.strip()}")
+                how = run.err.strip() or f"exit code {run.code} after {run.seconds:.1f} s of processors"
+                raise click.ClickException(f"{bundle}: {name} fails on the intact bundle: {how}")
 
     def tried(self, edit: Edit, *, sealed: bool) -> list[judge.Fault] | None:
         """What goes wrong with a copy that has the edit; None when it cannot be made."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgekit.tools.campaign.commands import answer
 from edgekit.tools.campaign.trial import Trial
 
+#: Seconds of processors.
 MOST_SECONDS = 5.0
 MORE_BYTES = 300_000_000
 #: An error is one line of at most so many characters: a file name and a sentence.
@@ -49,8 +50,10 @@ def faults(
 def _crash(run: Trial, intact: Trial) -> str:
     if run.peak_bytes > intact.peak_bytes + MORE_BYTES:
         return f"{(run.peak_bytes - intact.peak_bytes) / 1e6:.0f} MB above the intact run"
-    if run.ended or run.seconds > max(MOST_SECONDS, 3 * intact.seconds):
-        return f"took {run.seconds:.1f} s"
+    if run.ended:
+        return "did not end"
+    if run.seconds > max(MOST_SECONDS, 3 * intact.seconds):
+        return f"took {run.seconds:.1f} s of processors"
     if run.code < 0:
         return f"signal {-run.code}"
     for sign in ("Traceback", "internal error", "panicked at"):

@@ -1,4 +1,4 @@
-"""A command in a process of its own, watched from outside: its exit, what it printed, its time and memory.
+"""A command in a process of its own, watched from outside: its exit, what it printed, its work and memory.
 
 The process is forked from this one, which has imported what the command needs, so that a trial costs what the
 command does and not the start of an interpreter. Linux only.
@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-#: A trial is ended after this time, or with this much memory: both far beyond what is judged.
-MOST_SECONDS = 15.0
+#: A trial is ended after this time on the clock, or with this much memory: both far beyond what is judged.
+MOST_SECONDS = 60.0
 MOST_BYTES = 3_000_000_000
 _POLL_S = 0.004
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a command ended. `code` is the exit code, negative for a signal; `ended` says that it was ended
-    here, because it took too long or too much.
+    """How a command ended. `code` is the exit code, negative for a signal; `seconds` are those of processors,
+    which other work on the machine does not add to; `ended` says that it was ended here, because it took too
+    long or too much.
     """
 
     code: int
@@ -43,12 +44,10 @@ def trial(command: Callable[[], None]) -> Trial:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush()
         sys.stderr.flush()
-        started = time.monotonic()
         child = os.fork()
         if child == 0:
             _become(command, out, err)
-        code, peak, ended = _watch(child, started)
-        seconds = time.monotonic() - started
+        code, seconds, peak, ended = _watch(child)
         return Trial(code, _text(out), _text(err), seconds, peak, ended)
 
 
@@ -75,12 +74,13 @@ def _become(command: Callable[[], None], out: IO[bytes], err: IO[bytes]) -> None
         os._exit(code)
 
 
-def _watch(child: int, started: float) -> tuple[int, int, bool]:
-    peak, ended = 0, False
+def _watch(child: int) -> tuple[int, float, int, bool]:
+    started, peak, ended = time.monotonic(), 0, False
     while True:
         found, status, usage = os.wait4(child, os.WNOHANG)
         if found:
-            return os.waitstatus_to_exitcode(status), max(peak, usage.ru_maxrss * 1024), ended
+            seconds = usage.ru_utime + usage.ru_stime
+            return os.waitstatus_to_exitcode(status), seconds, max(peak, usage.ru_maxrss * 1024), ended
         peak = max(peak, _peak(child))
         if not ended and (peak > MOST_BYTES or time.monotonic() - started > MOST_SECONDS):
             ended = True
