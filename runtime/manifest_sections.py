@@ -81,7 +81,7 @@ def _check_layers(manifest: Manifest, packaged: bool) -> None:
             value(layer, key, str, at)
         if packaged:
             number(layer, "slot", at, 0, len(manifest.layers))
-        else:
+        if not packaged or not absent(layer, "experts"):
             each(layer, "experts", str, at)
         for key in ("kv_heads", "head_dim"):
             number(layer, key, at, 1, _MOST_HEADS)
