@@ -60,6 +60,8 @@ typedef int32_t ek_status;
 #define EK_INVALID_STATE ((ek_status)15)   /* a call that must come after another one, such as project before denoise */
 #define EK_INTERNAL ((ek_status)16)        /* an error in the library: please report it */
 #define EK_CALLBACK_FAILED ((ek_status)17) /* a callback of an ek_model failed; the message is its own */
+#define EK_INVALID_PROMPT ((ek_status)18)  /* a prompt is empty, or holds a token that the model does not have */
+#define EK_PROMPT_TOO_LONG ((ek_status)19) /* prompt and answer do not fit the model's positions */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -480,14 +482,31 @@ typedef struct ek_sampler_model {
 
 #define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
 
-/* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options, a prompt or
- * lengths that do not fit the model; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
+/* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options that do not fit the
+ * model, EK_INVALID_PROMPT and EK_PROMPT_TOO_LONG for the prompt; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
  * procedure it needs; EK_OUT_OF_MEMORY. `*sampler` is null after a failure. */
 EK_API ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt, int64_t count,
                                    const ek_generate_options *options, ek_sampler **sampler) EK_NOEXCEPT;
 
 /* Ends it; null is allowed. */
 EK_API void ek_sampler_close(ek_sampler *sampler) EK_NOEXCEPT;
+
+/* The options that a generation over this model has, as JSON in `buffer` of `capacity` bytes, without a NUL; `*size` is
+ * its size in bytes, also where `buffer` is null:
+ *
+ *   {"family": "llada", "options": [{"name": "temperature", "aliases": [], "type": "float", "value": 0, "minimum": 0,
+ *    "maximum": null, "above_minimum": false, "choices": [], "optional": false, "internal": false, "help": "..."}, ...],
+ *    "lengths": {"new_tokens": 128, "prefix": 0, "canvas": 140, "canvases": 4, "steps": 32, "text": "128 new tokens"}}
+ *
+ * Types are "int", "float", "bool", "str" (one of "choices") and "ids" (token ids). "optional": null switches it off.
+ * "internal": for programs, not for people. "aliases" are names that `options` and generation configs may use for it.
+ * "value" is what it is in this generation; with a null `options` and an empty config those are the defaults. "lengths"
+ * are what a prompt of `prompt` tokens takes, at most, earlier text counted with it: positions as in ek_sampler_lengths,
+ * canvases (of LLaDA blocks), denoising steps of each, and in words; null where `prompt` is -1.
+ *
+ * As ek_sampler_create otherwise; EK_BUFFER_TOO_SMALL. */
+EK_API ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generate_options *options, int64_t prompt,
+                                        char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
 
 /* Positions that the generation takes, at most: what a session must be opened for, see ek_generate. */
 typedef struct ek_sampler_lengths {
@@ -496,6 +515,8 @@ typedef struct ek_sampler_lengths {
   int64_t new_tokens; /* added to the prompt, padding with them */
   int64_t prefix;     /* the longest encoded prefix */
   int64_t canvas;     /* the longest pass */
+  int64_t canvases;   /* of LLaDA blocks */
+  int64_t steps;      /* denoising steps of each */
 } ek_sampler_lengths;
 
 /* Fills *lengths up to its struct_size. EK_INVALID_ARGUMENT. */

@@ -29,8 +29,6 @@ Ids choose(const std::vector<float> &confidence, std::int64_t count, const Dream
 DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
-  check_option("mask_token_id", {options_.mask_token_id});
-  check_option("eos_token_ids", options_.eos_token_ids);
   times_ = timesteps(options_.steps, options_.eps);
   open_.assign(static_cast<std::size_t>(options_.max_new_tokens), 1);
 }
@@ -128,8 +126,6 @@ void DreamSampler::commit() {
   counters().committed_tokens = count;
   tell_committed(0, {first, first + count});
 }
-
-std::string DreamSampler::options_text() const { return text_of(options_); }
 
 template <typename Archive, typename Self>
 void DreamSampler::fields(Archive &archive, Self &self) {

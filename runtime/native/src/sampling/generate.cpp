@@ -19,11 +19,16 @@ void tell(Sampler &sampler, const EventCallback &callback) {
 
 }  // namespace
 
-SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &overrides) {
-  if (name == "diffusion_gemma") return DiffusionGemmaOptions::from_members(config, overrides);
-  if (name == "llada") return LladaOptions::from_members(config, overrides);
-  if (name == "dream") return DreamOptions::from_members(config, overrides);
+SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
+                               std::int64_t canvas_length) {
+  if (name == "diffusion_gemma") return DiffusionGemmaOptions::of(config, wishes, canvas_length);
+  if (name == "llada") return LladaOptions::of(config, wishes);
+  if (name == "dream") return DreamOptions::of(config, wishes);
   fail(EK_UNSUPPORTED_BUNDLE, "no sampler for model family '", name, "'; supported: diffusion_gemma, llada, dream");
+}
+
+OptionFields fields(SamplerOptions &options) {
+  return std::visit([](auto &chosen) { return chosen.fields(); }, options);
 }
 
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt) {
@@ -42,6 +47,8 @@ std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel mod
 }
 
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model) {
+  SamplerOptions copy = options;
+  check_tokens(fields(copy), model.vocabulary);
   if (const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options))
     return std::make_unique<DiffusionGemmaSampler>(std::move(model), *gemma);
   if (const auto *llada = std::get_if<LladaOptions>(&options))

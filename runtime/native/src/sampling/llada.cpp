@@ -35,16 +35,13 @@ Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, co
 LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
-  check_option("mask_token_id", {options_.mask_token_id});
-  check_option("eos_token_ids", options_.eos_token_ids);
-  check_option("eot_token_ids", options_.eot_token_ids);
   open_.assign(static_cast<std::size_t>(options_.block_length), 1);
 }
 
 void LladaSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  canvas_ = {prompt, options_.gen_length, options_.mask_token_id};
+  canvas_ = {prompt, options_.max_new_tokens, options_.mask_token_id};
   set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
@@ -126,7 +123,7 @@ void LladaSampler::end_step(Proposal proposal) {
   }
   ++counters().denoising_steps;
   const std::int64_t start = block_start();
-  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.gen_length), 0);
+  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.max_new_tokens), 0);
   for (const std::int64_t picked : choose(proposal, step_, options_, end_ids_)) {
     const std::int64_t position = positions_[static_cast<std::size_t>(picked)];
     canvas_.answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
@@ -149,12 +146,10 @@ void LladaSampler::commit() {
   tell_committed(block_, {first, first + count});
 }
 
-std::string LladaSampler::options_text() const { return text_of(options_); }
-
 template <typename Archive, typename Self>
 void LladaSampler::fields(Archive &archive, Self &self) {
   const LladaOptions &options = self.options_;
-  MaskedCanvas::fields(archive, self.canvas_, options.gen_length, self.model().vocabulary);
+  MaskedCanvas::fields(archive, self.canvas_, options.max_new_tokens, self.model().vocabulary);
   archive.flag("an end", self.ended_);
   archive.integer("a block", self.block_, {0, options.blocks() - 1});
   archive.integer("a step", self.step_, {0, options.block_length});

@@ -9,8 +9,6 @@
 #include "json.h"
 #include "kernels/noise.h"
 #include "sampling/generate.h"
-#include "sampling/generation_options.h"
-#include "sampling/option_visitor.h"
 #include "unit.h"
 #include "xxh3.h"
 
@@ -126,7 +124,7 @@ constexpr std::int64_t kVocabulary = 50;
 
 SamplerOptions options_of(const std::string &name, const std::string &overrides) {
   return sampler_options(name, members_of(Json::parse(R"({"mask_id": 49, "eos_token_id": [48]})", "config")),
-                         members_of(Json::parse(overrides, "overrides")));
+                         members_of(Json::parse(overrides, "overrides")), 0);
 }
 
 struct Seen {
@@ -409,16 +407,16 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
   LladaOptions llada;
   EK_CHECK(status_of(llada, {1}, false) == EK_INVALID_ARGUMENT);  // no mask token
   llada.mask_token_id = 49;
-  llada.gen_length = llada.block_length = llada.steps = 4;
+  llada.max_new_tokens = llada.block_length = llada.steps = 4;
   EK_CHECK(status_of(llada, {1}, false) == EK_OK);
   EK_CHECK(status_of(llada, {}, false) == EK_OK);
-  EK_CHECK(status_of(llada, {kVocabulary}, false) == EK_INVALID_ARGUMENT);
+  EK_CHECK(status_of(llada, {kVocabulary}, false) == EK_INVALID_PROMPT);
   EK_CHECK(status_of(llada, {1}, true) == EK_NOT_FINITE);
   llada.block_length = 0;
   EK_CHECK(status_of(llada, {1}, false) == EK_INVALID_ARGUMENT);
   DiffusionGemmaOptions gemma;
   gemma.canvas_length = 4;
-  EK_CHECK(status_of(gemma, {}, false) == EK_INVALID_ARGUMENT);
+  EK_CHECK(status_of(gemma, {}, false) == EK_INVALID_PROMPT);
   EK_CHECK(status_of(gemma, {1}, true) == EK_NOT_FINITE);
   gemma.t_min = std::numeric_limits<double>::quiet_NaN();
   EK_CHECK(status_of(gemma, {1}, false) == EK_INVALID_ARGUMENT);
@@ -430,20 +428,20 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
 
 EK_TEST(sampling_settles_the_options_of_a_generation) {
   const auto lengths_of = [](const std::string &name, const std::string &config, std::int64_t tokens,
-                             const std::string &overrides) {
-    const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
-    GenerationWishes wishes;
-    if (tokens != 0) wishes.max_new_tokens = tokens;
-    wishes.options = members_of(given);
+                             const std::string &wished) {
+    const Json own = Json::parse(config, "config"), given = Json::parse(wished, "wishes");
+    const Json length = Json::parse(std::to_string(tokens), "wishes");
+    OptionMembers wishes = members_of(given);
+    if (tokens != 0) wishes.emplace_back("max_new_tokens", &length);
     const std::int64_t canvas = name == "diffusion_gemma" ? 16 : 0;
-    const Lengths found = lengths(generation_options(name, members_of(own), canvas, wishes), 10);
+    const Lengths found = lengths(sampler_options(name, members_of(own), wishes, canvas), 10);
     return Ids{found.new_tokens, found.prefix, found.canvas};
   };
   const std::string masked = R"({"mask_id": 49, "eos_token_id": 48, "max_new_tokens": 64, "block_length": 16})";
   EK_CHECK((lengths_of("llada", masked, 0, "{}") == Ids{64, 0, 74}));
   EK_CHECK((lengths_of("llada", masked, 65, "{}") == Ids{80, 0, 90}));
   EK_CHECK((lengths_of("llada", masked, 0, R"({"gen_length": 5, "stop_at_eos": null})") == Ids{5, 0, 15}));
-  EK_CHECK((lengths_of("dream", masked, 65, R"({"gen_length": 7})") == Ids{65, 0, 75}));
+  EK_CHECK((lengths_of("dream", masked, 0, R"({"gen_length": 65})") == Ids{65, 0, 75}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", 40, "{}") == Ids{48, 42, 16}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", kMostTokens, R"({"canvas_length": 3})")[0] == kMostTokens + 2));
   const auto refused = [&](const std::string &name, std::int64_t tokens, const std::string &overrides) {
@@ -459,6 +457,7 @@ EK_TEST(sampling_settles_the_options_of_a_generation) {
     EK_CHECK(refused(name, std::numeric_limits<std::int64_t>::max(), "{}"));
     EK_CHECK(refused(name, 0, R"({"max_new_tokens": [9223372036854775807]})"));
     EK_CHECK(refused(name, 4, R"({"no_such_option": 1})"));
+    EK_CHECK(refused(name, 4, R"({"max_new_tokens": 4})"));  // twice
   }
 }
 
