@@ -73,12 +73,12 @@ class CoreSampler:
         Raises MalformedFile, UnsupportedVersion, ChecksumMismatch, and InvalidOption for a state of another
         bundle.
         """
-        library, handle, given = library(), c_void_p(), Given(model)
+        core, handle, given = library(), c_void_p(), Given(model)
         _native.check(
-            library.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),
+            core.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),
             ERRORS,
         )
-        return cls._of(library, model.vocab_size, model.hidden_size, handle)
+        return cls._of(core, model.vocab_size, model.hidden_size, handle)
 
     @classmethod
     def _of(cls, library: ctypes.CDLL, vocab_size: int, hidden_size: int, handle: c_void_p) -> CoreSampler:

@@ -65,7 +65,12 @@ class AskStruct(Struct):
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "ek_sampler_create": (POINTER(Model), c_void_p, c_int64, POINTER(Wishes), POINTER(c_void_p)),
     "ek_sampler_get_options": (
-        POINTER(Model), POINTER(Wishes), c_int64, c_char_p, c_uint64, POINTER(c_uint64),
+        POINTER(Model),
+        POINTER(Wishes),
+        c_int64,
+        c_char_p,
+        c_uint64,
+        POINTER(c_uint64),
     ),
     "ek_sampler_get_lengths": (c_void_p, POINTER(LengthsStruct)),
     "ek_sampler_get_statistics": (c_void_p, POINTER(StatisticsStruct)),
@@ -126,7 +131,6 @@ class Given:
             uncached=self._uncached.ctypes.data,
             uncached_count=self._uncached.size,
         )
-
 
 
 def wishes(

@@ -27,8 +27,8 @@ def generate(
     options: Mapping[str, Any] | None = None,
     canvas_length: int | None = None,
 ) -> Generator[Event, None, None]:
-    """Denoising events of a family's sampler; the last is Done. Equal seeds give equal events. Closing it ends
-    the generation where it is, see `drive`.
+    """Denoising events of a family's sampler; the last is Done. Equal seeds give equal events. Closing it
+    ends the generation where it is, see `drive`.
 
     `section` is "sampler" of a bundle's manifest; `canvas_length` is the model's, None: any. The others are
     those of `CoreSampler`.

@@ -95,12 +95,13 @@ def settle(
     """
     core, given, size = library(), Given(model), ctypes.c_uint64()
     wanted = wishes(0, max_new_tokens, steps, options)
+    length = -1 if prompt_length is None else prompt_length
 
     def call(buffer: Any, capacity: int) -> None:
         _native.check(
             core.ek_sampler_get_options(
-                ctypes.byref(given.struct), ctypes.byref(wanted), -1 if prompt_length is None else prompt_length,
-                buffer, capacity, ctypes.byref(size),
+                ctypes.byref(given.struct), ctypes.byref(wanted), length, buffer, capacity,
+                ctypes.byref(size),
             ),
             ERRORS,
         )  # fmt: skip

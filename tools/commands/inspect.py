@@ -57,8 +57,6 @@ def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json
     were given that budget and a short prompt. Reads headers only; `edgekit verify` checks the data.
     """
     from edgekit.runtime.bundle import Bundle
-    from edgekit.runtime.generation import Generator
-    from edgekit.runtime.sampling import Lengths
 
     folder = bundle_folder(bundle, quiet=as_json, to_run=False)
     plan = None

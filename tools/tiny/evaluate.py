@@ -63,6 +63,7 @@ class Report:
 
 def answers(subject: Subject, prompts: Sequence[list[int]], seed: int = 0) -> list[tuple[str, int]]:
     """(answer text, denoising steps) for prompts given as ids. Prompt i draws its noise from seed + i."""
+
     def job(index: int, ids: list[int]) -> Callable[[Denoiser], tuple[str, int]]:
         def answer(denoiser: Denoiser) -> tuple[str, int]:
             tokens: list[int] = []

@@ -30,6 +30,10 @@ EK_API void ekt_accept_by_entropy(const float *entropy, std::int64_t count, doub
   std::copy(result.begin(), result.end(), accepted);
 }
 
+EK_API std::int64_t ekt_transfer_count(std::int64_t masked, std::int64_t steps, std::int64_t step) {
+  return transfer_count(masked, steps, step);
+}
+
 EK_API std::int64_t ekt_count_by_factor(const float *confidence, std::int64_t count, double factor) {
   return count_by_factor({confidence, confidence + count}, factor);
 }
