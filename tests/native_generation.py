@@ -1,4 +1,4 @@
-"""Whole generations through the C ABI, as native_sampler.py runs those of the loops alone."""
+"""Whole generations through the C ABI."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from native_sampler import Outcome, copy_of
 
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import Struct
-from edgekit.runtime.sampling.core import _Options as Options
-from edgekit.runtime.sampling.core import _Statistics as Statistics
+from edgekit.runtime.sampling.core_abi import StatisticsStruct as Statistics
+from edgekit.runtime.sampling.core_abi import Wishes as Options
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
@@ -69,7 +69,7 @@ def last_error(session: NativeSession) -> str:
 
 
 def plain(statistics: Statistics) -> dict[str, Any]:
-    """As native_sampler.plain_stats has those of the Python loops."""
+    """As sampler_runs.plain has those of a sampler."""
     names = [name for name, _ in Statistics._fields_[2:]]
     counters = {name: getattr(statistics, name) for name in names}
     return counters | {"finish_reason": REASONS[statistics.finish_reason]}
@@ -86,7 +86,7 @@ def generate(
     stop_after: int | None = None,
     call: Callable[..., int] | None = None,
 ) -> Outcome:
-    """Events as native_sampler.plain gives them, and the final statistics. The callback asks to stop at event
+    """Events as sampler_runs.plain gives them, and the final statistics. The callback asks to stop at event
     number `stop_after`. A string as `options` is passed on as it is. `call` is the function of edgekit.h from
     its second argument on, ek_generate where there is none.
     """

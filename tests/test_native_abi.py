@@ -26,7 +26,7 @@ from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime import native_session
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
-from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
@@ -40,9 +40,9 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generate_options": Options,
     "ek_model": Model,
     "ek_flash_tensor": Tensor,
-    "ek_sampler_model": core._Model,
-    "ek_sampler_lengths": core._Lengths,
-    "ek_ask": core._Ask,
+    "ek_sampler_model": core_abi.Model,
+    "ek_sampler_lengths": core_abi.LengthsStruct,
+    "ek_ask": core_abi.AskStruct,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.

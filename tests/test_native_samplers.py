@@ -14,7 +14,7 @@ from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_bundles import native_bundle
-from native_sampler import core_model, plain
+from sampler_runs import core_model, plain
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import (

@@ -26,7 +26,7 @@ from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime import process
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
+from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import SessionOptions
 
 Case = tuple[Path, Any]
@@ -143,8 +143,7 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
     answers = []
     for resident in (None, 0):
         with NativeSession(bundle, SessionOptions(resident_bytes=resident)) as session:
-            config = dict(session.bundle.manifest.sampler["config"])
-            sampler = SAMPLERS[session.bundle.manifest.sampler["name"]]
+            section = session.bundle.manifest.sampler
             options = {
                 "diffusion_gemma": {"canvas_length": arch.canvas_length, "max_new_tokens": 20,
                                     "max_denoising_steps": 4},
@@ -152,12 +151,11 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
                           "mask_token_id": 2},
                 "dream": {"max_new_tokens": 12, "steps": 4, "temperature": 0.8, "alg": "entropy",
                           "mask_token_id": 2},
-            }[sampler.family]  # fmt: skip
+            }[section["name"]]  # fmt: skip
             prompt = np.arange(7, dtype=np.int64) % arch.vocab_size + 1
-            chosen = sampler.options({k: v for k, v in config.items() if k not in options}, **options)
             for _ in range(2):
                 session.reset()
-                events = sampler.generate(session, prompt, chosen, 11)
+                events = generate(session, section, prompt, seed=11, options=options)
                 answers.append(np.concatenate([e.ids for e in events if isinstance(e, Committed)]).tolist())
     assert answers[0] and all(a == answers[0] for a in answers)
 

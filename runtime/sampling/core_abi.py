@@ -151,7 +151,9 @@ def _text(options: Mapping[str, Any]) -> str:
     for name, value in options.items():
         try:
             json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
+            if isinstance(value, int):
+                float(value)
+        except (TypeError, ValueError, OverflowError):
             raise InvalidOption(
                 f"{name} is {shown(value)}; use a number, true or false, a word, or a list of token ids"
             ) from None

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "error.h"
+#include "printable.h"
 #include "sampling/json_text.h"
 
 namespace edgekit {
@@ -51,7 +52,7 @@ void check(const OptionField &, bool) {}
 
 void check(const OptionField &field, const std::string &value) {
   if (std::find(field.choices.begin(), field.choices.end(), value) == field.choices.end())
-    fail(EK_INVALID_ARGUMENT, field.name, " is '", value, "'; use one of: ", joined(field.choices));
+    fail(EK_INVALID_ARGUMENT, field.name, " is ", in_quotes(value), "; use one of: ", joined(field.choices));
 }
 
 void check(const OptionField &field, const std::vector<std::int64_t> &value) {
