@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,7 @@ from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, St
 from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.engines import check_available
-from edgekit.runtime.errors import GenerationEnded
+from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.process import MOST_THREADS
@@ -323,8 +323,9 @@ class Model:
         if "continue_prefix" in settings.options:
             raise InvalidOption("continue_prefix is not a setting here; use chat()")
         check_names(self.family, settings)
-        lengths = self._generator.options(settings, len(prompt_ids)).lengths
-        assert lengths is not None, "they were asked for"
+        lengths = None
+        with suppress(PromptTooLong):  # which the generation raises
+            lengths = self._generator.options(settings, len(prompt_ids)).lengths
         self._check_open()
         return self._events(tuple(prompt_ids), ids, settings, lengths, behind)
 
@@ -337,7 +338,7 @@ class Model:
         prompt_ids: tuple[int, ...],
         ids: Sequence[int],
         settings: Settings,
-        lengths: Lengths,
+        lengths: Lengths | None,
         behind: Sequence[Ids] | None,
     ) -> Iterator[Event]:
         source: Any = self._generator.generate(ids, settings, behind)
@@ -361,6 +362,7 @@ class Model:
                     now = self._generator.bytes_read
                     read = read if now >= read else 0
                 if isinstance(event, inner.Draft):
+                    assert lengths is not None, "it has begun, so its prompt fits"
                     yield Draft(
                         canvas=event.canvas_index,
                         canvases=lengths.canvases,

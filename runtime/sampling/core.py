@@ -54,7 +54,7 @@ class CoreSampler:
         UnsupportedBundle for an unknown family, and NativeError.
         """
         check_int("seed", seed, 0, MOST_SEED)
-        ids = prompt_ids(prompt)
+        ids = prompt_ids(prompt, model.vocab_size)
         wanted = wishes(seed, max_new_tokens, steps, options)
         given, handle = Given(model), c_void_p()
         self._handle: int | None = None
@@ -198,16 +198,20 @@ def _ids(address: int | None, count: int) -> Ids:
     return _array(address, c_int64, np.int64, count) if address and count else np.empty(0, np.int64)
 
 
-def prompt_ids(prompt: Ids | Sequence[int]) -> Ids:
+def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:
     """A prompt as int64 [P]. Raises InvalidPrompt unless it is a flat list of integers of 64 bits."""
     ids = np.asarray(prompt)
     if ids.ndim != 1:
         raise InvalidPrompt(f"the prompt has shape {ids.shape}; pass one flat list of token ids")
     if not ids.size:
         return np.empty(0, np.int64)
-    if ids.dtype.kind not in "iu":
-        what = "integers of more than 64 bits" if ids.dtype.kind == "O" else f"{ids.dtype} values"
-        raise InvalidPrompt(f"the prompt holds {what}; pass integer token ids of this model")
-    if ids.dtype == np.uint64 and ids.max() > np.iinfo(np.int64).max:
-        raise InvalidPrompt("the prompt holds integers of more than 63 bits; pass token ids of this model")
+    integers = ids.dtype.kind in "iu" or all(type(token) is int for token in prompt)
+    if not integers:
+        raise InvalidPrompt(f"the prompt holds {ids.dtype} values; pass integer token ids")
+    for place, token in enumerate(map(int, prompt) if ids.dtype != np.int64 else ()):
+        if not -(2**63) <= token < 2**63:
+            raise InvalidPrompt(
+                f"prompt token {token} at position {place} is outside the model's vocabulary of {vocab_size} "
+                "tokens; use the tokenizer of this model"
+            )
     return np.ascontiguousarray(ids, np.int64)
