@@ -1,62 +1,35 @@
-"""Runs the denoising loops of the native core with a denoiser written in Python, beside the Python loops."""
+"""Runs the samplers of the native core with a denoiser written in Python, beside the Python loops."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint8, c_uint64
+from collections.abc import Generator, Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int64, c_uint8
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from native_model import CALLBACK_FAILED, DENOISE, PREFILL, PROJECT, RESET, Model, Output, Request, failed
 from native_testing import library
 
+from edgekit.flashload.errors import EdgekitError, UnsupportedBundle
 from edgekit.runtime.sampling import (
     SAMPLERS,
     Committed,
     Done,
     Draft,
     Event,
-    HeadOutput,
-    HeadRequest,
+    InvalidOption,
+    NonFiniteLogits,
     PhiloxNoise,
     SamplingError,
 )
-from edgekit.runtime.sampling.core import CoreSampler, SamplerModel, head_request
+from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
 from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.generation_options import generation_options
 
 OK, INVALID_ARGUMENT, UNSUPPORTED_BUNDLE, NOT_FINITE, STOPPED = 0, 1, 11, 13, 14
-REASONS = ("eos", "length", "cancelled")
-
-Ids, Floats = POINTER(c_int64), POINTER(c_float)
-
-
-class Counters(ctypes.Structure):
-    _fields_ = [
-        ("denoising_steps", c_int64), ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64),
-        ("committed_tokens", c_int64), ("canvases", c_int64), ("finish_reason", c_int32),
-    ]  # fmt: skip
-
-
-class NativeEvent(ctypes.Structure):
-    _fields_ = [
-        ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64), ("start", c_int64),
-        ("count", c_int64), ("ids", Ids), ("accepted", POINTER(c_uint8)), ("stats", Counters),
-    ]  # fmt: skip
-
-
-class State(ctypes.Structure):
-    _fields_ = [
-        ("stats", Counters), ("answer", Ids), ("answer_count", c_int64), ("draft", Ids),
-        ("draft_count", c_int64), ("draft_start", c_int64),
-    ]  # fmt: skip
-
-
-ON_EVENT = ctypes.CFUNCTYPE(c_int, POINTER(NativeEvent))
 
 
 @dataclass
@@ -68,16 +41,10 @@ class Outcome:
     message: str = ""
     stats: dict[str, Any] | None = None
     answer: list[int] | None = None
-    draft: list[int] | None = None
 
 
 def copy_of(pointer: Any, count: int) -> np.ndarray:
     return np.ctypeslib.as_array(pointer, (count,)).copy() if count else np.empty(0, dtype=np.int64)
-
-
-def counters(stats: Counters) -> dict[str, Any]:
-    values = {name: getattr(stats, name) for name, _ in Counters._fields_}
-    return values | {"finish_reason": REASONS[stats.finish_reason]}
 
 
 def plain(event: Event) -> tuple[Any, ...]:
@@ -94,67 +61,8 @@ def plain_stats(event: Done) -> dict[str, Any]:
     return {k: v for k, v in asdict(event.stats).items() if k != "engine"}
 
 
-def plain_native(event: NativeEvent) -> tuple[Any, ...]:
-    ids = copy_of(event.ids, event.count).tolist()
-    if event.kind == 0:
-        accepted = copy_of(event.accepted, event.count).tolist()
-        return ("draft", event.canvas_index, event.step, event.start, ids, accepted)
-    return ("committed", event.canvas_index, ids) if event.kind == 1 else ("done", counters(event.stats))
-
-
-class Bridge:
-    """One denoiser as an ek_model. An exception in a callback ends the run and is kept in `error`."""
-
-    def __init__(self, denoiser: Any, hidden: int) -> None:
-        self.denoiser = denoiser
-        self.hidden = hidden
-        self.error: Exception | None = None
-        projects = hasattr(denoiser, "project")
-        self.model = Model(
-            vocabulary=denoiser.vocab_size, hidden_size=hidden, prefix_length=denoiser.prefix_length,
-            reset=RESET(self.guarded(denoiser.reset)), prefill=PREFILL(self.guarded(self.prefill)),
-            denoise=DENOISE(self.guarded(self.denoise)),
-            project=PROJECT(self.guarded(self.project) if projects else 0),
-        )  # fmt: skip
-
-    def guarded(self, function: Callable[..., None]) -> Callable[..., int]:
-        def call(*arguments: Any) -> int:
-            try:
-                function(*arguments[:-1])
-            except Exception as error:
-                self.error = error
-                return failed(library(), str(error).encode())
-            return 0
-
-        return call
-
-    def prefill(self, ids: int, count: int) -> None:
-        self.denoiser.prefill(array_at(ids, count, np.int64))
-
-    def denoise(self, ids: int, count: int, soft: int | None, request: Any, output: Any) -> None:
-        own = array_at(soft, count * self.hidden, np.float32).reshape(count, self.hidden) if soft else None
-        wanted = self.request(request[0], output[0])
-        self.fill(output[0], self.denoiser.denoise(array_at(ids, count, np.int64), wanted, own))
-
-    def project(self, request: Any, output: Any) -> None:
-        self.fill(output[0], self.denoiser.project(self.request(request[0], output[0])))
-
-    def request(self, request: Request, output: Output) -> HeadRequest:
-        return head_request(request, bool(output.logits), self.denoiser.vocab_size)
-
-    def fill(self, output: Output, answer: HeadOutput) -> None:
-        for name, values in vars(answer).items():
-            place = getattr(output, name)
-            assert bool(place) == (values is not None), name
-            if place:
-                kind = np.int64 if name in ("argmax", "sample", "top_ids") else np.float32
-                flat = np.ascontiguousarray(values, kind)
-                ctypes.memmove(place, flat.ctypes.data, flat.nbytes)
-
-
-def array_at(address: int | None, count: int, kind: type[np.generic]) -> np.ndarray:
-    """A copy of `count` numbers."""
-    return np.frombuffer(ctypes.string_at(address, count * kind().nbytes), kind).copy()
+#: Statuses of edgekit.h by the errors that they are in Python.
+STATUSES = {InvalidOption: INVALID_ARGUMENT, UnsupportedBundle: UNSUPPORTED_BUNDLE, NonFiniteLogits: NOT_FINITE}
 
 
 def native(
@@ -167,30 +75,19 @@ def native(
     hidden: int = 4,
     stop_after: int | None = None,
 ) -> Outcome:
-    """The native loop; the callback asks to stop at event number `stop_after`."""
-    core = library()
-    core.ekt_sampling_text.restype = c_char_p
-    bridge = Bridge(denoiser, hidden)
-    outcome = Outcome([])
-
-    def on_event(event: Any) -> int:
-        outcome.events.append(plain_native(event[0]))
-        return len(outcome.events) != stop_after
-
-    state = State()
-    ids = np.array(prompt, dtype=np.int64)
-    section = json.dumps({"name": family, "config": {}}).encode()
-    callback = ON_EVENT(on_event)
-    outcome.status = core.ekt_sampling_generate(
-        ctypes.byref(bridge.model), section, json.dumps(options).encode(), ids.ctypes.data_as(Ids),
-        c_int64(len(ids)), c_uint64(seed), callback, ctypes.byref(state),
-    )  # fmt: skip
-    if bridge.error is not None and outcome.status != CALLBACK_FAILED:
-        raise bridge.error
-    outcome.message = core.ekt_sampling_text().decode()
-    outcome.stats = counters(state.stats)
-    outcome.answer = copy_of(state.answer, state.answer_count).tolist()
-    outcome.draft = copy_of(state.draft, state.draft_count).tolist()
+    """The core's sampler, driven from Python and left after event number `stop_after`."""
+    outcome, sampler = Outcome([]), None
+    try:
+        sampler = CoreSampler(core_model(family, denoiser, hidden), prompt, seed=seed, options=options)
+        for event in drive(sampler, denoiser):
+            outcome.events.append(plain(event))
+            if len(outcome.events) == stop_after:
+                break
+    except EdgekitError as error:
+        outcome.status, outcome.message = STATUSES[type(error)], str(error)
+    if sampler is not None:
+        outcome.stats = plain_stats(Done(sampler.stats))
+    outcome.answer = [token for event in outcome.events if event[0] == "committed" for token in event[2]]
     return outcome
 
 
@@ -230,6 +127,8 @@ def core_model(family: str, denoiser: Any, hidden: int = 4) -> SamplerModel:
         hidden,
         projects=hasattr(denoiser, "project"),
         bundle="a bundle",
+        encoded=denoiser.pieces,
+        uncached=denoiser.uncached,
     )
 
 

@@ -1,16 +1,14 @@
-// The denoising loops for tests in Python: the model (ek_model) and the events are callbacks. Functions that return a
-// status leave their answer, or the message of an error, as text for ekt_sampling_text.
+// Options and arithmetic of the samplers for tests in Python. Functions that return a status leave their answer, or the
+// message of an error, as text for ekt_sampling_text.
 #include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "abi_caller_model.h"
 #include "edgekit.h"
 #include "error.h"
 #include "json.h"
@@ -21,43 +19,11 @@
 #include "sampling/python_text.h"
 #include "sampling/schedule.h"
 
-extern "C" {
-
-struct ekt_stats {
-  std::int64_t denoising_steps, forwards, projections, prefills, committed_tokens, canvases;
-  std::int32_t finish_reason;  // eos, length, cancelled
-};
-
-struct ekt_event {
-  std::int32_t kind;  // draft, committed, done
-  std::int64_t canvas_index, step, start, count;
-  const std::int64_t *ids;
-  const std::uint8_t *accepted;
-  ekt_stats stats;
-};
-
-// The state after a generation, also after one that failed. The arrays live until the next one.
-struct ekt_generation {
-  ekt_stats stats;
-  const std::int64_t *answer;
-  std::int64_t answer_count;
-  const std::int64_t *draft;
-  std::int64_t draft_count, draft_start;
-};
-}
-
 namespace {
 
 using namespace edgekit;
 
 thread_local std::string text;
-
-// Of the last generation.
-struct Generation {
-  std::vector<std::int64_t> answer, draft;
-  std::int64_t draft_start = 0;
-};
-thread_local Generation generation;
 
 ek_status guarded(const std::function<void()> &function) {
   try {
@@ -71,12 +37,6 @@ ek_status guarded(const std::function<void()> &function) {
     text = error.what();
     return EK_INTERNAL;
   }
-}
-
-ekt_stats plain(const Stats &stats) {
-  return {stats.denoising_steps,  stats.forwards, stats.projections,
-          stats.prefills,         stats.committed_tokens, stats.canvases,
-          static_cast<std::int32_t>(stats.finish_reason)};
 }
 
 // Members of a JSON object.
@@ -199,40 +159,6 @@ EK_API ek_status ekt_generation_options(const char *name, const char *config, st
     Writer().put_text("new_tokens", new_tokens_text(options, prompt));
     text += "}";
   });
-}
-
-// `section` is the manifest's {"name", "config"}; that of the model is not looked at. The event callback returns whether
-// to go on, and may be null.
-EK_API ek_status ekt_sampling_generate(const ek_model *denoiser, const char *section, const char *overrides,
-                                       const std::int64_t *prompt, std::int64_t count, std::uint64_t seed,
-                                       int (*on_event)(const ekt_event *), ekt_generation *result) {
-  generation = Generation();
-  std::unique_ptr<Sampler> own;
-  const ek_status status = guarded([&] {
-    const Json read = Json::parse(section, "section"), given = Json::parse(overrides, "overrides");
-    const SamplerOptions options =
-        sampler_options(read.at("name").string(), members_of(read.at("config")), members_of(given));
-    const EventCallback callback = [&](const Ask &event, const Stats &stats) {
-      const bool draft = event.kind == AskKind::draft, done = event.kind == AskKind::done;
-      if (draft) {
-        generation.draft = event.ids;
-        generation.draft_start = event.start;
-      } else {
-        generation.answer.insert(generation.answer.end(), event.ids.begin(), event.ids.end());
-      }
-      const ekt_event made = {draft ? 0 : done ? 2 : 1, event.canvas_index, event.step, event.start,
-                              static_cast<std::int64_t>(event.ids.size()), event.ids.data(), event.accepted.data(),
-                              plain(stats)};
-      return on_event == nullptr || on_event(&made) != 0;
-    };
-    CallerModel model(*denoiser);
-    own = sampler(options, model_of(model), std::vector<std::int64_t>(prompt, prompt + count), seed);
-    run(*own, model, callback);
-  });
-  *result = {plain(own ? own->stats() : Stats()), generation.answer.data(),
-             static_cast<std::int64_t>(generation.answer.size()), generation.draft.data(),
-             static_cast<std::int64_t>(generation.draft.size()), generation.draft_start};
-  return status;
 }
 
 // repr() of a JSON value.

@@ -69,7 +69,6 @@ extension EdgeKitError {
     case EK_BUDGET_EXCEEDED: self = .budgetExceeded(text, sufficientBytes: ek_last_error_bytes())
     case EK_NOT_FINITE: self = .notFinite(text)
     case EK_INVALID_STATE: self = .invalidState(text)
-    case EK_CALLBACK_FAILED: self = .engineFailed(text)
     default: self = .internalError(text)
     }
   }
