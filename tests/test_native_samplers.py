@@ -163,7 +163,7 @@ def last(name: str, value: float) -> Damage:
     """One entry: all are looked at."""
 
     def damage(output: HeadOutput) -> None:
-        array = np.ascontiguousarray(getattr(output, name), np.int64 if "arg" in name else None)
+        array = np.array(getattr(output, name))
         array.reshape(-1)[-1] = value
         setattr(output, name, array)
 

@@ -269,7 +269,7 @@ def test_a_stop_leaves_the_state_of_that_moment(case: Case, stop: int) -> None:
     ("family", "options"),
     [
         ("diffusion_gemma", {"canvas_length": 6}),
-        ("llada", {"mask_token_id": MASK}),
+        ("llada", {"mask_token_id": MASK, "gen_length": 64, "block_length": 32}),
         ("dream", {"mask_token_id": MASK, "steps": 3, "alg": "entropy", "top_p": 0.5}),
     ],
 )

@@ -92,6 +92,9 @@ final class Sampler {
     ]
     let status = withPointers(to: ids) { ids in
       withPointers(to: numbers) { numbers in
+        // The C ABI has one struct for arrays that the library fills and those that it reads, as here.
+        let ids = ids.map { UnsafeMutablePointer(mutating: $0) }
+        let numbers = numbers.map { UnsafeMutablePointer(mutating: $0) }
         var given = ek_head_output()
         given.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
         (given.argmax, given.sample, given.top_ids) = (ids[0], ids[1], ids[2])
@@ -129,14 +132,10 @@ final class Sampler {
   }
 }
 
-/// Runs `body` on the arrays' own memory, which it must not write to: the C ABI has one struct for arrays that the library
-/// fills and those that it reads.
+/// Runs `body` on the arrays' own memory, one after the other in `found`.
 private func withPointers<Value, Result>(
-  to arrays: [[Value]], _ found: [UnsafeMutablePointer<Value>?] = [],
-  _ body: ([UnsafeMutablePointer<Value>?]) -> Result
+  to arrays: [[Value]], _ found: [UnsafePointer<Value>?] = [], _ body: ([UnsafePointer<Value>?]) -> Result
 ) -> Result {
   guard found.count < arrays.count else { return body(found) }
-  return arrays[found.count].withUnsafeBufferPointer {
-    withPointers(to: arrays, found + [UnsafeMutablePointer(mutating: $0.baseAddress)], body)
-  }
+  return arrays[found.count].withUnsafeBufferPointer { withPointers(to: arrays, found + [$0.baseAddress], body) }
 }
