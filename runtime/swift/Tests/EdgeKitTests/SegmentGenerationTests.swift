@@ -177,8 +177,14 @@ final class SegmentGenerationTests: XCTestCase {
         { $0.entropy.removeLast() },
         { if case .engineFailed(let text) = $0 { text.contains("entropy") } else { false } }
       ),
-      ({ $0.sample = nil }, { if case .engineFailed(let text) = $0 { text.contains("0 values as sample") } else { false } }),
-      ({ $0.soft?.floats.removeAll() }, { if case .engineFailed(let text) = $0 { text.contains("soft") } else { false } }),
+      (
+        { $0.sample = nil },
+        { if case .engineFailed(let text) = $0 { text.contains("0 values as sample") } else { false } }
+      ),
+      (
+        { $0.soft = $0.soft.map { Tensor([1], [$0.floats[0]]) } },
+        { if case .engineFailed(let text) = $0 { text.contains("1 values as soft") } else { false } }
+      ),
       ({ $0.entropy[0] = .nan }, { if case .engineFailed(let text) = $0 { text.contains("NaN") } else { false } }),
       ({ $0.argmax[0] = -1 }, { if case .engineFailed(let text) = $0 { text.contains("token -1") } else { false } }),
       ({ $0.logZ[0] = .infinity }, { if case .notFinite = $0 { true } else { false } }),
