@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -62,7 +61,11 @@ def plain_stats(event: Done) -> dict[str, Any]:
 
 
 #: Statuses of edgekit.h by the errors that they are in Python.
-STATUSES = {InvalidOption: INVALID_ARGUMENT, UnsupportedBundle: UNSUPPORTED_BUNDLE, NonFiniteLogits: NOT_FINITE}
+STATUSES = {
+    InvalidOption: INVALID_ARGUMENT,
+    UnsupportedBundle: UNSUPPORTED_BUNDLE,
+    NonFiniteLogits: NOT_FINITE,
+}
 
 
 def native(

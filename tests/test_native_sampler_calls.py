@@ -21,13 +21,14 @@ from edgekit.export.quantize import Scheme
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import HeadOutputStruct
 from edgekit.runtime.sampling import Event
-from edgekit.runtime.sampling.asks import Denoise
+from edgekit.runtime.sampling.asks import Denoise, Project
 from edgekit.runtime.sampling.core import CoreSampler, SamplerModel, _Ask, _Lengths, _library, _Model
 from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session import SessionOptions
 
 INVALID_STATE = 15
+FORGET, ENCODE, DENOISE, PROJECT, DRAFT, COMMITTED, DONE = range(7)
 #: Settings whose sampler asks again about a pass.
 PROJECTING: list[tuple[str, dict[str, Any]]] = [
     ("llada", {"max_new_tokens": 12, "steps": 3, "options": {
@@ -124,7 +125,8 @@ def test_a_model_that_does_not_project_is_asked_for_the_pass_again(
     own, passes = session(family), []
     expected = [plain(event) for event in driven(own, PROMPT, **settings)]
     again = CoreSampler(facts(own, projects=False), PROMPT, **settings)
-    found = [plain(e) for e in drive(again, Watched(own, lambda *asked: passes.append(asked)))]  # type: ignore[arg-type]
+    watched: Any = Watched(own, lambda *asked: passes.append(asked))
+    found = [plain(event) for event in drive(again, watched)]
     assert found[:-1] == expected[:-1]
     stats = again.stats
     assert stats.projections == 0 and stats.forwards == len(passes) > stats.denoising_steps
@@ -139,7 +141,16 @@ def test_a_model_without_a_hidden_size_has_no_self_conditioning(
     watched: Any = Watched(own, lambda ids, request, soft: seen.append((request.soft, soft)))
     found = [plain(event) for event in drive(plainly, watched)]
     assert set(seen) == {(False, None)}
-    assert found != [plain(event) for event in driven(own, PROMPT, **settings)], "soft embeddings matter to it"
+    assert found != [plain(event) for event in driven(own, PROMPT, **settings)], (
+        "soft embeddings matter to it"
+    )
+
+
+def ids_at(address: int | None, count: int) -> Ids:
+    """A copy."""
+    if not address:
+        return np.empty(0, np.int64)
+    return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (count,)).copy()
 
 
 @pytest.mark.parametrize(("family", "settings"), CASES + PROJECTING)
@@ -147,45 +158,38 @@ def test_asks_hold_what_the_header_says(
     session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
 ) -> None:
     own, passes = session(family), 0
-    asking = CoreSampler(facts(own), PROMPT, **settings)
-    ask, answer, length = _Ask(), None, 0
+    asking, ask = CoreSampler(facts(own), PROMPT, **settings), _Ask()
     while True:
-        if answer is not None:
-            asking._answer(answer)
         asking._call("ek_sampler_next", ctypes.byref(ask))
-        answer, request, kind = None, ask.request, ask.kind
+        request, kind, ids = ask.request, ask.kind, ids_at(ask.ids, ask.count)
         assert ask.struct_size == ctypes.sizeof(ask) and not ask.reserved
         assert request.struct_size == ctypes.sizeof(request) and not request.reserved
-        assert bool(ask.ids) == (ask.count > 0) == (kind not in (0, 6))
-        assert bool(ask.accepted) == (kind == 4) and (not ask.soft or kind == 2)
-        assert bool(ask.kept) == (ask.kept_count > 0) and (not ask.kept or kind in (5, 6))
-        if kind == 6:
+        assert bool(ask.ids) == (ask.count > 0) == (kind not in (FORGET, DONE))
+        assert bool(ask.accepted) == (kind == DRAFT) and (not ask.soft or kind == DENOISE)
+        assert bool(ask.kept) == (ask.kept_count > 0) and (not ask.kept or kind in (COMMITTED, DONE))
+        if kind == DONE:
             break
-        ids = np.ctypeslib.as_array(ctypes.cast(ask.ids or 0, ctypes.POINTER(ctypes.c_int64)), (ask.count,)) \
-            if ask.count else np.empty(0, np.int64)  # fmt: skip
-        if kind not in (2, 3):
+        if kind == FORGET:
+            own.reset()
+        if kind == ENCODE:
+            own.prefill(ids)
+        if kind not in (DENOISE, PROJECT):
             assert request.row_count == 0 and not request.rows
-            if kind == 0:
-                own.reset()
-            if kind == 1:
-                own.prefill(ids.copy())
             continue
-        passes, length = passes + 1, ask.count
-        rows = None
-        if request.rows:
-            rows = np.ctypeslib.as_array(
-                ctypes.cast(request.rows, ctypes.POINTER(ctypes.c_int64)), (request.row_count,)
-            ).copy()
-            assert rows.size and rows.min() >= 0 and rows.max() < length
-        else:
-            assert request.row_count == length
+        passes += 1
+        rows = ids_at(request.rows, request.row_count)
+        assert request.row_count == (rows.size or ask.count)
+        assert not request.rows or (rows.size and rows.min() >= 0 and rows.max() < ask.count)
         assert 0 <= request.top_k <= own.vocab_size and request.temperature > 0
-        # The Python class has the same ask, of which an answer is made.
+        # The Python class makes the same of it.
         again = asking.copy().next()
-        assert isinstance(again, Denoise) == (kind == 2) and np.array_equal(again.ids, ids)  # type: ignore[union-attr]
-        wanted = again.request  # type: ignore[union-attr]
-        assert (wanted.rows is None) == (rows is None) and wanted.soft == bool(request.soft)
-        answer = own.denoise(again.ids, wanted, again.soft) if kind == 2 else own.project(wanted)  # type: ignore[union-attr]
+        assert isinstance(again, Denoise if kind == DENOISE else Project) and np.array_equal(again.ids, ids)
+        wanted = again.request
+        assert np.array_equal(rows if request.rows else [], [] if wanted.rows is None else wanted.rows)
+        if isinstance(again, Denoise):
+            asking._answer(own.denoise(ids, wanted, again.soft))
+        else:
+            asking._answer(own.project(wanted))
     assert passes > 1
 
 
@@ -206,7 +210,7 @@ def test_samplers_are_independent_of_each_other(family: str) -> None:
     assert found == [expected] * 4
 
 
-# --- what callers pass ----------------------------------------------------------------------------------------
+# --- what callers pass ------------------------------------------------------------------------------------
 
 
 class Call:
@@ -300,7 +304,9 @@ def test_nulls_are_refused_or_have_a_meaning() -> None:
     ask = _Ask()
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == OK and ask.kind == 0, "nothing was lost"
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == OK and ask.kind == 2
-    assert library.ek_sampler_answer(call.handle, None) == INVALID_ARGUMENT and "answer is null" in call.message
+    assert (
+        library.ek_sampler_answer(call.handle, None) == INVALID_ARGUMENT and "answer is null" in call.message
+    )
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == INVALID_STATE
     assert library.ek_sampler_save(call.handle, None, 0, None) == INVALID_ARGUMENT
     call.close()
@@ -319,7 +325,10 @@ def test_structs_of_other_sizes() -> None:
     call = Call()
     options = Options()
     options.struct_size = ctypes.sizeof(Options) + 8
-    assert call.create(options=ctypes.byref(options)) == INVALID_ARGUMENT and "update the library" in call.message
+    assert (
+        call.create(options=ctypes.byref(options)) == INVALID_ARGUMENT
+        and "update the library" in call.message
+    )
     assert call.create() == OK
     for kind, name in ((_Ask, "next"), (_Lengths, "get_lengths"), (Statistics, "get_statistics")):
         function, struct = getattr(call.library, f"ek_sampler_{name}"), kind()
@@ -338,7 +347,9 @@ def test_an_answer_of_another_size_is_refused_and_a_shorter_one_lacks_its_end() 
     own = sampler("dream", denoiser)
     ask = first_pass(own, denoiser)
     arrays = {k: v for k, v in vars(denoiser.denoise(ask.ids, ask.request)).items() if v is not None}
-    kept = {k: np.ascontiguousarray(v, np.int64 if v.dtype.kind == "i" else np.float32) for k, v in arrays.items()}
+    kept = {
+        k: np.ascontiguousarray(v, np.int64 if v.dtype.kind == "i" else np.float32) for k, v in arrays.items()
+    }
     output = HeadOutputStruct(**{name: array.ctypes.data for name, array in kept.items()})
     for wrong, words in ((0, "struct_size is 0"), (ctypes.sizeof(output) + 8, "update the library")):
         output.struct_size = wrong

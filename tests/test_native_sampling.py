@@ -27,7 +27,7 @@ from edgekit.export.models import architecture
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import SAMPLERS
-from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
+from edgekit.runtime.sampling.types import Floats
 
 VOCAB = 40
 MASK, EOS, EOT = 39, 38, 37
