@@ -440,8 +440,9 @@ EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t
 
 /* ---- Samplers -------------------------------------------------------------------------------------------------
  *
- * The procedure of a generation by itself, for whoever runs the passes: it asks, and goes on once it has its answer. It
- * starts no threads, reads no files and calls nothing back. ek_generate is such a sampler over a session.
+ * The procedure of a generation by itself, for whoever runs the passes, such as Core ML packages or functions of MLX: it
+ * asks, and goes on once it has its answer; who asks no more has ended it. It starts no threads, reads no files and calls
+ * nothing back. ek_generate is such a sampler over a session.
  *
  *   while (ek_sampler_next(sampler, &ask) == EK_OK && ask.kind != EK_ASK_DONE) {
  *     if (ask.kind == EK_ASK_DENOISE) {
