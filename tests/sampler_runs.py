@@ -41,7 +41,13 @@ def run(family: str, denoiser: Any, prompt: Any, options: Mapping[str, Any], see
 def core_model(family: str, denoiser: Any, hidden: int = 4) -> SamplerModel:
     """What the core's sampler knows of a denoiser whose states can be saved."""
     return SamplerModel(
-        section(family), denoiser.vocab_size, hidden, projects=hasattr(denoiser, "project"), bundle="a bundle"
+        section(family),
+        denoiser.vocab_size,
+        hidden,
+        projects=hasattr(denoiser, "project"),
+        bundle="a bundle",
+        encoded=denoiser.pieces,
+        uncached=denoiser.uncached,
     )
 
 

@@ -16,7 +16,6 @@ from native_bundles import native_bundle
 from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
-from native_model import Model
 from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
@@ -38,7 +37,6 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
-    "ek_model": Model,
     "ek_flash_tensor": Tensor,
     "ek_sampler_model": core_abi.Model,
     "ek_sampler_lengths": core_abi.LengthsStruct,
@@ -55,7 +53,6 @@ FIRST_SIZES = {
     "ek_generation_statistics": 56,
     "ek_event": 64,
     "ek_generate_options": 40,
-    "ek_model": 96,
     "ek_flash_tensor": 48,
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,

@@ -19,7 +19,7 @@ from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFin
 from edgekit.runtime.sampling.types import Ids
 
 #: By status.
-ERRORS: Final = {1: InvalidOption, 13: NonFiniteLogits, 18: InvalidPrompt, 19: PromptTooLong}
+ERRORS: Final = {1: InvalidOption, 13: NonFiniteLogits, 17: InvalidPrompt, 18: PromptTooLong}
 
 
 class Model(Struct):

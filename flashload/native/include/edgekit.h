@@ -37,7 +37,7 @@ extern "C" {
 
 /* Raised by one whenever a caller built against the previous header could misbehave: a changed signature,
  * struct layout or status meaning. New functions and new status codes leave it alone. */
-#define EK_ABI_VERSION 1u
+#define EK_ABI_VERSION 2u
 
 /* An integer type of fixed width rather than an enum, whose width the C standard leaves to the compiler. */
 typedef int32_t ek_status;
@@ -59,9 +59,8 @@ typedef int32_t ek_status;
 #define EK_STOPPED ((ek_status)14)         /* a callback asked to stop */
 #define EK_INVALID_STATE ((ek_status)15)   /* a call that must come after another one, such as project before denoise */
 #define EK_INTERNAL ((ek_status)16)        /* an error in the library: please report it */
-#define EK_CALLBACK_FAILED ((ek_status)17) /* a callback of an ek_model failed; the message is its own */
-#define EK_INVALID_PROMPT ((ek_status)18)  /* a prompt is empty, or holds a token that the model does not have */
-#define EK_PROMPT_TOO_LONG ((ek_status)19) /* prompt and answer do not fit the model's positions */
+#define EK_INVALID_PROMPT ((ek_status)17)  /* a prompt is empty, or holds a token that the model does not have */
+#define EK_PROMPT_TOO_LONG ((ek_status)18) /* prompt and answer do not fit the model's positions */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -443,8 +442,9 @@ EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t
 
 /* ---- Samplers -------------------------------------------------------------------------------------------------
  *
- * The procedure of a generation by itself, for whoever runs the passes: it asks, and goes on once it has its answer. It
- * starts no threads, reads no files and calls nothing back. ek_generate is such a sampler over a session.
+ * The procedure of a generation by itself, for whoever runs the passes, such as Core ML packages or functions of MLX: it
+ * asks, and goes on once it has its answer; who asks no more has ended it. It starts no threads, reads no files and calls
+ * nothing back. ek_generate is such a sampler over a session.
  *
  *   while (ek_sampler_next(sampler, &ask) == EK_OK && ask.kind != EK_ASK_DONE) {
  *     if (ask.kind == EK_ASK_DENOISE) {
@@ -586,84 +586,6 @@ EK_API ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t cap
  * than ek_sampler_save made, EK_INVALID_ARGUMENT for those of another bundle. EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *state, uint64_t size,
                                  ek_sampler **sampler) EK_NOEXCEPT;
-
-/* ---- Generation over a model of the caller ----------------------------------------------------------------------
- *
- * The same loops for a model that something else runs, such as a Core ML package or functions of MLX. */
-
-/* A model as callbacks, all with the `user_data` of the struct. They are called on the thread that called
- * ek_model_generate, one at a time, and only until it returns; work that a callback leaves to other threads must be
- * done when it returns. They may call any function of this library but those of a session that generates, another
- * ek_model_generate included. None may leave by an exception or a long jump.
- *
- * Each returns 0, or anything else to end the generation with EK_CALLBACK_FAILED: `return ek_callback_failed(text)`
- * gives the text for ek_last_error.
- *
- * The struct and what it points at belong to the caller and must stay as they are during the call. What a callback is
- * given belongs to the library and lives until it returns. */
-typedef struct ek_model {
-  uint32_t struct_size;
-  int32_t reserved;      /* 0 */
-  int64_t vocabulary;    /* tokens, at least 1; ids are 0..vocabulary-1 */
-  int64_t hidden_size;   /* width of a soft embedding; 0: no self-conditioning, and no soft is asked for or given */
-  int64_t canvas_length; /* 0: it takes canvases of any length */
-  int64_t max_positions; /* prompt and answer together, more is EK_INVALID_ARGUMENT; 0: unknown */
-  int64_t prefix_length; /* positions that are encoded when the call begins, for the option continue_prefix */
-  const char *sampler;   /* section "sampler" of the bundle's manifest: {"name": ..., "config": {...}} */
-  void *user_data;
-
-  /* Forgets the encoded prefix. Once before the first pass, unless continue_prefix. Null: there is nothing to forget;
-   * only where prefill is null too. */
-  int32_t (*reset)(void *user_data);
-
-  /* Encodes `count` token ids, 1 or more, causally behind the prefix; where it fails, the prefix is forgotten. Null: the model has no
-   * causal prefix, and its loop puts all text on the canvas; with a loop that encodes text EK_INVALID_ARGUMENT. */
-  int32_t (*prefill)(const int64_t *ids, int64_t count, void *user_data);
-
-  /* One pass, as ek_session_denoise: bidirectional over the prefix and `count` token ids behind it, 1 or more; the
-   * prefix stays as it was. `soft` [count, hidden_size] is what the last pass wrote to output->soft, or null.
-   * `request` and `output` are whole structs of the library's version. request->row_count is the number R of rows of
-   * the results, also where request->rows is null. Every array of `output` that is not null must be filled, argmax,
-   * argmax_prob, entropy and log_z always: with ids of the vocabulary and with numbers that are not NaN. The others
-   * are there where the request asks for them, logits where the loop wants full scores. Arrays left as they were and
-   * ids outside are EK_CALLBACK_FAILED; where scores are not finite log_z must not be, which is EK_NOT_FINITE.
-   * The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of
-   * ek_gumbel_noise for the request's seed and draw, R rows, and row r of them. */
-  int32_t (*denoise)(const int64_t *ids, int64_t count, const float *soft, const ek_head_request *request,
-                     const ek_head_output *output, void *user_data);
-
-  /* What the last denoise would have given to this request, as ek_session_project. Null: the loops call denoise again
-   * with the same ids and soft instead, which counts among forwards. */
-  int32_t (*project)(const ek_head_request *request, const ek_head_output *output, void *user_data);
-
-  /* Text behind the prefix that is final and not encoded, for the option continue_prefix: what `keep` was last given. */
-  const int64_t *uncached; /* [uncached_count] */
-  int64_t uncached_count;
-
-  /* The end of the answer so far, which the call leaves for the next one that continues: `count` token ids take the
-   * place of those before, 0 for none. Called before they are reported as committed, and when they are encoded or
-   * forgotten. Null: a conversation goes on without the last canvas of each answer, unless the next prompt begins with
-   * it. */
-  int32_t (*keep)(const int64_t *ids, int64_t count, void *user_data);
-} ek_model;
-
-#define EK_MODEL_INIT {sizeof(ek_model), 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
-
-/* For a callback of an ek_model that fails, on the thread that it was called on: keeps a copy of `message`, one line of
- * English (UTF-8) for the user, and returns EK_CALLBACK_FAILED for the callback to return. Null: no reason is known.
- * Of several in one callback the last counts; none does where the callback returns 0. */
-EK_API ek_status ek_callback_failed(const char *message) EK_NOEXCEPT;
-
-/* ek_generate over a model of the caller: the same options, events and statistics, from the same loops. Over callbacks
- * that forward to a session, events are those of ek_generate on it. `callback` gets `user_data`, the callbacks of the
- * model their own. Different models may generate on different threads at the same time.
- *
- * Fails as ek_generate does, but never for a budget. EK_INVALID_ARGUMENT also for a null model, facts that no model
- * has and callbacks that are missing; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `sampler` does not say which
- * loop it needs; EK_CALLBACK_FAILED. */
-EK_API ek_status ek_model_generate(const ek_model *model, const int64_t *prompt, int64_t count,
-                                   const ek_generate_options *options, ek_event_callback callback, void *user_data,
-                                   ek_generation_statistics *statistics) EK_NOEXCEPT;
 
 /* The standard Gumbel noise that ek_head_request.seed and draw stand for, for a head outside this library that works
  * through the vocabulary tile by tile: out[t * rows + r] is that of token first_token + t and row r of `rows`, which

@@ -60,7 +60,6 @@ SamplerModel model_of(const Denoiser &denoiser) {
   SamplerModel model;
   model.vocabulary = denoiser.vocabulary();
   model.hidden_size = denoiser.hidden_size();
-  model.projects = denoiser.projects();
   model.prefix_length = denoiser.prefix_length();
   model.uncached = denoiser.uncached();
   return model;
@@ -88,7 +87,7 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
       case AskKind::committed:
       case AskKind::done:
         // Before the callback hears of it: where that stops, the conversation has it.
-        if (!ask.kept.empty() && ask.kept != denoiser.uncached()) denoiser.keep(ask.kept);
+        if (!ask.kept.empty()) denoiser.keep(ask.kept);
         tell(sampler, callback);
         if (ask.kind == AskKind::done) return;
         break;

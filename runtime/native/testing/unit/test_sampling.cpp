@@ -65,8 +65,6 @@ class HashDenoiser : public Denoiser {
     return result;
   }
 
-  bool projects() const override { return keeps; }
-
   std::int64_t passes = 0;
   bool broken = false;
   bool keeps = true;  // the hidden states of a pass
@@ -132,6 +130,13 @@ struct Seen {
   Ids answer;
 };
 
+// What a denoiser is to a sampler.
+SamplerModel facts(const HashDenoiser &denoiser) {
+  SamplerModel model = model_of(denoiser);
+  model.projects = denoiser.keeps;
+  return model;
+}
+
 // Does what is asked, as whoever drives a sampler.
 HeadResult answered(const Ask &ask, Denoiser &denoiser) {
   const auto count = static_cast<std::int64_t>(ask.ids.size());
@@ -179,12 +184,12 @@ class Listener {
 };
 
 // A whole generation, stopped at event number `stop`, if that is not 0.
-Outcome run(Denoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, std::int64_t stop = 0,
+Outcome run(HashDenoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, std::int64_t stop = 0,
             const Ids &prompt = {1, 2, 3}) {
   Outcome outcome;
   std::unique_ptr<Sampler> own;
   try {
-    own = sampler(options, model_of(denoiser), prompt, seed);
+    own = sampler(options, facts(denoiser), prompt, seed);
     run(*own, denoiser, Listener(outcome.seen, stop));
   } catch (const Error &error) {
     outcome.status = error.status();
@@ -234,7 +239,7 @@ EK_TEST(sampling_events_and_counters_agree_and_seeds_repeat) {
     const Outcome second = run(denoiser, options, 7);
     EK_CHECK(second.seen.answer == first.seen.answer);
     EK_CHECK(second.stats.denoising_steps == first.stats.denoising_steps);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 7);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 7);
     run(*own, denoiser, {});  // nobody listens
     EK_CHECK(own->stats().committed_tokens == first.stats.committed_tokens);
   }
@@ -259,7 +264,7 @@ EK_TEST(sampling_goes_on_after_a_stop) {
     HashDenoiser denoiser(kVocabulary);
     const SamplerOptions options = options_of(one[0], one[1]);
     const Outcome full = run(denoiser, options, 3);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 3);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 3);
     Ids tokens;
     std::int64_t stops = 0;
     for (bool done = false; !done;) {
@@ -287,7 +292,7 @@ EK_TEST(sampling_copies_go_on_by_themselves) {
       HashDenoiser denoiser(kVocabulary);
       denoiser.keeps = projects;
       const Outcome full = run(denoiser, options, 5);
-      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
       std::int64_t asked = 0;
       // A copy of every state, which runs to its end.
       for (; own->ask().kind != AskKind::done; ++asked) {
@@ -311,7 +316,7 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
       HashDenoiser denoiser(kVocabulary);
       denoiser.keeps = projects;
       const Outcome full = run(denoiser, options, 5);
-      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
       Ids told;
       for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
         if (own->ask().kind == AskKind::committed)
@@ -319,8 +324,8 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
         const std::string state = own->save("bundle");
         HashDenoiser other(kVocabulary);  // which holds nothing
         other.keeps = projects;
-        const std::string again = load_sampler(state, model_of(other), "bundle")->save("bundle");
-        const auto loaded = load_sampler(again, model_of(other), "bundle");
+        const std::string again = load_sampler(state, facts(other), "bundle")->save("bundle");
+        const auto loaded = load_sampler(again, facts(other), "bundle");
         Ids all = told;
         const Ids rest = committed_by(*loaded, other);
         all.insert(all.end(), rest.begin(), rest.end());
@@ -330,7 +335,7 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
         EK_CHECK(loaded->stats().finish_reason == full.stats.finish_reason);
       }
       HashDenoiser other(kVocabulary);
-      const auto done = load_sampler(own->save("bundle"), model_of(other), "bundle");
+      const auto done = load_sampler(own->save("bundle"), facts(other), "bundle");
       EK_CHECK(committed_by(*done, other).empty());
       EK_CHECK(other.uncached() == denoiser.uncached() && other.prefix_length() == denoiser.prefix_length());
     }
@@ -340,14 +345,14 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
 EK_TEST(sampling_refuses_states_of_others_and_damaged_ones) {
   for (const auto &one : kCases) {
     HashDenoiser denoiser(kVocabulary);
-    const auto own = sampler(options_of(one[0], one[1]), model_of(denoiser), {1, 2, 3}, 5);
+    const auto own = sampler(options_of(one[0], one[1]), facts(denoiser), {1, 2, 3}, 5);
     while (own->stats().denoising_steps < 2 && own->ask().kind != AskKind::done)
       own->next(answered(own->ask(), denoiser));
     const std::string state = own->save("bundle");
     const auto status_of = [&](const std::string &bytes, const char *bundle, std::int64_t vocabulary) {
       HashDenoiser other(vocabulary);
       try {
-        const auto loaded = load_sampler(bytes, model_of(other), bundle);
+        const auto loaded = load_sampler(bytes, facts(other), bundle);
         committed_by(*loaded, other);
       } catch (const Error &error) {
         return error.status();
@@ -377,7 +382,7 @@ EK_TEST(sampling_asks_again_after_a_bad_answer) {
     const SamplerOptions options = options_of(one[0], one[1]);
     HashDenoiser denoiser(kVocabulary);
     const Outcome full = run(denoiser, options, 5);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
     Seen seen;
     Listener listener(seen);
     for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
