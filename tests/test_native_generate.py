@@ -1,4 +1,4 @@
-"""A whole generation through the C ABI: event for event that of the Python loop on the same session."""
+"""A whole generation through the C ABI: event for event that of a sampler driven from Python on the same session."""
 
 from __future__ import annotations
 

@@ -202,10 +202,14 @@ std::string lengths_text(const SamplerOptions &options, const Facts &facts, std:
   return text + "\"text\": " + json_text(new_tokens_text(options, prompt)) + "}";
 }
 
-// Gives bytes to a caller, who asks for their number first.
-void fill(const std::string &bytes, const char *what, void *buffer, std::uint64_t capacity, std::uint64_t *size) {
+std::uint64_t &place(std::uint64_t *size, const char *what) {
   if (size == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the size of ", what);
-  *size = bytes.size();
+  return *size;
+}
+
+// Gives bytes to a caller, who asks for their number first.
+void fill(const std::string &bytes, const char *what, void *buffer, std::uint64_t capacity, std::uint64_t &size) {
+  size = bytes.size();
   if (buffer == nullptr) return;
   if (capacity < bytes.size())
     fail(EK_BUFFER_TOO_SMALL, what, " has ", bytes.size(), " bytes, the buffer ", capacity);
@@ -235,6 +239,7 @@ void ek_sampler_close(ek_sampler *sampler) noexcept { delete sampler; }
 ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generate_options *options, int64_t prompt,
                                  char *buffer, uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
+    std::uint64_t &bytes = place(size, "the list of options");
     const Facts facts = facts_of(model);
     SamplerOptions chosen = settled(options, facts).options;
     if (prompt < -1 || prompt > kMostTokens)
@@ -242,7 +247,7 @@ ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generat
     std::string text = "{\"family\": " + json_text(facts.section.at("name").string()) +
                        ", \"options\": " + description_of(fields(chosen), facts.model.vocabulary) + ", \"lengths\": ";
     text += prompt < 0 ? "null" : lengths_text(chosen, facts, prompt);
-    fill(text + "}", "the list of options", buffer, capacity, size);
+    fill(text + "}", "the list of options", buffer, capacity, bytes);
   });
 }
 
@@ -312,9 +317,10 @@ ek_status ek_sampler_restore(ek_sampler *sampler) noexcept {
 ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
     const ek_sampler &own = required(sampler);
+    std::uint64_t &bytes = place(size, "the state");
     if (!own.bundle)
       fail(EK_INVALID_STATE, "the sampler does not know its bundle; set ek_sampler_model.bundle when it is created");
-    fill(own.sampler->save(*own.bundle), "the state", buffer, capacity, size);
+    fill(own.sampler->save(*own.bundle), "the state", buffer, capacity, bytes);
   });
 }
 

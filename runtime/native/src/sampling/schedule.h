@@ -1,5 +1,4 @@
-// How many and which positions a denoising step settles, as runtime/sampling/schedule.py: the same operations in the
-// same types, because every result is compared.
+// How many and which positions a denoising step settles.
 #ifndef EDGEKIT_SAMPLING_SCHEDULE_H
 #define EDGEKIT_SAMPLING_SCHEDULE_H
 
