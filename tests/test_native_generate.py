@@ -1,4 +1,4 @@
-"""A whole generation through the C ABI: event for event that of a sampler driven from Python on the same session."""
+"""A whole generation through the C ABI: event for event that of a sampler that Python drives."""
 
 from __future__ import annotations
 
