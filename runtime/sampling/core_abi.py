@@ -141,8 +141,7 @@ def wishes(
     given = {name: value for name, value in lengths.items() if value is not None}
     twice = given.keys() & (options or {}).keys()
     if twice:
-        name = min(twice)
-        raise InvalidOption(f"{name} is given twice, as {name} and as {name}; leave one out")
+        raise InvalidOption(f"{min(twice)} is given twice, as an argument and as an option; leave one out")
     given |= options or {}
     return Wishes(seed=seed, options=_text(given).encode())
 

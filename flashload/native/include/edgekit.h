@@ -414,8 +414,8 @@ typedef struct ek_generate_options {
 #define EK_GENERATE_OPTIONS_INIT {sizeof(ek_generate_options), 0, 0, 0, 0, NULL}
 
 /* A whole generation: `prompt` are `count` token ids of the bundle's tokenizer, chat template included where the
- * model wants one. Sampler options are those of runtime/sampling; `max_new_tokens` and `steps` win over `options`,
- * these over the bundle's own. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
+ * model wants one. Sampler options are those that ek_sampler_get_options lists; they win over the bundle's own, and one
+ * that is given twice, as a member and among `options` too, is EK_INVALID_ARGUMENT. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
  * to its struct_size, also when the run ends by a stop or an error.
  *
  * A session opened with a memory budget must have been opened for the lengths of this call. For n new tokens that is
