@@ -6,7 +6,7 @@ runs one over a model, and `generate` does both. `settle` says what options a ge
 
 from __future__ import annotations
 
-from edgekit.runtime.sampling.asks import Procedure
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.drive import drive, generate
@@ -17,13 +17,17 @@ from edgekit.runtime.sampling.options import DeclaredOption, Lengths, SamplerOpt
 from edgekit.runtime.sampling.types import Denoiser, GumbelTile, HeadOutput, HeadRequest, Ids, Projector
 
 __all__ = [
+    "Ask",
     "Committed",
     "CoreSampler",
     "DeclaredOption",
+    "Denoise",
     "Denoiser",
     "Done",
     "Draft",
+    "Encode",
     "Event",
+    "Forget",
     "GumbelTile",
     "HeadOutput",
     "HeadRequest",
@@ -36,11 +40,13 @@ __all__ = [
     "PhiloxGumbel",
     "PhiloxNoise",
     "Procedure",
+    "Project",
     "Projector",
     "SamplerModel",
     "SamplerOptions",
     "SamplingError",
     "Stats",
+    "Tell",
     "declared",
     "drive",
     "generate",
