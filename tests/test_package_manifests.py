@@ -139,5 +139,5 @@ def test_an_undamaged_one_is_read(bundle: Path) -> None:
 
 def test_a_later_layout_is_refused(bundle: Path, tmp_path: Path) -> None:
     copy = changed(bundle, tmp_path, lambda m: m["programs"].update(layout="coreml-2"))
-    with pytest.raises(UnsupportedVersion, match="packages of layout coreml-2, this edgekit reads coreml-1"):
+    with pytest.raises(UnsupportedVersion, match="packages of layout coreml-1, this edgekit reads coreml-2"):
         Bundle.open(copy)

@@ -324,10 +324,13 @@ def vocab_logits(a: Arguments) -> Value:
 
 def vocab_head(a: Arguments) -> list[Value]:
     z = coreai.broadcasting_divide(vocab_logits(a), wide(a["temperature"]))
-    top = coreai.reduce_max(z, [1])
+    top, arg = coreai.reduce_max(z, [1]), _argmax(z)
     e = coreai.exp(coreai.broadcasting_sub(z, top))
-    out = [coreai.shrink_dims(top, [1]), _argmax(z)]
-    out += [reduced(coreai.reduce_sum, y, -1) for y in (e, coreai.broadcasting_mul(e, z))]
+    tokens = np.arange(shape_of(z)[1], dtype=np.int32)[None]
+    own = coreai.broadcasting_equal(coreai.expand_dims(arg, [1]), tokens)
+    others = coreai.broadcasting_where(own, like(e, 0.0), e)
+    out = [coreai.shrink_dims(top, [1]), arg]
+    out += [reduced(coreai.reduce_sum, y, -1) for y in (others, coreai.broadcasting_mul(others, z))]
     if a["noise"] is not None:
         score = coreai.broadcasting_add(z, wide(a["noise"]))
         sample = _argmax(score)

@@ -192,7 +192,7 @@ typedef struct ek_head_output {
   uint32_t struct_size;
   uint32_t reserved;    /* 0 */
   int64_t *argmax;      /* [R] */
-  float *argmax_prob;   /* [R] softmax(z) there */
+  float *others;        /* [R] sum of exp(z - max z) over all other tokens: softmax(z) there is 1 / (1 + others) */
   float *entropy;       /* [R] of softmax(z), in nats */
   float *log_z;         /* [R] log of the sum of exp(z) */
   int64_t *sample;      /* [R]; needs `gumbel` */
@@ -538,7 +538,7 @@ typedef struct ek_ask {
 EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
- * argmax, argmax_prob, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN. The sample
+ * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN. The sample
  * of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of ek_gumbel_noise
  * for the request's seed and draw, all rows of the request, and row r of them. EK_INVALID_STATE where no pass waits for
  * an answer, EK_NOT_FINITE where log_z or what the options make of the scores is not finite, EK_INVALID_ARGUMENT for
@@ -603,7 +603,7 @@ typedef struct ek_model {
    * prefix stays as it was. `soft` [count, hidden_size] is what the last pass wrote to output->soft, or null.
    * `request` and `output` are whole structs of the library's version. request->row_count is the number R of rows of
    * the results, also where request->rows is null. Every array of `output` that is not null must be filled, argmax,
-   * argmax_prob, entropy and log_z always: with ids of the vocabulary and with numbers that are not NaN. The others
+   * others, entropy and log_z always: with ids of the vocabulary and with numbers that are not NaN. The others
    * are there where the request asks for them, logits where the loop wants full scores. Arrays left as they were and
    * ids outside are EK_CALLBACK_FAILED; where scores are not finite log_z must not be, which is EK_NOT_FINITE.
    * The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of

@@ -159,7 +159,7 @@ HeadResult CallerModel::answer(const char *name, const HeadRequest &request, con
   const Answer arrays(name, rows, model_.vocabulary);
   ek_head_output output = EK_HEAD_OUTPUT_INIT;
   output.argmax = arrays.ids(result.argmax);
-  output.argmax_prob = arrays.numbers(result.argmax_prob);
+  output.others = arrays.numbers(result.others);
   output.entropy = arrays.numbers(result.entropy);
   output.log_z = arrays.numbers(result.log_z);
   output.sample = arrays.ids(result.sample, sampled);
@@ -176,7 +176,7 @@ HeadResult CallerModel::answer(const char *name, const HeadRequest &request, con
   arrays.check_ids("argmax", result.argmax);
   arrays.check_ids("sample", result.sample);
   arrays.check_ids("top_ids", result.top_ids);
-  arrays.check_numbers("argmax_prob", result.argmax_prob);
+  arrays.check_numbers("others", result.others);
   arrays.check_numbers("entropy", result.entropy);
   arrays.check_numbers("sample_prob", result.sample_prob);
   arrays.check_numbers("soft", result.soft);

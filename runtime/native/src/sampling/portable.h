@@ -10,6 +10,9 @@ namespace edgekit {
 // e^x for x up to 88; 0 below -87.
 float portable_exp(float x);
 
+// e^x for x up to 700; 0 below -700. The relative error is below 1e-11.
+double portable_exp(double x);
+
 // The natural logarithm of a positive normal number.
 double portable_log(double x);
 

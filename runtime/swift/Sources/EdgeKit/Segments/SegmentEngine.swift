@@ -164,7 +164,7 @@ private func answer(
   let rows = Int(request.row_count)
   let topK = min(Int(request.top_k), denoiser.vocabulary)
   try fill(output.argmax, found.argmax.map(Int64.init), rows, "argmax")
-  try fill(output.argmax_prob, found.argmaxProbability, rows, "argmaxProbability")
+  try fill(output.others, found.others, rows, "others")
   try fill(output.entropy, found.entropy, rows, "entropy")
   try fill(output.log_z, found.logZ, rows, "logZ")
   try fill(output.sample, found.sample?.map(Int64.init), rows, "sample")
