@@ -235,7 +235,8 @@ def head_statistics(z: Tensor, noise: Tensor | None, embedding: Tensor | None) -
     """What `vocab_head` returns for scores z [T, V']; `embedding` [V', H], float, asks for the soft one."""
     top, arg = z.max(-1)
     e = torch.exp(z - top[:, None])
-    others = e.scatter(-1, arg[:, None], 0)
+    # top - top is 0 for each row: a constant of that shape would have to ask how many rows there are.
+    others = e.scatter(-1, arg[:, None], (top - top)[:, None])
     out = [top, arg, others.sum(-1), (others * z).sum(-1)]
     if noise is not None:
         score, sample = (z + noise).max(-1)

@@ -13,9 +13,9 @@ from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 @dataclass
 class TilePart:
-    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, and over all but the
-    argmax sum exp(z - max) and sum z exp(z - max); with noise the best z + noise, its token and z there; with
-    soft sum exp(z - max) E over all. Tokens count from the tile's first row.
+    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, and over all but
+    the argmax sum exp(z - max) and sum z exp(z - max); with noise the best z + noise, its token and z there;
+    with soft sum exp(z - max) E over all. Tokens count from the tile's first row.
     """
 
     top: Floats
@@ -57,9 +57,9 @@ class HeadState:
         old, new = np.exp(self._top - top), np.exp(part.top - top)
         # The lower of both argmaxes becomes one of the others.
         better = part.top > self._top
-        fallen = np.where(better, old, new)
+        fallen, below = np.where(better, old, new), np.minimum(self._top, part.top)
         self._others = self._others * old + part.sum_others * new + fallen
-        self._z_others = self._z_others * old + part.sum_z_others * new + np.minimum(self._top, part.top) * fallen
+        self._z_others = self._z_others * old + part.sum_z_others * new + below * fallen
         if self._soft is not None:
             assert part.soft is not None
             self._soft *= old.astype(np.float32)[:, None]

@@ -222,7 +222,7 @@ def test_an_error_of_a_session_behind_a_callback_can_be_passed_on(
 
 ARRAYS = [
     ("diffusion_gemma", {"steps": 3}, "argmax", "token -1"),
-    ("diffusion_gemma", {"steps": 3}, "argmax_prob", "NaN"),
+    ("diffusion_gemma", {"steps": 3}, "others", "NaN"),
     ("diffusion_gemma", {"steps": 3}, "entropy", "NaN"),
     ("diffusion_gemma", {"steps": 3}, "log_z", "NaN"),
     ("diffusion_gemma", {"steps": 3}, "sample", "token -1"),
@@ -318,7 +318,7 @@ def test_callbacks_are_given_what_the_header_says(
             assert rows and min(rows) >= 0 and max(rows) < passes[-1]
         else:
             assert request.row_count == passes[-1]
-        assert all((output.argmax, output.argmax_prob, output.entropy, output.log_z))
+        assert all((output.argmax, output.others, output.entropy, output.log_z))
         assert bool(request.gumbel) == bool(output.sample) == bool(output.sample_prob)
         assert bool(request.soft) == bool(output.soft)
         assert (request.top_k > 0) == bool(output.top_ids) == bool(output.top_z)

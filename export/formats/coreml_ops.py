@@ -167,8 +167,9 @@ def vocab_head(a: Arguments) -> list[Var]:
     arg = mb.reduce_argmax(x=z, axis=-1, keep_dims=True)
     own = mb.equal(x=arg, y=np.arange(_shape(z)[1], dtype=np.int32)[None])
     others = mb.select(cond=own, a=_like(z, _FAR), b=z)
-    # In float16 exp(z - max) may be 0 where a float32 has it: the sums are relative to the largest of the others
-    # first. And a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max) is not.
+    # In float16 exp(z - max) is 0 where float32 has it still: the sums are relative to the largest of the
+    # others first. And a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max)
+    # is not.
     second = mb.reduce_max(x=others, axes=[-1], keep_dims=True)
     distance = mb.sub(x=others, y=second)
     e = mb.exp(x=distance)

@@ -359,6 +359,6 @@ RULES: dict[str, Rule] = {
     "BroadcastAxes": _broadcast_axes, "Concatenate": _concatenate, "ExpandDims": _expand_dims,
     "Flatten": _flatten, "Gather": _gather, "GatherAxis": _gather_axis, "Matmul": _matmul,
     "NumberOfElements": _number_of_elements, "QuantizedMatmul": _quantized_matmul, "Reduce": _reduce,
-    "Reshape": _reshape, "ScatterAxis": _scatter_axis, "Softmax": _softmax, "Squeeze": _squeeze, "Transpose": _transpose,
-    "Unflatten": _unflatten,
+    "Reshape": _reshape, "ScatterAxis": _scatter_axis, "Softmax": _softmax, "Squeeze": _squeeze,
+    "Transpose": _transpose, "Unflatten": _unflatten,
 }  # fmt: skip

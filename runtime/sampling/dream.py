@@ -228,7 +228,9 @@ def _propose_unfiltered(
     if margin:
         best = portable.exp(wanted(output.top_z, "top_z") - output.log_z[:, None])
         return tokens, best[:, 0] - best[:, 1:].sum(axis=1)
-    return tokens, wanted(output.sample_prob, "sample_prob") if sampled else output.argmax_prob
+    if sampled:
+        return tokens, wanted(output.sample_prob, "sample_prob")
+    return tokens, (1 / (1 + output.others.astype(np.float64))).astype(np.float32)
 
 
 def _propose_filtered(

@@ -19,6 +19,7 @@ from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.events import CancelCheck, Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import Noise
 from edgekit.runtime.sampling.passes import Passes, check_prompt, wanted
+from edgekit.runtime.sampling.portable import Doubles
 from edgekit.runtime.sampling.schedule import (
     answer_end,
     count_above_threshold,
@@ -231,14 +232,23 @@ def generate(
     yield Done(stats)
 
 
-def _choose(tokens: Ids, confidence: Floats, step: int, options: LladaOptions) -> Ids:
+def _confidence(odds: Doubles) -> Doubles:
+    """Minus the odds (1 - p) / p against a token: it orders as p does, and does not saturate at p = 1."""
+    return -np.minimum(odds, np.finfo(np.float64).max)
+
+
+def _probability(confidence: Doubles) -> Doubles:
+    return np.where(np.isneginf(confidence), -np.inf, 1 / (1 - confidence))
+
+
+def _choose(tokens: Ids, confidence: Doubles, step: int, options: LladaOptions) -> Ids:
     """Which of the open positions to commit, as indices into them."""
     if options.confidence_eos_eot_inf:
-        confidence = np.where(np.isin(tokens, options.end_ids), np.float32(-np.inf), confidence)
+        confidence = np.where(np.isin(tokens, options.end_ids), -np.inf, confidence)
     if options.threshold is not None:
-        count = count_above_threshold(confidence, options.threshold)
+        count = count_above_threshold(_probability(confidence), options.threshold)
     elif options.factor is not None:
-        count = count_by_factor(confidence, options.factor)
+        count = count_by_factor(_probability(confidence), options.factor)
     else:
         count = transfer_counts(options.block_length, options.steps // options.blocks)[step]
     return most_confident(confidence, count)
@@ -246,8 +256,8 @@ def _choose(tokens: Ids, confidence: Floats, step: int, options: LladaOptions) -
 
 def _propose(
     passes: Passes, ids: Ids, first: int, rows: Ids, options: LladaOptions, noise: Noise
-) -> tuple[Ids, Floats]:
-    """A token and its confidence for each of `rows` (indices into ids), int64 and float32 [R]."""
+) -> tuple[Ids, Doubles]:
+    """A token and its confidence for each of `rows` (indices into ids), int64 and float64 [R]."""
     vocab_size = passes.vocab_size
     tile = noise.gumbel(rows.shape[0], vocab_size) if options.temperature > 0 else None
     if options.cfg_scale > 0 or options.logits_eos_inf:
@@ -256,24 +266,27 @@ def _propose(
         request = HeadRequest(rows=rows, gumbel=tile, gumbel_scale=options.temperature)
         output = passes.run(ids, request)
         if tile is None:
-            tokens, confidence = output.argmax, output.argmax_prob
+            tokens, odds = output.argmax, output.others.astype(np.float64)
         else:
             tokens = wanted(output.sample, "sample")
-            confidence = wanted(output.sample_prob, "sample_prob")
+            with np.errstate(divide="ignore"):
+                odds = 1 / wanted(output.sample_prob, "sample_prob").astype(np.float64) - 1
+            odds = np.where(tokens == output.argmax, output.others, odds)
+        confidence = _confidence(odds)
     if options.remasking == "random":
-        confidence = noise.uniform(rows.shape[0]).astype(np.float32)
+        confidence = noise.uniform(rows.shape[0]).astype(np.float32).astype(np.float64)
     return tokens, confidence
 
 
 def _propose_from_scores(
     passes: Passes, ids: Ids, first: int, rows: Ids, options: LladaOptions, tile: GumbelTile | None
-) -> tuple[Ids, Floats]:
+) -> tuple[Ids, Doubles]:
     """The same from full scores, for what a statistic of the scores cannot express: mixing two passes, and
     leaving tokens out of the softmax."""
     without_prompt = ids.copy()
     without_prompt[:first] = options.mask_token_id
     tokens = np.empty(rows.shape[0], dtype=np.int64)
-    confidence = np.empty(rows.shape[0], dtype=np.float32)
+    confidence = np.empty(rows.shape[0], dtype=np.float64)
     for chunk in passes.row_chunks(rows.shape[0]):
         request = HeadRequest(rows=rows[chunk], logits=True)
         # Both passes of the guidance replace each other's hidden states, so only plain chunks can reuse them.
@@ -294,10 +307,20 @@ def _propose_from_scores(
             )
         tokens[chunk] = _argmax_with_noise(scores, tile, chunk, options.temperature)
         # Row by row: the exponentials of all of them would need as much memory as the scores.
-        sums = [portable.total(portable.exp(row - best)) for row, best in zip(scores, highest, strict=True)]
-        chosen = scores[np.arange(scores.shape[0]), tokens[chunk]]
-        confidence[chunk] = portable.exp(chosen - highest) / np.array(sums)
+        odds = [
+            _odds_against(row, best, token)
+            for row, best, token in zip(scores, highest, tokens[chunk], strict=True)
+        ]
+        confidence[chunk] = _confidence(np.array(odds))
     return tokens, confidence
+
+
+def _odds_against(row: Floats, highest: np.float32, token: np.int64) -> np.float64:
+    e = portable.exp_wide(row.astype(np.float64) - np.float64(highest))
+    own = e[token].copy()
+    e[token] = 0
+    with np.errstate(divide="ignore"):
+        return portable.total(e) / own
 
 
 def _argmax_with_noise(scores: Floats, tile: GumbelTile | None, chunk: slice, temperature: float) -> Ids:

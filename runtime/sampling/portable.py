@@ -8,6 +8,7 @@ fused (C++: -ffp-contract=off).
 * exp(x), float32. w = max(x, -87) in float64; k = w * log2(e) rounded to nearest even; r = w - k * ln2;
   p = c9; p = p*r + c8; ...; p = p*r + c0 with cn = 1/n!; e^x = p * 2^k (exact) rounded to float32, 0 where
   x < -87. The relative error before the last rounding is below 1e-11.
+* exp_wide(x), float64: the same for float64 x from -700 on, without the rounding to float32, 0 below -700.
 * log(x), float64. x = 2^k * m with sqrt(1/2) <= m < sqrt(2); f = m - 1 (exact); s = f / (2 + f); z = s*s;
   p = d10; p = p*z + d9; ...; p = p*z + d1 with dn = 1/(2n + 1); t = 2*s; log x = k*ln2 + (t + t*(z*p)).
   Two units in the last place.
@@ -28,6 +29,7 @@ from edgekit.runtime.sampling.types import Floats
 Doubles = NDArray[np.float64]
 
 _LOWEST = -87.0
+_LOWEST_WIDE = -700.0
 _LOG2_E = 1.4426950408889634
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
@@ -47,6 +49,20 @@ def exp(x: Floats) -> Floats:
         result = _polynomial(_EXP_COEFFICIENTS, wide)
         result *= ((k.astype(np.int64) + 1023) << 52).view(np.float64)
         result[source < np.float32(_LOWEST)] = 0
+        target[...] = result
+    return out
+
+
+def exp_wide(x: Doubles) -> Doubles:
+    """e^x of float64 numbers up to 700 (-inf included, NaN not), float64 of the same shape."""
+    out = np.empty(x.shape, dtype=np.float64)
+    for source, target in _pieces(x, out):
+        wide = np.maximum(source, _LOWEST_WIDE)
+        k = np.rint(wide * _LOG2_E)
+        wide -= k * _LN2
+        result = _polynomial(_EXP_COEFFICIENTS, wide)
+        result *= ((k.astype(np.int64) + 1023) << 52).view(np.float64)
+        result[source < _LOWEST_WIDE] = 0
         target[...] = result
     return out
 

@@ -39,12 +39,12 @@ def transfer_counts(masked: int, steps: int) -> list[int]:
     return [base + (step < extra) for step in range(steps)]
 
 
-def count_above_threshold(confidence: Floats, threshold: float) -> int:
+def count_above_threshold(confidence: NDArray[np.float64], threshold: float) -> int:
     """Positions whose confidence reaches the threshold; never less than one (Fast-dLLM)."""
-    return max(1, int(np.count_nonzero(confidence >= np.float32(threshold))))
+    return max(1, int(np.count_nonzero(confidence >= threshold)))
 
 
-def count_by_factor(confidence: Floats, factor: float) -> int:
+def count_by_factor(confidence: NDArray[np.float64], factor: float) -> int:
     """How many of the most confident positions a step commits (Fast-dLLM's `get_transfer_index_dynamic`).
 
     The k-th highest confidence passes at 1 - factor / (k + 1), the first above -1. The count is that of the
