@@ -326,9 +326,10 @@ def vocab_head(a: Arguments) -> list[Value]:
     z = coreai.broadcasting_divide(vocab_logits(a), wide(a["temperature"]))
     top, arg = coreai.reduce_max(z, [1]), _argmax(z)
     e = coreai.exp(coreai.broadcasting_sub(z, top))
-    tokens = np.arange(shape_of(z)[1], dtype=np.int32)[None]
-    own = coreai.broadcasting_equal(coreai.expand_dims(arg, [1]), tokens)
-    others = coreai.broadcasting_where(own, like(e, 0.0), e)
+    # Of the argmax it is 1: the sums are over all others. A 0 for each row is computed, as a constant would be
+    # a resource of Core AI's own.
+    none = coreai.broadcasting_sub(top, top)
+    others = coreai.scatter_along_axis(e.type, e, coreai.expand_dims(arg, [1]), none, 1)
     out = [coreai.shrink_dims(top, [1]), arg]
     out += [reduced(coreai.reduce_sum, y, -1) for y in (others, coreai.broadcasting_mul(others, z))]
     if a["noise"] is not None:
