@@ -107,7 +107,7 @@ struct Row {
   // Over the tokens but the argmax, whose own exp(z - top) is 1: next to it small ones would be lost.
   double others = 0.0;          // sum of exp(z - top)
   double others_product = 0.0;  // sum of (z - top) exp(z - top)
-  float score = kNothing;    // z + noise of the sample
+  float score = kNothing;       // z + noise of the sample
   std::int64_t sample = 0;
   float sample_z = 0.0f;
   bool weighs = false;  // in this block: an exp(z - top) is not 0
