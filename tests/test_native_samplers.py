@@ -167,6 +167,7 @@ def filled(name: str, value: float) -> Callable[[HeadOutput], None]:
         (filled("sample", 40), InvalidOption, "sample holds token 40; the vocabulary has 40"),
         (filled("argmax", -1), InvalidOption, "argmax holds token -1"),
         (filled("sample_prob", np.nan), InvalidOption, "sample_prob holds NaN"),
+        (filled("others", -0.5), InvalidOption, "others holds a negative number"),
         (filled("log_z", np.inf), NonFiniteLogits, "of 4 positions are not finite"),
     ],
 )

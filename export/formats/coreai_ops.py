@@ -326,8 +326,8 @@ def vocab_head(a: Arguments) -> list[Value]:
     z = coreai.broadcasting_divide(vocab_logits(a), wide(a["temperature"]))
     top, arg = coreai.reduce_max(z, [1]), _argmax(z)
     e = coreai.exp(coreai.broadcasting_sub(z, top))
-    # Of the argmax it is 1: the sums are over all others. A 0 for each row is computed, as a constant would be
-    # a resource of Core AI's own.
+    # Of the argmax it is 1: the sums are over all others. A 0 for each row is computed: Core AI would keep a
+    # constant as a resource of its own.
     none = coreai.broadcasting_sub(top, top)
     others = coreai.scatter_along_axis(e.type, e, coreai.expand_dims(arg, [1]), none, 1)
     out = [coreai.shrink_dims(top, [1]), arg]

@@ -136,6 +136,8 @@ class Answer {
     const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
     ids("argmax", given_.argmax, 1, finite, made.argmax);
     numbers("others", given_.others, 1, finite, made.others);
+    if (finite && std::any_of(made.others.begin(), made.others.end(), [](float value) { return value < 0; }))
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.others holds a negative number, which no sum of exponentials is");
     numbers("entropy", given_.entropy, 1, finite, made.entropy);
     if (request.gumbel) {
       ids("sample", given_.sample, 1, finite, made.sample);
