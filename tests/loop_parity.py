@@ -226,7 +226,7 @@ def check_steps(reference: Run, steps: list[Step], least: float | None = None) -
     for number, (expected, found) in enumerate(zip(reference.steps, steps, strict=True)):
         fewest = min(fewest, check_scores(number, expected, found, least))
         alike = row_decibels(expected, found) > (0 if least is None else least - 10)
-        for name in ("argmax_prob", "entropy", "log_z", "sample_prob", "soft", "top_z"):
+        for name in ("others", "entropy", "log_z", "sample_prob", "soft", "top_z"):
             a, b = getattr(expected.output, name), getattr(found.output, name)
             assert (a is None) == (b is None), name
             # Another token's probability is another number.
@@ -328,7 +328,7 @@ def leads(loop: Loop, step: Step, count: int) -> Floats:
     if loop.section["name"] == "dream" and options.alg == "entropy":
         confidence = -output.entropy
     else:
-        confidence = output.argmax_prob if output.sample_prob is None else output.sample_prob
+        confidence = 1 / (1 + output.others) if output.sample_prob is None else output.sample_prob
     if getattr(options, "threshold", None) is not None:
         return confidence - np.float32(options.threshold)
     ranked = -np.sort(-confidence)

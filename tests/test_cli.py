@@ -462,7 +462,7 @@ def test_inspect_shows_what_is_in_a_bundle(gemma_bundle: Path) -> None:
         "6 layers with 4 experts",
         "self-conditioning",
         "quantization: mixed4, groups of 32",
-        "programs: onnx (onnx-2)",
+        "programs: onnx (onnx-3)",
         "memory of 8 GB",
         "layers.0.experts.3",
         "layers.5.self_attn.q_proj",

@@ -185,7 +185,7 @@ def broken_scores(value: float) -> Damage:
 FULL = {"llada": {"logits_eos_inf": True, "eos_token_ids": [3]}}
 #: Arrays by the family whose first pass wants them.
 ARRAYS = [
-    ("diffusion_gemma", "argmax"), ("diffusion_gemma", "argmax_prob"), ("diffusion_gemma", "entropy"),
+    ("diffusion_gemma", "argmax"), ("diffusion_gemma", "others"), ("diffusion_gemma", "entropy"),
     ("diffusion_gemma", "log_z"), ("diffusion_gemma", "sample"), ("diffusion_gemma", "sample_prob"),
     ("diffusion_gemma", "soft"), ("dream", "top_ids"), ("dream", "top_z"), ("llada", "logits"),
 ]  # fmt: skip
@@ -196,6 +196,7 @@ BAD_ANSWERS = [
       for f, a in ARRAYS if a in IDS for t in (40, -1, 2**62)),
     *((f, last(a, np.nan), InvalidOption, f"{a} holds NaN, though log_z is finite")
       for f, a in ARRAYS if a not in (*IDS, "log_z")),
+    ("llada", last("others", -0.5), InvalidOption, "others holds a negative number"),
     *((f, broken_scores(z), NonFiniteLogits, "the scores of 1 of [0-9]+ positions are not finite")
       for f in OPTIONS for z in (np.nan, np.inf, -np.inf)),
 ]  # fmt: skip

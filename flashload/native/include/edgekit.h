@@ -193,7 +193,7 @@ typedef struct ek_head_output {
   uint32_t struct_size;
   uint32_t reserved;    /* 0 */
   int64_t *argmax;      /* [R] */
-  float *argmax_prob;   /* [R] softmax(z) there */
+  float *others;        /* [R] sum of exp(z - max z) over all other tokens: softmax(z) there is 1 / (1 + others) */
   float *entropy;       /* [R] of softmax(z), in nats */
   float *log_z;         /* [R] log of the sum of exp(z) */
   int64_t *sample;      /* [R]; needs `gumbel` */
@@ -559,11 +559,12 @@ typedef struct ek_ask {
 EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
- * argmax, argmax_prob, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN. The sample
- * of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of ek_gumbel_noise
- * for the request's seed and draw, all rows of the request, and row r of them. EK_INVALID_STATE where no pass waits for
- * an answer, EK_NOT_FINITE where log_z or what the options make of the scores is not finite, EK_INVALID_ARGUMENT for
- * arrays that are missing or hold what no pass gives. After a failure the pass is still asked for. */
+ * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others not
+ * negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
+ * noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of them.
+ * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
+ * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
+ * is still asked for. */
 EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
 
 /* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on

@@ -136,7 +136,9 @@ class Answer {
     // Scores that are not finite have an error of their own, and leave no particular values elsewhere.
     const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
     ids("argmax", given_.argmax, 1, finite, made.argmax);
-    numbers("argmax_prob", given_.argmax_prob, 1, finite, made.argmax_prob);
+    numbers("others", given_.others, 1, finite, made.others);
+    if (finite && std::any_of(made.others.begin(), made.others.end(), [](float value) { return value < 0; }))
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.others holds a negative number, which no sum of exponentials is");
     numbers("entropy", given_.entropy, 1, finite, made.entropy);
     if (request.gumbel) {
       ids("sample", given_.sample, 1, finite, made.sample);

@@ -13,13 +13,13 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 // Which of the proposals to take, as indices into them.
-Ids choose(const std::vector<float> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
+Ids choose(const std::vector<double> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
   if (options.alg_temp.value_or(0) == 0) return most_confident(confidence, count);
   // The top n of scores with Gumbel noise are n draws without replacement from their softmax.
   std::vector<double> noised = draws.uniform(static_cast<std::int64_t>(confidence.size()));
   for (std::size_t i = 0; i < noised.size(); ++i) {
     const double gumbel = -portable_log(-portable_log(noised[i]));
-    noised[i] = static_cast<double>(confidence[i]) / *options.alg_temp + gumbel;
+    noised[i] = confidence[i] / *options.alg_temp + gumbel;
   }
   return most_confident(noised, count);
 }

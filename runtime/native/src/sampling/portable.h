@@ -4,9 +4,9 @@
 // and processors. So everything that is compared is built from single IEEE operations rounded to nearest even, in the
 // order written here, with nothing fused (-ffp-contract=off).
 //
-//   exp(x), float32. w = max(x, -87) in float64; k = w * log2(e) rounded to nearest even; r = w - k * ln2;
-//     p = c9; p = p*r + c8; ...; p = p*r + c0 with cn = 1/n!; e^x = p * 2^k (exact) rounded to float32, 0 where
-//     x < -87. The relative error before the last rounding is below 1e-11.
+//   exp(x), float64. k = x * log2(e) rounded to nearest even; r = x - k * ln2; p = c9; p = p*r + c8; ...;
+//     p = p*r + c0 with cn = 1/n!; e^x = p * 2^k (exact), 0 where x < -700. The relative error is below 1e-11.
+//   exp(x), float32. That rounded to float32, 0 where x < -87.
 //   log(x), float64. x = 2^k * m with sqrt(1/2) <= m < sqrt(2); f = m - 1 (exact); s = f / (2 + f); z = s*s;
 //     p = d10; p = p*z + d9; ...; p = p*z + d1 with dn = 1/(2n + 1); t = 2*s; log x = k*ln2 + (t + t*(z*p)).
 //     Two units in the last place.
@@ -19,6 +19,9 @@ namespace edgekit {
 
 // e^x for x up to 88; 0 below -87.
 float portable_exp(float x);
+
+// e^x for x up to 700; 0 below -700. The relative error is below 1e-11.
+double portable_exp(double x);
 
 // The natural logarithm of a positive normal number.
 double portable_log(double x);

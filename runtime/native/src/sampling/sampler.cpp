@@ -146,7 +146,7 @@ void Sampler::check(const HeadResult &answer) const {
   const HeadRequest &request = ask_.request;
   const std::int64_t rows = ask_.rows();
   expect("argmax", answer.argmax, rows);
-  expect("argmax_prob", answer.argmax_prob, rows);
+  expect("others", answer.others, rows);
   expect("entropy", answer.entropy, rows);
   expect("log_z", answer.log_z, rows);
   if (request.gumbel) {

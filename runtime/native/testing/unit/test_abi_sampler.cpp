@@ -19,10 +19,10 @@ ek_sampler_model masked_model() {
 ek_status answer(ek_sampler *sampler, const ek_ask &ask) {
   const auto rows = static_cast<std::size_t>(ask.request.row_count);
   std::vector<std::int64_t> argmax(rows, 4);
-  std::vector<float> probability(rows, 0.9f), entropy(rows, 0.3f), log_z(rows, 2.0f);
+  std::vector<float> others(rows, 0.1f), entropy(rows, 0.3f), log_z(rows, 2.0f);
   ek_head_output output = EK_HEAD_OUTPUT_INIT;
   output.argmax = argmax.data();
-  output.argmax_prob = probability.data();
+  output.others = others.data();
   output.entropy = entropy.data();
   output.log_z = log_z.data();
   return ek_sampler_answer(sampler, &output);

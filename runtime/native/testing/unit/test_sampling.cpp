@@ -78,7 +78,7 @@ class HashDenoiser : public Denoiser {
     const double log_z = std::log(sum);
     for (const float value : z) weighted += std::exp(value - log_z) * value;
     result.argmax.push_back(best);
-    result.argmax_prob.push_back(static_cast<float>(std::exp(z[static_cast<std::size_t>(best)] - log_z)));
+    result.others.push_back(static_cast<float>(std::exp(log_z - z[static_cast<std::size_t>(best)]) - 1));
     result.entropy.push_back(static_cast<float>(log_z - weighted));
     result.log_z.push_back(static_cast<float>(log_z));
     if (request.gumbel) {

@@ -504,11 +504,11 @@ private final class NativeDenoiser: Denoiser {
     let count = request.rows?.count ?? rows
     let k = min(request.topK, vocabulary)
     let (argmax, topIds) = (Values<Int64>(count), Values<Int64>(count * k))
-    let (probability, entropy, logZ) = (Values<Float>(count), Values<Float>(count), Values<Float>(count))
+    let (others, entropy, logZ) = (Values<Float>(count), Values<Float>(count), Values<Float>(count))
     let (topZ, soft, logits) = (
       Values<Float>(count * k), Values<Float>(request.soft ? count * hiddenSize : 0), Values<Float>(count * vocabulary)
     )
-    defer { withExtendedLifetime((argmax, topIds, probability, entropy, logZ, topZ, soft, logits)) {} }
+    defer { withExtendedLifetime((argmax, topIds, others, entropy, logZ, topZ, soft, logits)) {} }
     let status = (request.rows ?? Array(0..<count)).map(Int64.init).withUnsafeBufferPointer { rows in
       var asked = ek_head_request()
       asked.struct_size = UInt32(MemoryLayout<ek_head_request>.size)
@@ -520,7 +520,7 @@ private final class NativeDenoiser: Denoiser {
       var output = ek_head_output()
       output.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
       output.argmax = argmax.start
-      output.argmax_prob = probability.start
+      output.others = others.start
       output.entropy = entropy.start
       output.log_z = logZ.start
       if k > 0 { (output.top_ids, output.top_z) = (topIds.start, topZ.start) }
@@ -530,7 +530,7 @@ private final class NativeDenoiser: Denoiser {
     }
     try EdgeKitError.check(status)
     var found = HeadOutput(
-      argmax: argmax.all.map { Int($0) }, argmaxProbability: probability.all, entropy: entropy.all, logZ: logZ.all)
+      argmax: argmax.all.map { Int($0) }, others: others.all, entropy: entropy.all, logZ: logZ.all)
     if request.soft { found.soft = Tensor([count, hiddenSize], soft.all) }
     if k > 0 {
       found.topIds = (0..<count).map { row in topIds.all[(row * k)..<((row + 1) * k)].map { Int($0) } }

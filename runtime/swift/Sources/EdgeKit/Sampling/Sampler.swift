@@ -82,7 +82,7 @@ final class Sampler {
       try values("topIds", output.topIds?.flatMap { $0 }, width: width, wanted: ranked),
     ].map { $0.map(Int64.init) }
     let numbers = [
-      try values("argmaxProbability", output.argmaxProbability),
+      try values("others", output.others),
       try values("entropy", output.entropy),
       try values("logZ", output.logZ),
       try values("sampleProbability", output.sampleProbability, wanted: sampled),
@@ -98,7 +98,7 @@ final class Sampler {
         var given = ek_head_output()
         given.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
         (given.argmax, given.sample, given.top_ids) = (ids[0], ids[1], ids[2])
-        (given.argmax_prob, given.entropy, given.log_z) = (numbers[0], numbers[1], numbers[2])
+        (given.others, given.entropy, given.log_z) = (numbers[0], numbers[1], numbers[2])
         (given.sample_prob, given.soft, given.top_z) = (numbers[3], numbers[4], numbers[5])
         given.logits = numbers[6]
         return ek_sampler_answer(handle, &given)

@@ -57,8 +57,8 @@ public struct HeadRequest {
 /// Statistics of z for R rows. Ties go to the lower token.
 public struct HeadOutput: Sendable {
   public var argmax: [Int]
-  /// softmax(z) there.
-  public var argmaxProbability: [Float]
+  /// The sum of exp(z - max z) over all tokens but the argmax: softmax(z) there is 1 / (1 + others).
+  public var others: [Float]
   /// Of softmax(z), in nats.
   public var entropy: [Float]
   /// Log of the sum of exp(z).
