@@ -483,7 +483,7 @@ def test_published_generation_config_is_understood() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"max_denoising_steps": 0}, "steps is 0"),
+        ({"max_denoising_steps": 0}, "^max_denoising_steps is 0"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
         ({"canvas_length": True}, "canvas_length is true"),
         ({"entropy_bound": 0.0}, "above 0"),

@@ -147,7 +147,9 @@ const OptionField *find(const OptionFields &fields, const std::string &name) {
   fail(EK_INVALID_ARGUMENT, name, " is not a sampling option of this model; options are: ", joined(known));
 }
 
-void give(const OptionField &field, const Json &json) {
+// Messages name what was given.
+void give(OptionField field, const std::string &as, const Json &json) {
+  field.name = as.c_str();
   std::visit([&](auto *value) { take(field, json, *value), check(field, *value); }, field.value);
 }
 
@@ -172,20 +174,21 @@ Given read_fields(const OptionFields &fields, const OptionMembers &config, const
            "; leave one out");
   }
   for (const OptionField &field : fields) {
-    const Json *chosen = nullptr;
+    std::pair<std::string, const Json *> chosen;  // as which, and what
     for (const auto &[name, value] : config) {
       // An option's own name wins over its aliases.
       const bool own = name == field.name;
-      if (!value->is_null() && (own || (chosen == nullptr && find({field}, name) != nullptr))) chosen = value;
+      if (!value->is_null() && (own || (chosen.second == nullptr && find({field}, name) != nullptr)))
+        chosen = {name, value};
     }
-    if (chosen != nullptr) given.by_config.insert(field.name);
+    if (chosen.second != nullptr) given.by_config.insert(field.name);
     const auto wish = wished.find(field.name);
     if (wish != wished.end()) {
       given.by_wishes.insert(field.name);
-      chosen = wish->second.second;
+      chosen = wish->second;
     }
-    if (chosen != nullptr) give(field, *chosen);
-    if (chosen == nullptr && field.required)
+    if (chosen.second != nullptr) give(field, chosen.first, *chosen.second);
+    if (chosen.second == nullptr && field.required)
       fail(EK_INVALID_ARGUMENT, field.name, " is not set by the generation config; pass it explicitly");
   }
   return given;

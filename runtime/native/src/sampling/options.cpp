@@ -16,7 +16,7 @@ void need_eos(const char *name, bool value, const std::vector<std::int64_t> &eos
     fail(EK_INVALID_ARGUMENT, name, " needs eos_token_ids; set the end tokens of this model");
 }
 
-OptionField length(const char *name, OptionValue value, const char *help) {
+OptionField count(const char *name, OptionValue value, const char *help) {
   return OptionField(name, value, help).at_least(1).at_most(kMostTokens);
 }
 
@@ -63,18 +63,19 @@ OptionMembers without_sampler_config(const OptionMembers &config) {
 
 OptionFields DiffusionGemmaOptions::fields() {
   return {
-      length("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole canvases."),
-      length("max_length", &max_length,
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole canvases."),
+      count("max_length", &max_length,
              "Prompt and answer together, in tokens; the answer is rounded up to whole canvases."),
-      length("canvas_length", &canvas_length, "Positions of a canvas; the model has been trained for one."),
-      length("steps", &steps, "Denoising steps of a canvas, at most.").also({"max_denoising_steps"}),
+      count("canvas_length", &canvas_length, "Positions of a canvas; the model has been trained for one."),
+      count("steps", &steps, "Denoising steps of a canvas, at most.").also({"max_denoising_steps"}),
       OptionField("entropy_bound", &entropy_bound, "Nats that the tokens accepted in one step may have together.")
           .above(0),
       OptionField("t_min", &t_min, "Temperature that the last step comes near.").at_least(0),
       OptionField("t_max", &t_max, "Temperature of the first step; above t_min.").at_least(0),
       OptionField("stability_threshold", &stability_threshold,
                   "Steps without a change after which a confident canvas is done; null: never.")
-          .at_least(0),
+          .at_least(0)
+          .at_most(kMostTokens),
       OptionField("confidence_threshold", &confidence_threshold,
                   "Mean entropy in nats below which a canvas is confident; null: never.")
           .above(0),
@@ -130,10 +131,10 @@ Lengths DiffusionGemmaOptions::lengths(std::int64_t prompt) const {
 OptionFields LladaOptions::fields() {
   return {
       mask_token(mask_token_id),
-      length("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole blocks.")
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole blocks.")
           .also({"gen_length"}),
-      length("steps", &steps, "Denoising steps, unless threshold or factor is set."),
-      length("block_length", &block_length, "Tokens of a block; blocks are decoded from left to right."),
+      count("steps", &steps, "Denoising steps, unless threshold or factor is set."),
+      count("block_length", &block_length, "Tokens of a block; blocks are decoded from left to right."),
       OptionField("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token.").at_least(0),
       OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
       OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
@@ -202,8 +203,8 @@ std::string LladaOptions::new_tokens_text(std::int64_t) const {
 OptionFields DreamOptions::fields() {
   return {
       mask_token(mask_token_id),
-      length("max_new_tokens", &max_new_tokens, "Length of the answer in tokens.").also({"gen_length"}),
-      length("steps", &steps, "Denoising steps."),
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens.").also({"gen_length"}),
+      count("steps", &steps, "Denoising steps."),
       OptionField("eps", &eps, "Time at which denoising ends.").above(0).at_most(0.999),
       OptionField("alg", &alg, "Which open positions are unmasked first.")
           .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
@@ -211,7 +212,7 @@ OptionFields DreamOptions::fields() {
       OptionField("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best.")
           .at_least(0),
       OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
-      OptionField("top_k", &top_k, "Draw from so many of the likeliest tokens.").at_least(1),
+      count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
       eos_tokens(eos_token_ids),
       edgekit::stop_at_eos(stop_at_eos),
       logits_budget(logits_budget_bytes),
