@@ -235,7 +235,9 @@ def head_statistics(z: Tensor, noise: Tensor | None, embedding: Tensor | None) -
     """What `vocab_head` returns for scores z [T, V']; `embedding` [V', H], float, asks for the soft one."""
     top, arg = z.max(-1)
     e = torch.exp(z - top[:, None])
-    out = [top, arg, e.sum(-1), (e * z).sum(-1)]
+    # top - top is 0 for each row: a constant of that shape would have to ask how many rows there are.
+    others = e.scatter(-1, arg[:, None], (top - top)[:, None])
+    out = [top, arg, others.sum(-1), (others * z).sum(-1)]
     if noise is not None:
         score, sample = (z + noise).max(-1)
         out += [score, sample, z.gather(1, sample[:, None])[:, 0]]
@@ -281,10 +283,11 @@ def vocab_head(
 ) -> list[Tensor]:
     """What a sampler needs of z = logits / temperature over the given rows of the table, without keeping z.
 
-    Returns [max z, argmax z, sum exp(z - max), sum z * exp(z - max)]; with `noise` [T, V'] also [max (z +
-    noise), its argument, z there] (Gumbel-max sampling); with `soft` also sum_v exp(z_v - max) * E_v [T,
-    H]. Results over tiles of the table combine as in the online softmax (arXiv 1805.02867); indices count
-    from the tile's first row.
+    Returns [max z, argmax z, sum exp(z - max), sum z * exp(z - max)], both sums over all tokens but the
+    argmax: its own term is 1, next to which float32 has nothing below 6e-8. With `noise` [T, V'] also [max
+    (z + noise), its argument, z there] (Gumbel-max sampling); with `soft` also sum_v exp(z_v - max) * E_v
+    [T, H], over all tokens. Results over tiles of the table combine as in the online softmax (arXiv
+    1805.02867); indices count from the tile's first row.
     """
     z = vocab_logits(x, table, scales, softcap) / temperature
     return head_statistics(z, noise, dequantize(table, None, scales) if soft else None)

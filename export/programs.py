@@ -132,7 +132,7 @@ class _HeadCall(nn.Module):
         )
 
 
-HEAD_OUTPUTS = ("max", "argmax", "sum_exp", "sum_z_exp")
+HEAD_OUTPUTS = ("max", "argmax", "sum_others", "sum_z_others")
 SAMPLE_OUTPUTS = ("score", "sample", "sample_z")
 #: The variants of the head program: name -> (sample, soft, logits).
 HEADS = {

@@ -10,8 +10,7 @@ from typing import Any
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.base import Architecture
 from edgekit.export.models.config import GENERATION_FILE, check_file
-from edgekit.runtime.sampling import InvalidOption
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling import InvalidOption, SamplerModel, settle
 from edgekit.runtime.text import Tokenizer
 
 #: What ends a turn in LLaDA's chat template, beside the end of the text.
@@ -49,8 +48,14 @@ def check_generation_config(architecture: Architecture, generation_config: Mappi
     # Where the files name no mask, the tokenizer or the caller does.
     unnamed = config.get("mask_token_id") is None and config.get("mask_id") is None
     options = {"mask_token_id": 0} if unnamed and architecture.sampler in ("llada", "dream") else {}
+    model = SamplerModel(
+        {"name": architecture.sampler, "config": config},
+        architecture.vocab_size,
+        architecture.hidden_size,
+        canvas_length=architecture.canvas_length,
+    )
     try:
-        generation_options(architecture.sampler, config, architecture.canvas_length, options=options)
+        settle(model, options=options)
     except InvalidOption as error:
         text = str(error)
         raise UnsupportedModel(

@@ -20,10 +20,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.packages import exported_for
 from edgekit.runtime.errors import PromptTooLong
-from edgekit.runtime.sampling import Done, Event, Sampler, sampler
-from edgekit.runtime.sampling.generation_options import generation_options
-from edgekit.runtime.sampling.options import Lengths
-from edgekit.runtime.sampling.types import Ids
+from edgekit.runtime.sampling import Done, Event, Ids, Lengths, SamplerModel, SamplerOptions, generate, settle
 from edgekit.runtime.session import Session, SessionOptions, open_session
 
 if TYPE_CHECKING:
@@ -57,6 +54,18 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def sampler_model(bundle: Bundle) -> SamplerModel:
+    """What the sampler of a bundle knows before a session is open."""
+    model = bundle.model
+    return SamplerModel(
+        bundle.manifest.sampler,
+        model.vocab_size,
+        model.hidden_size,
+        canvas_length=model.canvas_length,
+        max_positions=model.max_positions,
+    )
+
+
 class Generator:
     """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
     kept while they suffice: for ever without a memory budget. A prompt with the sampler option
@@ -84,7 +93,7 @@ class Generator:
         self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
         self.bundle = Bundle.open(path, engine)
         self.tokenizer = self.bundle.tokenizer()
-        self.sampler: Sampler = sampler(self.bundle.manifest.sampler["name"])
+        self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | NativeSession | None = None
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
@@ -106,15 +115,21 @@ class Generator:
         # What stands between turns is the same behind every first one.
         return self.tokenizer.chat_turn([{"role": "user", "content": "-"}], turn, last)
 
-    def options(self, settings: Settings) -> Any:
-        """The sampler's options: the checkpoint's, then the caller's. Raises InvalidOption."""
-        return generation_options(
-            self.sampler.family,
-            self.bundle.manifest.sampler["config"],
-            self.bundle.model.canvas_length,
+    @property
+    def family(self) -> str:
+        """The sampler's name."""
+        return str(self.bundle.manifest.sampler["name"])
+
+    def options(self, settings: Settings, prompt_length: int | None = None) -> SamplerOptions:
+        """The sampler's options: the checkpoint's, then the caller's; with the lengths of a prompt of so many
+        tokens, earlier text counted with it. Raises InvalidOption and PromptTooLong.
+        """
+        return settle(
+            self._model,
             max_new_tokens=settings.max_new_tokens,
             steps=settings.steps,
             options=settings.options,
+            prompt_length=prompt_length,
         )
 
     def generate(
@@ -139,7 +154,16 @@ class Generator:
         started = time.perf_counter()
         before = session.statistics()
         try:
-            for event in self.sampler.generate(session, call.ids, call.options, settings.seed):
+            for event in generate(
+                session,
+                self.bundle.manifest.sampler,
+                call.ids,
+                seed=settings.seed,
+                max_new_tokens=settings.max_new_tokens,
+                steps=settings.steps,
+                options=call.options,
+                canvas_length=self.bundle.model.canvas_length,
+            ):
                 if isinstance(event, Done):
                     event.stats.engine.update(_since(before, session.statistics()))
                     event.stats.engine["seconds"] = time.perf_counter() - started
@@ -158,12 +182,13 @@ class Generator:
     def _call(
         self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
     ) -> _Call:
-        options = self.options(settings)
+        options = dict(settings.options)
+        own = self.options(settings).values()
         text = _Text()
         if behind is not None and self.bundle.model.causal_prefix:
-            options = replace(options, continue_prefix=True)
+            options["continue_prefix"] = True
             text = _Text([np.asarray(piece, np.int64) for piece in behind])
-        elif getattr(options, "continue_prefix", False):
+        elif own.get("continue_prefix"):
             text = self._held()
         if isinstance(prompt, str | Prompt):
             prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
@@ -171,23 +196,18 @@ class Generator:
         else:
             ids = list(prompt)
         length = text.length + len(ids)
-        lengths = options.lengths(length)
-        self._check_positions(length, lengths, options.new_tokens_text(length))
+        lengths = self.options(settings, length).lengths
+        assert lengths is not None, "they were asked for"
+        self._check_packages(length, lengths)
         return _Call(ids, options, text, lengths)
 
-    def _check_positions(self, prompt: int, lengths: Lengths, new_tokens: str) -> None:
-        limit = self.bundle.model.max_positions
-        if limit and prompt + lengths.new_tokens > limit:
-            raise PromptTooLong(
-                f"{prompt} prompt tokens and {new_tokens} pass the model's {limit} "
-                "positions; shorten the prompt or ask for fewer tokens"
-            )
+    def _check_packages(self, prompt: int, lengths: Lengths) -> None:
         if self.bundle.packages is None:
             return
         offered = self.bundle.packages.lengths()
         if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {new_tokens} take passes of {lengths.canvas} "
+                f"{prompt} prompt tokens and {lengths.text} take passes of {lengths.canvas} "
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
@@ -297,7 +317,7 @@ class _Call:
     """What a generation is given: ids, behind a text that the session holds, and lengths that it must fit."""
 
     ids: list[int]
-    options: Any
+    options: Mapping[str, Any]
     text: _Text
     lengths: Lengths
 

@@ -13,15 +13,15 @@ from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 @dataclass
 class TilePart:
-    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, sum exp(z - max),
-    sum z exp(z - max); with noise the best z + noise, its token and z there; with soft sum exp(z - max) E.
-    Tokens count from the tile's first row.
+    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, and over all but
+    the argmax sum exp(z - max) and sum z exp(z - max); with noise the best z + noise, its token and z there;
+    with soft sum exp(z - max) E over all. Tokens count from the tile's first row.
     """
 
     top: Floats
     arg: Ids
-    sum_exp: Floats
-    sum_z_exp: Floats
+    sum_others: Floats
+    sum_z_others: Floats
     score: Floats | None = None
     sample: Ids | None = None
     sample_z: Floats | None = None
@@ -33,12 +33,14 @@ class HeadState:
 
     def __init__(self, rows: int, hidden: int, request: HeadRequest, vocab: int) -> None:
         self._request = request
-        self._top = np.full(rows, -np.inf, np.float32)
+        # Finite, so that its product with a weight of 0 is 0.
+        self._top = np.full(rows, np.finfo(np.float32).min, np.float64)
         self._arg = np.zeros(rows, np.int64)
         # Sums run in float64: a vocabulary has hundreds of tiles, and the result must not depend on how it
-        # is cut.
-        self._sum = np.zeros(rows, np.float64)
-        self._sum_z = np.zeros(rows, np.float64)
+        # is cut. They are over all tokens but the argmax, whose own term is 1: next to it small ones would be
+        # lost.
+        self._others = np.zeros(rows, np.float64)
+        self._z_others = np.zeros(rows, np.float64)
         self._score = np.full(rows, -np.inf, np.float32)
         self._sample = np.zeros(rows, np.int64)
         self._sample_z = np.zeros(rows, np.float32)
@@ -52,14 +54,17 @@ class HeadState:
     def add(self, start: int, part: TilePart) -> None:
         """Join the tile whose first token is `start`."""
         top = np.maximum(self._top, part.top)
-        old, new = np.exp((self._top - top).astype(np.float64)), np.exp((part.top - top).astype(np.float64))
-        self._sum = self._sum * old + part.sum_exp * new
-        self._sum_z = self._sum_z * old + part.sum_z_exp * new
+        old, new = np.exp(self._top - top), np.exp(part.top - top)
+        # The lower of both argmaxes becomes one of the others.
+        better = part.top > self._top
+        fallen, below = np.where(better, old, new), np.minimum(self._top, part.top)
+        self._others = self._others * old + part.sum_others * new + fallen
+        self._z_others = self._z_others * old + part.sum_z_others * new + below * fallen
         if self._soft is not None:
             assert part.soft is not None
             self._soft *= old.astype(np.float32)[:, None]
             self._soft += part.soft * new.astype(np.float32)[:, None]
-        self._arg = np.where(part.top > self._top, part.arg + start, self._arg)
+        self._arg = np.where(better, part.arg + start, self._arg)
         self._top = top
         if part.score is not None:
             assert part.sample is not None and part.sample_z is not None
@@ -87,17 +92,20 @@ class HeadState:
 
     def result(self) -> HeadOutput:
         """Statistics over the whole vocabulary."""
-        log_sum = np.log(self._sum)
+        log_sum = np.log1p(self._others)
         log_z = self._top + log_sum
+        total = 1 + self._others
+        # What remains of log Z - sum z p when max z is taken out of both.
+        entropy = log_sum + (self._top * self._others - self._z_others) / total
         sampled = self._request.gumbel is not None
         return HeadOutput(
             argmax=self._arg,
-            argmax_prob=np.exp(-log_sum).astype(np.float32),
-            entropy=np.maximum(log_z - self._sum_z / self._sum, 0.0).astype(np.float32),
+            others=self._others.astype(np.float32),
+            entropy=np.maximum(entropy, 0.0).astype(np.float32),
             log_z=log_z.astype(np.float32),
             sample=self._sample if sampled else None,
             sample_prob=np.exp(self._sample_z - log_z).astype(np.float32) if sampled else None,
-            soft=None if self._soft is None else (self._soft / self._sum[:, None]).astype(np.float32),
+            soft=None if self._soft is None else (self._soft / total[:, None]).astype(np.float32),
             top_ids=self._top_ids if self._k else None,
             top_z=self._top_z if self._k else None,
             logits=self._logits,

@@ -2,7 +2,7 @@
 
 Section `programs` of the manifest:
 
-    {"format": "mlx", "layout": "mlx-1", "mlx": "0.32.4", "precision": "float16",
+    {"format": "mlx", "layout": "mlx-2", "mlx": "0.32.4", "precision": "float16",
      "entries": {"final": FUNCTION, "dense": FUNCTION,
                  "moe": {"before": FUNCTION, "expert": FUNCTION, "after": FUNCTION}, ...}}
     FUNCTION = {"inputs": [ARGUMENT...], "outputs": [ARGUMENT...], "gpu": {"file"}, "cpu": {"file"}}

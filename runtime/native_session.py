@@ -252,7 +252,7 @@ class NativeSession:
         )
         output = HeadOutput(
             argmax=np.empty(count, np.int64),
-            argmax_prob=np.empty(count, np.float32),
+            others=np.empty(count, np.float32),
             entropy=np.empty(count, np.float32),
             log_z=np.empty(count, np.float32),
         )

@@ -28,7 +28,7 @@ class HeadOutputStruct(Struct):
     """`ek_head_output`."""
 
     _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("argmax_prob", c_void_p),
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("others", c_void_p),
         ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
         ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
     )  # fmt: skip

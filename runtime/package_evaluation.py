@@ -158,7 +158,8 @@ def _head(bundle: Bundle, engine: PackageEngine, opened: OpenedPackage, rng: np.
     noise = rng.gumbel(size=z.shape).astype(np.float32)
     top = z.max(1)
     e = np.exp(z - top[:, None])
-    expected_parts = {"top": top, "sum_exp": e.sum(1), "sum_z_exp": (e * z).sum(1)}
+    others = np.where(np.arange(z.shape[1]) == z.argmax(1)[:, None], 0, e)
+    expected_parts = {"top": top, "sum_others": others.sum(1), "sum_z_others": (others * z).sum(1)}
     for sampled in (False, True):
         soft = model.self_conditioning
         part = engine.head_tile(x, temperature, noise if sampled else None, soft, opened)

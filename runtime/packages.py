@@ -2,7 +2,7 @@
 
 Section `programs` of the manifest:
 
-    {"format": "coreml", "layout": "coreml-1", "precision": "float16", "minimum_os": {"macos": "15"},
+    {"format": "coreml", "layout": "coreml-2", "precision": "float16", "minimum_os": {"macos": "15"},
      "activations": "int8",         (before products with weights of 8 bits; float if it is not there)
      "coreai": "1.0.0b3",           (in the format of that name: the version that wrote the packages)
      "packages": {"layers.0-3": {
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 #: Formats whose weights lie in packages.
 FORMATS = ("coreml", "coreai")
 #: What `layout` says in bundles of each format that this edgekit reads.
-LAYOUTS = {name: f"{name}-1" for name in FORMATS}
+LAYOUTS = {name: f"{name}-2" for name in FORMATS}
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
 #: What activations are before products with weights of 8 bits; floats are of the precision.
 ACTIVATIONS = ("float", "int8")
-STATISTICS = ("max", "argmax", "sum_exp", "sum_z_exp")
+STATISTICS = ("max", "argmax", "sum_others", "sum_z_others")
 SAMPLE_STATISTICS = ("score", "sample", "sample_z")
 #: Outputs that are token numbers.
 TOKENS = ("argmax", "sample")

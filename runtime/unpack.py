@@ -1,6 +1,6 @@
 """4-bit codes to 8 bits, while a matrix is bound to a program: `scale * q` as one integer per weight.
 
-Stored form (see the `onnx-2` layout): byte [k, j] holds column j in its low nibble and column j + ceil(N/2)
+Stored form (see the `onnx-3` layout): byte [k, j] holds column j in its low nibble and column j + ceil(N/2)
 in its high one, as q + 8; group_scales [K/G, N] are 1..15. The product fits int8.
 """
 

@@ -33,7 +33,7 @@ def head(logits: Floats, request: HeadRequest, embeddings: Floats | None = None)
     best = z.argmax(axis=1)
     output = HeadOutput(
         argmax=best,
-        argmax_prob=probabilities[index, best],
+        others=np.where(np.arange(z.shape[1]) == best[:, None], 0, exponentials).sum(axis=1),
         entropy=-(probabilities * logarithms).sum(axis=1),
         log_z=log_z,
     )

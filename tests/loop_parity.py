@@ -10,8 +10,9 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,16 @@ from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.generation import Generator, Prompt, Settings
+from edgekit.runtime.generation import Generator, Prompt, Settings, sampler_model
 from edgekit.runtime.sampling import (
-    SAMPLERS,
     Committed,
     Denoiser,
     Draft,
     Event,
     HeadOutput,
     HeadRequest,
+    generate,
+    settle,
 )
 from edgekit.runtime.sampling.types import Floats, Ids
 from edgekit.runtime.session import Session
@@ -35,15 +37,15 @@ from edgekit.runtime.session import Session
 
 @dataclass(frozen=True)
 class Loop:
-    """One generation: a sampler by its name, its options, a prompt and the seed of its noise."""
+    """One generation: the manifest's sampler, options, a prompt and the seed of its noise."""
 
-    sampler: str
-    options: Any
+    section: Mapping[str, Any]
+    options: Mapping[str, Any]
     prompt: Ids
     seed: int
 
     def run(self, denoiser: Denoiser) -> list[Event]:
-        return list(SAMPLERS[self.sampler].generate(denoiser, self.prompt, self.options, self.seed))
+        return list(generate(denoiser, self.section, self.prompt, seed=self.seed, options=self.options))
 
 
 #: Loops for small random models: length of the prompt and options. What they take fits `LENGTHS` of
@@ -83,17 +85,18 @@ SETTINGS = {
 def loops(bundle: Bundle) -> Iterator[Loop]:
     """`LOOPS` of a bundle, each with a prompt and noise of its own; nothing ends them early."""
     model, rng = bundle.model, np.random.default_rng(20)
-    sampler, config = bundle.manifest.sampler["name"], bundle.manifest.sampler["config"]
     canvas = {"canvas_length": model.canvas_length} if model.canvas_length else {}
     for seed, (length, own) in enumerate(LOOPS[model.family]):
-        options = SAMPLERS[sampler].options(config, **own, **canvas, eos_token_ids=())
-        yield Loop(sampler, options, rng.integers(0, model.vocab_size, length), seed)
+        wishes = {**own, **canvas, "eos_token_ids": ()}
+        options = settle(sampler_model(bundle), options=wishes).values()
+        yield Loop(bundle.manifest.sampler, options, rng.integers(0, model.vocab_size, length), seed)
 
 
 def prompt_loop(generator: Generator, prompt: str, settings: Settings) -> Loop:
     """What a generator runs for a prompt."""
     ids = np.array(generator.encode(Prompt(prompt)))
-    return Loop(generator.sampler.family, generator.options(settings), ids, settings.seed)
+    options = generator.options(settings).values()
+    return Loop(generator.bundle.manifest.sampler, options, ids, settings.seed)
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ def check_steps(reference: Run, steps: list[Step], least: float | None = None) -
     for number, (expected, found) in enumerate(zip(reference.steps, steps, strict=True)):
         fewest = min(fewest, check_scores(number, expected, found, least))
         alike = row_decibels(expected, found) > (0 if least is None else least - 10)
-        for name in ("argmax_prob", "entropy", "log_z", "sample_prob", "soft", "top_z"):
+        for name in ("others", "entropy", "log_z", "sample_prob", "soft", "top_z"):
             a, b = getattr(expected.output, name), getattr(found.output, name)
             assert (a is None) == (b is None), name
             # Another token's probability is another number.
@@ -312,20 +315,20 @@ def leads(loop: Loop, step: Step, count: int) -> Floats:
     """By how much each row is on the side of those that are accepted, `count` rows, [R]: of DiffusionGemma in
     nats of entropy that the bound leaves, of the others in confidence.
     """
-    output, options = step.output, loop.options
-    if loop.sampler == "diffusion_gemma":
+    output, options = step.output, SimpleNamespace(**loop.options)
+    if loop.section["name"] == "diffusion_gemma":
         order = np.argsort(output.entropy, kind="stable")
         before = np.empty(len(order), np.float32)
         before[order] = np.cumsum(output.entropy[order]) - output.entropy[order]
         return np.float32(options.entropy_bound) - before
-    if loop.sampler == "dream":
+    if loop.section["name"] == "dream":
         assert options.alg in ("entropy", "maskgit_plus") and options.top_k is options.top_p is None
     else:
         assert options.remasking == "low_confidence"
-    if loop.sampler == "dream" and options.alg == "entropy":
+    if loop.section["name"] == "dream" and options.alg == "entropy":
         confidence = -output.entropy
     else:
-        confidence = output.argmax_prob if output.sample_prob is None else output.sample_prob
+        confidence = 1 / (1 + output.others) if output.sample_prob is None else output.sample_prob
     if getattr(options, "threshold", None) is not None:
         return confidence - np.float32(options.threshold)
     ranked = -np.sort(-confidence)
@@ -371,9 +374,9 @@ def _acceptance(
     count = int(expected.accepted.sum())
     ours, theirs = leads(loop, a, count), leads(loop, b, count)
     rows = np.arange(len(a.canvas)) if a.request.rows is None else a.request.rows
-    first = 0 if loop.sampler == "diffusion_gemma" else len(loop.prompt)
+    first = 0 if loop.section["name"] == "diffusion_gemma" else len(loop.prompt)
     for position in np.flatnonzero(expected.accepted != found.accepted):
-        (row,) = np.flatnonzero(rows == first + position - (loop.sampler == "dream"))
+        (row,) = np.flatnonzero(rows == first + position - (loop.section["name"] == "dream"))
         if a.tokens[row] != b.tokens[row]:
             continue  # its confidence is that of another token
         margin, error = float(abs(ours[row])), float(abs(ours[row] - theirs[row]))

@@ -1,21 +1,20 @@
-"""Whole generations through the C ABI, as native_sampler.py runs those of the loops alone."""
+"""Whole generations through the C ABI."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 from typing import Any
 
 import numpy as np
-from native_model import Model
 from native_sampler import Outcome, copy_of
 
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import Struct
-from edgekit.runtime.sampling.core import _Options as Options
-from edgekit.runtime.sampling.core import _Statistics as Statistics
+from edgekit.runtime.sampling.core_abi import StatisticsStruct as Statistics
+from edgekit.runtime.sampling.core_abi import Wishes as Options
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
@@ -42,34 +41,13 @@ def function(session: NativeSession) -> Any:
     return found
 
 
-def on_session(session: NativeSession) -> Callable[..., int]:
-    """ek_generate without its first argument."""
-    return lambda *rest: int(function(session)(session._handle, *rest))
-
-
-def model_function(session: NativeSession) -> Any:
-    """ek_model_generate."""
-    found = session._library.ek_model_generate
-    found.argtypes = (
-        POINTER(Model), c_void_p, c_int64, POINTER(Options), ON_EVENT, c_void_p, POINTER(Statistics),
-    )  # fmt: skip
-    found.restype = c_int32
-    return found
-
-
-def on_model(session: NativeSession, model: Model | None) -> Callable[..., int]:
-    """ek_model_generate of the session's library without its first argument."""
-    given = None if model is None else ctypes.byref(model)
-    return lambda *rest: int(model_function(session)(given, *rest))
-
-
 def last_error(session: NativeSession) -> str:
     text: bytes = session._library.ek_last_error()
     return text.decode()
 
 
 def plain(statistics: Statistics) -> dict[str, Any]:
-    """As native_sampler.plain_stats has those of the Python loops."""
+    """As sampler_runs.plain has those of a sampler."""
     names = [name for name, _ in Statistics._fields_[2:]]
     counters = {name: getattr(statistics, name) for name in names}
     return counters | {"finish_reason": REASONS[statistics.finish_reason]}
@@ -84,11 +62,9 @@ def generate(
     steps: int = 0,
     options: Mapping[str, Any] | str | None = None,
     stop_after: int | None = None,
-    call: Callable[..., int] | None = None,
 ) -> Outcome:
-    """Events as native_sampler.plain gives them, and the final statistics. The callback asks to stop at event
-    number `stop_after`. A string as `options` is passed on as it is. `call` is the function of edgekit.h from
-    its second argument on, ek_generate where there is none.
+    """ek_generate: events as sampler_runs.plain gives them, and the final statistics. The callback asks to
+    stop at event number `stop_after`. A string as `options` is passed on as it is.
     """
     outcome = Outcome([])
     answer: list[int] = []
@@ -118,9 +94,8 @@ def generate(
         seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=None if text is None else text.encode()
     )
     statistics = Statistics(finish_reason=-7, forwards=-7)
-    outcome.status = (call or on_session(session))(
-        ids.ctypes.data, len(ids), ctypes.byref(given), ON_EVENT(on_event), 77, ctypes.byref(statistics)
-    )
+    rest = ctypes.byref(given), ON_EVENT(on_event), 77, ctypes.byref(statistics)
+    outcome.status = function(session)(session._handle, ids.ctypes.data, len(ids), *rest)
     outcome.message = last_error(session) if outcome.status else ""
     outcome.stats, outcome.answer = plain(statistics), answer
     return outcome

@@ -22,7 +22,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_uint64) for name in ("seed", "draw")),
         *((name, ctypes.c_float) for name in ("gumbel_scale", "temperature", "softcap", "reserved")),
         *((name, ctypes.c_void_p) for name in ("x", "codes", "scales")),
-        *((name, ctypes.c_void_p) for name in ("argmax", "argmax_prob", "entropy", "log_z", "sample")),
+        *((name, ctypes.c_void_p) for name in ("argmax", "others", "entropy", "log_z", "sample")),
         *((name, ctypes.c_void_p) for name in ("sample_prob", "soft_out", "top_ids", "top_z", "logits")),
     ]
 
@@ -51,7 +51,7 @@ class Head:
         vocabulary, bits = self.codes.shape[0], 8 * self.codes.itemsize
         k = max(0, min(self.top_k, vocabulary))
         out: dict[str, NDArray[Any]] = {"argmax": np.full(rows, -1, np.int64)}
-        out |= {name: np.full(rows, 7, np.float32) for name in ("argmax_prob", "entropy", "log_z")}
+        out |= {name: np.full(rows, 7, np.float32) for name in ("others", "entropy", "log_z")}
         if self.noise is not None:
             out |= {"sample": np.full(rows, -1, np.int64), "sample_prob": np.full(rows, 7, np.float32)}
         if self.soft:

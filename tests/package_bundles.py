@@ -435,11 +435,12 @@ def around(
     if "z" in roles:
         return {"z": z.numpy()}
     e = torch.exp(z - z.max(-1, keepdim=True).values)
+    others = torch.where(torch.arange(z.shape[1]) == z.argmax(-1)[:, None], 0.0, e)
     out = {
         "max": z.max(-1).values,
         "argmax": z.argmax(-1),
-        "sum_exp": e.sum(-1),
-        "sum_z_exp": (z * e).sum(-1),
+        "sum_others": others.sum(-1),
+        "sum_z_others": (z * others).sum(-1),
     }
     if "noise" in t:
         score = z + t["noise"]

@@ -100,7 +100,7 @@ def packaged(
             functions[f"f{len(functions)}"] = function("head", t, 0, taken, {"z": (t, count)})
         package(f"head.{i}", functions, start=start, rows=count)
     manifest["programs"] = {
-        "format": program_format, "layout": f"{program_format}-1", "precision": dtype,
+        "format": program_format, "layout": f"{program_format}-2", "precision": dtype,
         "minimum_os": {"macos": "15"}, "packages": made,
     }  # fmt: skip
     manifest["files"] = {n: e for n, e in manifest["files"].items() if not n.startswith("programs/")}

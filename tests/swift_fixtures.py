@@ -25,8 +25,7 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency, units
 from edgekit.runtime.mlx_programs import Function
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, sampler
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
 
 Arrays = Mapping[str, np.ndarray]
@@ -328,13 +327,9 @@ def _whole_generations(
         recording.watch(session)
         settings = dict(GENERATIONS)[family]
         sampling = session.bundle.manifest.sampler
-        loop = sampler(sampling["name"])
-        options = generation_options(
-            loop.family, sampling["config"], session.model.canvas_length,
-            **{k: v for k, v in settings.items() if k != "seed"},
-        )  # fmt: skip
+        canvas = session.model.canvas_length
         with session:
-            events = list(loop.generate(session, np.array(PROMPT), options, settings["seed"]))
+            events = list(generate(session, sampling, PROMPT, canvas_length=canvas, **settings))
         plain = [
             ("draft", e.canvas_index, e.step, e.start, e.ids.tolist(), e.accepted.astype(int).tolist())
             if isinstance(e, Draft)

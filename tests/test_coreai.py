@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from bundles import quantized_reference
 from coreai_bundles import CoreaiPrograms
+from head_oracle import check_saturated
 from loop_parity import FLOAT16, check_loops
 from package_bundles import (
     CASES,
@@ -28,6 +29,7 @@ from signal_to_noise import decibels
 from edgekit.export.formats.packaging import Packaging
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
+from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
 
 Case = tuple[Path, ReferenceModel]
@@ -64,6 +66,20 @@ def test_loops_equal_the_reference(case: Case) -> None:
     bundle, model = case
     with Session(bundle) as session:
         check_loops(session, model)
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    bundle, model = case
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 9)
+    with Session(bundle) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
+
+
+def test_float16_statistics_hold_where_probabilities_round_to_one(half: Case) -> None:
+    bundle, model = half
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 9)
+    with Session(bundle) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)), 1e-5)
 
 
 def test_float16_layers_are_close_to_the_reference(half: Case) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bundles import quantized_reference
 from coreml_bundles import CoremlPrograms, make_bundle
+from head_oracle import check_saturated
 from loop_parity import FLOAT16, check_loops
 from package_bundles import (
     CASES,
@@ -31,6 +32,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.mil.ops.registry import registered
+from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
 
 pytest.importorskip("coremltools", reason="coremltools is not installed")
@@ -68,6 +70,20 @@ def test_loops_equal_the_reference(case: Case) -> None:
     bundle, model = case
     with Session(bundle, executor=MilExecutor()) as session:
         check_loops(session, model)
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    bundle, model = case
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 9)
+    with Session(bundle, executor=MilExecutor()) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
+
+
+def test_float16_statistics_hold_where_probabilities_round_to_one(half: Case) -> None:
+    bundle, model = half
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 9)
+    with Session(bundle, executor=MilExecutor()) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)), 3e-3)
 
 
 def test_float16_layers_are_close_to_the_reference(half: Case) -> None:
@@ -114,7 +130,7 @@ def test_sums_of_the_head_survive_accumulators_of_half_precision(
     got = programs.run(head, name, values)
     expected = around(model, programs.entries[head], function, values)
     assert added == {np.dtype(np.float16), np.dtype(np.float32)}
-    for role in ("sum_exp", "sum_z_exp"):
+    for role in ("sum_others", "sum_z_others"):
         np.testing.assert_allclose(got[role], expected[role], rtol=0.01)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from bundles import make_bundle
-from native_sampler import plain
+from sampler_runs import plain
 
 from edgekit.flashload.errors import EdgekitError, OpenFailed
 from edgekit.runtime.errors import PromptTooLong

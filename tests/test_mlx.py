@@ -21,6 +21,7 @@ import torch
 from bundles import TILE_BYTES, make_bundle, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
+from head_oracle import check_saturated, others
 from loop_parity import check_loops, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 from safetensors import safe_open
@@ -118,12 +119,19 @@ def test_layers_and_scores_equal_the_reference(case: Case) -> None:
     np.testing.assert_allclose(out.logits, expected.numpy(), rtol=1e-3, atol=1e-4)
     assert np.array_equal(out.argmax, expected.argmax(-1).numpy())
     p = torch.softmax(expected, -1)
-    np.testing.assert_allclose(out.argmax_prob, p.amax(-1).numpy(), rtol=1e-3)
+    np.testing.assert_allclose(out.others, others(expected), rtol=1e-3)
     np.testing.assert_allclose(out.log_z, torch.logsumexp(expected, -1).numpy(), rtol=1e-3)
     entropy = torch.distributions.Categorical(p).entropy().numpy()
     np.testing.assert_allclose(out.entropy, entropy, rtol=1e-3, atol=1e-4)
     if out.soft is not None:
         np.testing.assert_allclose(out.soft, (p @ model.embedding).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    bundle, model = case
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 16)
+    with Session(bundle) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
 
 
 def test_gumbel_samples_are_the_argmax_with_noise(case: Case) -> None:

@@ -22,7 +22,7 @@ from edgekit.flashload.errors import EdgekitError, MalformedFile
 from edgekit.runtime import mlx_functions, mlx_programs
 from edgekit.runtime.mlx_functions import Array, ExportedFunction
 from edgekit.runtime.mlx_functions.file import STATES, Entry
-from edgekit.runtime.mlx_functions.rules import RULES
+from edgekit.runtime.mlx_functions.rules import RULES, Refused, apply
 from edgekit.runtime.mlx_programs import DTYPES, Function
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
@@ -127,6 +127,9 @@ WRONG: list[tuple[str, str, Callable[[Entry], Entry], str]] = [
     ("full.before", "Gather", state("<QiQi", 1, 0, 1, 2), "slices|indices up to"),
     ("head", "ArgReduce", state("<ii", 1, 0), r"axes \[1\]"),
     ("head", "ArgReduce", state("<ii", 1, -2), "axis -2 of an array of shape"),
+    ("head", "ScatterAxis", state("<ii", 0, 1), "of kind 0; it replaces alone"),
+    ("head", "ScatterAxis", state("<ii", 1, 0), "along axis 0"),
+    ("head", "ScatterAxis", lambda e: replace(e, inputs=e.inputs[:2]), "takes 3 arrays, not 2"),
 ]  # fmt: skip
 
 
@@ -162,6 +165,15 @@ def test_indices_must_be_known_to_lie_within(bundle: Path) -> None:
     far = replace(function, tape=(*function.tape[:at], constant, *function.tape[at + 1 :]))
     with pytest.raises(MalformedFile, match=r"\(GatherAxis\): indices up to 2147483647 where there are"):
         mlx_functions.replay(far, arguments(described(bundle)["full.before"], LENGTHS), "here")
+
+
+@pytest.mark.parametrize("bound", [None, 6])
+def test_what_is_scattered_must_be_known_to_lie_within(bound: int | None) -> None:
+    z, index, values = Array((2, 5), "F32"), Array((2, 1), "U32", bound), Array((2, 1), "F32")
+    place = struct.pack("<ii", 1, 1)
+    with pytest.raises(Refused, match=r"indices up to (\?|5) where there are 5"):
+        apply("ScatterAxis", place, (z, index, values))
+    assert apply("ScatterAxis", place, (z, replace(index, bound=5), values)) == z
 
 
 def test_a_file_of_another_kind_is_refused(bundle: Path) -> None:

@@ -16,7 +16,6 @@ from native_bundles import native_bundle
 from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
-from native_model import Model
 from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
@@ -26,7 +25,7 @@ from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime import native_session
 from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
-from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
@@ -38,11 +37,10 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
-    "ek_model": Model,
     "ek_flash_tensor": Tensor,
-    "ek_sampler_model": core._Model,
-    "ek_sampler_lengths": core._Lengths,
-    "ek_ask": core._Ask,
+    "ek_sampler_model": core_abi.Model,
+    "ek_sampler_lengths": core_abi.LengthsStruct,
+    "ek_ask": core_abi.AskStruct,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
@@ -55,7 +53,6 @@ FIRST_SIZES = {
     "ek_generation_statistics": 56,
     "ek_event": 64,
     "ek_generate_options": 40,
-    "ek_model": 96,
     "ek_flash_tensor": 48,
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,

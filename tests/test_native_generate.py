@@ -1,14 +1,13 @@
-"""A whole generation through the C ABI: event for event that of the Python loop on the same session."""
+"""A whole generation through the C ABI: event for event that of a sampler that Python drives."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,16 @@ import pytest
 from checkpoints import write_checkpoint
 from native_bundles import native_bundle
 from native_generation import ON_EVENT, Options, Statistics, function, generate, last_error
-from native_sampler import INVALID_ARGUMENT, NOT_FINITE, OK, STOPPED, Outcome, plain, plain_stats
+from native_sampler import (
+    INVALID_ARGUMENT,
+    INVALID_PROMPT,
+    NOT_FINITE,
+    OK,
+    PROMPT_TOO_LONG,
+    STOPPED,
+    Outcome,
+)
+from sampler_runs import plain
 from test_native import HEADER, compiler, run
 from test_native_session_errors import edit_manifest, flip_byte
 
@@ -29,8 +37,7 @@ from edgekit.runtime import generation
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.native_session import NativeSession, _Info
-from edgekit.runtime.sampling import Done, Event, PhiloxNoise, sampler
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling import CoreSampler, Done, SamplerModel, drive
 from edgekit.runtime.session import SessionOptions
 
 BUDGET_EXCEEDED, CHECKSUM_MISMATCH, MALFORMED_FILE, UNSUPPORTED_BUNDLE = 12, 8, 9, 11
@@ -96,26 +103,31 @@ def python(
     options: dict[str, Any] | None = None,
     stop_after: int | None = None,
 ) -> Outcome:
-    """The Python loop on the session, closed after event number `stop_after`."""
+    """The sampler driven from Python, left after event number `stop_after`."""
     outcome = Outcome([])
-    section = session.bundle.manifest.sampler
-    wishes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "steps": steps, "options": options}
-    chosen = generation_options(section["name"], section["config"], session.model.canvas_length, **wishes)
-    loop = importlib.import_module(sampler(section["name"]).module)
-    events: Generator[Event, None, None] = loop.generate(session, prompt, chosen, PhiloxNoise(seed))
-    for event in events:
+    goes_on = bool(options and options.get("continue_prefix"))
+    model = SamplerModel(
+        session.bundle.manifest.sampler,
+        session.vocab_size,
+        session.hidden_size,
+        canvas_length=session.model.canvas_length,
+        encoded=session.pieces if goes_on else (),
+        uncached=session.uncached,
+    )
+    sampler = CoreSampler(
+        model, prompt, seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=options
+    )
+    for event in drive(sampler, session):
         outcome.events.append(plain(event))
-        if isinstance(event, Done):
-            outcome.stats = plain_stats(event)
-        elif len(outcome.events) == stop_after:
-            outcome.stats = plain_stats(Done(events.gi_frame.f_locals["stats"]))
+        if len(outcome.events) == stop_after:
             break
+    outcome.stats = plain(Done(sampler.stats))[1]
     outcome.answer = [token for event in outcome.events if event[0] == "committed" for token in event[2]]
     return outcome
 
 
 @pytest.mark.parametrize(("family", "settings"), CASES)
-def test_a_generation_is_that_of_the_python_loop(
+def test_a_generation_is_that_of_the_sampler_driven_from_python(
     session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
 ) -> None:
     own = session(family)
@@ -147,7 +159,7 @@ def test_a_stop_is_at_the_event_that_asked_for_it(
 
 
 def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> None:
-    """A second turn behind what the session has encoded, as the Python loop has it."""
+    """A second turn behind what the session has encoded, as Python has it."""
     own, turns = session("diffusion_gemma"), []
     for run_turn in (python, generate):
         own.reset()
@@ -226,12 +238,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("llada", {"options": '{"steps": 1, "steps": 2}'}, "'steps' appears twice"),
     ("llada", {"options": '{"temperature": NaN}'}, "NaN is not a JSON number; give a JSON object of"),
     ("llada", {"options": '{"eos_token_ids": [1e999]}'}, "number in line 1 is too large; give a JSON object"),
-    ("llada", {"options": "[1, null]"}, "the sampler options are [1, None]; give a JSON object of them"),
-    ("llada", {"options": {"temprature": 1}}, "temprature is not a sampling option of this model; did you"),
-    ("llada", {"options": {"temperature": -1}}, "temperature is -1; use a number at least 0"),
-    ("llada", {"options": {"block_length": 2.5}}, "block_length is 2.5; use an integer, 1..4194304"),
-    ("dream", {"max_new_tokens": -1}, "max_new_tokens is -1; use an integer, 1..4194304"),
-    ("dream", {"steps": 2**62}, f"steps is {2**62}; use an integer, 1..4194304"),
+    ("llada", {"options": "[1, null]"}, "the sampler options are [1, null]; give a JSON object of them"),
+    ("llada", {"options": {"temprature": 1}}, "temprature is not a sampling option of this model; options"),
+    ("llada", {"options": {"temperature": -1}}, "temperature is -1; use a number of at least 0"),
+    ("llada", {"options": {"block_length": 2.5}}, "block_length is 2.5; use an integer from 1 to 4194304"),
+    ("dream", {"max_new_tokens": -1}, "max_new_tokens is -1; use an integer from 1 to 4194304"),
+    ("dream", {"steps": 2**62}, f"steps is {2**62}; use an integer from 1 to 4194304"),
     ("dream", {"options": {"mask_token_id": 10**6}}, "mask_token_id 1000000 is outside the model's"),
     ("llada", {"options": {"eot_token_ids": [3, 10**6]}}, "eot_token_ids 1000000 is outside the model's"),
     ("diffusion_gemma", {"options": {"eos_token_ids": [10**6]}}, "eos_token_ids 1000000 is outside the"),
@@ -254,6 +266,7 @@ def test_wrong_options_are_refused_before_the_first_pass(
 def test_wrong_prompts_and_handles_are_refused(session: Callable[[str], NativeSession]) -> None:
     own = session("diffusion_gemma")
     assert "prompt is empty" in generate(own, []).message
+    assert generate(own, []).status == generate(own, [3, 384]).status == INVALID_PROMPT
     assert "prompt token 384 at position 1" in generate(own, [3, 384]).message
     assert "prompt token -1 at position 0" in generate(own, [-1]).message
     ids = np.zeros(1, np.int64)
@@ -281,7 +294,7 @@ def test_prompts_beyond_the_model_have_the_sentence_of_python(
     fitting = generate(own, PROMPT, max_new_tokens=wanted, options=options, stop_after=1)
     assert fitting.status == STOPPED, fitting.message
     found = generate(own, PROMPT, max_new_tokens=wanted + 1, options=options)
-    assert (found.status, found.events) == (INVALID_ARGUMENT, [])
+    assert (found.status, found.events) == (PROMPT_TOO_LONG, [])
     with generation.Generator(bundle(family)) as generator, pytest.raises(PromptTooLong) as refused:
         next(generator.generate(PROMPT, Settings(max_new_tokens=wanted + 1, options=options)))
     assert found.message == str(refused.value) and f"pass the model's {limit} positions" in found.message
@@ -289,7 +302,7 @@ def test_prompts_beyond_the_model_have_the_sentence_of_python(
         own.reset()
         own.prefill(np.arange(20))
         kept = generate(own, PROMPT, max_new_tokens=wanted, options={"continue_prefix": True})
-        assert kept.status == INVALID_ARGUMENT and kept.message.startswith("25 prompt tokens")
+        assert kept.status == PROMPT_TOO_LONG and kept.message.startswith("25 prompt tokens")
 
 
 @pytest.mark.parametrize("family", SETTINGS)

@@ -14,7 +14,7 @@ from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_bundles import native_bundle
-from native_sampler import core_model, plain
+from sampler_runs import core_model, plain
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import (
@@ -29,6 +29,7 @@ from edgekit.runtime.sampling import Committed, Draft, HeadOutput, InvalidOption
 from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
 from edgekit.runtime.sampling.drive import drive
+from edgekit.runtime.sampling.types import Floats, HeadRequest, Ids
 from edgekit.runtime.session import SessionOptions
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -151,46 +152,106 @@ def test_a_pass_wants_its_answer_before_anything_else() -> None:
     assert not isinstance(own.next(denoiser.denoise(ask.ids, ask.request)), Denoise)
 
 
-def without(name: str) -> Callable[[HeadOutput], None]:
+Damage = Callable[[HeadOutput], None]
+
+
+def without(name: str) -> Damage:
     return lambda output: setattr(output, name, None)
 
 
-def filled(name: str, value: float) -> Callable[[HeadOutput], None]:
-    return lambda output: getattr(output, name).fill(value)
+def last(name: str, value: float) -> Damage:
+    """One entry: all are looked at."""
+
+    def damage(output: HeadOutput) -> None:
+        array = np.array(getattr(output, name))
+        array.reshape(-1)[-1] = value
+        setattr(output, name, array)
+
+    return damage
 
 
-@pytest.mark.parametrize(
-    ("damage", "error", "message"),
-    [
-        (without("sample"), InvalidOption, "sample is null"),
-        (without("log_z"), InvalidOption, "log_z is null"),
-        (filled("sample", 40), InvalidOption, "sample holds token 40; the vocabulary has 40"),
-        (filled("argmax", -1), InvalidOption, "argmax holds token -1"),
-        (filled("sample_prob", np.nan), InvalidOption, "sample_prob holds NaN"),
-        (filled("log_z", np.inf), NonFiniteLogits, "of 4 positions are not finite"),
-    ],
-)
+def broken_scores(value: float) -> Damage:
+    """Where scores are not finite, nothing else is looked at: it holds no particular values."""
+
+    def damage(output: HeadOutput) -> None:
+        output.log_z[-1] = value
+        output.argmax[:] = -1
+        output.entropy[:] = np.nan
+
+    return damage
+
+
+#: Options with which the first pass wants full scores, by family.
+FULL = {"llada": {"logits_eos_inf": True, "eos_token_ids": [3]}}
+#: Arrays by the family whose first pass wants them.
+ARRAYS = [
+    ("diffusion_gemma", "argmax"), ("diffusion_gemma", "others"), ("diffusion_gemma", "entropy"),
+    ("diffusion_gemma", "log_z"), ("diffusion_gemma", "sample"), ("diffusion_gemma", "sample_prob"),
+    ("diffusion_gemma", "soft"), ("dream", "top_ids"), ("dream", "top_z"), ("llada", "logits"),
+]  # fmt: skip
+IDS = ("argmax", "sample", "top_ids")
+BAD_ANSWERS = [
+    *((f, without(a), InvalidOption, f"{a} is null, but the pass was asked for it") for f, a in ARRAYS),
+    *((f, last(a, t), InvalidOption, f"{a} holds token {t}; the vocabulary has 40 tokens")
+      for f, a in ARRAYS if a in IDS for t in (40, -1, 2**62)),
+    *((f, last(a, np.nan), InvalidOption, f"{a} holds NaN, though log_z is finite")
+      for f, a in ARRAYS if a not in (*IDS, "log_z")),
+    ("llada", last("others", -0.5), InvalidOption, "others holds a negative number"),
+    *((f, broken_scores(z), NonFiniteLogits, "the scores of 1 of [0-9]+ positions are not finite")
+      for f in OPTIONS for z in (np.nan, np.inf, -np.inf)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "damage", "error", "message"), BAD_ANSWERS)
 def test_what_no_pass_answers_is_refused_and_asked_for_again(
-    damage: Callable[[HeadOutput], None], error: type[EdgekitError], message: str
+    family: str, damage: Damage, error: type[EdgekitError], message: str
 ) -> None:
-    denoiser = FakeDenoiser(40)
-    expected = [plain(event) for event in drive(sampler("llada", denoiser), FakeDenoiser(40))]
-    own = sampler("llada", denoiser)
+    full, denoiser = FULL.get(family, {}), ProjectingDenoiser(40)
+    expected = [plain(event) for event in drive(sampler(family, denoiser, **full), ProjectingDenoiser(40))]
+    own = sampler(family, denoiser, **full)
     ask = first_pass(own, denoiser)
-    answer = denoiser.denoise(ask.ids, ask.request)
+    answer = denoiser.denoise(ask.ids, ask.request, ask.soft)
     damage(answer)
-    with pytest.raises(error, match=message):
-        own.next(answer)
-    told, answer = [], denoiser.denoise(ask.ids, ask.request)
-    while True:
-        ask = own.next(answer)
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            own.next(answer)
+    told, answer = [], denoiser.denoise(ask.ids, ask.request, ask.soft)
+    while not told or told[-1][0] != "done":
+        following = own.next(answer)
         answer = None
-        if isinstance(ask, Denoise):
-            answer = denoiser.denoise(ask.ids, ask.request)
-        elif isinstance(ask, Tell):
-            told.append(plain(ask.event))
-            if told[-1][0] == "done":
-                break
+        if isinstance(following, Denoise):
+            answer = denoiser.denoise(following.ids, following.request, following.soft)
+        elif isinstance(following, Project):
+            answer = denoiser.project(following.request)
+        elif isinstance(following, Encode):
+            denoiser.prefill(following.ids)
+        elif isinstance(following, Tell):
+            told.append(plain(following.event))
+    assert told == expected
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_an_error_of_the_model_leaves_the_sampler_where_it_is(family: str) -> None:
+    """The pass that failed has no answer: a copy asks for it again."""
+
+    class Failing(ProjectingDenoiser):
+        broken = False
+
+        def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
+            if self.broken and len(self.calls) == 3:
+                raise OSError("the disk is gone")
+            return super().denoise(ids, request, soft)
+
+    denoiser = Failing(40)
+    expected = [plain(event) for event in drive(sampler(family, denoiser), ProjectingDenoiser(40))]
+    own, told = sampler(family, denoiser), []
+    denoiser.broken = True
+    with pytest.raises(OSError, match="the disk is gone"):
+        for event in drive(own, denoiser):
+            told.append(plain(event))
+    assert told == expected[: len(told)] and own.stats.forwards == 4
+    denoiser.broken = False
+    told += [plain(event) for event in drive(own.copy(), denoiser)]
     assert told == expected
 
 
@@ -233,22 +294,6 @@ def test_states_of_strangers_end_in_an_error_or_an_answer(
             assert not isinstance(told, Committed) or all(0 <= token < 40 for token in told.ids)
     except (EdgekitError, ValueError):
         pass
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vocab_size": 0}, r"vocabulary is 0; it must be 1"),
-        ({"hidden_size": -1}, r"hidden_size is -1"),
-        ({"uncached": np.array([40])}, "uncached holds token 40"),
-        ({"encoded": [np.array([1]), np.array([-2])]}, "encoded holds token -2"),
-        ({"encoded": [np.empty(0, np.int64)]}, "piece_lengths is 0"),
-    ],
-)
-def test_facts_that_no_model_has_are_refused(change: dict[str, Any], message: str) -> None:
-    facts: dict[str, Any] = {"section": {"name": "llada", "config": {}}, "vocab_size": 40, "hidden_size": 4}
-    with pytest.raises(InvalidOption, match=message):
-        CoreSampler(SamplerModel(**(facts | change)), PROMPT, options=OPTIONS["llada"])
 
 
 def test_asks_are_what_a_driver_sees() -> None:

@@ -1,34 +1,18 @@
-"""The loops of the native core against the Python loops: same tokens, events, counters and error texts."""
+"""What every sampler of the core keeps to: saved anywhere it goes on, and what it cannot run it refuses."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import write_checkpoint
 from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_model import CALLBACK_FAILED
-from native_sampler import (
-    INVALID_ARGUMENT,
-    NOT_FINITE,
-    OK,
-    STOPPED,
-    UNSUPPORTED_BUNDLE,
-    core,
-    native,
-    python,
-)
-from reference_denoiser import ReferenceDenoiser
+from sampler_runs import committed, finish, plain, run, saved_run, section
 
-from edgekit.export.checkpoint import Checkpoint
-from edgekit.export.models import architecture
-from edgekit.export.reference import ReferenceModel
-from edgekit.export.weights import load_float_weights
-from edgekit.runtime.sampling import SAMPLERS
+from edgekit.flashload.errors import UnsupportedBundle
+from edgekit.runtime.sampling import Event, InvalidOption, InvalidPrompt, NonFiniteLogits, generate
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 VOCAB = 40
@@ -149,62 +133,49 @@ def dream_cases(draw: st.DrawFn) -> Case:
 cases = st.one_of(gemma_cases(), llada_cases(), dream_cases())
 
 
-def assert_same(case: Case) -> None:
+def events_of(case: Case, kind: Any = None) -> list[Event]:
+    family, (own, *model), prompt, options, seed = case
+    return run(family, denoiser(kind or own, *model), prompt, options, seed)
+
+
+@given(cases)
+@settings(max_examples=200)
+def test_saved_after_any_event_it_goes_on_to_the_same(case: Case) -> None:
     family, model, prompt, options, seed = case
-    expected = python(family, denoiser(*model), prompt, options, seed)
-    found = native(family, denoiser(*model), prompt, options, seed)
-    assert found.message == expected.message
-    assert (found.status == OK) == (not expected.message)
-    assert found.events == expected.events
-    assert found.answer == expected.answer
-    if found.status == OK:
-        assert found.events[-1] == ("done", found.stats)
-        assert core(family, denoiser(*model), prompt, options, seed).events == expected.events
-        saved = 1 + seed % (len(expected.events) - 1)
-        assert core(family, denoiser(*model), prompt, options, seed, saved=saved).events == expected.events
+    try:
+        expected = [plain(event) for event in events_of(case)]
+    except InvalidOption as error:
+        assert "max_length" in str(error)
+        return
+    saved = 1 + seed % (len(expected) - 1)
+    assert [
+        plain(event) for event in saved_run(family, denoiser(*model), prompt, options, seed, saved)
+    ] == expected
+    drafts = [event for event in expected if event[0] == "draft"]
+    stats = expected[-1][1]
+    assert stats["denoising_steps"] == len(drafts) and all(any(draft[5]) for draft in drafts)
 
 
-@given(gemma_cases())
-@settings(max_examples=150)
-def test_diffusion_gemma_has_the_events_of_python(case: Case) -> None:
-    assert_same(case)
-
-
-@given(llada_cases())
-@settings(max_examples=150)
-def test_llada_has_the_events_of_python(case: Case) -> None:
-    assert_same(case)
-
-
-@given(dream_cases())
-@settings(max_examples=150)
-def test_dream_has_the_events_of_python(case: Case) -> None:
-    assert_same(case)
+@given(st.one_of(llada_cases(), dream_cases()))
+@settings(max_examples=60)
+def test_a_model_that_keeps_no_hidden_states_gives_the_same_tokens(case: Case) -> None:
+    # The pass is asked for again in place of another projection.
+    case = case[0], (ProjectingDenoiser, *case[1][1:]), *case[2:]
+    expected, found = events_of(case), events_of(case, FakeDenoiser)
+    assert committed(found) == committed(expected)
+    own, theirs = finish(found).stats, finish(expected).stats
+    assert own.projections == 0 and own.forwards == theirs.forwards + theirs.projections
 
 
 def test_early_stop_happens_in_these_tests() -> None:
     options = {"max_new_tokens": 16, "canvas_length": 8, "max_denoising_steps": 12, "entropy_bound": 50}
-    case = ("diffusion_gemma", (EchoDenoiser, 1, 1.0, bias_of(0, 0)), [1], options, 3)
-    assert_same((*case[:3], options | {"confidence_threshold": 1.0}, 3))
-    stats = native(case[0], denoiser(*case[1]), [1], options | {"confidence_threshold": 1.0}, 3).stats
-    assert stats is not None and 2 <= stats["denoising_steps"] < 24
-
-
-@pytest.mark.parametrize("cfg", [0.0, 0.7])
-@pytest.mark.parametrize("rows", [3, 40])
-def test_noise_of_a_large_vocabulary_comes_in_the_same_pieces(cfg: float, rows: int) -> None:
-    vocab = 9001
-    options = {
-        "mask_token_id": 0, "gen_length": 24, "block_length": 24, "steps": 2, "temperature": 1.0,
-        "cfg_scale": cfg, "logits_eos_inf": True, "eos_token_ids": [5],
-        "logits_budget_bytes": 4 * vocab * rows,
-    }  # fmt: skip
-    expected = python("llada", ProjectingDenoiser(vocab), [1, 2], options, 4)
-    assert native("llada", ProjectingDenoiser(vocab), [1, 2], options, 4).events == expected.events
+    model = (EchoDenoiser, 1, 1.0, bias_of(0, 0))
+    events = events_of(("diffusion_gemma", model, [1], options | {"confidence_threshold": 1.0}, 3))
+    assert 2 <= finish(events).stats.denoising_steps < 24
 
 
 @pytest.mark.parametrize("alg", ["maskgit_plus", "entropy", "topk_margin"])
-def test_nucleus_larger_than_the_candidates(alg: str) -> None:
+def test_tied_candidates_of_a_large_nucleus_are_settled(alg: str) -> None:
     vocab = 700
     bias = np.zeros(vocab, np.float32)
     bias[MASK] = -60
@@ -212,65 +183,19 @@ def test_nucleus_larger_than_the_candidates(alg: str) -> None:
         "mask_token_id": MASK, "max_new_tokens": 6, "steps": 3, "alg": alg, "temperature": 1.0,
         "top_p": 0.95, "logits_budget_bytes": 4 * vocab * 2,
     }  # fmt: skip
-    for kind in (ProjectingDenoiser, TiedDenoiser):
-        expected = python("dream", kind(vocab, scale=0.6, bias=bias), [3, 1], options, 7)
-        found = native("dream", kind(vocab, scale=0.6, bias=bias), [3, 1], options, 7)
-        assert found.events == expected.events
-        assert found.stats is not None and found.stats["projections"] > 0
-
-
-@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "dream"])
-def test_the_reference_model_gives_the_same_answer_to_both(family: str, tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, family)
-    source = Checkpoint.open(tmp_path)
-    arch = architecture(source.config)
-    model = ReferenceModel(arch, load_float_weights(arch, source)).eval()
-    options: dict[str, Any] = {
-        "diffusion_gemma": {"max_new_tokens": 16, "canvas_length": 8, "max_denoising_steps": 3},
-        "llada": {"gen_length": 8, "block_length": 4, "steps": 4, "temperature": 0.5, "mask_token_id": 3},
-        "dream": {"max_new_tokens": 6, "steps": 3, "alg": "entropy", "top_p": 0.9, "mask_token_id": 3},
-    }[family]
-    hidden = model.embedding.shape[1]
-    expected = python(family, ReferenceDenoiser(model), [1, 2, 5], options, 6)
-    assert expected.events
-    assert (
-        native(family, ReferenceDenoiser(model), [1, 2, 5], options, 6, hidden=hidden).events
-        == expected.events
-    )
+    events = run("dream", TiedDenoiser(vocab, scale=0.6, bias=bias), [3, 1], options, 7)
+    assert finish(events).stats.projections > 0 and len(committed(events)) == 6
 
 
 def test_a_kept_prefix_counts() -> None:
     options = {"max_length": 12, "canvas_length": 4, "max_denoising_steps": 1, "continue_prefix": True}
-    outcomes = []
-    for run in (python, native):
-        model = ProjectingDenoiser(VOCAB)
-        model.prefill(np.array([7, 8]))
-        outcomes.append(run("diffusion_gemma", model, [1, 2], options).events)
-        assert model.prefix[:4] == [7, 8, 1, 2]
-    assert outcomes[0] == outcomes[1]
+    model = ProjectingDenoiser(VOCAB)
+    model.prefill(np.array([7, 8]))
+    events = run("diffusion_gemma", model, [1, 2], options)
+    assert model.prefix[:4] == [7, 8, 1, 2] and len(committed(events)) == 8
 
 
-@given(cases, st.integers(1, 12))
-@settings(max_examples=60)
-def test_a_stop_leaves_the_state_of_that_moment(case: Case, stop: int) -> None:
-    family, model, prompt, options, seed = case
-    full = python(family, denoiser(*model), prompt, options, seed)
-    if full.message or stop >= len(full.events):
-        stop = len(full.events)
-    expected = python(family, denoiser(*model), prompt, options, seed, stop_after=stop)
-    found = native(family, denoiser(*model), prompt, options, seed, stop_after=stop)
-    assert found.events == full.events[:stop] == expected.events
-    assert found.answer == expected.answer
-    if stop == len(full.events):  # done, or an error before the first event: nothing is left to stop
-        assert found.message == full.message
-        return
-    assert found.status == STOPPED and "stopped by its callback" in found.message
-    assert found.stats == expected.stats
-    drafts = [event[4] for event in found.events if event[0] == "draft"]
-    assert found.draft == drafts[-1]
-
-
-def test_an_error_of_the_denoiser_ends_the_run_and_leaves_the_state() -> None:
+def test_an_error_of_the_denoiser_comes_through() -> None:
     class Failing(ProjectingDenoiser):
         def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
             if len(self.calls) == 5:
@@ -278,11 +203,12 @@ def test_an_error_of_the_denoiser_ends_the_run_and_leaves_the_state() -> None:
             return super().denoise(ids, request, soft)
 
     options = {"mask_token_id": MASK, "gen_length": 12, "block_length": 4, "steps": 12}
-    full = python("llada", ProjectingDenoiser(VOCAB, bias=bias_of(-60, 0)), [1], options)
-    found = native("llada", Failing(VOCAB, bias=bias_of(-60, 0)), [1], options)
-    assert found.status == CALLBACK_FAILED and found.message == "the disk is gone"
-    assert found.events == full.events[:6] and found.answer == full.answer[:4]
-    assert found.stats is not None and found.stats["forwards"] == 6 and found.stats["denoising_steps"] == 5
+    full = run("llada", ProjectingDenoiser(VOCAB, bias=bias_of(-60, 0)), [1], options)
+    seen = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        for event in generate(Failing(VOCAB, bias=bias_of(-60, 0)), section("llada"), [1], options=options):
+            seen.append(plain(event))
+    assert seen == [plain(event) for event in full[:6]]
 
 
 @pytest.mark.parametrize(
@@ -293,48 +219,45 @@ def test_an_error_of_the_denoiser_ends_the_run_and_leaves_the_state() -> None:
         ("dream", {"mask_token_id": MASK, "steps": 3, "alg": "entropy", "top_p": 0.5}),
     ],
 )
-def test_scores_that_are_not_finite_have_the_error_of_python(family: str, options: dict[str, Any]) -> None:
+def test_scores_that_are_not_finite_are_refused(family: str, options: dict[str, Any]) -> None:
     bias = np.full(VOCAB, np.nan, np.float32)
-    expected = python(family, ProjectingDenoiser(VOCAB, bias=bias), [1], options)
-    found = native(family, ProjectingDenoiser(VOCAB, bias=bias), [1], options)
-    assert "positions are not finite" in expected.message
-    assert (found.message, found.status) == (expected.message, NOT_FINITE)
+    with pytest.raises(NonFiniteLogits, match="positions are not finite"):
+        run(family, ProjectingDenoiser(VOCAB, bias=bias), [1], options)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("extra", [{"cfg_scale": 1e38}, {"eos_token_ids": list(range(VOCAB))}])
-def test_scores_that_options_break_have_the_error_of_python(extra: dict[str, Any]) -> None:
+def test_scores_that_options_break_are_refused(extra: dict[str, Any]) -> None:
     options = {"mask_token_id": MASK, "gen_length": 4, "block_length": 4, "steps": 4, "eos_token_ids": [EOS]}
     options |= {"logits_eos_inf": True} | extra
-    expected = python("llada", ProjectingDenoiser(VOCAB, scale=9), [1], options)
-    found = native("llada", ProjectingDenoiser(VOCAB, scale=9), [1], options)
-    assert "leave 4 of 4 positions without a finite score" in expected.message
-    assert (found.message, found.status) == (expected.message, NOT_FINITE)
+    with pytest.raises(NonFiniteLogits, match="leave 4 of 4 positions without a finite score"):
+        run("llada", ProjectingDenoiser(VOCAB, scale=9), [1], options)
 
 
 @pytest.mark.parametrize(
-    ("family", "prompt", "options"),
+    ("family", "prompt", "options", "error"),
     [
-        ("diffusion_gemma", [], {}),
-        ("diffusion_gemma", [3, VOCAB], {}),
-        ("llada", [3, -1], {"mask_token_id": MASK}),
-        ("llada", [3], {"mask_token_id": 126336}),
-        ("llada", [3], {"mask_token_id": MASK, "eos_token_ids": [1, 77]}),
-        ("dream", [3], {"mask_token_id": MASK, "eos_token_ids": [77]}),
-        ("diffusion_gemma", [3], {"pad_token_id": VOCAB}),
-        ("diffusion_gemma", [1, 2, 3], {"max_length": 3}),
+        ("diffusion_gemma", [], {}, InvalidPrompt),
+        ("diffusion_gemma", [3, VOCAB], {}, InvalidPrompt),
+        ("llada", [3, -1], {"mask_token_id": MASK}, InvalidPrompt),
+        ("llada", [2**63], {"mask_token_id": MASK}, InvalidPrompt),
+        ("llada", [2**70], {"mask_token_id": MASK}, InvalidPrompt),
+        ("llada", ["a"], {"mask_token_id": MASK}, InvalidPrompt),
+        ("llada", [3], {"mask_token_id": 126336}, InvalidOption),
+        ("llada", [3], {"mask_token_id": MASK, "eos_token_ids": [1, 77]}, InvalidOption),
+        ("dream", [3], {"mask_token_id": MASK, "eos_token_ids": [77]}, InvalidOption),
+        ("diffusion_gemma", [3], {"pad_token_id": VOCAB}, InvalidOption),
+        ("diffusion_gemma", [1, 2, 3], {"max_length": 3}, InvalidOption),
     ],
 )
-def test_prompts_and_tokens_that_do_not_fit_have_the_error_of_python(
-    family: str, prompt: list[int], options: dict[str, Any]
+def test_prompts_and_tokens_that_do_not_fit_are_refused(
+    family: str, prompt: list[Any], options: dict[str, Any], error: type[Exception]
 ) -> None:
-    expected = python(family, ProjectingDenoiser(VOCAB), prompt, options)
-    found = native(family, ProjectingDenoiser(VOCAB), prompt, options)
-    assert expected.message and not expected.events
-    assert (found.message, found.status, found.events) == (expected.message, INVALID_ARGUMENT, [])
+    with pytest.raises(error) as refused:
+        run(family, ProjectingDenoiser(VOCAB), prompt, options)
+    assert "\n" not in str(refused.value)
 
 
 def test_unknown_sampler_lists_the_known_ones() -> None:
-    found = native("mdlm", FakeDenoiser(VOCAB), [1], {})
-    assert found.status == UNSUPPORTED_BUNDLE
-    assert found.message == "no sampler for model family 'mdlm'; supported: " + ", ".join(SAMPLERS)
+    with pytest.raises(UnsupportedBundle, match="'mdlm'; supported: diffusion_gemma, llada, dream"):
+        run("mdlm", FakeDenoiser(VOCAB), [1], {})

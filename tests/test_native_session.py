@@ -15,6 +15,7 @@ import pytest
 import torch
 from bundles import int8_activations, quantized_reference
 from checkpoints import write_checkpoint
+from head_oracle import check_saturated, others
 from native_bundles import native_bundle
 from native_testing import library
 from test_native_export import CASES
@@ -26,7 +27,7 @@ from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime import process
 from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, PhiloxNoise
+from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import SessionOptions
 
 Case = tuple[Path, Any]
@@ -80,7 +81,7 @@ def test_head_statistics_are_those_of_the_logits(case: Case) -> None:
     z = torch.from_numpy(out.logits)
     p = torch.softmax(z, -1)
     assert np.array_equal(out.argmax, z.argmax(-1).numpy())
-    np.testing.assert_allclose(out.argmax_prob, p.amax(-1).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(out.others, others(z), rtol=1e-5)
     np.testing.assert_allclose(out.log_z, torch.logsumexp(z, -1).numpy(), rtol=1e-5)
     np.testing.assert_allclose(
         out.entropy, torch.distributions.Categorical(p).entropy().numpy(), rtol=1e-4, atol=1e-5
@@ -90,6 +91,13 @@ def test_head_statistics_are_those_of_the_logits(case: Case) -> None:
     np.testing.assert_array_equal(np.take_along_axis(out.logits, out.top_ids, 1), out.top_z)
     if out.soft is not None:
         np.testing.assert_allclose(out.soft, (p @ model.embedding).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    bundle, model = case
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 16)
+    with NativeSession(bundle) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
 
 
 def test_samples_are_the_argmax_with_the_specified_noise(case: Case) -> None:
@@ -143,8 +151,7 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
     answers = []
     for resident in (None, 0):
         with NativeSession(bundle, SessionOptions(resident_bytes=resident)) as session:
-            config = dict(session.bundle.manifest.sampler["config"])
-            sampler = SAMPLERS[session.bundle.manifest.sampler["name"]]
+            section = session.bundle.manifest.sampler
             options = {
                 "diffusion_gemma": {"canvas_length": arch.canvas_length, "max_new_tokens": 20,
                                     "max_denoising_steps": 4},
@@ -152,12 +159,11 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
                           "mask_token_id": 2},
                 "dream": {"max_new_tokens": 12, "steps": 4, "temperature": 0.8, "alg": "entropy",
                           "mask_token_id": 2},
-            }[sampler.family]  # fmt: skip
+            }[section["name"]]  # fmt: skip
             prompt = np.arange(7, dtype=np.int64) % arch.vocab_size + 1
-            chosen = sampler.options({k: v for k, v in config.items() if k not in options}, **options)
             for _ in range(2):
                 session.reset()
-                events = sampler.generate(session, prompt, chosen, 11)
+                events = generate(session, section, prompt, seed=11, options=options)
                 answers.append(np.concatenate([e.ids for e in events if isinstance(e, Committed)]).tolist())
     assert answers[0] and all(a == answers[0] for a in answers)
 

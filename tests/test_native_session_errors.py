@@ -104,7 +104,7 @@ def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
         with pytest.raises(InvalidOption) as refused:
             SessionOptions(threads=threads)
         assert message() == f"{refused.value}, or 0 for every core"
-    assert str(refused.value) == "threads is 1025; use an integer, 1..1024"
+    assert str(refused.value) == "threads is 1025; use an integer from 1 to 1024"
     options.threads = 1
     assert library.ek_session_open(*opened) == 0 and handle
     assert library.ek_session_open(None, None, ctypes.byref(ctypes.c_void_p())) == invalid

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import int8_activations, make_bundle, quantized_reference
+from head_oracle import check_saturated, others
 
 from edgekit.export.ops import unpack_codes
 from edgekit.export.quantize import Override, Scheme
@@ -91,7 +92,7 @@ def test_head_statistics_are_those_of_the_logits(case: tuple[Path, Any, Scheme])
     z = torch.from_numpy(out.logits)
     p = torch.softmax(z, -1)
     assert np.array_equal(out.argmax, z.argmax(-1).numpy())
-    np.testing.assert_allclose(out.argmax_prob, p.amax(-1).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(out.others, others(z), rtol=1e-5)
     np.testing.assert_allclose(out.log_z, torch.logsumexp(z, -1).numpy(), rtol=1e-5)
     np.testing.assert_allclose(
         out.entropy, torch.distributions.Categorical(p).entropy().numpy(), rtol=1e-4, atol=1e-5
@@ -101,6 +102,13 @@ def test_head_statistics_are_those_of_the_logits(case: tuple[Path, Any, Scheme])
     np.testing.assert_array_equal(np.take_along_axis(out.logits, out.top_ids, 1), out.top_z)
     if out.soft is not None:
         np.testing.assert_allclose(out.soft, (p @ model.embedding).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: tuple[Path, Any, Scheme]) -> None:
+    bundle, model, _ = case
+    canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 16)
+    with Session(bundle) as session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
 
 
 def test_gumbel_sample_is_the_argmax_with_noise(case: tuple[Path, Any, Scheme]) -> None:

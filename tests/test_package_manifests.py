@@ -137,7 +137,8 @@ def test_an_undamaged_one_is_read(bundle: Path) -> None:
     assert opened.model.head is not None and opened.model.head.spans()[0] == ("head.0", 0, 100)
 
 
-def test_a_later_layout_is_refused(bundle: Path, tmp_path: Path) -> None:
-    copy = changed(bundle, tmp_path, lambda m: m["programs"].update(layout="coreml-2"))
-    with pytest.raises(UnsupportedVersion, match="packages of layout coreml-2, this edgekit reads coreml-1"):
+@pytest.mark.parametrize("layout", ["coreml-1", "coreml-3"])
+def test_another_layout_is_refused(bundle: Path, tmp_path: Path, layout: str) -> None:
+    copy = changed(bundle, tmp_path, lambda m: m["programs"].update(layout=layout))
+    with pytest.raises(UnsupportedVersion, match=f"packages of layout {layout}, this edgekit reads coreml-2"):
         Bundle.open(copy)

@@ -14,6 +14,7 @@ import bundles
 import numpy as np
 import pytest
 import torch
+from head_oracle import check_saturated
 from reference_denoiser import ReferenceDenoiser
 from reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
 
@@ -87,6 +88,13 @@ def test_padding_and_chunks_do_not_change_what_the_model_says(case: Case, seed: 
         wanted = torch.softmax(expected, -1) @ case[1].embedding
         np.testing.assert_allclose(out.soft, wanted.detach().numpy(), rtol=1e-3, atol=1e-5)
     assert not executor.open_now
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    canvas = np.random.default_rng(2).integers(0, case[1].architecture.vocab_size, 16)
+    session, _ = session_of(case)
+    with session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
 
 
 def test_every_length_of_text_gives_what_the_reference_gives(gemma: Case) -> None:

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fake_denoiser import FakeDenoiser
 
-from edgekit.runtime.sampling import Committed, Denoiser, Done, HeadOutput, HeadRequest, Stats
-from edgekit.runtime.sampling.asks import Ask, Denoise, Forget, Tell
-from edgekit.runtime.sampling.drive import drive
+from edgekit.runtime.sampling import Committed, Denoiser, HeadRequest, drive
 from edgekit.runtime.session import open_session
 
-
-class LeftToRight:
-    """Fills masks from left to right, one in every step."""
-
-    def __init__(self, prompt: list[int], length: int, mask: int) -> None:
-        self.ids, self.at, self.stats = [*prompt, *[mask] * length], len(prompt), Stats()
-        self.begun = False
-
-    def next(self, answer: HeadOutput | None = None) -> Ask:
-        if not self.begun:
-            self.begun = True
-            return Forget()
-        if answer is not None:
-            self.ids[self.at] = int(answer.argmax[0])
-            self.at += 1
-            self.stats.committed_tokens += 1
-            return Tell(Committed(0, np.array(self.ids[self.at - 1 : self.at])))
-        if self.at == len(self.ids):
-            return Tell(Done(self.stats))
-        return Denoise(np.array(self.ids), HeadRequest(rows=np.array([self.at])))
-
-    def copy(self) -> LeftToRight:
-        return copy.deepcopy(self)
+README = Path(__file__).parents[1] / "README.md"
 
 
-def told(procedure: LeftToRight, denoiser: Denoiser) -> list[int]:
+def readme_procedure() -> tuple[str, str]:
+    """The class that README.md shows, and what it does with it."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if "class LeftToRight" in block)
+    made, shown = block.split("with open_session", 1)
+    return made, "with open_session" + shown
+
+
+MADE, SHOWN = readme_procedure()
+NAMES: dict[str, Any] = {}
+exec(MADE, NAMES)
+LeftToRight = NAMES["LeftToRight"]
+
+
+def told(procedure: Any, denoiser: Denoiser) -> list[int]:
     """The tokens that it commits."""
     return [int(t) for event in drive(procedure, denoiser) if isinstance(event, Committed) for t in event.ids]
 
@@ -67,3 +58,16 @@ def test_its_copies_go_on_by_themselves() -> None:
             copies.append(own.copy())
     for done, branch in enumerate(copies, 1):
         assert expected[:done] + told(branch, denoiser) == expected
+
+
+def test_the_readme_runs_it(
+    shipped_bundle: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    exec(SHOWN, dict(NAMES))
+    *events, done = capsys.readouterr().out.splitlines()
+    assert len(events) == 6 and all(e.startswith("Committed(") for e in events) and done.startswith("Done(")

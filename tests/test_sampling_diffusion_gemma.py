@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ import torch
 from fake_denoiser import FakeDenoiser, head
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_noise import TorchNoise
+from native_floats import pointer
+from native_testing import library
+from philox_torch import drawing
+from sampler_runs import committed, finish, run, section, settled
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     EntropyBoundSampler,
@@ -21,7 +24,6 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
 )
 
 from edgekit.runtime.sampling import (
-    SAMPLERS,
     Committed,
     Done,
     Draft,
@@ -29,11 +31,11 @@ from edgekit.runtime.sampling import (
     InvalidOption,
     InvalidPrompt,
     NonFiniteLogits,
-    PhiloxNoise,
+    generate,
 )
-from edgekit.runtime.sampling.diffusion_gemma import DiffusionGemmaOptions, generate
-from edgekit.runtime.sampling.schedule import accept_by_entropy, linear_temperature
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
+
+FAMILY = "diffusion_gemma"
 
 VOCAB = 64
 CANVAS = 8
@@ -113,6 +115,7 @@ class TransformersDenoiser:
 
     def __init__(self, model: DiffusionGemmaForBlockDiffusion) -> None:
         self.model = model
+        self.hidden_size = int(model.config.get_text_config().hidden_size)
         self.embeddings = model.model.decoder.embed_tokens.weight.detach().numpy()
         self.reset()
 
@@ -121,6 +124,7 @@ class TransformersDenoiser:
         self.cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
         self.prefix_length = 0
         self.prefills: list[Ids] = []
+        self.pieces = self.prefills
         self.last: tuple[Floats, torch.Tensor] | None = None
 
     @torch.no_grad()
@@ -191,31 +195,25 @@ def theirs(
     recorder = Recorder()
     # generate() takes absent ids from the model's own config; these tests say what they want.
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
-    torch.manual_seed(seed)
     arguments = {k: v for k, v in config.items() if k != "sampler_config"}
     if "sampler_config" in config:
         bound = config["sampler_config"]["entropy_bound"]
         arguments["sampler_config"] = EntropyBoundSamplerConfig(entropy_bound=bound)
-    output = model.generate(torch.tensor([prompt]), streamer=recorder, **arguments)
+    with drawing(seed):
+        output = model.generate(torch.tensor([prompt]), streamer=recorder, **arguments)
     return output.sequences[0, len(prompt) :].tolist(), float(output.tokens_per_forward[0]), recorder.drafts
 
 
 def ours(model: Any, seed: int, config: dict[str, Any]) -> tuple[list[Event], TransformersDenoiser]:
-    torch.manual_seed(seed)
     denoiser = TransformersDenoiser(model)
-    options = DiffusionGemmaOptions.from_generation_config(config, canvas_length=CANVAS)
-    return list(generate(denoiser, PROMPT, options, TorchNoise())), denoiser
-
-
-def committed(events: list[Event]) -> list[int]:
-    return [token for event in events if isinstance(event, Committed) for token in event.ids.tolist()]
+    own = generate(denoiser, section(FAMILY, config), PROMPT, seed=seed, canvas_length=CANVAS)
+    return list(own), denoiser
 
 
 def assert_same(model: Any, seed: int, config: dict[str, Any]) -> tuple[list[int], Done]:
     tokens, tokens_per_forward, drafts = theirs(model, seed, config)
     events, denoiser = ours(model, seed, config)
-    done = events[-1]
-    assert isinstance(done, Done)
+    done = finish(events)
     assert committed(events) == tokens
     assert [event.ids.tolist() for event in events if isinstance(event, Draft)] == drafts
     assert done.stats.denoising_steps == done.stats.forwards == len(drafts)
@@ -310,6 +308,20 @@ def test_max_length_counts_the_prompt_like_transformers(
     assert_same(stirring, 0, {**limits, "max_denoising_steps": 2})
 
 
+def linear_temperature(remaining: int, steps: int, low: float, high: float) -> np.float32:
+    core = library()
+    core.ekt_linear_temperature.restype = ctypes.c_float
+    own = ctypes.c_int64(remaining), ctypes.c_int64(steps), ctypes.c_double(low), ctypes.c_double(high)
+    return np.float32(core.ekt_linear_temperature(*own))
+
+
+def accept_by_entropy(entropy: Floats, bound: float) -> np.ndarray:
+    accepted = np.empty(entropy.size, np.uint8)
+    size = ctypes.c_int64(entropy.size)
+    library().ekt_accept_by_entropy(pointer(entropy), size, ctypes.c_double(bound), pointer(accepted))
+    return accepted.astype(bool)
+
+
 @given(st.integers(1, 300), st.floats(0, 2), st.floats(0.01, 2))
 def test_temperature_schedule_has_the_bits_of_transformers(steps: int, low: float, width: float) -> None:
     high = low + width
@@ -318,7 +330,7 @@ def test_temperature_schedule_has_the_bits_of_transformers(steps: int, low: floa
         scores = torch.linspace(1, 3, 64)
         cur_step = torch.tensor(remaining, dtype=torch.int32)
         expected = processor(None, scores, cur_step=cur_step).numpy()
-        temperature = np.float32(linear_temperature(remaining, steps, low, high))
+        temperature = linear_temperature(remaining, steps, low, high)
         np.testing.assert_array_equal(scores.numpy() / temperature, expected)
 
 
@@ -328,7 +340,7 @@ def test_published_temperature_schedule_has_the_bits_of_transformers() -> None:
     for remaining, temperature in zip(range(48, 0, -1), ours_, strict=True):
         scores = torch.linspace(1, 3, 64)
         expected = processor(None, scores, cur_step=torch.tensor(remaining, dtype=torch.int32)).numpy()
-        np.testing.assert_array_equal(scores.numpy() / np.float32(temperature), expected)
+        np.testing.assert_array_equal(scores.numpy() / temperature, expected)
     assert ours_[0] == np.float32(0.8) and ours_[-1] == pytest.approx(0.408333, abs=1e-6)
 
 
@@ -347,6 +359,10 @@ def test_accepted_positions_are_those_of_transformers(seed: int, length: int, bo
     assert accepted[entropy.argmin()]
 
 
+#: Options of a canvas in one step.
+SHORT = {"max_new_tokens": 6, "canvas_length": 6, "max_denoising_steps": 1}
+
+
 def fake_run(seed: int = 3, **overrides: Any) -> tuple[list[Event], FakeDenoiser]:
     settings_: dict[str, Any] = {
         "max_new_tokens": 12,
@@ -355,8 +371,7 @@ def fake_run(seed: int = 3, **overrides: Any) -> tuple[list[Event], FakeDenoiser
         **overrides,
     }
     denoiser = FakeDenoiser(50, scale=3.0)
-    options = DiffusionGemmaOptions(**settings_)
-    return list(generate(denoiser, [1, 2, 3], options, PhiloxNoise(seed))), denoiser
+    return run(FAMILY, denoiser, [1, 2, 3], settings_, seed), denoiser
 
 
 def test_same_seed_same_tokens_and_other_seed_other_tokens() -> None:
@@ -389,10 +404,7 @@ def test_prefix_is_kept_only_on_request() -> None:
     for keep in (False, True):
         denoiser = FakeDenoiser(50)
         denoiser.prefill(np.array([7, 8]))
-        options = DiffusionGemmaOptions(
-            max_new_tokens=6, canvas_length=6, max_denoising_steps=1, continue_prefix=keep
-        )
-        list(generate(denoiser, [1, 2], options, PhiloxNoise(0)))
+        run(FAMILY, denoiser, [1, 2], {**SHORT, "continue_prefix": keep})
         assert denoiser.prefix == ([7, 8, 1, 2] if keep else [1, 2])
 
 
@@ -412,11 +424,10 @@ def test_a_conversation_gives_the_tokens_of_transformers_for_its_whole_text(
             config["eos_token_id"] = [eos]
         whole += prompt
         expected, *_ = theirs(stirring, turn, config, whole)
-        torch.manual_seed(turn)
-        options = DiffusionGemmaOptions.from_generation_config(
-            config, canvas_length=CANVAS, continue_prefix=turn > 0
+        options = {"continue_prefix": turn > 0, "canvas_length": CANVAS}
+        found = committed(
+            list(generate(denoiser, section(FAMILY, config), prompt, seed=turn, options=options))
         )
-        found = committed(list(generate(denoiser, prompt, options, TorchNoise())))
         assert found == expected
         whole += found[: found.index(eos) + 1] if ends else found
         encoded = np.concatenate([*denoiser.prefills, denoiser.uncached]).tolist()
@@ -424,17 +435,16 @@ def test_a_conversation_gives_the_tokens_of_transformers_for_its_whole_text(
 
 
 def test_a_conversation_keeps_what_was_committed_until_a_stop() -> None:
-    options = DiffusionGemmaOptions(max_new_tokens=12, canvas_length=6, max_denoising_steps=2)
+    options: dict[str, Any] = {"max_new_tokens": 12, "canvas_length": 6, "max_denoising_steps": 2}
     for stop in range(1, 7):
         denoiser, said = FakeDenoiser(50), [1]
-        events = generate(denoiser, [1], options, PhiloxNoise(0))
+        events = generate(denoiser, section(FAMILY), [1], options=options)
         for _ in range(stop):
             event = next(events)
             said += event.ids.tolist() if isinstance(event, Committed) else []
         events.close()
         assert [*denoiser.prefix, *denoiser.uncached.tolist()] == said
-    going_on = replace(options, continue_prefix=True)
-    list(generate(denoiser, [2, 3], going_on, PhiloxNoise(1)))
+    run(FAMILY, denoiser, [2, 3], options | {"continue_prefix": True}, 1)
     assert denoiser.prefix[: len(said) + 2] == [*said, 2, 3]
 
 
@@ -446,53 +456,36 @@ def test_a_prefix_that_was_lost_takes_the_end_of_the_answer_with_it() -> None:
                 raise OSError("gone")
             super().prefill(ids)
 
-    options = DiffusionGemmaOptions(max_new_tokens=6, canvas_length=6, max_denoising_steps=1)
     for kept in (0, 1):
         denoiser = Failing(50)
-        list(generate(denoiser, [1], options, PhiloxNoise(0)))
+        run(FAMILY, denoiser, [1], SHORT)
         assert denoiser.uncached.size == 6
         with pytest.raises(OSError, match="gone"):
-            list(generate(denoiser, [2], replace(options, continue_prefix=True), PhiloxNoise(0)))
+            run(FAMILY, denoiser, [2], SHORT | {"continue_prefix": True})
         assert denoiser.uncached.size == (6 if kept else 0)
-
-
-def test_cancelling_ends_before_the_next_step() -> None:
-    asked = iter([False, False, False, True])
-    denoiser = FakeDenoiser(50)
-    options = DiffusionGemmaOptions(max_new_tokens=12, canvas_length=6, max_denoising_steps=4)
-    events = list(generate(denoiser, [1], options, PhiloxNoise(0), cancelled=lambda: next(asked)))
-    done = events[-1]
-    assert isinstance(done, Done) and done.stats.finish_reason == "cancelled"
-    assert len(denoiser.calls) == done.stats.denoising_steps == 2
-    assert committed(events) == []
 
 
 def test_closing_the_generator_stops_the_model() -> None:
     denoiser = FakeDenoiser(50)
-    options = DiffusionGemmaOptions(max_new_tokens=12, canvas_length=6, max_denoising_steps=4)
-    events = generate(denoiser, [1], options, PhiloxNoise(0))
+    options = {"max_new_tokens": 12, "canvas_length": 6, "max_denoising_steps": 4}
+    events = generate(denoiser, section(FAMILY), [1], options=options)
     next(events)
     events.close()
     assert len(denoiser.calls) == 1
 
 
 def test_published_generation_config_is_understood() -> None:
-    options = SAMPLERS["diffusion_gemma"].options(PUBLISHED)
-    assert isinstance(options, DiffusionGemmaOptions)
-    assert options == DiffusionGemmaOptions(
-        eos_token_ids=(1, 106, 50), pad_token_id=0, ignored_keys=options.ignored_keys
-    )
-    assert options.ignored_keys == ("bos_token_id", "cache_implementation", "transformers_version")
-    other = SAMPLERS["diffusion_gemma"].options(PUBLISHED, max_denoising_steps=8, confidence_threshold=None)
-    assert other.max_denoising_steps == 8 and other.confidence_threshold is None
+    assert settled(FAMILY, 256, PUBLISHED) == settled(FAMILY, 256, eos_token_ids=[1, 106, 50], pad_token_id=0)
+    other = settled(FAMILY, 256, PUBLISHED, max_denoising_steps=8, confidence_threshold=None)
+    assert other.steps == 8 and other.confidence_threshold is None
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"max_denoising_steps": 0}, "max_denoising_steps is 0"),
+        ({"max_denoising_steps": 0}, "^max_denoising_steps is 0"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
-        ({"canvas_length": True}, "canvas_length is True"),
+        ({"canvas_length": True}, "canvas_length is true"),
         ({"entropy_bound": 0.0}, "above 0"),
         ({"entropy_bound": float("nan")}, "entropy_bound is nan"),
         ({"t_min": 0.9}, "t_max 0.8 is not above t_min 0.9"),
@@ -501,19 +494,18 @@ def test_published_generation_config_is_understood() -> None:
         ({"eos_token_ids": [1, "x"]}, "eos_token_ids is 'x'"),
         ({"max_length": 0}, "max_length is 0"),
         ({"continue_prefix": 1}, "use true or false"),
-        ({"max_denoising_step": 3}, "did you mean max_denoising_steps"),
         ({"sampler": 3}, "not a sampling option"),
     ],
 )
 def test_bad_option_is_refused_in_one_line(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOption, match=message) as caught:
-        DiffusionGemmaOptions.from_generation_config({}, **overrides)
+        settled(FAMILY, 50, **overrides)
     assert "\n" not in str(caught.value)
 
 
 def test_other_sampler_class_is_refused() -> None:
     with pytest.raises(InvalidOption, match="EntropyBoundSamplerConfig"):
-        DiffusionGemmaOptions.from_generation_config({"sampler_config": {"_cls_name": "Confidence"}})
+        settled(FAMILY, 50, {"sampler_config": {"_cls_name": "Confidence"}})
 
 
 @pytest.mark.parametrize(
@@ -528,15 +520,15 @@ def test_other_sampler_class_is_refused() -> None:
 )
 def test_bad_prompt_is_refused(prompt: Any, message: str) -> None:
     with pytest.raises(InvalidPrompt, match=message):
-        list(generate(FakeDenoiser(50), prompt, DiffusionGemmaOptions(), PhiloxNoise(0)))
+        run(FAMILY, FakeDenoiser(50), prompt, {})
 
 
 @pytest.mark.parametrize("new_tokens", [256, 9])
 def test_prompt_beyond_max_length_is_refused(new_tokens: int) -> None:
     """transformers makes no canvas, or one that passes the limit: neither is an answer to what was asked."""
-    options = DiffusionGemmaOptions(max_length=3, max_new_tokens=new_tokens)
+    options = {"max_length": 3, "max_new_tokens": new_tokens}
     with pytest.raises(InvalidOption, match="3 tokens and max_length is 3; use a max_length of at least 4"):
-        next(generate(FakeDenoiser(50), [1, 2, 3], options, PhiloxNoise(0)))
+        run(FAMILY, FakeDenoiser(50), [1, 2, 3], options)
 
 
 @pytest.mark.parametrize("tokens", [{"pad_token_id": 50}, {"eos_token_ids": (3, 50)}])
@@ -544,10 +536,10 @@ def test_tokens_outside_the_vocabulary_are_refused(tokens: dict[str, Any]) -> No
     with pytest.raises(
         InvalidOption, match=f"^{next(iter(tokens))} 50 is outside the model's vocabulary of 50"
     ):
-        next(generate(FakeDenoiser(50), [1], DiffusionGemmaOptions(**tokens), PhiloxNoise(0)))
+        run(FAMILY, FakeDenoiser(50), [1], tokens)
 
 
 def test_scores_that_are_not_finite_end_the_generation() -> None:
     bias = np.full(50, np.nan, np.float32)
     with pytest.raises(NonFiniteLogits, match="256 of 256 positions"):
-        list(generate(FakeDenoiser(50, bias=bias), [1], DiffusionGemmaOptions(), PhiloxNoise(0)))
+        run(FAMILY, FakeDenoiser(50, bias=bias), [1], {})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,16 @@ import torch
 from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_floats import pointer
+from native_testing import library
+from sampler_runs import committed, finish, section, settled
+from sampler_runs import run as run_sampler
 
-from edgekit.runtime.sampling import (
-    SAMPLERS,
-    Committed,
-    Done,
-    Draft,
-    Event,
-    InvalidOption,
-    PhiloxNoise,
-    UnknownSampler,
-    dream,
-    sampler,
-)
-from edgekit.runtime.sampling.dream import ORDERS, DreamOptions, generate
-from edgekit.runtime.sampling.schedule import timesteps, transfer_probability
+from edgekit.runtime.sampling import Committed, Draft, Event, InvalidOption, PhiloxNoise, generate
+from edgekit.runtime.sampling.types import Floats
 
+FAMILY = "dream"
+ORDERS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 VOCAB = 40
 MASK, EOS = 39, 38
 PROMPT = [3, 1, 4, 1, 5]
@@ -39,7 +33,13 @@ def bias(eos: float = 0.0, vocab: int = VOCAB) -> np.ndarray:
     return values
 
 
-def filtered_probabilities(logits: torch.Tensor, options: DreamOptions) -> torch.Tensor:
+def options_of(vocab_size: int = VOCAB, **options: Any) -> dict[str, Any]:
+    """Options that say all that the reference procedure goes by."""
+    common = {"mask_token_id": MASK, "alg": "origin", "stop_at_eos": False}
+    return vars(settled(FAMILY, vocab_size, **common | options))
+
+
+def filtered_probabilities(logits: torch.Tensor, options: SimpleNamespace) -> torch.Tensor:
     """Temperature, nucleus, top-k, softmax: float64 [R, V]."""
     if options.temperature > 0:
         logits = logits / options.temperature
@@ -55,7 +55,7 @@ def filtered_probabilities(logits: torch.Tensor, options: DreamOptions) -> torch
 
 
 def propose(
-    logits: torch.Tensor, options: DreamOptions, noise: PhiloxNoise
+    logits: torch.Tensor, options: SimpleNamespace, noise: PhiloxNoise
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows, vocab = logits.shape
     has_filter = options.top_k is not None or (options.top_p is not None and options.top_p < 1)
@@ -78,7 +78,8 @@ def propose(
     return tokens, probabilities.gather(1, tokens[:, None])[:, 0]
 
 
-def reference(model: FakeDenoiser, prompt: list[int], options: DreamOptions, noise: PhiloxNoise) -> list[int]:
+def reference(model: FakeDenoiser, prompt: list[int], given: dict[str, Any], noise: PhiloxNoise) -> list[int]:
+    options = SimpleNamespace(**given)
     x = torch.tensor(prompt + [MASK] * options.max_new_tokens)
     t = torch.linspace(1, options.eps, options.steps + 1)
     for i in range(options.steps):
@@ -107,25 +108,15 @@ def reference(model: FakeDenoiser, prompt: list[int], options: DreamOptions, noi
     return x[len(prompt) :].tolist()
 
 
-def run(model: FakeDenoiser, options: DreamOptions, seed: int = 0, prompt: list[int] = PROMPT) -> list[Event]:
-    return list(generate(model, prompt, options, PhiloxNoise(seed)))
-
-
-def committed(events: list[Event]) -> list[int]:
-    (event,) = (event for event in events if isinstance(event, Committed))
-    return event.ids.tolist()
-
-
-def finish(events: list[Event]) -> Done:
-    done = events[-1]
-    assert isinstance(done, Done)
-    return done
+def run(
+    model: FakeDenoiser, options: dict[str, Any], seed: int = 0, prompt: list[int] = PROMPT
+) -> list[Event]:
+    return run_sampler(FAMILY, model, prompt, options, seed)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, DreamOptions, int, list[int]]:
-    options = DreamOptions(
-        MASK,
+def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, dict[str, Any], int, list[int]]:
+    options = options_of(
         max_new_tokens=draw(st.integers(1, 12)),
         steps=draw(st.integers(1, 20)),
         # With these no count is a whole number before it is cut to one, so rounding cannot matter.
@@ -144,17 +135,13 @@ def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, DreamOptions, int, list[int]]:
 
 
 # derandomize: scores in float32 and float64 may rank a near-tie differently, once in millions of comparisons.
-@pytest.mark.parametrize("candidates", [3, 256])
 @given(cases())
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=120, derandomize=True)
 def test_tokens_are_those_of_the_reference_procedure(
-    candidates: int, case: tuple[FakeDenoiser, DreamOptions, int, list[int]]
+    case: tuple[FakeDenoiser, dict[str, Any], int, list[int]],
 ) -> None:
     model, options, seed, prompt = case
-    with pytest.MonkeyPatch.context() as patch:
-        # So few candidates that most nuclei need the full scores; the result must not depend on it.
-        patch.setattr(dream, "_CANDIDATES", candidates)
-        events = run(model, options, seed, prompt)
+    events = run(model, options, seed, prompt)
     assert committed(events) == reference(model, prompt, options, PhiloxNoise(seed))
     assert model.resets == 1 and not model.prefills
 
@@ -162,12 +149,12 @@ def test_tokens_are_those_of_the_reference_procedure(
 @given(cases())
 @settings(max_examples=40)
 def test_what_is_committed_stays_and_rows_are_shifted_by_one(
-    case: tuple[FakeDenoiser, DreamOptions, int, list[int]],
+    case: tuple[FakeDenoiser, dict[str, Any], int, list[int]],
 ) -> None:
     model, options, seed, prompt = case
     events = run(model, options, seed, prompt)
-    before = np.full(options.max_new_tokens, MASK)
-    fixed = np.zeros(options.max_new_tokens, dtype=bool)
+    before = np.full(options["max_new_tokens"], MASK)
+    fixed = np.zeros(options["max_new_tokens"], dtype=bool)
     drafts = [event for event in events if isinstance(event, Draft)]
     for draft in drafts:
         assert draft.accepted.any() and not (draft.accepted & fixed).any()
@@ -176,7 +163,7 @@ def test_what_is_committed_stays_and_rows_are_shifted_by_one(
         before = draft.ids
     assert fixed.all() and before.tolist() == committed(events)
     stats = finish(events).stats
-    assert stats.denoising_steps == len(drafts) <= options.steps
+    assert stats.denoising_steps == len(drafts) <= options["steps"]
     assert stats.forwards == len(model.calls)
     for ids, request, _ in model.calls:
         assert request.rows is not None
@@ -195,15 +182,16 @@ def test_what_is_committed_stays_and_rows_are_shifted_by_one(
 def test_each_order_is_that_of_the_reference_procedure(
     alg: str, temperature: float, filters: dict[str, Any], seed: int
 ) -> None:
-    options = DreamOptions(MASK, max_new_tokens=20, steps=8, alg=alg, temperature=temperature, **filters)
+    options = options_of(max_new_tokens=20, steps=8, alg=alg, temperature=temperature, **filters)
     model = FakeDenoiser(VOCAB, seed=seed, bias=bias())
     assert committed(run(model, options, seed)) == reference(model, PROMPT, options, PhiloxNoise(seed))
 
 
-def test_nucleus_larger_than_the_candidates_is_exact() -> None:
+@pytest.mark.parametrize("alg", ORDERS[1:])
+def test_nucleus_larger_than_the_candidates_is_exact(alg: str) -> None:
     vocab = 700
-    options = DreamOptions(
-        MASK, max_new_tokens=6, steps=3, alg="maskgit_plus", temperature=1.0, top_p=0.95,
+    options = options_of(
+        vocab, max_new_tokens=6, steps=3, alg=alg, temperature=1.0, top_p=0.95,
         logits_budget_bytes=4 * vocab * 2,
     )  # fmt: skip
     flat = ProjectingDenoiser(vocab, scale=0.3, bias=bias(vocab=vocab))
@@ -217,11 +205,18 @@ def test_nucleus_larger_than_the_candidates_is_exact() -> None:
     assert finish(run(peaked, options)).stats.projections == 0
 
 
+def timesteps(steps: int, eps: float) -> tuple[Floats, Floats]:
+    """The times and, for each step, the share of open positions that it unmasks."""
+    times, shares = np.empty(steps + 1, np.float32), np.empty(steps, np.float32)
+    library().ekt_timesteps(ctypes.c_int64(steps), ctypes.c_double(eps), pointer(times), pointer(shares))
+    return times, shares
+
+
 @given(st.integers(1, 1100), st.floats(1e-6, 0.5))
 @settings(max_examples=100)
 def test_times_are_those_of_torch(steps: int, eps: float) -> None:
     # One unit in the last place: torch's own values depend on the width of the processor's vectors.
-    times = timesteps(steps, eps)
+    times, _ = timesteps(steps, eps)
     np.testing.assert_allclose(times, torch.linspace(1, eps, steps + 1).numpy(), rtol=0, atol=1.2e-7)
     assert times.dtype == np.float32 and times[0] == 1 and times[-1] == np.float32(eps)
 
@@ -229,20 +224,20 @@ def test_times_are_those_of_torch(steps: int, eps: float) -> None:
 @pytest.mark.parametrize("steps", [8, 64, 100, 256, 512])
 @pytest.mark.parametrize("length", [1, 64, 100, 512])
 def test_schedule_unmasks_the_share_of_its_times_and_everything_at_the_end(steps: int, length: int) -> None:
-    times = timesteps(steps, 1e-3)
+    _, shares = timesteps(steps, 1e-3)
     exact = np.linspace(1, 1e-3, steps + 1)
     left = length
     for i in range(steps - 1):
-        count = int(np.float32(left) * transfer_probability(times, i))
+        count = int(np.float32(left) * shares[i])
         wanted = left * (1 - exact[i + 1] / exact[i])
         assert count == int(wanted) or abs(wanted - round(wanted)) < 1e-3
         left -= count
-    assert left >= 0 and transfer_probability(times, steps - 1) == 1
+    assert left >= 0 and shares[steps - 1] == 1
 
 
 @pytest.mark.parametrize("alg", ORDERS)
 def test_steps_that_unmask_nothing_run_no_pass(alg: str) -> None:
-    options = DreamOptions(MASK, max_new_tokens=6, steps=60, alg=alg)
+    options = options_of(max_new_tokens=6, steps=60, alg=alg)
     model = FakeDenoiser(VOCAB, bias=bias())
     stats = finish(run(model, options)).stats
     assert stats.denoising_steps == stats.forwards == len(model.calls) <= 6
@@ -250,9 +245,9 @@ def test_steps_that_unmask_nothing_run_no_pass(alg: str) -> None:
 
 def test_zero_temperature_repeats_and_seeds_decide_otherwise() -> None:
     model = FakeDenoiser(VOCAB, bias=bias())
-    still = DreamOptions(MASK, max_new_tokens=12, steps=12, alg="entropy", top_p=0.9)
+    still = options_of(max_new_tokens=12, steps=12, alg="entropy", top_p=0.9)
     assert committed(run(model, still, 1)) == committed(run(model, still, 2))
-    warm = DreamOptions(MASK, max_new_tokens=12, steps=12, alg="entropy", temperature=1.0)
+    warm = options_of(max_new_tokens=12, steps=12, alg="entropy", temperature=1.0)
     assert committed(run(model, warm, 1)) == committed(run(model, warm, 1))
     assert committed(run(model, warm, 1)) != committed(run(model, warm, 2))
 
@@ -260,7 +255,7 @@ def test_zero_temperature_repeats_and_seeds_decide_otherwise() -> None:
 def test_statistics_of_the_head_suffice_without_filters() -> None:
     for alg in ORDERS:
         model = FakeDenoiser(VOCAB, bias=bias())
-        run(model, DreamOptions(MASK, max_new_tokens=6, steps=6, alg=alg, temperature=0.5))
+        run(model, options_of(max_new_tokens=6, steps=6, alg=alg, temperature=0.5))
         assert all(not r.logits and r.top_k == (2 if alg == "topk_margin" else 0) for _, r, _ in model.calls)
 
 
@@ -270,32 +265,28 @@ def test_stopping_at_eos_changes_nothing_before_it(seed: int) -> None:
         "max_new_tokens": 16, "steps": 16, "alg": "maskgit_plus", "eos_token_ids": (EOS,),
     }  # fmt: skip
     model = FakeDenoiser(VOCAB, seed=seed, bias=bias(eos=4.0))
-    full = run(model, DreamOptions(MASK, **common))
-    stopped = run(model, DreamOptions(MASK, stop_at_eos=True, **common))
+    full = run(model, options_of(**common))
+    stopped = run(model, options_of(stop_at_eos=True, **common))
     tokens = committed(full)
     assert committed(stopped) == tokens[: tokens.index(EOS) + 1]
     assert finish(stopped).stats.finish_reason == finish(full).stats.finish_reason == "eos"
     assert finish(stopped).stats.forwards <= finish(full).stats.forwards
 
 
-def test_cancelling_commits_nothing() -> None:
-    asked = iter([False, False, True])
+def test_stopping_commits_nothing() -> None:
     model = FakeDenoiser(VOCAB, bias=bias())
-    options = DreamOptions(MASK, max_new_tokens=8, steps=4, alg="entropy")
-    events = list(generate(model, PROMPT, options, PhiloxNoise(0), cancelled=lambda: next(asked)))
-    assert finish(events).stats.finish_reason == "cancelled"
-    assert finish(events).stats.denoising_steps == 2
-    assert not any(isinstance(event, Committed) for event in events)
+    events = generate(
+        model, section(FAMILY), PROMPT, options=options_of(max_new_tokens=8, steps=4, alg="entropy")
+    )
+    seen = [next(events) for _ in range(3)]
+    events.close()
+    assert len(model.calls) == 3 and not any(isinstance(event, Committed) for event in seen)
 
 
 def test_generation_config_is_understood() -> None:
-    options = SAMPLERS["dream"].options(
-        {"mask_token_id": MASK, "eos_token_id": EOS, "pad_token_id": EOS, "temperature": 0.2, "top_p": 0.95},
-        alg="entropy", steps=32,
-    )  # fmt: skip
-    assert isinstance(options, DreamOptions)
+    config = {"mask_token_id": MASK, "eos_token_id": EOS, "temperature": 0.2, "top_p": 0.95}
+    options = settled(FAMILY, VOCAB, config, alg="entropy", steps=32)
     assert (options.temperature, options.top_p, options.alg, options.steps) == (0.2, 0.95, "entropy", 32)
-    assert options.ignored_keys == ("pad_token_id",)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +298,7 @@ def test_generation_config_is_understood() -> None:
         ({"top_k": 0}, "top_k is 0"),
         ({"eps": 0}, "eps is 0"),
         ({"alg_temp": -1}, "alg_temp is -1"),
-        ({"steps": 2.0}, "steps is 2.0"),
+        ({"steps": 2.5}, "steps is 2.5"),
         ({"temperature": "warm"}, "temperature is 'warm'"),
         ({"stop_at_eos": True}, "stop_at_eos needs eos_token_ids"),
         ({"algorithm": "entropy"}, "not a sampling option"),
@@ -315,24 +306,5 @@ def test_generation_config_is_understood() -> None:
 )
 def test_bad_option_is_refused_in_one_line(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOption, match=message) as caught:
-        DreamOptions.from_generation_config({"mask_token_id": MASK}, **overrides)
+        settled(FAMILY, VOCAB, {"mask_token_id": MASK}, **overrides)
     assert "\n" not in str(caught.value)
-
-
-def test_families_are_imported_on_first_use() -> None:
-    script = """
-import sys
-from edgekit.runtime.sampling import SAMPLERS
-loaded = [family for family in SAMPLERS if f"edgekit.runtime.sampling.{family}" in sys.modules]
-assert not loaded, loaded
-for sampler in SAMPLERS.values():
-    assert sampler.options_type().__module__ == sampler.module
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_sampler_of_an_unknown_family_lists_the_known_ones() -> None:
-    assert sampler("dream") is SAMPLERS["dream"]
-    with pytest.raises(UnknownSampler, match="'mdlm'; supported: diffusion_gemma, llada, dream"):
-        sampler("mdlm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,23 @@ import torch
 from fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_sampler import pointer
+from native_floats import pointer
 from native_testing import library
+from sampler_runs import committed, finish, section, settled
+from sampler_runs import run as run_sampler
 
 from edgekit.runtime.sampling import (
-    SAMPLERS,
-    Committed,
-    Done,
     Draft,
     Event,
     InvalidOption,
     InvalidPrompt,
     NonFiniteLogits,
     PhiloxNoise,
-    llada,
+    generate,
 )
-from edgekit.runtime.sampling.llada import LladaOptions, generate
-from edgekit.runtime.sampling.schedule import count_above_threshold, count_by_factor, transfer_counts
 from edgekit.runtime.sampling.types import Floats
 
+FAMILY = "llada"
 VOCAB = 40
 MASK, EOS, EOT = 39, 38, 37
 PROMPT = [3, 1, 4, 1, 5]
@@ -42,14 +41,20 @@ def no_mask_bias() -> Floats:
     return bias
 
 
-def reference(model: FakeDenoiser, prompt: list[int], options: LladaOptions, noise: PhiloxNoise) -> list[int]:
+def options_of(vocab_size: int = VOCAB, **options: Any) -> dict[str, Any]:
+    """Options that say all that the reference procedure goes by."""
+    return vars(settled(FAMILY, vocab_size, **{"mask_token_id": MASK, "stop_at_eos": False} | options))
+
+
+def reference(model: FakeDenoiser, prompt: list[int], given: dict[str, Any], noise: PhiloxNoise) -> list[int]:
     """The authors' procedure on all scores in float64: masks are found by their id, everything is torch."""
-    x = torch.tensor(prompt + [options.mask_token_id] * options.gen_length)
+    options = SimpleNamespace(**given)
+    x = torch.tensor(prompt + [options.mask_token_id] * options.max_new_tokens)
     parallel = options.threshold is not None or options.factor is not None
-    for block in range(options.gen_length // options.block_length):
+    for block in range(options.max_new_tokens // options.block_length):
         begin = len(prompt) + block * options.block_length
         end = begin + options.block_length
-        steps = options.steps * options.block_length // options.gen_length
+        steps = options.steps * options.block_length // options.max_new_tokens
         masked = int((x[begin:end] == options.mask_token_id).sum())
         counts = [masked // steps + (1 if i < masked % steps else 0) for i in range(steps)]
         i = 0
@@ -61,13 +66,13 @@ def reference(model: FakeDenoiser, prompt: list[int], options: LladaOptions, noi
                 other = torch.from_numpy(model.scores(blank.numpy())).double()
                 logits = other + (options.cfg_scale + 1) * (logits - other)
             if options.logits_eos_inf:
-                logits[:, EOS] = -torch.inf
+                logits[:, list(options.eos_token_ids)] = -torch.inf
             eligible = x == options.mask_token_id
             eligible[end:] = False
             where = eligible.nonzero()[:, 0]
             noised = logits.exp()
             if options.temperature > 0:
-                gumbel = noise.gumbel(len(where), VOCAB)(0, VOCAB).astype(np.float64)
+                gumbel = noise.gumbel(len(where), model.vocab_size)(0, model.vocab_size).astype(np.float64)
                 noised[where] /= torch.from_numpy(np.exp(-gumbel)) ** options.temperature
             proposal = noised.argmax(dim=-1)
             confidence = logits.softmax(dim=-1).gather(1, proposal[:, None])[:, 0]
@@ -104,22 +109,14 @@ def published_count(confidence: list[float], factor: float) -> int:
     return index + 1 if index in (0, len(ordered) - 1) else index
 
 
-def run(model: FakeDenoiser, options: LladaOptions, seed: int = 0, prompt: list[int] = PROMPT) -> list[Event]:
-    return list(generate(model, prompt, options, PhiloxNoise(seed)))
-
-
-def committed(events: list[Event]) -> list[int]:
-    return [token for event in events if isinstance(event, Committed) for token in event.ids.tolist()]
-
-
-def finish(events: list[Event]) -> Done:
-    done = events[-1]
-    assert isinstance(done, Done)
-    return done
+def run(
+    model: FakeDenoiser, options: dict[str, Any], seed: int = 0, prompt: list[int] = PROMPT
+) -> list[Event]:
+    return run_sampler(FAMILY, model, prompt, options, seed)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, LladaOptions, int, list[int]]:
+def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, dict[str, Any], int, list[int]]:
     blocks, length = draw(st.integers(1, 3)), draw(st.integers(1, 9))
     mode = draw(st.sampled_from(["steps", "threshold", "factor"]))
     options: dict[str, Any] = {
@@ -146,14 +143,14 @@ def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, LladaOptions, int, list[int]]:
     kind = draw(st.sampled_from([FakeDenoiser, ProjectingDenoiser]))
     model = kind(VOCAB, seed=draw(st.integers(0, 999)), scale=draw(st.sampled_from([1.0, 4.0])), bias=bias)
     prompt = draw(st.lists(st.integers(0, VOCAB - 2), max_size=6))
-    return model, LladaOptions(mask_token_id=MASK, **options), draw(st.integers(0, 2**64 - 1)), prompt
+    return model, options_of(**options), draw(st.integers(0, 2**64 - 1)), prompt
 
 
 # derandomize: scores in float32 and float64 may rank a near-tie differently, once in millions of comparisons.
 @given(cases())
 @settings(max_examples=60, derandomize=True)
 def test_tokens_are_those_of_the_reference_procedure(
-    case: tuple[FakeDenoiser, LladaOptions, int, list[int]],
+    case: tuple[FakeDenoiser, dict[str, Any], int, list[int]],
 ) -> None:
     model, options, seed, prompt = case
     events = run(model, options, seed, prompt)
@@ -178,33 +175,43 @@ def test_tokens_are_those_of_the_reference_procedure(
 def test_each_rule_is_that_of_the_reference_procedure(
     rule: dict[str, Any], temperature: float, seed: int
 ) -> None:
-    options = LladaOptions(
-        MASK, gen_length=32, block_length=16, temperature=temperature, eos_token_ids=(EOS,),
+    options = options_of(
+        gen_length=32, block_length=16, temperature=temperature, eos_token_ids=(EOS,),
         eot_token_ids=(EOT,), **rule,
     )  # fmt: skip
     bias = no_mask_bias()
     bias[[EOS, EOT]] = 2
     model = FakeDenoiser(VOCAB, seed=seed, bias=bias)
-    with pytest.MonkeyPatch.context() as patch:
-        # Full scores get their noise in pieces of the vocabulary, here several and the last one shorter.
-        patch.setattr(llada, "_NOISE_TILE", 7)
-        tokens = committed(run(model, options, seed))
-    assert tokens == reference(model, PROMPT, options, PhiloxNoise(seed))
+    assert committed(run(model, options, seed)) == reference(model, PROMPT, options, PhiloxNoise(seed))
+
+
+@pytest.mark.parametrize("cfg", [0.0, 0.7])
+@pytest.mark.parametrize("rows", [3, 40])
+def test_noise_of_a_large_vocabulary_is_that_of_the_reference_procedure(cfg: float, rows: int) -> None:
+    vocab = 9001  # full scores get their noise in several pieces of the vocabulary, the last one shorter
+    options = options_of(
+        vocab, mask_token_id=0, gen_length=24, block_length=24, steps=2, temperature=1.0, cfg_scale=cfg,
+        logits_eos_inf=True, eos_token_ids=(5,), logits_budget_bytes=4 * vocab * rows,
+    )  # fmt: skip
+    bias = np.zeros(vocab, np.float32)
+    bias[0] = -60
+    model = ProjectingDenoiser(vocab, bias=bias)
+    assert committed(run(model, options, 4)) == reference(model, PROMPT, options, PhiloxNoise(4))
 
 
 @given(cases())
 @settings(max_examples=40)
 def test_only_the_active_block_changes_and_what_is_committed_stays(
-    case: tuple[FakeDenoiser, LladaOptions, int, list[int]],
+    case: tuple[FakeDenoiser, dict[str, Any], int, list[int]],
 ) -> None:
     model, options, seed, prompt = case
     events = run(model, options, seed, prompt)
     drafts = [event for event in events if isinstance(event, Draft)]
-    before = np.full(options.gen_length, MASK)
-    fixed = np.zeros(options.gen_length, dtype=bool)
+    before = np.full(options["max_new_tokens"], MASK)
+    fixed = np.zeros(options["max_new_tokens"], dtype=bool)
     for draft in drafts:
-        begin = draft.canvas_index * options.block_length
-        block = np.arange(begin, begin + options.block_length)
+        begin = draft.canvas_index * options["block_length"]
+        block = np.arange(begin, begin + options["block_length"])
         assert draft.accepted.any()
         assert not (draft.accepted & fixed).any()
         assert set(np.flatnonzero(draft.accepted)) <= set(block.tolist())
@@ -214,20 +221,36 @@ def test_only_the_active_block_changes_and_what_is_committed_stays(
     assert fixed.all() and before.tolist() == committed(events)
     stats = finish(events).stats
     assert stats.denoising_steps == len(drafts)
-    assert stats.committed_tokens == options.gen_length
-    assert stats.canvases == options.blocks
+    assert stats.committed_tokens == options["max_new_tokens"]
+    assert stats.canvases == options["max_new_tokens"] // options["block_length"]
     assert stats.forwards == len(model.calls)
     for ids, request, soft in model.calls:
         assert soft is None and request.rows is not None and request.temperature == 1.0
-        assert ids.shape[0] == len(prompt) + options.gen_length
+        assert ids.shape[0] == len(prompt) + options["max_new_tokens"]
         assert (ids[request.rows] == MASK).all()
-        assert (request.rows >= len(prompt)).all() and np.ptp(request.rows) < options.block_length
+        assert (request.rows >= len(prompt)).all() and np.ptp(request.rows) < options["block_length"]
+
+
+def count_by_factor(confidence: Floats, factor: float) -> int:
+    core = library()
+    core.ekt_count_by_factor.restype = ctypes.c_int64
+    size = ctypes.c_int64(confidence.size)
+    return int(core.ekt_count_by_factor(pointer(confidence), size, ctypes.c_double(factor)))
+
+
+def count_above_threshold(confidence: Floats, threshold: float) -> int:
+    core = library()
+    core.ekt_count_above_threshold.restype = ctypes.c_int64
+    size = ctypes.c_int64(confidence.size)
+    return int(core.ekt_count_above_threshold(pointer(confidence), size, ctypes.c_double(threshold)))
 
 
 @given(st.integers(0, 500), st.integers(1, 100))
 def test_schedule_sums_to_the_masked_positions(masked: int, steps: int) -> None:
-    counts = transfer_counts(masked, steps)
-    assert len(counts) == steps and sum(counts) == masked
+    count = library().ekt_transfer_count
+    count.restype = ctypes.c_int64
+    counts = [count(*map(ctypes.c_int64, (masked, steps, step))) for step in range(steps)]
+    assert sum(counts) == masked
     assert counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
 
 
@@ -264,12 +287,7 @@ SHARES = st.one_of(
 )
 def test_factor_is_the_published_rule(confidence: list[np.float32], factor: float) -> None:
     expected = published_count([float(value) for value in confidence], factor)
-    values = np.array(confidence, dtype=np.float32)
-    assert count_by_factor(values, factor) == expected
-    core = library()
-    core.ekt_count_by_factor.restype = ctypes.c_int64
-    size = ctypes.c_int64(values.size)
-    assert core.ekt_count_by_factor(pointer(values), size, ctypes.c_double(factor)) == expected
+    assert count_by_factor(np.array(confidence, dtype=np.float32), factor) == expected
 
 
 @settings(max_examples=300)
@@ -281,18 +299,15 @@ def test_threshold_is_the_published_rule(confidence: list[np.float32], threshold
     assert count_above_threshold(np.array(confidence, dtype=np.float32), threshold) == len(kept)
 
 
-def test_zero_temperature_draws_nothing_and_repeats() -> None:
+def test_zero_temperature_is_without_chance() -> None:
     model = FakeDenoiser(VOCAB, bias=no_mask_bias())
-    options = LladaOptions(MASK, gen_length=12, block_length=4, steps=6)
-    noise = PhiloxNoise(0)
-    first = committed(list(generate(model, PROMPT, options, noise)))
-    assert noise.draws == 0
-    assert first == committed(run(model, options, seed=99))
+    options = options_of(gen_length=12, block_length=4, steps=6)
+    assert committed(run(model, options)) == committed(run(model, options, seed=99))
 
 
 def test_same_seed_same_tokens_and_other_seed_other_tokens() -> None:
     model = FakeDenoiser(VOCAB, bias=no_mask_bias())
-    options = LladaOptions(MASK, gen_length=12, block_length=4, steps=6, temperature=1.0)
+    options = options_of(gen_length=12, block_length=4, steps=6, temperature=1.0)
     assert committed(run(model, options, 5)) == committed(run(model, options, 5))
     assert committed(run(model, options, 5)) != committed(run(model, options, 6))
 
@@ -301,7 +316,7 @@ def test_model_that_predicts_masks_still_comes_to_an_end() -> None:
     bias = np.zeros(VOCAB, np.float32)
     bias[MASK] = 60
     for extra in ({"steps": 8}, {"threshold": 0.9}):
-        options = LladaOptions(MASK, gen_length=8, block_length=4, **extra)
+        options = options_of(gen_length=8, block_length=4, **extra)
         events = run(FakeDenoiser(VOCAB, bias=bias), options)
         assert committed(events) == [MASK] * 8
 
@@ -313,8 +328,8 @@ def with_end(seed: int, **options: Any) -> tuple[list[Event], list[Event]]:
     common: dict[str, Any] = {
         "gen_length": 24, "block_length": 8, "steps": 24, "eos_token_ids": (EOS,), "eot_token_ids": (EOT,),
     } | options  # fmt: skip
-    full = run(FakeDenoiser(VOCAB, seed=seed, bias=bias), LladaOptions(MASK, **common))
-    stopped = run(FakeDenoiser(VOCAB, seed=seed, bias=bias), LladaOptions(MASK, stop_at_eos=True, **common))
+    full = run(FakeDenoiser(VOCAB, seed=seed, bias=bias), options_of(**common))
+    stopped = run(FakeDenoiser(VOCAB, seed=seed, bias=bias), options_of(stop_at_eos=True, **common))
     return full, stopped
 
 
@@ -334,9 +349,7 @@ def test_stopping_at_eos_changes_nothing_before_it_and_saves_passes(seed: int) -
 
 
 def test_without_end_token_the_reason_is_length() -> None:
-    options = LladaOptions(
-        MASK, gen_length=8, block_length=4, steps=4, eos_token_ids=(EOS,), stop_at_eos=True
-    )
+    options = options_of(gen_length=8, block_length=4, steps=4, eos_token_ids=(EOS,), stop_at_eos=True)
     bias = no_mask_bias()
     bias[EOS] = -60
     assert finish(run(FakeDenoiser(VOCAB, bias=bias), options)).stats.finish_reason == "length"
@@ -345,8 +358,8 @@ def test_without_end_token_the_reason_is_length() -> None:
 def test_guidance_costs_two_passes_and_end_tokens_can_be_forbidden() -> None:
     bias = no_mask_bias()
     bias[EOS] = 9
-    options = LladaOptions(
-        MASK, gen_length=8, block_length=8, steps=8, cfg_scale=0.5, eos_token_ids=(EOS,), logits_eos_inf=True
+    options = options_of(
+        gen_length=8, block_length=8, steps=8, cfg_scale=0.5, eos_token_ids=(EOS,), logits_eos_inf=True
     )
     events = run(FakeDenoiser(VOCAB, bias=bias), options)
     assert finish(events).stats.forwards == 16
@@ -355,8 +368,8 @@ def test_guidance_costs_two_passes_and_end_tokens_can_be_forbidden() -> None:
 
 @pytest.mark.parametrize("kind", [FakeDenoiser, ProjectingDenoiser])
 def test_full_scores_are_asked_in_bounded_pieces(kind: type[FakeDenoiser]) -> None:
-    options = LladaOptions(
-        MASK, gen_length=8, block_length=8, steps=1, eos_token_ids=(EOS,), logits_eos_inf=True,
+    options = options_of(
+        gen_length=8, block_length=8, steps=1, eos_token_ids=(EOS,), logits_eos_inf=True,
         logits_budget_bytes=4 * VOCAB * 3,
     )  # fmt: skip
     model = kind(VOCAB, bias=no_mask_bias())
@@ -368,38 +381,31 @@ def test_full_scores_are_asked_in_bounded_pieces(kind: type[FakeDenoiser]) -> No
         assert (stats.forwards, stats.projections) == (3, 0)
 
 
-def test_cancelling_keeps_committed_blocks() -> None:
-    asked = iter([False] * 5 + [True])
-    options = LladaOptions(MASK, gen_length=12, block_length=4, steps=12)
+def test_stopping_keeps_committed_blocks() -> None:
+    options = options_of(gen_length=12, block_length=4, steps=12)
     model = FakeDenoiser(VOCAB, bias=no_mask_bias())
-    events = list(generate(model, PROMPT, options, PhiloxNoise(0), cancelled=lambda: next(asked)))
-    stats = finish(events).stats
-    assert stats.finish_reason == "cancelled" and stats.denoising_steps == len(model.calls) == 5
-    assert stats.committed_tokens == len(committed(events)) == 4
+    events = generate(model, section(FAMILY), PROMPT, options=options)
+    seen = [next(events) for _ in range(6)]
+    events.close()
+    assert len(committed(seen)) == 4 and len(model.calls) == 5
 
 
 def test_generation_config_is_understood() -> None:
-    options = SAMPLERS["llada"].options(
-        {
-            "mask_token_id": MASK,
-            "eos_token_id": EOS,
-            "max_new_tokens": 64,
-            "block_length": 32,
-            "bos_token_id": 1,
-        },
-        steps=16,
-    )
-    assert isinstance(options, LladaOptions)
-    assert (options.gen_length, options.steps, options.eos_token_ids) == (64, 16, (EOS,))
-    assert options.ignored_keys == ("bos_token_id",)
-    assert SAMPLERS["llada"].options({"mask_id": 3}, max_new_tokens=256).gen_length == 256
+    config = {
+        "mask_id": MASK,
+        "eos_token_id": EOS,
+        "max_new_tokens": 64,
+        "block_length": 32,
+        "bos_token_id": 1,
+    }
+    options = settled(FAMILY, VOCAB, config, steps=16)
+    assert (options.max_new_tokens, options.steps, options.eos_token_ids) == (64, 16, (EOS,))
+    assert settled(FAMILY, VOCAB, {"mask_id": 3}, gen_length=256).max_new_tokens == 256
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"gen_length": 100, "block_length": 32}, "gen_length 100 .* block_length 32; use 128"),
-        ({"gen_length": 96, "block_length": 32, "steps": 64}, "steps 64 .* 3 blocks .* use 66"),
         ({"threshold": 0.9, "factor": 1.0}, "threshold and factor"),
         ({"threshold": 1.5}, "threshold is 1.5"),
         ({"factor": 0}, "factor is 0"),
@@ -415,23 +421,23 @@ def test_generation_config_is_understood() -> None:
 )
 def test_bad_option_is_refused_in_one_line(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOption, match=message) as caught:
-        LladaOptions.from_generation_config({"mask_token_id": MASK}, **overrides)
+        settled(FAMILY, VOCAB, {"mask_token_id": MASK}, **overrides)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_mask_token_is_refused() -> None:
     with pytest.raises(InvalidOption, match="mask_token_id is not set"):
-        LladaOptions.from_generation_config({"steps": 4})
+        settled(FAMILY, VOCAB, {"steps": 4})
 
 
 def test_mask_outside_the_vocabulary_and_bad_prompts_are_refused() -> None:
     with pytest.raises(InvalidOption, match="126336 is outside"):
-        run(FakeDenoiser(VOCAB), LladaOptions(126336))
+        run(FakeDenoiser(VOCAB), {"mask_token_id": 126336})
     with pytest.raises(InvalidPrompt, match="token 40"):
-        run(FakeDenoiser(VOCAB), LladaOptions(MASK), prompt=[40])
+        run(FakeDenoiser(VOCAB), options_of(), prompt=[40])
 
 
 def test_scores_that_are_not_finite_end_the_generation() -> None:
     bias = np.full(VOCAB, np.nan, np.float32)
-    with pytest.raises(NonFiniteLogits, match="128 of 128 positions"):
-        run(FakeDenoiser(VOCAB, bias=bias), LladaOptions(MASK))
+    with pytest.raises(NonFiniteLogits, match="32 of 32 positions"):
+        run(FakeDenoiser(VOCAB, bias=bias), options_of())

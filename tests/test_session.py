@@ -9,8 +9,8 @@ import pytest
 import torch
 from bundles import make_bundle
 from checkpoints import load_oracle, write_checkpoint
+from philox_torch import drawing
 from reference_denoiser import ReferenceDenoiser
-from torch_noise import TorchNoise
 from watched import run_watched
 
 from edgekit.export.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime import memory
-from edgekit.runtime.sampling import SAMPLERS, Committed, HeadRequest, diffusion_gemma
+from edgekit.runtime.sampling import Committed, HeadRequest, generate
 from edgekit.runtime.session import Session, SessionOptions
 
 RUN = """
@@ -91,20 +91,17 @@ def test_diffusion_gemma_generates_what_transformers_generates(tmp_path: Path, s
     oracle = load_oracle(tmp_path)
     prompt = np.random.default_rng(seed).integers(13, arch.vocab_size, 19)
     length = config["canvas_length"]
-    torch.manual_seed(seed)
-    expected = oracle.generate(
-        torch.from_numpy(prompt)[None], max_new_tokens=3 * length, max_denoising_steps=2
-    )
-    sampler = SAMPLERS["diffusion_gemma"]
-    options = sampler.options(
-        source.generation_config, canvas_length=length, max_new_tokens=3 * length, max_denoising_steps=2
-    )
-    torch.manual_seed(seed)
-    events = diffusion_gemma.generate(ReferenceDenoiser(model), prompt, options, TorchNoise())
+    with drawing(seed):
+        expected = oracle.generate(
+            torch.from_numpy(prompt)[None], max_new_tokens=3 * length, max_denoising_steps=2
+        )
+    section = {"name": "diffusion_gemma", "config": source.generation_config}
+    options = {"canvas_length": length, "max_new_tokens": 3 * length}
+    events = generate(ReferenceDenoiser(model), section, prompt, seed=seed, steps=2, options=options)
     ids = np.concatenate([e.ids for e in events if isinstance(e, Committed)])
     sequences = getattr(expected, "sequences", expected)[0, len(prompt) :].numpy()
     np.testing.assert_array_equal(ids, sequences[: len(ids)])
-    assert (sequences[len(ids) :] == options.pad_token_id).all()
+    assert (sequences[len(ids) :] == source.generation_config["pad_token_id"]).all()
 
 
 def test_without_a_budget_the_memory_of_the_machine_is_one(

@@ -18,8 +18,7 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
 from edgekit.export.reference import MASKED, ReferenceModel
 from edgekit.export.weights import load_float_weights
-from edgekit.runtime.sampling import Committed, HeadRequest, sampler
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling import Committed, HeadRequest, generate
 from edgekit.tools.tiny import corpus, fast_ops, tokenizer
 from edgekit.tools.tiny.evaluate import measure, reference_subject, table
 from edgekit.tools.tiny.lockstep import Lockstep
@@ -231,19 +230,18 @@ def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> Non
         else {"steps": 8, "gen_length": 16, "block_length": 8}
     )
     name, config = encoder.family.sampler, MODELS[family][1]
-    options = generation_options(name, config, model.architecture.canvas_length, options=overrides)
-    loop = sampler(name)
+    section = {"name": name, "config": config}
     prompts = encoder.prompts(
         [encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi")]
     )
 
-    def generate(denoiser: Any, index: int) -> list[int]:
-        events = loop.generate(denoiser, prompts[index], options, index)
+    def answer(denoiser: Any, index: int) -> list[int]:
+        events = generate(denoiser, section, prompts[index], seed=index, options=overrides)
         return [t for e in events if isinstance(e, Committed) for t in e.ids.tolist()]
 
-    jobs = [lambda denoiser, i=i: generate(denoiser, i) for i in range(3)]
+    jobs = [lambda denoiser, i=i: answer(denoiser, i) for i in range(3)]
     together = Lockstep(model).run(jobs)
-    assert together == [generate(Alone(model), i) for i in range(3)]
+    assert together == [answer(Alone(model), i) for i in range(3)]
     assert len({tuple(t) for t in together}) == 3
 
 
@@ -268,7 +266,6 @@ def test_lockstep_raises_the_error_of_a_job_and_finishes_the_others() -> None:
 @pytest.mark.parametrize("family", MODELS)
 def test_measure_reports_every_task_and_a_table(family: str) -> None:
     subject = reference_subject(small(family), corpus.Encoder(family), MODELS[family][1], steps=4)
-    assert subject.options.canvas_length == 128 if family == "gemma" else subject.options.stop_at_eos
     report = measure(subject, per_task=2, tasks=("addition-2", "json"), levels=(0.5, 1.0))
     assert set(report.exact_match) == {"addition-2", "json"}
     assert all(0 <= x <= 1 for r in report.denoising.values() for x in r.values())

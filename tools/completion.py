@@ -62,14 +62,14 @@ def setting_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from edgekit.flashload.errors import EdgekitError
     from edgekit.runtime.api.options import options_of
     from edgekit.runtime.bundle import Bundle
-    from edgekit.runtime.sampling.generation_options import generation_options
+    from edgekit.runtime.generation import sampler_model
+    from edgekit.runtime.sampling import settle
 
     # While an option lacks its value, the words before it have not been given to the arguments yet.
     given = ctx.params.get("bundle") or "".join(ctx.args[:1])
     try:
         bundle = Bundle.open(os.path.expanduser(given))
-        sampler = bundle.manifest.sampler
-        own = generation_options(sampler["name"], sampler["config"], bundle.model.canvas_length)
+        own = settle(sampler_model(bundle))
     except (EdgekitError, OSError):
         return []
     return [

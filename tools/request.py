@@ -160,7 +160,7 @@ def display_for(
     if quiet:
         return Silent()
     options = generator.options(settings_of(settings))
-    unit = "block" if hasattr(options, "block_length") else "canvas"
+    unit = "block" if "block_length" in options.values() else "canvas"
     if not watch:
         return Streamed(unit)
     if not on_terminal(sys.stderr):
@@ -168,7 +168,7 @@ def display_for(
         return Streamed(unit)
     from edgekit.tools.watch import Canvas, Pieces, Watch
 
-    mask = getattr(options, "mask_token_id", None)
+    mask = options.values().get("mask_token_id")
     return Watch(Canvas(title_of(generator), Pieces(generator.tokenizer), unit, mask))
 
 

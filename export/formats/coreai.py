@@ -21,7 +21,7 @@ except ImportError as error:
 
 SYSTEM = System(
     name="coreai",
-    layout="coreai-1",
+    layout="coreai-2",
     suffix=".aimodel",
     versions={"27": "27"},
     # Apple's advice for assets on iOS.

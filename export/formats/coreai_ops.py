@@ -324,10 +324,14 @@ def vocab_logits(a: Arguments) -> Value:
 
 def vocab_head(a: Arguments) -> list[Value]:
     z = coreai.broadcasting_divide(vocab_logits(a), wide(a["temperature"]))
-    top = coreai.reduce_max(z, [1])
+    top, arg = coreai.reduce_max(z, [1]), _argmax(z)
     e = coreai.exp(coreai.broadcasting_sub(z, top))
-    out = [coreai.shrink_dims(top, [1]), _argmax(z)]
-    out += [reduced(coreai.reduce_sum, y, -1) for y in (e, coreai.broadcasting_mul(e, z))]
+    # Of the argmax it is 1: the sums are over all others. A 0 for each row is computed: Core AI would keep a
+    # constant as a resource of its own.
+    none = coreai.broadcasting_sub(top, top)
+    others = coreai.scatter_along_axis(e.type, e, coreai.expand_dims(arg, [1]), none, 1)
+    out = [coreai.shrink_dims(top, [1]), arg]
+    out += [reduced(coreai.reduce_sum, y, -1) for y in (others, coreai.broadcasting_mul(others, z))]
     if a["noise"] is not None:
         score = coreai.broadcasting_add(z, wide(a["noise"]))
         sample = _argmax(score)

@@ -10,7 +10,7 @@ from edgekit.export.formats.packaged_format import System
 
 SYSTEM = System(
     name="coreml",
-    layout="coreml-1",
+    layout="coreml-2",
     suffix=".mlpackage",
     # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
     versions={"18": "15", "26": "26"},

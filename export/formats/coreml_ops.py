@@ -22,6 +22,8 @@ aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
 #: Terms of a sum that are added in the type of a program, which may be float16.
 _MOST_TERMS = 64
+#: A score that no token has: its exponential is 0 beside all others, and its difference to them a float16.
+_FAR = -30000.0
 
 
 def _like(x: Var, value: float) -> Any:
@@ -160,15 +162,22 @@ def vocab_logits(a: Arguments) -> Var:
 
 
 def vocab_head(a: Arguments) -> list[Var]:
-    # In float16 a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max) is not.
     z = mb.real_div(x=vocab_logits(a), y=a["temperature"])
     top = mb.reduce_max(x=z, axes=[-1], keep_dims=True)
-    distance = mb.sub(x=z, y=top)
+    arg = mb.reduce_argmax(x=z, axis=-1, keep_dims=True)
+    own = mb.equal(x=arg, y=np.arange(_shape(z)[1], dtype=np.int32)[None])
+    others = mb.select(cond=own, a=_like(z, _FAR), b=z)
+    # In float16 exp(z - max) is 0 where float32 has it still: the sums are relative to the largest of the
+    # others first. And a sum of z exp(z - max) over a tile may be too large, that of (z - max) exp(z - max)
+    # is not.
+    second = mb.reduce_max(x=others, axes=[-1], keep_dims=True)
+    distance = mb.sub(x=others, y=second)
     e = mb.exp(x=distance)
     total, below = _row_sum(e), _row_sum(mb.mul(x=e, y=distance))
-    top = _wide(mb.squeeze(x=top, axes=[-1]))
-    out = [top, mb.reduce_argmax(x=z, axis=-1, keep_dims=False), total]
-    out.append(mb.add(x=below, y=mb.mul(x=top, y=total)))
+    highest, second = (_wide(mb.squeeze(x=x, axes=[-1])) for x in (top, second))
+    share = mb.exp(x=mb.sub(x=second, y=highest))
+    out = [highest, mb.squeeze(x=arg, axes=[-1]), mb.mul(x=total, y=share)]
+    out.append(mb.mul(x=mb.add(x=below, y=mb.mul(x=second, y=total)), y=share))
     if a["noise"] is not None:
         score = mb.add(x=z, y=a["noise"])
         sample = mb.reduce_argmax(x=score, axis=-1, keep_dims=True)
@@ -176,7 +185,7 @@ def vocab_head(a: Arguments) -> list[Var]:
         out += [_wide(mb.reduce_max(x=score, axes=[-1])), mb.squeeze(x=sample, axes=[-1])]
         out += [_wide(mb.squeeze(x=z_there, axes=[-1]))]
     if a["soft"]:
-        out.append(mb.matmul(x=e, y=a["table"]))
+        out.append(mb.matmul(x=mb.exp(x=mb.sub(x=z, y=top)), y=a["table"]))
     return out
 
 

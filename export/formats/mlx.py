@@ -111,7 +111,7 @@ class MlxFormat:
 
     precision: str
     NAME = "mlx"
-    LAYOUT = "mlx-1"
+    LAYOUT = "mlx-2"
     WEIGHTS_FILE = "model.safetensors"
     TOKENIZER_FOLDER = "."
 

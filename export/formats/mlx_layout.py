@@ -1,4 +1,4 @@
-"""How the flash file of an MLX bundle stores each weight: layout `mlx-1`, as mlx-lm converts checkpoints.
+"""How the flash file of an MLX bundle stores each weight: layout `mlx-2`, as mlx-lm converts checkpoints.
 
     matrix or table, 4 or 8 bits   .weight U32 [N, K * bits / 32], .scales and .biases [N, K / G]
     matrix or table, 16 bits       .weight BF16 [N, K]

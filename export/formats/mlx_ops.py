@@ -28,6 +28,9 @@ from edgekit.export.formats.nodes import Arguments, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
+#: What is so far below the largest score has no part in a softmax. Finite, as its product with 0 must be 0.
+_FAR = 1e30
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -119,18 +122,23 @@ def vocab_logits(a: Arguments) -> mx.array:
 def vocab_head(a: Arguments) -> list[mx.array]:
     z = vocab_logits(a) / a["temperature"]
     index = mx.argmax(z, -1, keepdims=True)
+    top = mx.take_along_axis(z, index, -1)
+    others = mx.put_along_axis(z, index, top - _FAR, -1)
     # Of a softmax, and a product instead of a sum: see the head of this file.
-    p = mx.softmax(z, -1, precise=True)
-    sum_exp = 1 / mx.take_along_axis(p, index, -1)
-    mean = mx.squeeze(mx.matmul(mx.expand_dims(p, -2), mx.expand_dims(z, -1)), -1)
-    statistics = [mx.take_along_axis(z, index, -1), index, sum_exp, mean * sum_exp]
+    p = mx.softmax(others, -1, precise=True)
+    second = mx.argmax(others, -1, keepdims=True)
+    most = mx.exp(mx.take_along_axis(others, second, -1) - top)
+    sum_others = most / mx.take_along_axis(p, second, -1)
+    mean = mx.squeeze(mx.matmul(mx.expand_dims(p, -2), mx.expand_dims(others, -1)), -1)
+    statistics = [top, index, sum_others, mean * sum_others]
     if a["noise"] is not None:
         score = z + a["noise"]
         sample = mx.argmax(score, -1, keepdims=True)
         statistics += [mx.take_along_axis(score, sample, -1), sample, mx.take_along_axis(z, sample, -1)]
     out = [mx.squeeze(s, -1) for s in statistics]
     if a["soft"]:
-        out.append(a["table"].product(p, transpose=False) * sum_exp)
+        p = mx.softmax(z, -1, precise=True)
+        out.append(a["table"].product(p, transpose=False) * (1 + sum_others))
     return out
 
 

@@ -24,7 +24,7 @@ from edgekit.flashload.files import write_atomic
 
 NAME = "onnx"
 #: Names the stored layouts; the engine refuses a bundle whose layout it does not know.
-LAYOUT = "onnx-2"
+LAYOUT = "onnx-3"
 specs, arrays = onnx_layout.specs, onnx_layout.arrays
 
 PROGRAM_FOLDER = "programs"

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import MOST_BYTES, parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
-from edgekit.runtime.api.options import MOST_SEED, Option, check_names, options_of, plain, plain_settings
+from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.engines import check_available
-from edgekit.runtime.errors import GenerationEnded
+from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption
-from edgekit.runtime.sampling.options import check_int, check_within_vocabulary
+from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
 
 if TYPE_CHECKING:
     from edgekit.runtime.api.chat import Chat
@@ -234,8 +234,8 @@ class Model:
         own = {name: settings.pop(name, None) for name in ("max_new_tokens", "steps")}
         settings.pop("seed", None)
         given = plain_settings(Settings(options=settings, **own))
-        check_names(self._generator.sampler, given)
-        return options_of(self._generator.options(given), self._generator.bundle.model.vocab_size)
+        check_names(self.family, given)
+        return options_of(self._generator.options(given))
 
     def encode(
         self,
@@ -268,7 +268,7 @@ class Model:
         >>> model.family
         'diffusion_gemma'
         """
-        return self._generator.sampler.family
+        return self._generator.family
 
     @property
     def path(self) -> Path:
@@ -278,7 +278,7 @@ class Model:
     @property
     def mask_id(self) -> int | None:
         """The token that stands for an open position in a Draft; None for models without open positions."""
-        return getattr(self._generator.options(Settings()), "mask_token_id", None)
+        return self._generator.options(Settings()).values().get("mask_token_id")
 
     def close(self) -> None:
         """Give memory and files back. What is used afterwards raises GenerationEnded; so does this, while
@@ -322,12 +322,12 @@ class Model:
         check_int("seed", settings.seed, 0, MOST_SEED)
         if "continue_prefix" in settings.options:
             raise InvalidOption("continue_prefix is not a setting here; use chat()")
-        check_names(self._generator.sampler, settings)
-        options = self._generator.options(settings)
-        check_within_vocabulary(options, self._generator.bundle.model.vocab_size)
-        options.lengths(len(prompt_ids))
+        check_names(self.family, settings)
+        lengths = None
+        with suppress(PromptTooLong):  # which the generation raises
+            lengths = self._generator.options(settings, len(prompt_ids)).lengths
         self._check_open()
-        return self._events(tuple(prompt_ids), ids, settings, options, behind)
+        return self._events(tuple(prompt_ids), ids, settings, lengths, behind)
 
     def encoded(self) -> list[Ids]:
         """What the last generation has encoded, for `behind`."""
@@ -338,14 +338,13 @@ class Model:
         prompt_ids: tuple[int, ...],
         ids: Sequence[int],
         settings: Settings,
-        options: Any,
+        lengths: Lengths | None,
         behind: Sequence[Ids] | None,
     ) -> Iterator[Event]:
         source: Any = self._generator.generate(ids, settings, behind)
         answer: list[int] = []
         text = self._tokenizer.stream()
         pieces: list[str] = []
-        canvases, steps = options.extent()
         with self._using():
             self._leave()
             self._current = source
@@ -363,18 +362,19 @@ class Model:
                     now = self._generator.bytes_read
                     read = read if now >= read else 0
                 if isinstance(event, inner.Draft):
+                    assert lengths is not None, "it has begun, so its prompt fits"
                     yield Draft(
                         canvas=event.canvas_index,
-                        canvases=canvases,
+                        canvases=lengths.canvases,
                         step=event.step,
-                        steps=steps,
+                        steps=lengths.steps,
                         start=event.start,
                         ids=tuple(event.ids.tolist()),
                         accepted=tuple(event.accepted.tolist()),
                         bytes_read=now - read,
                     )
                 elif isinstance(event, inner.Committed):
-                    kept = options.kept(event.ids).tolist()
+                    kept = (event.ids if event.text is None else event.text).tolist()
                     answer += kept
                     pieces.append(text.push(kept))
                     yield Committed(event.canvas_index, tuple(kept), pieces[-1])

@@ -5,29 +5,14 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from edgekit.runtime.generation import Settings
-from edgekit.runtime.sampling import Sampler
-from edgekit.runtime.sampling.errors import InvalidOption
-from edgekit.runtime.sampling.generation_options import MOST
-from edgekit.runtime.sampling.options import INTERNAL, Kind, specs, unknown_option
+from edgekit.runtime.sampling import SamplerOptions, declared
+from edgekit.runtime.sampling.options import MOST_SEED, OptionType, unknown_option
 
-OptionType: TypeAlias = Literal["int", "float", "bool", "str", "ids"]
-
-_TYPES: dict[Kind, OptionType] = {
-    "integer": "int", "number": "float", "flag": "bool", "choice": "str", "token ids": "ids",
-}  # fmt: skip
-#: Names that are the same for all families, by those of the families that have others.
-_COMMON = {"gen_length": "max_new_tokens", "max_denoising_steps": "steps"}
-#: Lengths and steps, in the families' own names: `generation_options` takes none beyond `MOST`.
-_LENGTHS = {
-    "max_new_tokens", "gen_length", "max_length", "canvas_length", "block_length", "steps",
-    "max_denoising_steps",
-}  # fmt: skip
-MOST_SEED = 2**64 - 1
 _FIRST = ("max_new_tokens", "steps", "seed")
 
 
@@ -77,54 +62,35 @@ def plain_settings(settings: Settings) -> Settings:
     return Settings(plain(settings.max_new_tokens), plain(settings.steps), plain(settings.seed), options)
 
 
-def options_of(chosen: Any, vocab_size: int | None = None) -> tuple[Option, ...]:
-    """The options of a family's dataclass, with the values in `chosen` as defaults; with `vocab_size` token
-    ids have their bound.
-    """
+def options_of(chosen: SamplerOptions) -> tuple[Option, ...]:
+    """The options of a generation, with their values as defaults."""
     found = [Option("seed", "int", 0, 0, MOST_SEED, False, (), False, "Equal seeds give equal answers.")]
-    for name, spec in specs(type(chosen)).items():
-        if name in INTERNAL:
-            continue
-        kind, value = _TYPES[spec.kind], getattr(chosen, name)
-        low, high = spec.minimum, MOST if name in _LENGTHS else spec.maximum
-        if vocab_size is not None and name.endswith("token_id"):
-            high = vocab_size - 1
-        if kind == "int":
-            low, high = (None if limit is None else int(limit) for limit in (low, high))
-        found.append(
-            Option(
-                _COMMON.get(name, name),
-                kind,
-                value,
-                low,
-                high,
-                spec.exclusive,
-                spec.choices,
-                spec.optional,
-                spec.help,
-            )
+    found += [
+        Option(
+            option.name,
+            option.type,
+            option.value,
+            option.minimum,
+            option.maximum,
+            option.above_minimum,
+            option.choices,
+            option.optional,
+            option.help,
         )
+        for option in chosen.declared
+        if not option.internal
+    ]
     return tuple(sorted(found, key=lambda option: _rank(option.name)))
 
 
-def check_names(sampler: Sampler, settings: Settings) -> None:
-    """Raises InvalidOption for a setting that the sampler does not have, and for one that is given by two of
-    its names.
-    """
-    aliases, fields = sampler.aliases(), specs(sampler.options_type())
-    known = {"seed"} | {_COMMON.get(name, name) for name in fields}
-    given = [name for name in ("max_new_tokens", "steps") if getattr(settings, name) is not None]
-    by_common: dict[str, str] = {}
-    for name in (*given, *settings.options):
-        field = aliases.get(name, name)
-        common = _COMMON.get(field, field)
-        if common not in known:
-            raise unknown_option(name, sorted(known - INTERNAL, key=lambda known: (_rank(known), known)))
-        if common in by_common:
-            raise InvalidOption(
-                f"{common} is given twice, as {by_common[common]} and as {name}; leave one out"
-            )
-        by_common[common] = name
+def check_names(family: str, settings: Settings) -> None:
+    """Raises InvalidOption for a setting that the sampler does not have."""
+    options = [option for option in declared(family) if not option.internal]
+    known = {name for option in options for name in (option.name, *option.aliases)}
+    for name in settings.options:
+        if name not in known:
+            shown = sorted({"seed", *(option.name for option in options)}, key=lambda n: (_rank(n), n))
+            raise unknown_option(name, shown)
 
 
 def _rank(name: str) -> int:

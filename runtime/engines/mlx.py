@@ -24,7 +24,7 @@ from edgekit.runtime.mlx_functions import Array, ExportedFunction
 from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
 from edgekit.runtime.sampling.types import Floats
 
-LAYOUT = "mlx-1"
+LAYOUT = "mlx-2"
 _INSTALL = "pip install 'edgekit[mlx]'"
 #: Sessions of several threads share one stream, which takes the work of one at a time.
 _BUSY = threading.Lock()
@@ -120,7 +120,7 @@ class MlxEngine(OneLayerEngine):
             inputs["noise"] = noise
         out = self._run(name, inputs, _table(table))
         return TilePart(
-            out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
+            out["max"], out["argmax"], out["sum_others"], out["sum_z_others"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
 
-LAYOUT = "onnx-2"
+LAYOUT = "onnx-3"
 #: GroupQueryAttention and Attention as the programs use them.
 MINIMUM_VERSION = (1, 30)
 
@@ -143,10 +143,10 @@ class OnnxEngine(OneLayerEngine):
         out = self._run(name, self._entry(name), inputs, _table(table))
         rows = (x.shape[0],)
         sampled = {"score": rows, "sample": rows, "sample_z": rows} if noise is not None else {}
-        wanted = {"max": rows, "argmax": rows, "sum_exp": rows, "sum_z_exp": rows, **sampled}
+        wanted = {"max": rows, "argmax": rows, "sum_others": rows, "sum_z_others": rows, **sampled}
         _check(name, out, wanted | ({"soft": x.shape} if soft else {}))
         return TilePart(
-            out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
+            out["max"], out["argmax"], out["sum_others"], out["sum_z_others"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
         )  # fmt: skip
 

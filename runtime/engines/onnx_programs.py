@@ -15,8 +15,8 @@ OPERATORS = frozenset(
     (
         "Abs", "Add", "ArgMax", "Attention", "BitwiseXor", "Cast", "Clip", "Concat", "Div", "Exp", "Gather",
         "GatherElements", "GatherND", "Gelu", "MatMul", "MatMulInteger", "Mul", "RMSNormalization",
-        "ReduceMax", "ReduceSum", "Reshape", "Round", "Sigmoid", "Slice", "Softmax", "Split", "Sub", "Tanh",
-        "TopK", "Transpose", "Unsqueeze",
+        "ReduceMax", "ReduceSum", "Reshape", "Round", "ScatterElements", "Sigmoid", "Slice", "Softmax",
+        "Split", "Sub", "Tanh", "TopK", "Transpose", "Unsqueeze",
     )
 )  # fmt: skip
 #: Programs hold no weights: the writer's have some 10 kB.

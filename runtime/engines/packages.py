@@ -141,7 +141,7 @@ class PackageEngine:
             arrays["noise"] = noise
         out = {role: array[: len(x)] for role, array in self._run(table, function, arrays).items()}
         return TilePart(
-            out["max"], out["argmax"], out["sum_exp"], out["sum_z_exp"],
+            out["max"], out["argmax"], out["sum_others"], out["sum_z_others"],
             out.get("score"), out.get("sample"), out.get("sample_z"), out.get("soft"),
         )  # fmt: skip
 

@@ -32,6 +32,7 @@ STATES = {
     "Sigmoid": "", "Square": "", "Subtract": "", "Tanh": "",
     "AsType": "t", "Sqrt": "?", "Softmax": "?",
     "ArgReduce": "ii", "ArgSort": "i", "Concatenate": "i", "GatherAxis": "i", "Flatten": "ii",
+    "ScatterAxis": "ii",
     "Broadcast": "v", "BroadcastAxes": "v", "ExpandDims": "v", "Reshape": "v", "Squeeze": "v",
     "Transpose": "v",
     "Reduce": "iv", "Unflatten": "iv", "Gather": "vv", "NumberOfElements": "v?t", "QuantizedMatmul": "iii?",

@@ -189,6 +189,20 @@ def _gather_axis(state: State, inputs: Sequence[Array]) -> Array:
     return Array(index.shape, a.dtype, a.bound)
 
 
+def _scatter_axis(state: State, inputs: Sequence[Array]) -> Array:
+    a, index, values = inputs
+    _floating((a, values))
+    kind, axis = state.integer(), _axis(state.integer(), a)
+    _need(kind == 1, f"of kind {kind}; it replaces alone")
+    same = len(a.shape) == len(index.shape) and index.shape == values.shape
+    same = same and all(
+        x == y for i, (x, y) in enumerate(zip(a.shape, index.shape, strict=True)) if i != axis
+    )
+    _need(same, f"shapes {_shapes(inputs)} along axis {axis}")
+    _indices(index, a.shape[axis])
+    return Array(a.shape, a.dtype)
+
+
 def _indices(index: Array, room: int) -> None:
     _need(index.dtype in _INTEGERS, f"indices are {index.dtype}")
     known = index.size == 0 or (index.bound is not None and index.bound <= room)
@@ -335,6 +349,7 @@ def _quantized_matmul(state: State, inputs: Sequence[Array]) -> Array:
 #: Primitives of other than one input; None: any number, at least one.
 _INPUTS: dict[str, int | None] = {
     "Add": 2, "Divide": 2, "Multiply": 2, "Subtract": 2, "Matmul": 2, "GatherAxis": 2, "QuantizedMatmul": 4,
+    "ScatterAxis": 3,
     "Gather": None, "Concatenate": None, "Broadcast": None, "BroadcastAxes": None,
 }  # fmt: skip
 RULES: dict[str, Rule] = {
@@ -344,6 +359,6 @@ RULES: dict[str, Rule] = {
     "BroadcastAxes": _broadcast_axes, "Concatenate": _concatenate, "ExpandDims": _expand_dims,
     "Flatten": _flatten, "Gather": _gather, "GatherAxis": _gather_axis, "Matmul": _matmul,
     "NumberOfElements": _number_of_elements, "QuantizedMatmul": _quantized_matmul, "Reduce": _reduce,
-    "Reshape": _reshape, "Softmax": _softmax, "Squeeze": _squeeze, "Transpose": _transpose,
-    "Unflatten": _unflatten,
+    "Reshape": _reshape, "ScatterAxis": _scatter_axis, "Softmax": _softmax, "Squeeze": _squeeze,
+    "Transpose": _transpose, "Unflatten": _unflatten,
 }  # fmt: skip

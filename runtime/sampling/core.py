@@ -3,106 +3,36 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint8, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass, field
+from ctypes import POINTER, c_float, c_int64, c_uint8, c_uint64, c_void_p
 from typing import Any, Final
 
 import numpy as np
 
 from edgekit.flashload import _native
-from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
-from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
+from edgekit.runtime.sampling.core_abi import (
+    ERRORS,
+    AskStruct,
+    Given,
+    LengthsStruct,
+    SamplerModel,
+    StatisticsStruct,
+    library,
+    wishes,
+)
+from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.sampling.events import Committed, Done, Draft, FinishReason, Stats
 from edgekit.runtime.sampling.noise import PhiloxGumbel
-from edgekit.runtime.sampling.options import Lengths, check_int
+from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest, Ids
 
-_ERRORS: Final = {1: InvalidOption, 13: NonFiniteLogits}
 #: By the numbers of EK_FINISH_; the first is that of a generation that has not come to its end.
 _REASONS: Final[tuple[FinishReason, ...]] = ("length", "eos", "length", "cancelled")
 
 
-class _Model(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("projects", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
-        ("canvas_length", c_int64), ("max_positions", c_int64), ("sampler", c_char_p), ("bundle", c_char_p),
-        ("encoded", c_void_p), ("piece_lengths", c_void_p), ("encoded_pieces", c_int64),
-        ("uncached", c_void_p), ("uncached_count", c_int64),
-    )  # fmt: skip
-
-
-class _Options(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("seed", c_uint64), ("max_new_tokens", c_int64),
-        ("steps", c_int64), ("options", c_char_p),
-    )  # fmt: skip
-
-
-class _Lengths(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_int32), ("new_tokens", c_int64), ("prefix", c_int64),
-        ("canvas", c_int64),
-    )  # fmt: skip
-
-
-class _Statistics(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
-        ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
-        ("canvases", c_int64),
-    )  # fmt: skip
-
-
-class _Ask(Struct):
-    _fields_ = (
-        ("struct_size", c_uint32), ("kind", c_int32), ("ids", c_void_p), ("count", c_int64),
-        ("soft", c_void_p), ("request", HeadRequestStruct), ("logits", c_int32), ("reserved", c_int32),
-        ("canvas_index", c_int64), ("step", c_int64), ("start", c_int64), ("accepted", c_void_p),
-        ("kept", c_void_p), ("kept_count", c_int64),
-    )  # fmt: skip
-
-
-_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
-    "ek_sampler_create": (POINTER(_Model), c_void_p, c_int64, POINTER(_Options), POINTER(c_void_p)),
-    "ek_sampler_get_lengths": (c_void_p, POINTER(_Lengths)),
-    "ek_sampler_get_statistics": (c_void_p, POINTER(_Statistics)),
-    "ek_sampler_next": (c_void_p, POINTER(_Ask)),
-    "ek_sampler_answer": (c_void_p, POINTER(HeadOutputStruct)),
-    "ek_sampler_copy": (c_void_p, POINTER(c_void_p)),
-    "ek_sampler_restore": (c_void_p,),
-    "ek_sampler_save": (c_void_p, c_void_p, c_uint64, POINTER(c_uint64)),
-    "ek_sampler_load": (POINTER(_Model), c_char_p, c_uint64, POINTER(c_void_p)),
-}
-
 _FORGET, _ENCODE, _DENOISE, _PROJECT, _DRAFT, _COMMITTED, _DONE = range(7)
-
-
-def _library() -> ctypes.CDLL:
-    return _native.functions(_SIGNATURES, "ek_sampler_close")
-
-
-@dataclass(frozen=True, eq=False)
-class SamplerModel:
-    """What a sampler knows of the model that answers.
-
-    `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` is 0 for a
-    model without self-conditioning. `projects`: it is a Projector. `canvas_length` and `max_positions` None:
-    any, unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in
-    pieces, and `uncached` are the text that it holds, for the option `continue_prefix`.
-    """
-
-    section: Mapping[str, Any]
-    vocab_size: int
-    hidden_size: int
-    projects: bool = True
-    canvas_length: int | None = None
-    max_positions: int | None = None
-    bundle: str | None = None
-    encoded: Sequence[Ids] = ()
-    uncached: Ids = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 class CoreSampler:
@@ -118,25 +48,21 @@ class CoreSampler:
         steps: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`options` by name win over the section's config, `max_new_tokens` and `steps` over both.
+        """`max_new_tokens`, `steps` and `options` by name win over the section's config, see `settle`.
 
-        Raises InvalidOption for options, a prompt or lengths that do not fit the model, and NativeError.
+        Raises InvalidOption, InvalidPrompt, PromptTooLong for what passes the model's positions,
+        UnsupportedBundle for an unknown family, and NativeError.
         """
-        check_int("seed", seed, 0, 2**64 - 1)
-        ids = np.ascontiguousarray(prompt, np.int64)
-        wanted = _Options(
-            seed=seed,
-            max_new_tokens=max_new_tokens or 0,
-            steps=steps or 0,
-            options=None if options is None else json.dumps(dict(options)).encode(),
-        )
-        given, handle = _Given(model), c_void_p()
+        check_int("seed", seed, 0, MOST_SEED)
+        ids = prompt_ids(prompt, model.vocab_size)
+        wanted = wishes(seed, max_new_tokens, steps, options)
+        given, handle = Given(model), c_void_p()
         self._handle: int | None = None
-        self._library = _library()
+        self._library = library()
         self._vocab_size, self._hidden_size = model.vocab_size, model.hidden_size
         create = self._library.ek_sampler_create
         own = ctypes.byref(given.struct), ids.ctypes.data, ids.size, ctypes.byref(wanted)
-        _native.check(create(*own, ctypes.byref(handle)), _ERRORS)
+        _native.check(create(*own, ctypes.byref(handle)), ERRORS)
         self._handle = handle.value
 
     @classmethod
@@ -147,12 +73,12 @@ class CoreSampler:
         Raises MalformedFile, UnsupportedVersion, ChecksumMismatch, and InvalidOption for a state of another
         bundle.
         """
-        library, handle, given = _library(), c_void_p(), _Given(model)
+        core, handle, given = library(), c_void_p(), Given(model)
         _native.check(
-            library.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),
-            _ERRORS,
+            core.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),
+            ERRORS,
         )
-        return cls._of(library, model.vocab_size, model.hidden_size, handle)
+        return cls._of(core, model.vocab_size, model.hidden_size, handle)
 
     @classmethod
     def _of(cls, library: ctypes.CDLL, vocab_size: int, hidden_size: int, handle: c_void_p) -> CoreSampler:
@@ -164,18 +90,18 @@ class CoreSampler:
     @property
     def lengths(self) -> Lengths:
         """Positions that the generation takes, at most."""
-        found = _Lengths()
+        found = LengthsStruct()
         self._call("ek_sampler_get_lengths", ctypes.byref(found))
-        return Lengths(found.new_tokens, found.prefix, found.canvas)
+        return Lengths(found.new_tokens, found.prefix, found.canvas, found.canvases, found.steps)
 
     @property
     def stats(self) -> Stats:
         """The counters so far."""
-        found = _Statistics()
+        found = StatisticsStruct()
         self._call("ek_sampler_get_statistics", ctypes.byref(found))
         counters = {
             name: getattr(found, name)
-            for name, _ in _Statistics._fields_
+            for name, _ in StatisticsStruct._fields_
             if name not in ("struct_size", "finish_reason")
         }
         return Stats(**counters, finish_reason=_REASONS[found.finish_reason])
@@ -184,7 +110,7 @@ class CoreSampler:
         """What to do now. Raises NonFiniteLogits, and then asks the same again."""
         if answer is not None:
             self._answer(answer)
-        ask = _Ask()
+        ask = AskStruct()
         self._call("ek_sampler_next", ctypes.byref(ask))
         ids = _ids(ask.ids, ask.count)
         if ask.kind == _DENOISE:
@@ -203,7 +129,9 @@ class CoreSampler:
         if ask.kind == _DRAFT:
             accepted = _array(ask.accepted, c_uint8, np.uint8, ask.count).astype(np.bool_)
             return Tell(Draft(ask.canvas_index, ask.step, ask.start, ids, accepted), kept)
-        return Tell(Committed(ask.canvas_index, ids) if ask.kind == _COMMITTED else Done(self.stats), kept)
+        if ask.kind == _COMMITTED:
+            return Tell(Committed(ask.canvas_index, ids, kept), kept)
+        return Tell(Done(self.stats), kept)
 
     def copy(self) -> CoreSampler:
         """Another one in the same state. Two that go on over one model must each `restore` their text."""
@@ -235,7 +163,7 @@ class CoreSampler:
         self._call("ek_sampler_answer", ctypes.byref(output))
 
     def _call(self, name: str, *arguments: Any) -> None:
-        _native.check(getattr(self._library, name)(self._handle, *arguments), _ERRORS)
+        _native.check(getattr(self._library, name)(self._handle, *arguments), ERRORS)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -245,30 +173,6 @@ class CoreSampler:
 
 #: Members of a HeadOutput that hold token ids.
 _IDS: Final = frozenset({"argmax", "sample", "top_ids"})
-
-
-class _Given:
-    """A model as a struct, and the arrays that it points at."""
-
-    def __init__(self, model: SamplerModel) -> None:
-        pieces = [np.asarray(piece, np.int64) for piece in model.encoded]
-        self._encoded = np.concatenate(pieces) if pieces else np.empty(0, np.int64)
-        self._lengths = np.array([len(piece) for piece in pieces], np.int64)
-        self._uncached = np.ascontiguousarray(model.uncached, np.int64)
-        self.struct = _Model(
-            projects=model.projects,
-            vocabulary=model.vocab_size,
-            hidden_size=model.hidden_size,
-            canvas_length=model.canvas_length or 0,
-            max_positions=model.max_positions or 0,
-            sampler=json.dumps(model.section).encode(),
-            bundle=None if model.bundle is None else model.bundle.encode(),
-            encoded=self._encoded.ctypes.data,
-            piece_lengths=self._lengths.ctypes.data,
-            encoded_pieces=len(pieces),
-            uncached=self._uncached.ctypes.data,
-            uncached_count=self._uncached.size,
-        )
 
 
 def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> HeadRequest:
@@ -292,3 +196,22 @@ def _array(address: int, kind: Any, dtype: Any, count: int) -> np.ndarray:
 
 def _ids(address: int | None, count: int) -> Ids:
     return _array(address, c_int64, np.int64, count) if address and count else np.empty(0, np.int64)
+
+
+def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:
+    """A prompt as int64 [P]. Raises InvalidPrompt unless it is a flat list of integers of 64 bits."""
+    ids = np.asarray(prompt)
+    if ids.ndim != 1:
+        raise InvalidPrompt(f"the prompt has shape {ids.shape}; pass one flat list of token ids")
+    if not ids.size:
+        return np.empty(0, np.int64)
+    integers = ids.dtype.kind in "iu" or all(type(token) is int for token in prompt)
+    if not integers:
+        raise InvalidPrompt(f"the prompt holds {ids.dtype} values; pass integer token ids")
+    for place, token in enumerate(map(int, prompt) if ids.dtype != np.int64 else ()):
+        if not -(2**63) <= token < 2**63:
+            raise InvalidPrompt(
+                f"prompt token {token} at position {place} is outside the model's vocabulary of {vocab_size} "
+                "tokens; use the tokenizer of this model"
+            )
+    return np.ascontiguousarray(ids, np.int64)

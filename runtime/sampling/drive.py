@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.core import CoreSampler
+from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import Denoiser, HeadOutput, Ids, Projector
 
 _NO_IDS: Ids = np.empty(0, np.int64)
+
+
+def generate(
+    denoiser: Denoiser,
+    section: Mapping[str, Any],
+    prompt: Ids | Sequence[int],
+    *,
+    seed: int = 0,
+    max_new_tokens: int | None = None,
+    steps: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    canvas_length: int | None = None,
+) -> Generator[Event, None, None]:
+    """Denoising events of a family's sampler; the last is Done. Equal seeds give equal events. Closing it
+    ends the generation where it is, see `drive`.
+
+    `section` is "sampler" of a bundle's manifest; `canvas_length` is the model's, None: any. The others are
+    those of `CoreSampler`.
+
+    Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
+    raises.
+    """
+    goes_on = bool(options and options.get("continue_prefix"))
+    model = SamplerModel(
+        section,
+        denoiser.vocab_size,
+        denoiser.hidden_size,
+        projects=isinstance(denoiser, Projector),
+        canvas_length=canvas_length,
+        encoded=denoiser.pieces if goes_on else (),
+        uncached=denoiser.uncached,
+    )
+    sampler = CoreSampler(
+        model, prompt, seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=options
+    )
+    yield from drive(sampler, denoiser)
 
 
 def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None]:

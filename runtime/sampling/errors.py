@@ -13,17 +13,9 @@ class InvalidOption(SamplingError):
     """A sampling option has a value that the family's procedure cannot run with, or is not an option."""
 
 
-class OptionNotSet(InvalidOption):
-    """The generation config lacks an option that has no default."""
-
-
 class InvalidPrompt(SamplingError):
     """The prompt is empty, or is neither text, messages, nor a flat list of token ids of the model."""
 
 
 class NonFiniteLogits(SamplingError):
     """The model's scores are NaN or infinite, so no token can be chosen from them."""
-
-
-class UnknownSampler(SamplingError):
-    """No denoising loop is known under the name of this family."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,9 +11,6 @@ from numpy.typing import NDArray
 from edgekit.runtime.sampling.types import Ids
 
 FinishReason = Literal["eos", "length", "cancelled"]
-
-CancelCheck = Callable[[], bool]
-"""Asked before every denoising step; True ends the generation with Done(finish_reason="cancelled")."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +31,13 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class Committed:
-    """Final tokens, int64 [T]; the answer is the concatenation of all Committed events."""
+    """Final tokens, int64 [T]; the answer is the concatenation of all Committed events. `text` is what of
+    them is text, None all: a canvas may be padded behind its end token.
+    """
 
     canvas_index: int
     ids: Ids
+    text: Ids | None = None
 
 
 @dataclass

@@ -1,146 +1,138 @@
-"""Reading and checking sampling options."""
+"""Options of the families' samplers, as the native core declares them: names, types, ranges, help, values."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterable, Mapping, Sequence
+import ctypes
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from edgekit.flashload.names import nearest
-from edgekit.runtime.sampling.errors import InvalidOption, OptionNotSet
+from edgekit.flashload import _native
+from edgekit.flashload.names import nearest, shown
+from edgekit.runtime.sampling.core_abi import ERRORS, Given, SamplerModel, library, wishes
+from edgekit.runtime.sampling.errors import InvalidOption
 
-#: Options that are no matter of a single generation: callers set them, people do not.
-INTERNAL = frozenset({"continue_prefix", "logits_budget_bytes"})
-
-Kind = Literal["integer", "number", "flag", "choice", "token ids"]
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What an option may be, in the metadata of its field: `check_fields` goes by it, and lists for people.
-
-    `exclusive` leaves the minimum itself out. An `optional` one may be None, which switches it off.
-    """
-
-    kind: Kind
-    help: str
-    minimum: float | None = None
-    exclusive: bool = False
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    optional: bool = False
-
-
-_SPEC = "option"
-
-
-def integer(help: str, minimum: int, *, optional: bool = False) -> dict[str, Spec]:
-    """Metadata of a field that holds an integer, at least `minimum`."""
-    return {_SPEC: Spec("integer", help, minimum, optional=optional)}
-
-
-def number(
-    help: str,
-    minimum: float,
-    *,
-    exclusive: bool = False,
-    maximum: float | None = None,
-    optional: bool = False,
-) -> dict[str, Spec]:
-    """Metadata of a field that holds a finite number."""
-    return {_SPEC: Spec("number", help, minimum, exclusive, maximum, optional=optional)}
-
-
-def flag(help: str) -> dict[str, Spec]:
-    """Metadata of a field that holds True or False."""
-    return {_SPEC: Spec("flag", help)}
-
-
-def choice(help: str, choices: Iterable[str]) -> dict[str, Spec]:
-    """Metadata of a field that holds one of some words."""
-    return {_SPEC: Spec("choice", help, choices=tuple(choices))}
-
-
-def tokens(help: str) -> dict[str, Spec]:
-    """Metadata of a field that holds token ids."""
-    return {_SPEC: Spec("token ids", help)}
-
-
-def specs(options: type[Any]) -> dict[str, Spec]:
-    """The options of a family's dataclass by name, in its order."""
-    return {f.name: f.metadata[_SPEC] for f in dataclasses.fields(options) if _SPEC in f.metadata}
-
-
-def check_fields(options: Any, *names: str) -> None:
-    """Raises InvalidOption unless these fields of a family's dataclass are what their metadata says. Token
-    ids become tuples.
-    """
-    known = specs(type(options))
-    for name in names:
-        spec, value = known[name], getattr(options, name)
-        if spec.optional and value is None:
-            continue
-        if spec.kind == "integer":
-            check_int(name, value, int(spec.minimum or 0))
-        elif spec.kind == "number":
-            check_number(name, value, spec.minimum or 0, exclusive=spec.exclusive, maximum=spec.maximum)
-        elif spec.kind == "flag":
-            check_bool(name, value)
-        elif spec.kind == "choice":
-            check_choice(name, value, spec.choices)
-        else:
-            object.__setattr__(options, name, token_ids(name, value))
+OptionType = Literal["int", "float", "bool", "str", "ids"]
+MOST_SEED: Final = 2**64 - 1
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Positions of a generation, at most: how many it adds to its prompt, the longest prefix that it encodes,
-    and the longest canvas that it denoises.
+    """What a generation takes, at most: positions that it adds to its prompt, the longest prefix that it
+    encodes, the longest canvas that it denoises; canvases (of LLaDA blocks), and denoising steps of each.
+    `text` says in words how many tokens the prompt gets.
     """
 
     new_tokens: int
     prefix: int
     canvas: int
+    canvases: int
+    steps: int
+    text: str = ""
 
 
-def from_config(
-    options: type[Any], config: Mapping[str, Any], overrides: Mapping[str, Any], aliases: Mapping[str, str]
-) -> dict[str, Any]:
-    """Keyword arguments for the dataclass `options` out of a generation config and explicit overrides.
+@dataclass(frozen=True)
+class DeclaredOption:
+    """An option of a family, with its value in a generation; None: switched off.
 
-    Keys are field names or `aliases` (key -> field). Config keys that say nothing to this family are
-    collected in `ignored_keys`, and a None there means "not set". Overrides win over the config.
-    Raises InvalidOption for an override that is no option, and when a field without default is not set.
+    `aliases` are the names that checkpoints and published scripts have for it. `above_minimum`: the minimum
+    itself is too small. `internal`: callers set it, people do not. "ids" are token ids.
     """
-    fields = {f.name for f in dataclasses.fields(options)} - {"ignored_keys"}
-    for override in overrides:
-        if override not in fields and override not in aliases:
-            raise unknown_option(override, sorted(fields - INTERNAL))
-    found: dict[str, Any] = {}
-    ignored: list[str] = []
-    # A field's own name wins over an alias wherever both are in the config.
-    for key in sorted(config, key=lambda k: k in fields):
-        name: str | None = key if key in fields else aliases.get(key)
-        if name is None:
-            ignored.append(key)
-        elif config[key] is not None:
-            found[name] = config[key]
-    for key in sorted(overrides, key=lambda k: k in fields):
-        found[aliases.get(key, key)] = overrides[key]
-    found["ignored_keys"] = tuple(sorted(ignored))
-    required = {f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING}
-    missing = sorted(required - found.keys())
-    if missing:
-        raise OptionNotSet(f"{', '.join(missing)} is not set by the generation config; pass it explicitly")
-    return found
+
+    name: str
+    aliases: tuple[str, ...]
+    type: OptionType
+    value: Any
+    minimum: float | None
+    maximum: float | None
+    above_minimum: bool
+    choices: tuple[str, ...]
+    optional: bool
+    internal: bool
+    help: str
 
 
-def settled(options: Any) -> dict[str, Any]:
-    """A family's dataclass as the options by name that the core takes."""
-    fields = dataclasses.fields(options)
-    return {f.name: getattr(options, f.name) for f in fields if f.name != "ignored_keys"}
+@dataclass(frozen=True)
+class SamplerOptions:
+    """The options of one generation, settled. `lengths` are those of the prompt that was asked about."""
+
+    family: str
+    declared: tuple[DeclaredOption, ...]
+    lengths: Lengths | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an option by its own name. Raises KeyError."""
+        return self.values()[name]
+
+    def values(self) -> dict[str, Any]:
+        """All values by name."""
+        return {option.name: option.value for option in self.declared}
+
+
+def settle(
+    model: SamplerModel,
+    *,
+    max_new_tokens: int | None = None,
+    steps: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    prompt_length: int | None = None,
+) -> SamplerOptions:
+    """The options of a generation: the checkpoint's configuration, which is the section's `config`, then the
+    caller's wishes, then what neither says.
+
+    `options` are the caller's by name, an alias too. None is "not set" everywhere, but in `options` for an
+    optional one, which it switches off. With a `prompt_length`, earlier text counted with it, the result has
+    `lengths`.
+
+    Lengths and steps are rounded up to what the family needs: LLaDA is given whole blocks and as many steps
+    for each. An answer of a masked family ends at its first end token unless `stop_at_eos` says otherwise,
+    because what is filled in behind it helps nobody; it has as many steps as tokens without `steps`. Dream
+    goes by entropy unless `alg` is set.
+
+    Raises InvalidOption, PromptTooLong for what passes the model's positions, and UnsupportedBundle for an
+    unknown family.
+    """
+    core, given, size = library(), Given(model), ctypes.c_uint64()
+    wanted = wishes(0, max_new_tokens, steps, options)
+    length = -1 if prompt_length is None else prompt_length
+
+    def call(buffer: Any, capacity: int) -> None:
+        _native.check(
+            core.ek_sampler_get_options(
+                ctypes.byref(given.struct), ctypes.byref(wanted), length, buffer, capacity,
+                ctypes.byref(size),
+            ),
+            ERRORS,
+        )  # fmt: skip
+
+    call(None, 0)
+    buffer = ctypes.create_string_buffer(size.value)
+    call(buffer, size.value)
+    found = json.loads(buffer.raw)
+    lengths = found["lengths"]
+    return SamplerOptions(
+        found["family"],
+        tuple(_declared(option) for option in found["options"]),
+        None if lengths is None else Lengths(**lengths),
+    )
+
+
+def declared(family: str) -> tuple[DeclaredOption, ...]:
+    """The options of a family, with their defaults. Raises UnsupportedBundle for an unknown family."""
+    # Those that a checkpoint must name are given any value.
+    section = {"name": family, "config": {"mask_token_id": 0}}
+    return settle(SamplerModel(section, vocab_size=2**31 - 1, hidden_size=0)).declared
+
+
+def _declared(option: dict[str, Any]) -> DeclaredOption:
+    if option["type"] == "float" and option["value"] is not None:
+        option["value"] = float(option["value"])
+    if option["type"] == "ids":
+        option["value"] = tuple(option["value"])
+    for name in ("aliases", "choices"):
+        option[name] = tuple(option[name])
+    return DeclaredOption(**option)
 
 
 def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
@@ -150,56 +142,7 @@ def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
     return InvalidOption(f"{name} is not a sampling option of this model; {hint}")
 
 
-def check_int(name: str, value: object, minimum: int, maximum: int | None = None) -> None:
-    """Raises InvalidOption unless value is an integer within minimum..maximum."""
-    in_range = isinstance(value, int) and value >= minimum and (maximum is None or value <= maximum)
-    if isinstance(value, bool) or not in_range:
-        limit = f"at least {minimum}" if maximum is None else f"{minimum}..{maximum}"
-        raise InvalidOption(f"{name} is {value!r}; use an integer, {limit}")
-
-
-def check_number(
-    name: str, value: object, minimum: float, *, exclusive: bool = False, maximum: float | None = None
-) -> None:
-    """Raises InvalidOption unless value is a finite number above (or at) minimum and not above maximum."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if good and isinstance(value, int | float):
-        good = (value > minimum if exclusive else value >= minimum) and (maximum is None or value <= maximum)
-    if not good:
-        limit = f"above {minimum:g}" if exclusive else f"at least {minimum:g}"
-        limit += "" if maximum is None else f" and at most {maximum:g}"
-        raise InvalidOption(f"{name} is {value!r}; use a number {limit}")
-
-
-def check_bool(name: str, value: object) -> None:
-    """Raises InvalidOption unless value is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidOption(f"{name} is {value!r}; use true or false")
-
-
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raises InvalidOption unless value is one of the choices."""
-    known = list(choices)
-    if value not in known:
-        raise InvalidOption(f"{name} is {value!r}; use one of: {', '.join(known)}")
-
-
-def token_ids(name: str, value: object) -> tuple[int, ...]:
-    """An id or a list of ids as a tuple. Raises InvalidOption for anything else."""
-    ids = tuple(value) if isinstance(value, list | tuple) else (value,)
-    for token in ids:
-        check_int(name, token, 0)
-    return ids
-
-
-def check_within_vocabulary(options: Any, vocab_size: int) -> None:
-    """Raises InvalidOption when a token id in a family's dataclass is not a row of the vocabulary."""
-    for field in dataclasses.fields(options):
-        if not field.name.endswith(("token_id", "token_ids")):
-            continue
-        value = getattr(options, field.name)
-        for token in value if isinstance(value, tuple) else (value,):
-            if token is not None and token >= vocab_size:
-                raise InvalidOption(
-                    f"{field.name} {token} is outside the model's vocabulary of {vocab_size} tokens"
-                )
+def check_int(name: str, value: object, minimum: int, maximum: int) -> None:
+    """Raises InvalidOption unless value is an integer from minimum to maximum."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidOption(f"{name} is {shown(value)}; use an integer from {minimum} to {maximum}")

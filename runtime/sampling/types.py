@@ -50,14 +50,15 @@ class HeadRequest:
 class HeadOutput:
     """Statistics of z for R rows. Ties are broken towards the lower token id.
 
-    argmax int64 [R], argmax_prob float32 [R], entropy float32 [R] in nats, log_z float32 [R] (log-sum-exp of
-    z). With a `gumbel`: sample int64 [R] = argmax(z + gumbel_scale * gumbel), sample_prob float32 [R] =
+    argmax int64 [R], others float32 [R] = sum of exp(z - max z) over all tokens but the argmax (whose
+    probability is 1 / (1 + others)), entropy float32 [R] in nats, log_z float32 [R] (log-sum-exp of z). With
+    a `gumbel`: sample int64 [R] = argmax(z + gumbel_scale * gumbel), sample_prob float32 [R] =
     softmax(z)[sample]. With `soft`: soft float32 [R, hidden]. With `top_k`: top_ids int64 [R, k] and top_z
     float32 [R, k], descending. With `logits`: logits float32 [R, vocabulary] = z.
     """
 
     argmax: Ids
-    argmax_prob: Floats
+    others: Floats
     entropy: Floats
     log_z: Floats
     sample: Ids | None = None

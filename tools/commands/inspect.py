@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from edgekit.flashload.plan import Plan
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
+    from edgekit.runtime.generation import Generator
+    from edgekit.runtime.sampling import Lengths
 
 #: Of the prompt that memory is planned for, with what the chat template puts around it: a question or two.
 PROMPT_TOKENS = 64
@@ -188,10 +190,18 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
     ]
 
 
+def _lengths(generator: Generator, prompt: int) -> Lengths:
+    """What a prompt of so many tokens takes with the bundle's own settings."""
+    from edgekit.runtime.generation import Settings
+
+    lengths = generator.options(Settings(), prompt).lengths
+    assert lengths is not None, "they were asked for"
+    return lengths
+
+
 def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     """What `run` would plan for a short prompt and the bundle's own settings."""
     from edgekit.runtime.engines import create
-    from edgekit.runtime.generation import Settings
     from edgekit.runtime.memory import NEXT_PROCESS_BYTES, Needs, needs, residency
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import open_session
@@ -202,11 +212,10 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     with opened(folder, Request(None, False, None, None, None, None, {}), quiet=True) as (model, generator):
         model.encode("Hello")
         bundle = generator.bundle
-        settings = generator.options(Settings())
         limit, prompt = bundle.model.max_positions, PROMPT_TOKENS
         if limit:
-            prompt = max(1, min(prompt, limit - settings.lengths(1).new_tokens))
-        asked = settings.lengths(prompt)
+            prompt = max(1, min(prompt, limit - _lengths(generator, 1).new_tokens))
+        asked = _lengths(generator, prompt)
         options = generator.session_options(asked)
         if bundle.packages is not None:
             lengths = bundle.packages.lengths()

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import numpy as np
 
-from edgekit.runtime.sampling import Committed, Denoiser, Done, HeadRequest, sampler
-from edgekit.runtime.sampling.generation_options import generation_options
+from edgekit.runtime.sampling import Committed, Denoiser, Done, Event, HeadRequest, generate
 from edgekit.tools.tiny import tokenizer as vocabulary
 from edgekit.tools.tiny.corpus import Encoder
 from edgekit.tools.tiny.models import CANVAS
@@ -34,11 +34,13 @@ Runner = Callable[[Sequence[Callable[[Denoiser], Any]]], list[Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be measured: how jobs on a denoiser are run, sampler options, and what encodes its text."""
+    """A model to be measured: how jobs on a denoiser are run, how one generates (as `generate` of the
+    samplers, with the model's section and options), and what encodes its text.
+    """
 
     encoder: Encoder
     run: Runner
-    options: Any
+    generate: Callable[..., Iterator[Event]]
 
     @property
     def family(self) -> str:
@@ -61,20 +63,19 @@ class Report:
 
 def answers(subject: Subject, prompts: Sequence[list[int]], seed: int = 0) -> list[tuple[str, int]]:
     """(answer text, denoising steps) for prompts given as ids. Prompt i draws its noise from seed + i."""
-    loop = sampler(subject.encoder.family.sampler)
 
     def job(index: int, ids: list[int]) -> Callable[[Denoiser], tuple[str, int]]:
-        def generate(denoiser: Denoiser) -> tuple[str, int]:
+        def answer(denoiser: Denoiser) -> tuple[str, int]:
             tokens: list[int] = []
             steps = 0
-            for event in loop.generate(denoiser, ids, subject.options, seed + index):
+            for event in subject.generate(denoiser, prompt=ids, seed=seed + index):
                 if isinstance(event, Committed):
                     tokens += event.ids.tolist()
                 elif isinstance(event, Done):
                     steps = event.stats.denoising_steps
             return subject.encoder.text(tokens), steps
 
-        return generate
+        return answer
 
     return _in_batches(subject.run, [job(i, ids) for i, ids in enumerate(prompts)])
 
@@ -157,14 +158,13 @@ def reference_subject(
     steps: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Subject:
-    """A reference model in memory, run in batches. `steps` and `options` as `generation_options` has them."""
+    """A reference model in memory, run in batches. `steps` and `options` as `generate` has them."""
     from edgekit.tools.tiny.lockstep import Lockstep
 
+    section = {"name": encoder.family.sampler, "config": generation_config}
     canvas = model.architecture.canvas_length
-    chosen = generation_options(
-        encoder.family.sampler, generation_config, canvas, steps=steps, options=options
-    )
-    return Subject(encoder, Lockstep(model).run, chosen)
+    begin = partial(generate, section=section, steps=steps, options=options, canvas_length=canvas)
+    return Subject(encoder, Lockstep(model).run, begin)
 
 
 def checkpoint_subject(path: Path, steps: int | None = None) -> Subject:
@@ -189,13 +189,14 @@ def bundle_subject(path: Path, steps: int | None = None, memory_bytes: int | Non
         path, SessionOptions(memory_bytes=memory_bytes, positions=2 * CANVAS, canvas=2 * CANVAS)
     )
     model, section = session.bundle.model, session.bundle.manifest.sampler
+    begin = partial(generate, section=section, steps=steps, canvas_length=model.canvas_length)
     return Subject(
         Encoder(
             "gemma" if model.causal_prefix else "llada",
             session.bundle.tokenizer_files()[vocabulary.FILE],
         ),
         lambda jobs: [job(session) for job in jobs],
-        generation_options(section["name"], section["config"], model.canvas_length, steps=steps),
+        begin,
     )
 
 

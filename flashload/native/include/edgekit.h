@@ -37,7 +37,7 @@ extern "C" {
 
 /* Raised by one whenever a caller built against the previous header could misbehave: a changed signature,
  * struct layout or status meaning. New functions and new status codes leave it alone. */
-#define EK_ABI_VERSION 1u
+#define EK_ABI_VERSION 2u
 
 /* An integer type of fixed width rather than an enum, whose width the C standard leaves to the compiler. */
 typedef int32_t ek_status;
@@ -59,7 +59,8 @@ typedef int32_t ek_status;
 #define EK_STOPPED ((ek_status)14)         /* a callback asked to stop */
 #define EK_INVALID_STATE ((ek_status)15)   /* a call that must come after another one, such as project before denoise */
 #define EK_INTERNAL ((ek_status)16)        /* an error in the library: please report it */
-#define EK_CALLBACK_FAILED ((ek_status)17) /* a callback of an ek_model failed; the message is its own */
+#define EK_INVALID_PROMPT ((ek_status)17)  /* a prompt is empty, or holds a token that the model does not have */
+#define EK_PROMPT_TOO_LONG ((ek_status)18) /* prompt and answer do not fit the model's positions */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -192,7 +193,7 @@ typedef struct ek_head_output {
   uint32_t struct_size;
   uint32_t reserved;    /* 0 */
   int64_t *argmax;      /* [R] */
-  float *argmax_prob;   /* [R] softmax(z) there */
+  float *others;        /* [R] sum of exp(z - max z) over all other tokens: softmax(z) there is 1 / (1 + others) */
   float *entropy;       /* [R] of softmax(z), in nats */
   float *log_z;         /* [R] log of the sum of exp(z) */
   int64_t *sample;      /* [R]; needs `gumbel` */
@@ -413,8 +414,8 @@ typedef struct ek_generate_options {
 #define EK_GENERATE_OPTIONS_INIT {sizeof(ek_generate_options), 0, 0, 0, 0, NULL}
 
 /* A whole generation: `prompt` are `count` token ids of the bundle's tokenizer, chat template included where the
- * model wants one. Sampler options are those of runtime/sampling; `max_new_tokens` and `steps` win over `options`,
- * these over the bundle's own. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
+ * model wants one. Sampler options are those that ek_sampler_get_options lists; they win over the bundle's own, and one
+ * that is given twice, as a member and among `options` too, is EK_INVALID_ARGUMENT. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
  * to its struct_size, also when the run ends by a stop or an error.
  *
  * A session opened with a memory budget must have been opened for the lengths of this call. For n new tokens that is
@@ -441,8 +442,9 @@ EK_API ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t
 
 /* ---- Samplers -------------------------------------------------------------------------------------------------
  *
- * The procedure of a generation by itself, for whoever runs the passes: it asks, and goes on once it has its answer. It
- * starts no threads, reads no files and calls nothing back. ek_generate is such a sampler over a session.
+ * The procedure of a generation by itself, for whoever runs the passes, such as Core ML packages or functions of MLX: it
+ * asks, and goes on once it has its answer; who asks no more has ended it. It starts no threads, reads no files and calls
+ * nothing back. ek_generate is such a sampler over a session.
  *
  *   while (ek_sampler_next(sampler, &ask) == EK_OK && ask.kind != EK_ASK_DONE) {
  *     if (ask.kind == EK_ASK_DENOISE) {
@@ -480,14 +482,31 @@ typedef struct ek_sampler_model {
 
 #define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
 
-/* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options, a prompt or
- * lengths that do not fit the model; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
+/* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options that do not fit the
+ * model, EK_INVALID_PROMPT and EK_PROMPT_TOO_LONG for the prompt; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
  * procedure it needs; EK_OUT_OF_MEMORY. `*sampler` is null after a failure. */
 EK_API ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt, int64_t count,
                                    const ek_generate_options *options, ek_sampler **sampler) EK_NOEXCEPT;
 
 /* Ends it; null is allowed. */
 EK_API void ek_sampler_close(ek_sampler *sampler) EK_NOEXCEPT;
+
+/* The options that a generation over this model has, as JSON in `buffer` of `capacity` bytes, without a NUL; `*size` is
+ * its size in bytes, also where `buffer` is null:
+ *
+ *   {"family": "llada", "options": [{"name": "temperature", "aliases": [], "type": "float", "value": 0, "minimum": 0,
+ *    "maximum": null, "above_minimum": false, "choices": [], "optional": false, "internal": false, "help": "..."}, ...],
+ *    "lengths": {"new_tokens": 128, "prefix": 0, "canvas": 140, "canvases": 4, "steps": 32, "text": "128 new tokens"}}
+ *
+ * Types are "int", "float", "bool", "str" (one of "choices") and "ids" (token ids). "optional": null switches it off.
+ * "internal": for programs, not for people. "aliases" are names that `options` and generation configs may use for it.
+ * "value" is what it is in this generation; with a null `options` and an empty config those are the defaults. "lengths"
+ * are what a prompt of `prompt` tokens takes, at most, earlier text counted with it: positions as in ek_sampler_lengths,
+ * canvases (of LLaDA blocks), denoising steps of each, and in words; null where `prompt` is -1.
+ *
+ * As ek_sampler_create otherwise; EK_BUFFER_TOO_SMALL. */
+EK_API ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generate_options *options, int64_t prompt,
+                                        char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
 
 /* Positions that the generation takes, at most: what a session must be opened for, see ek_generate. */
 typedef struct ek_sampler_lengths {
@@ -496,6 +515,8 @@ typedef struct ek_sampler_lengths {
   int64_t new_tokens; /* added to the prompt, padding with them */
   int64_t prefix;     /* the longest encoded prefix */
   int64_t canvas;     /* the longest pass */
+  int64_t canvases;   /* of LLaDA blocks */
+  int64_t steps;      /* denoising steps of each */
 } ek_sampler_lengths;
 
 /* Fills *lengths up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -538,11 +559,12 @@ typedef struct ek_ask {
 EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
- * argmax, argmax_prob, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN. The sample
- * of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of ek_gumbel_noise
- * for the request's seed and draw, all rows of the request, and row r of them. EK_INVALID_STATE where no pass waits for
- * an answer, EK_NOT_FINITE where log_z or what the options make of the scores is not finite, EK_INVALID_ARGUMENT for
- * arrays that are missing or hold what no pass gives. After a failure the pass is still asked for. */
+ * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others not
+ * negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
+ * noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of them.
+ * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
+ * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
+ * is still asked for. */
 EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
 
 /* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on
@@ -565,84 +587,6 @@ EK_API ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t cap
  * than ek_sampler_save made, EK_INVALID_ARGUMENT for those of another bundle. EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *state, uint64_t size,
                                  ek_sampler **sampler) EK_NOEXCEPT;
-
-/* ---- Generation over a model of the caller ----------------------------------------------------------------------
- *
- * The same loops for a model that something else runs, such as a Core ML package or functions of MLX. */
-
-/* A model as callbacks, all with the `user_data` of the struct. They are called on the thread that called
- * ek_model_generate, one at a time, and only until it returns; work that a callback leaves to other threads must be
- * done when it returns. They may call any function of this library but those of a session that generates, another
- * ek_model_generate included. None may leave by an exception or a long jump.
- *
- * Each returns 0, or anything else to end the generation with EK_CALLBACK_FAILED: `return ek_callback_failed(text)`
- * gives the text for ek_last_error.
- *
- * The struct and what it points at belong to the caller and must stay as they are during the call. What a callback is
- * given belongs to the library and lives until it returns. */
-typedef struct ek_model {
-  uint32_t struct_size;
-  int32_t reserved;      /* 0 */
-  int64_t vocabulary;    /* tokens, at least 1; ids are 0..vocabulary-1 */
-  int64_t hidden_size;   /* width of a soft embedding; 0: no self-conditioning, and no soft is asked for or given */
-  int64_t canvas_length; /* 0: it takes canvases of any length */
-  int64_t max_positions; /* prompt and answer together, more is EK_INVALID_ARGUMENT; 0: unknown */
-  int64_t prefix_length; /* positions that are encoded when the call begins, for the option continue_prefix */
-  const char *sampler;   /* section "sampler" of the bundle's manifest: {"name": ..., "config": {...}} */
-  void *user_data;
-
-  /* Forgets the encoded prefix. Once before the first pass, unless continue_prefix. Null: there is nothing to forget;
-   * only where prefill is null too. */
-  int32_t (*reset)(void *user_data);
-
-  /* Encodes `count` token ids, 1 or more, causally behind the prefix; where it fails, the prefix is forgotten. Null: the model has no
-   * causal prefix, and its loop puts all text on the canvas; with a loop that encodes text EK_INVALID_ARGUMENT. */
-  int32_t (*prefill)(const int64_t *ids, int64_t count, void *user_data);
-
-  /* One pass, as ek_session_denoise: bidirectional over the prefix and `count` token ids behind it, 1 or more; the
-   * prefix stays as it was. `soft` [count, hidden_size] is what the last pass wrote to output->soft, or null.
-   * `request` and `output` are whole structs of the library's version. request->row_count is the number R of rows of
-   * the results, also where request->rows is null. Every array of `output` that is not null must be filled, argmax,
-   * argmax_prob, entropy and log_z always: with ids of the vocabulary and with numbers that are not NaN. The others
-   * are there where the request asks for them, logits where the loop wants full scores. Arrays left as they were and
-   * ids outside are EK_CALLBACK_FAILED; where scores are not finite log_z must not be, which is EK_NOT_FINITE.
-   * The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the noise of
-   * ek_gumbel_noise for the request's seed and draw, R rows, and row r of them. */
-  int32_t (*denoise)(const int64_t *ids, int64_t count, const float *soft, const ek_head_request *request,
-                     const ek_head_output *output, void *user_data);
-
-  /* What the last denoise would have given to this request, as ek_session_project. Null: the loops call denoise again
-   * with the same ids and soft instead, which counts among forwards. */
-  int32_t (*project)(const ek_head_request *request, const ek_head_output *output, void *user_data);
-
-  /* Text behind the prefix that is final and not encoded, for the option continue_prefix: what `keep` was last given. */
-  const int64_t *uncached; /* [uncached_count] */
-  int64_t uncached_count;
-
-  /* The end of the answer so far, which the call leaves for the next one that continues: `count` token ids take the
-   * place of those before, 0 for none. Called before they are reported as committed, and when they are encoded or
-   * forgotten. Null: a conversation goes on without the last canvas of each answer, unless the next prompt begins with
-   * it. */
-  int32_t (*keep)(const int64_t *ids, int64_t count, void *user_data);
-} ek_model;
-
-#define EK_MODEL_INIT {sizeof(ek_model), 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL}
-
-/* For a callback of an ek_model that fails, on the thread that it was called on: keeps a copy of `message`, one line of
- * English (UTF-8) for the user, and returns EK_CALLBACK_FAILED for the callback to return. Null: no reason is known.
- * Of several in one callback the last counts; none does where the callback returns 0. */
-EK_API ek_status ek_callback_failed(const char *message) EK_NOEXCEPT;
-
-/* ek_generate over a model of the caller: the same options, events and statistics, from the same loops. Over callbacks
- * that forward to a session, events are those of ek_generate on it. `callback` gets `user_data`, the callbacks of the
- * model their own. Different models may generate on different threads at the same time.
- *
- * Fails as ek_generate does, but never for a budget. EK_INVALID_ARGUMENT also for a null model, facts that no model
- * has and callbacks that are missing; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `sampler` does not say which
- * loop it needs; EK_CALLBACK_FAILED. */
-EK_API ek_status ek_model_generate(const ek_model *model, const int64_t *prompt, int64_t count,
-                                   const ek_generate_options *options, ek_event_callback callback, void *user_data,
-                                   ek_generation_statistics *statistics) EK_NOEXCEPT;
 
 /* The standard Gumbel noise that ek_head_request.seed and draw stand for, for a head outside this library that works
  * through the vocabulary tile by tile: out[t * rows + r] is that of token first_token + t and row r of `rows`, which

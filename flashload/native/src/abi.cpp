@@ -45,8 +45,10 @@ const char *ek_status_message(ek_status status) noexcept {
       return "the call does not fit what was called before it";
     case EK_INTERNAL:
       return "an error inside the library";
-    case EK_CALLBACK_FAILED:
-      return "a callback of the caller's model failed";
+    case EK_INVALID_PROMPT:
+      return "the prompt is no prompt of this model";
+    case EK_PROMPT_TOO_LONG:
+      return "the prompt and its answer are too long for the model";
     default:
       return "a status that this version of the library does not know";
   }

@@ -1,30 +1,18 @@
-// ek_generate and ek_model_generate of edgekit.h: what a caller gives is checked and settled here, a sampler runs it.
+// ek_generate of edgekit.h: what a caller gives is checked and settled here, a sampler runs it.
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "abi_caller_model.h"
 #include "abi_generation.h"
 #include "abi_guard.h"
 #include "abi_session.h"
 #include "edgekit.h"
-#include "error.h"
-#include "json.h"
 #include "sampling/generate.h"
 #include "session/model.h"
 
 namespace edgekit {
 namespace {
-
-// The model of a generation: its passes, and what decides about options and lengths.
-struct GenerationModel {
-  Denoiser &denoiser;
-  GenerationFacts facts;
-  std::function<void(const Lengths &)> check_lengths;  // throws Error for more than it has memory for
-  std::function<void()> idle;                          // the generation is over
-};
 
 EventCallback event_callback(ek_event_callback callback, void *user_data) {
   if (callback == nullptr) return {};
@@ -46,40 +34,8 @@ EventCallback event_callback(ek_event_callback callback, void *user_data) {
   };
 }
 
-// What a caller gives to a generation over any model.
-struct Call {
-  const std::int64_t *prompt;
-  std::int64_t count;
-  const ek_generate_options *options;
-  ek_event_callback callback;
-  void *user_data;
-  ek_generation_statistics *statistics;
-
-  void report(const Stats &stats, std::int32_t reason) const {
-    if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
-  }
-};
-
-void run(const Call &call, const GenerationModel &model) {
-  std::unique_ptr<Sampler> own;
-  try {
-    call.report(Stats(), EK_FINISH_NONE);
-    const ek_generate_options given =
-        read_struct<ek_generate_options>(call.options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
-    const SamplerOptions chosen = options_of(given, model.facts);
-    const std::vector<std::int64_t> ids = prompt_of(call.prompt, call.count);
-    SamplerModel about = model_of(model.denoiser);
-    model.check_lengths(checked_lengths(chosen, model.facts, about, call.count));
-    own = sampler(chosen, std::move(about), ids, given.seed);
-    run(*own, model.denoiser, event_callback(call.callback, call.user_data));
-  } catch (...) {
-    model.idle();
-    const Stats reached = own ? own->stats() : Stats();
-    call.report(reached, reached.finish_reason == FinishReason::cancelled ? EK_FINISH_STOPPED : EK_FINISH_NONE);
-    throw;
-  }
-  model.idle();
-  call.report(own->stats(), finish_reason(own->stats().finish_reason));
+void report(ek_generation_statistics *statistics, const Stats &stats, std::int32_t reason) {
+  if (statistics != nullptr) write_struct(statistics, statistics_of(stats, reason), "ek_generation_statistics");
 }
 
 }  // namespace
@@ -90,26 +46,28 @@ using namespace edgekit;
 ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count, const ek_generate_options *options,
                       ek_event_callback callback, void *user_data, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
-    Session &own = required(session).session;
-    run({prompt, count, options, callback, user_data, statistics},
-        {own, {own.sampler(), own.model().canvas_length, own.model().max_positions},
-         [&](const Lengths &needed) { own.check_lengths(needed.canvas, needed.prefix); }, [&] { own.idle(); }});
-  });
-}
-
-ek_status ek_model_generate(const ek_model *model, const int64_t *prompt, int64_t count,
-                            const ek_generate_options *options, ek_event_callback callback, void *user_data,
-                            ek_generation_statistics *statistics) noexcept {
-  return guarded([&] {
-    const Call call{prompt, count, options, callback, user_data, statistics};
-    call.report(Stats(), EK_FINISH_NONE);
-    if (model == nullptr) fail(EK_INVALID_ARGUMENT, "the model is null");
-    const ek_model own = read_struct<ek_model>(model, EK_MODEL_INIT, "ek_model");
-    if (own.sampler == nullptr) {
-      fail(EK_INVALID_ARGUMENT, "ek_model.sampler is null; give that section of the manifest");
+    Session &model = required(session).session;
+    const GenerationFacts facts{model.sampler(), model.model().canvas_length, model.model().max_positions};
+    std::unique_ptr<Sampler> own;
+    try {
+      report(statistics, Stats(), EK_FINISH_NONE);
+      const ek_generate_options given =
+          read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
+      const SamplerOptions chosen = options_of(given, facts);
+      const std::vector<std::int64_t> ids = prompt_of(prompt, count);
+      SamplerModel about = model_of(model);
+      const Lengths needed = checked_lengths(chosen, facts, about, count);
+      model.check_lengths(needed.canvas, needed.prefix);
+      own = sampler(chosen, std::move(about), ids, given.seed);
+      run(*own, model, event_callback(callback, user_data));
+    } catch (...) {
+      model.idle();
+      const Stats reached = own ? own->stats() : Stats();
+      const bool stopped = reached.finish_reason == FinishReason::cancelled;
+      report(statistics, reached, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
+      throw;
     }
-    CallerModel denoiser(own);
-    const Json sampler = Json::parse(own.sampler, "ek_model.sampler");
-    run(call, {denoiser, {sampler, own.canvas_length, own.max_positions}, [](const Lengths &) {}, [] {}});
+    model.idle();
+    report(statistics, own->stats(), finish_reason(own->stats().finish_reason));
   });
 }

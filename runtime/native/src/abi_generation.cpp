@@ -1,13 +1,12 @@
 #include "abi_generation.h"
 
-#include <optional>
+#include <deque>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "error.h"
-#include "sampling/generation_options.h"
-#include "sampling/option_visitor.h"
-#include "sampling/python_text.h"
+#include "sampling/json_text.h"
 
 namespace edgekit {
 namespace {
@@ -29,7 +28,7 @@ Json parse_options(const char *text) {
     Json options = Json::parse(text, "the sampler options");
     check_numbers(options);
     if (options.kind() == Json::Kind::object) return options;
-    fail(EK_INVALID_ARGUMENT, "the sampler options are ", python_repr(options), "; give a JSON object of them");
+    fail(EK_INVALID_ARGUMENT, "the sampler options are ", shown(options), "; give a JSON object of them");
   } catch (const Error &error) {
     if (error.status() != EK_MALFORMED_FILE) throw;
     // The reader's advice, behind the last semicolon, is about files.
@@ -38,24 +37,20 @@ Json parse_options(const char *text) {
   }
 }
 
-std::optional<std::int64_t> unless_zero(std::int64_t value) {
-  return value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
-}
-
 }  // namespace
 
 SamplerOptions options_of(const ek_generate_options &given, const GenerationFacts &facts) {
   if (given.reserved != 0) {
     fail(EK_INVALID_ARGUMENT, "ek_generate_options.reserved is ", given.reserved, "; set it to 0");
   }
-  std::optional<Json> options;
-  if (given.options != nullptr) options = parse_options(given.options);
-  GenerationWishes wishes;
-  wishes.max_new_tokens = unless_zero(given.max_new_tokens);
-  wishes.steps = unless_zero(given.steps);
-  if (options) wishes.options = members_of(*options);
-  return generation_options(facts.sampler.at("name").string(), members_of(facts.sampler.at("config")),
-                            facts.canvas_length, wishes);
+  std::deque<Json> said;  // does not move them as it grows
+  OptionMembers wishes;
+  if (given.options != nullptr) wishes = members_of(said.emplace_back(parse_options(given.options)));
+  for (const auto &[name, value] : {std::pair{"max_new_tokens", given.max_new_tokens}, std::pair{"steps", given.steps}}) {
+    if (value != 0) wishes.emplace_back(name, &said.emplace_back(Json::parse(std::to_string(value), name)));
+  }
+  return sampler_options(facts.sampler.at("name").string(), members_of(facts.sampler.at("config")), wishes,
+                         facts.canvas_length);
 }
 
 std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count) {
@@ -75,7 +70,7 @@ Lengths checked_lengths(const SamplerOptions &options, const GenerationFacts &fa
   const Lengths needed = lengths(options, prompt);
   const std::int64_t limit = facts.max_positions;
   if (limit != 0 && prompt + needed.new_tokens > limit) {
-    fail(EK_INVALID_ARGUMENT, prompt, " prompt tokens and ", new_tokens_text(options, prompt), " pass the model's ",
+    fail(EK_PROMPT_TOO_LONG, prompt, " prompt tokens and ", new_tokens_text(options, prompt), " pass the model's ",
          limit, " positions; shorten the prompt or ask for fewer tokens");
   }
   return needed;

@@ -23,7 +23,8 @@ SamplerOptions options_of(const ek_generate_options &given, const GenerationFact
 // The prompt as samplers take it. Throws Error (EK_INVALID_ARGUMENT).
 std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count);
 
-// What the generation takes. Throws Error (EK_INVALID_ARGUMENT) where it passes the model's positions.
+// What the generation takes. Throws Error: EK_INVALID_ARGUMENT where the options leave the prompt no room,
+// EK_PROMPT_TOO_LONG where it passes the model's positions.
 Lengths checked_lengths(const SamplerOptions &options, const GenerationFacts &facts, const SamplerModel &model,
                         std::int64_t prompt);
 

@@ -15,6 +15,7 @@
 #include "abi_guard.h"
 #include "edgekit.h"
 #include "error.h"
+#include "sampling/json_text.h"
 
 using namespace edgekit;
 
@@ -135,7 +136,9 @@ class Answer {
     // Scores that are not finite have an error of their own, and leave no particular values elsewhere.
     const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
     ids("argmax", given_.argmax, 1, finite, made.argmax);
-    numbers("argmax_prob", given_.argmax_prob, 1, finite, made.argmax_prob);
+    numbers("others", given_.others, 1, finite, made.others);
+    if (finite && std::any_of(made.others.begin(), made.others.end(), [](float value) { return value < 0; }))
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.others holds a negative number, which no sum of exponentials is");
     numbers("entropy", given_.entropy, 1, finite, made.entropy);
     if (request.gumbel) {
       ids("sample", given_.sample, 1, finite, made.sample);
@@ -178,6 +181,43 @@ class Answer {
   std::int64_t rows_;
 };
 
+struct Settled {
+  SamplerOptions options;
+  std::uint64_t seed;
+};
+
+Settled settled(const ek_generate_options *options, const Facts &facts) {
+  const ek_generate_options given =
+      read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
+  SamplerOptions chosen = options_of(given, facts.generation());
+  check_tokens(fields(chosen), facts.model.vocabulary);
+  return {std::move(chosen), given.seed};
+}
+
+std::string lengths_text(const SamplerOptions &options, const Facts &facts, std::int64_t prompt) {
+  const Lengths own = checked_lengths(options, facts.generation(), facts.model, prompt);
+  std::string text = "{";
+  for (const auto &[name, value] : {std::pair{"new_tokens", own.new_tokens}, std::pair{"prefix", own.prefix},
+                                    std::pair{"canvas", own.canvas}, std::pair{"canvases", own.canvases},
+                                    std::pair{"steps", own.steps}})
+    text += '"' + std::string(name) + "\": " + std::to_string(value) + ", ";
+  return text + "\"text\": " + json_text(new_tokens_text(options, prompt)) + "}";
+}
+
+std::uint64_t &place(std::uint64_t *size, const char *what) {
+  if (size == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the size of ", what);
+  return *size;
+}
+
+// Gives bytes to a caller, who asks for their number first.
+void fill(const std::string &bytes, const char *what, void *buffer, std::uint64_t capacity, std::uint64_t &size) {
+  size = bytes.size();
+  if (buffer == nullptr) return;
+  if (capacity < bytes.size())
+    fail(EK_BUFFER_TOO_SMALL, what, " has ", bytes.size(), " bytes, the buffer ", capacity);
+  std::memcpy(buffer, bytes.data(), bytes.size());
+}
+
 ek_sampler *handle(std::unique_ptr<Sampler> sampler, const Facts &facts) {
   return new ek_sampler{std::move(sampler), facts.bundle()};
 }
@@ -189,16 +229,29 @@ ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt
   return guarded([&] {
     ek_sampler *&out = place(sampler);
     const Facts facts = facts_of(model);
-    const ek_generate_options given =
-        read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
-    const SamplerOptions chosen = options_of(given, facts.generation());
+    const Settled chosen = settled(options, facts);
     const std::vector<std::int64_t> ids = prompt_of(prompt, count);
-    checked_lengths(chosen, facts.generation(), facts.model, count);
-    out = handle(edgekit::sampler(chosen, facts.model, ids, given.seed), facts);
+    checked_lengths(chosen.options, facts.generation(), facts.model, count);
+    out = handle(edgekit::sampler(chosen.options, facts.model, ids, chosen.seed), facts);
   });
 }
 
 void ek_sampler_close(ek_sampler *sampler) noexcept { delete sampler; }
+
+ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generate_options *options, int64_t prompt,
+                                 char *buffer, uint64_t capacity, uint64_t *size) noexcept {
+  return guarded([&] {
+    std::uint64_t &bytes = place(size, "the list of options");
+    const Facts facts = facts_of(model);
+    SamplerOptions chosen = settled(options, facts).options;
+    if (prompt < -1 || prompt > kMostTokens)
+      fail(EK_INVALID_ARGUMENT, "a prompt of ", prompt, " tokens; it must have 0..", kMostTokens, ", or -1 for none");
+    std::string text = "{\"family\": " + json_text(facts.section.at("name").string()) +
+                       ", \"options\": " + description_of(fields(chosen), facts.model.vocabulary) + ", \"lengths\": ";
+    text += prompt < 0 ? "null" : lengths_text(chosen, facts, prompt);
+    fill(text + "}", "the list of options", buffer, capacity, bytes);
+  });
+}
 
 ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *lengths) noexcept {
   return guarded([&] {
@@ -207,6 +260,8 @@ ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *length
     made.new_tokens = own.new_tokens;
     made.prefix = own.prefix;
     made.canvas = own.canvas;
+    made.canvases = own.canvases;
+    made.steps = own.steps;
     write_struct(lengths, made, "ek_sampler_lengths");
   });
 }
@@ -264,15 +319,10 @@ ek_status ek_sampler_restore(ek_sampler *sampler) noexcept {
 ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
     const ek_sampler &own = required(sampler);
-    if (size == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the size of the state");
+    std::uint64_t &bytes = place(size, "the state");
     if (!own.bundle)
       fail(EK_INVALID_STATE, "the sampler does not know its bundle; set ek_sampler_model.bundle when it is created");
-    const std::string state = own.sampler->save(*own.bundle);
-    *size = state.size();
-    if (buffer == nullptr) return;
-    if (capacity < state.size())
-      fail(EK_BUFFER_TOO_SMALL, "the state has ", state.size(), " bytes, the buffer ", capacity);
-    std::memcpy(buffer, state.data(), state.size());
+    fill(own.sampler->save(*own.bundle), "the state", buffer, capacity, bytes);
   });
 }
 

@@ -81,7 +81,7 @@ void deliver(const std::vector<T> &from, T *to) {
 
 void deliver(const HeadResult &result, const ek_head_output &output) {
   deliver(result.argmax, output.argmax);
-  deliver(result.argmax_prob, output.argmax_prob);
+  deliver(result.others, output.others);
   deliver(result.entropy, output.entropy);
   deliver(result.log_z, output.log_z);
   deliver(result.sample, output.sample);

@@ -41,7 +41,7 @@ struct ekt_head_call {
   const uint8_t *codes;
   const float *scales;
   int64_t *argmax;
-  float *argmax_prob, *entropy, *log_z;
+  float *others, *entropy, *log_z;
   int64_t *sample;
   float *sample_prob, *soft_out;
   int64_t *top_ids;
@@ -73,7 +73,7 @@ EK_API const char *ekt_head(const ekt_head_call *call) {
     }
     const edgekit::HeadResult result = pass.result();
     copy(result.argmax, call->argmax);
-    copy(result.argmax_prob, call->argmax_prob);
+    copy(result.others, call->others);
     copy(result.entropy, call->entropy);
     copy(result.log_z, call->log_z);
     copy(result.sample, call->sample);

@@ -1,254 +1,15 @@
-// The denoising loops for tests in Python: the model (ek_model) and the events are callbacks. Functions that return a
-// status leave their answer, or the message of an error, as text for ekt_sampling_text.
+// Sums and schedules of the samplers, for tests in Python.
 #include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <variant>
 #include <vector>
 
-#include "abi_caller_model.h"
 #include "edgekit.h"
-#include "error.h"
-#include "json.h"
-#include "sampling/generate.h"
-#include "sampling/generation_options.h"
-#include "sampling/option_visitor.h"
 #include "sampling/portable.h"
-#include "sampling/python_text.h"
 #include "sampling/schedule.h"
-
-extern "C" {
-
-struct ekt_stats {
-  std::int64_t denoising_steps, forwards, projections, prefills, committed_tokens, canvases;
-  std::int32_t finish_reason;  // eos, length, cancelled
-};
-
-struct ekt_event {
-  std::int32_t kind;  // draft, committed, done
-  std::int64_t canvas_index, step, start, count;
-  const std::int64_t *ids;
-  const std::uint8_t *accepted;
-  ekt_stats stats;
-};
-
-// The state after a generation, also after one that failed. The arrays live until the next one.
-struct ekt_generation {
-  ekt_stats stats;
-  const std::int64_t *answer;
-  std::int64_t answer_count;
-  const std::int64_t *draft;
-  std::int64_t draft_count, draft_start;
-};
-}
-
-namespace {
 
 using namespace edgekit;
 
-thread_local std::string text;
-
-// Of the last generation.
-struct Generation {
-  std::vector<std::int64_t> answer, draft;
-  std::int64_t draft_start = 0;
-};
-thread_local Generation generation;
-
-ek_status guarded(const std::function<void()> &function) {
-  try {
-    text.clear();
-    function();
-    return EK_OK;
-  } catch (const Error &error) {
-    text = error.what();
-    return error.status();
-  } catch (const std::exception &error) {
-    text = error.what();
-    return EK_INTERNAL;
-  }
-}
-
-ekt_stats plain(const Stats &stats) {
-  return {stats.denoising_steps,  stats.forwards, stats.projections,
-          stats.prefills,         stats.committed_tokens, stats.canvases,
-          static_cast<std::int32_t>(stats.finish_reason)};
-}
-
-// Members of a JSON object.
-class Writer {
- public:
-  void put(const char *name, const std::string &json) {
-    text += text.empty() ? "{" : ", ";
-    text += std::string("\"") + name + "\": " + json;
-  }
-  void put(const char *name, std::int64_t value) { put(name, std::to_string(value)); }
-  void put_bool(const char *name, bool value) { put(name, std::string(value ? "true" : "false")); }
-  void put_number(const char *name, double value) { put(name, python_repr(value)); }
-  void put_text(const char *name, const std::string &value) { put(name, '"' + value + '"'); }
-  void put(const char *name, const std::vector<std::int64_t> &values) {
-    std::string all;
-    for (const std::int64_t value : values) all += (all.empty() ? "" : ", ") + std::to_string(value);
-    put(name, '[' + all + ']');
-  }
-  void put(const char *name, const std::vector<std::string> &values) {
-    std::string all;
-    for (const std::string &value : values) all += (all.empty() ? "\"" : ", \"") + value + '"';
-    put(name, '[' + all + ']');
-  }
-  void put(const char *name, const std::optional<std::int64_t> &value) {
-    put(name, value ? std::to_string(*value) : std::string("null"));
-  }
-  void put(const char *name, const std::optional<double> &value) {
-    put(name, value ? python_repr(*value) : std::string("null"));
-  }
-};
-
-void write(const DiffusionGemmaOptions &o) {
-  Writer w;
-  w.put("max_new_tokens", o.max_new_tokens);
-  w.put("max_length", o.max_length);
-  w.put("canvas_length", o.canvas_length);
-  w.put("max_denoising_steps", o.max_denoising_steps);
-  w.put_number("entropy_bound", o.entropy_bound);
-  w.put_number("t_min", o.t_min);
-  w.put_number("t_max", o.t_max);
-  w.put("stability_threshold", o.stability_threshold);
-  w.put("confidence_threshold", o.confidence_threshold);
-  w.put("eos_token_ids", o.eos_token_ids);
-  w.put("pad_token_id", o.pad_token_id);
-  w.put_bool("continue_prefix", o.continue_prefix);
-  w.put("ignored_keys", o.ignored_keys);
-}
-
-void write(const LladaOptions &o) {
-  Writer w;
-  w.put("mask_token_id", o.mask_token_id);
-  w.put("gen_length", o.gen_length);
-  w.put("steps", o.steps);
-  w.put("block_length", o.block_length);
-  w.put_number("temperature", o.temperature);
-  w.put_number("cfg_scale", o.cfg_scale);
-  w.put_text("remasking", o.remasking);
-  w.put("threshold", o.threshold);
-  w.put("factor", o.factor);
-  w.put("eos_token_ids", o.eos_token_ids);
-  w.put("eot_token_ids", o.eot_token_ids);
-  w.put_bool("logits_eos_inf", o.logits_eos_inf);
-  w.put_bool("confidence_eos_eot_inf", o.confidence_eos_eot_inf);
-  w.put_bool("stop_at_eos", o.stop_at_eos);
-  w.put("logits_budget_bytes", o.logits_budget_bytes);
-  w.put("ignored_keys", o.ignored_keys);
-}
-
-void write(const DreamOptions &o) {
-  Writer w;
-  w.put("mask_token_id", o.mask_token_id);
-  w.put("max_new_tokens", o.max_new_tokens);
-  w.put("steps", o.steps);
-  w.put_number("eps", o.eps);
-  w.put_text("alg", o.alg);
-  w.put("alg_temp", o.alg_temp);
-  w.put_number("temperature", o.temperature);
-  w.put("top_p", o.top_p);
-  w.put("top_k", o.top_k);
-  w.put("eos_token_ids", o.eos_token_ids);
-  w.put_bool("stop_at_eos", o.stop_at_eos);
-  w.put("logits_budget_bytes", o.logits_budget_bytes);
-  w.put("ignored_keys", o.ignored_keys);
-}
-
-void write(const SamplerOptions &options) {
-  std::visit([](const auto &chosen) { write(chosen); }, options);
-  text += "}";
-}
-
-}  // namespace
-
 extern "C" {
-
-EK_API const char *ekt_sampling_text() { return text.c_str(); }
-
-// The options as JSON.
-EK_API ek_status ekt_sampling_options(const char *name, const char *config, const char *overrides) {
-  return guarded([&] {
-    const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
-    write(sampler_options(name, members_of(own), members_of(given)));
-  });
-}
-
-// The options of one generation and, behind them, its lengths for a prompt of that length. `wishes` has the members
-// "max_new_tokens", "steps" and "options", each of which may be missing.
-EK_API ek_status ekt_generation_options(const char *name, const char *config, std::int64_t canvas_length,
-                                        const char *wishes, std::int64_t prompt) {
-  return guarded([&] {
-    const Json own = Json::parse(config, "config"), wished = Json::parse(wishes, "wishes");
-    GenerationWishes wanted;
-    if (const Json *value = wished.find("max_new_tokens")) wanted.max_new_tokens = value->integer();
-    if (const Json *value = wished.find("steps")) wanted.steps = value->integer();
-    if (const Json *value = wished.find("options")) wanted.options = members_of(*value);
-    const SamplerOptions options = generation_options(name, members_of(own), canvas_length, wanted);
-    const Lengths found = lengths(options, prompt);
-    write(options);
-    text.pop_back();
-    Writer().put("lengths", std::vector<std::int64_t>{found.new_tokens, found.prefix, found.canvas});
-    Writer().put_text("new_tokens", new_tokens_text(options, prompt));
-    text += "}";
-  });
-}
-
-// `section` is the manifest's {"name", "config"}; that of the model is not looked at. The event callback returns whether
-// to go on, and may be null.
-EK_API ek_status ekt_sampling_generate(const ek_model *denoiser, const char *section, const char *overrides,
-                                       const std::int64_t *prompt, std::int64_t count, std::uint64_t seed,
-                                       int (*on_event)(const ekt_event *), ekt_generation *result) {
-  generation = Generation();
-  std::unique_ptr<Sampler> own;
-  const ek_status status = guarded([&] {
-    const Json read = Json::parse(section, "section"), given = Json::parse(overrides, "overrides");
-    const SamplerOptions options =
-        sampler_options(read.at("name").string(), members_of(read.at("config")), members_of(given));
-    const EventCallback callback = [&](const Ask &event, const Stats &stats) {
-      const bool draft = event.kind == AskKind::draft, done = event.kind == AskKind::done;
-      if (draft) {
-        generation.draft = event.ids;
-        generation.draft_start = event.start;
-      } else {
-        generation.answer.insert(generation.answer.end(), event.ids.begin(), event.ids.end());
-      }
-      const ekt_event made = {draft ? 0 : done ? 2 : 1, event.canvas_index, event.step, event.start,
-                              static_cast<std::int64_t>(event.ids.size()), event.ids.data(), event.accepted.data(),
-                              plain(stats)};
-      return on_event == nullptr || on_event(&made) != 0;
-    };
-    CallerModel model(*denoiser);
-    own = sampler(options, model_of(model), std::vector<std::int64_t>(prompt, prompt + count), seed);
-    run(*own, model, callback);
-  });
-  *result = {plain(own ? own->stats() : Stats()), generation.answer.data(),
-             static_cast<std::int64_t>(generation.answer.size()), generation.draft.data(),
-             static_cast<std::int64_t>(generation.draft.size()), generation.draft_start};
-  return status;
-}
-
-// repr() of a JSON value.
-EK_API ek_status ekt_python_repr(const char *json) {
-  return guarded([&] { text = python_repr(Json::parse(json, "value")); });
-}
-
-// `names` is a JSON list.
-EK_API ek_status ekt_closest_name(const char *word, const char *names) {
-  return guarded([&] {
-    std::vector<std::string> all;
-    const Json list = Json::parse(names, "names");
-    for (const Json &name : list.array()) all.push_back(name.string());
-    text = closest_name(word, all);
-  });
-}
 
 EK_API void ekt_portable_exp(const float *x, std::int64_t count, float *y) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = portable_exp(x[i]);
@@ -267,6 +28,10 @@ EK_API float ekt_linear_temperature(std::int64_t remaining, std::int64_t steps, 
 EK_API void ekt_accept_by_entropy(const float *entropy, std::int64_t count, double bound, std::uint8_t *accepted) {
   const std::vector<std::uint8_t> result = accept_by_entropy({entropy, entropy + count}, bound);
   std::copy(result.begin(), result.end(), accepted);
+}
+
+EK_API std::int64_t ekt_transfer_count(std::int64_t masked, std::int64_t steps, std::int64_t step) {
+  return transfer_count(masked, steps, step);
 }
 
 EK_API std::int64_t ekt_count_by_factor(const float *confidence, std::int64_t count, double factor) {

@@ -1,6 +1,7 @@
 // The statistics of runtime/head.py, a block of tokens at a time. Two differences keep more digits: a block is joined
 // as soon as it is known, relative to the largest z so far, and (z - max) exp(z - max) is summed where head.py sums
-// z exp(z - max), which cancels against log Z in the entropy.
+// z exp(z - max), which cancels against log Z in the entropy. The argmax's z is made -infinity before the exponentials
+// of its block are summed, so that the sums are those of the others.
 #include "kernels/head.h"
 
 #include <algorithm>
@@ -103,12 +104,15 @@ Table part_of(const Table &tile, std::int64_t first, std::int64_t count) {
 struct Row {
   float top = kNothing;
   std::int64_t argmax = 0;
-  double sum = 0.0;          // of exp(z - top)
-  double sum_product = 0.0;  // of (z - top) exp(z - top)
-  float score = kNothing;    // z + noise of the sample
+  // Over the tokens but the argmax, whose own exp(z - top) is 1: next to it small ones would be lost.
+  double others = 0.0;          // sum of exp(z - top)
+  double others_product = 0.0;  // sum of (z - top) exp(z - top)
+  float score = kNothing;       // z + noise of the sample
   std::int64_t sample = 0;
   float sample_z = 0.0f;
   bool weighs = false;  // in this block: an exp(z - top) is not 0
+
+  double sum() const { return 1.0 + others; }
 };
 
 }  // namespace
@@ -226,12 +230,14 @@ void HeadPass::State::join_row(std::int64_t first, std::int64_t count, std::int6
 
   const std::int64_t padded = round_up(count, kHeadLanes);
   const float top = kernels.largest(z, padded);
+  float *argmax = nullptr;  // of all tokens so far, if it is in this block
   if (top > row.top) {
-    row.argmax = first + (std::find(z, z + count, top) - z);
+    argmax = std::find(z, z + count, top);
+    row.argmax = first + (argmax - z);
     if (row.top != kNothing) {
       const double fall = static_cast<double>(row.top) - static_cast<double>(top), factor = std::exp(fall);
-      row.sum_product = (row.sum_product + row.sum * fall) * factor;
-      row.sum *= factor;
+      row.others_product = (row.others_product + row.sum() * fall) * factor;
+      row.others = row.sum() * factor;
       if (options.soft) {
         float *mixed = soft.data() + index * layout.hidden;
         const float by = static_cast<float>(factor);
@@ -239,12 +245,19 @@ void HeadPass::State::join_row(std::int64_t first, std::int64_t count, std::int6
       }
     }
     row.top = top;
+    *argmax = kNothing;
   }
   double sums[2];
   row.weighs = kernels.exponentials(z, padded, row.top, options.soft, sums);
-  row.sum += sums[0];
-  row.sum_product += sums[1];
-  if (options.soft) fine_above[static_cast<std::size_t>(index)] = static_cast<float>(kFineShare * row.sum);
+  row.others += sums[0];
+  row.others_product += sums[1];
+  if (options.soft) {
+    if (argmax != nullptr) {
+      *argmax = 1.0f;  // its e
+      row.weighs = true;
+    }
+    fine_above[static_cast<std::size_t>(index)] = static_cast<float>(kFineShare * row.sum());
+  }
 }
 
 void HeadPass::State::add_block(std::int64_t first, const Table &block) {
@@ -301,10 +314,10 @@ HeadResult HeadPass::result() {
   State &state = *state_;
   HeadResult out;
   for (const Row &row : state.rows) {
-    const double log_sum = std::log(row.sum), log_z = static_cast<double>(row.top) + log_sum;
-    const double entropy = log_sum - row.sum_product / row.sum;
+    const double log_sum = std::log1p(row.others), log_z = static_cast<double>(row.top) + log_sum;
+    const double entropy = log_sum - row.others_product / row.sum();
     out.argmax.push_back(row.argmax);
-    out.argmax_prob.push_back(static_cast<float>(std::exp(-log_sum)));
+    out.others.push_back(static_cast<float>(row.others));
     out.entropy.push_back(entropy < 0.0 ? 0.0f : static_cast<float>(entropy));  // a NaN stays
     out.log_z.push_back(static_cast<float>(log_z));
     if (state.options.gumbel == nullptr) continue;
@@ -314,7 +327,7 @@ HeadResult HeadPass::result() {
   if (state.options.soft) {
     state.pool.run(state.layout.rows, [&](std::int64_t row, int) {
       float *mixed = state.soft.data() + row * state.layout.hidden;
-      const double sum = state.rows[static_cast<std::size_t>(row)].sum;
+      const double sum = state.rows[static_cast<std::size_t>(row)].sum();
       for (std::int64_t i = 0; i < state.layout.hidden; ++i) {
         mixed[i] = static_cast<float>(static_cast<double>(mixed[i]) / sum);
       }

@@ -31,7 +31,7 @@ struct HeadOptions {
 // As runtime.sampling.types.HeadOutput; arrays that were not asked for are empty.
 struct HeadResult {
   std::vector<std::int64_t> argmax;
-  std::vector<float> argmax_prob, entropy, log_z;
+  std::vector<float> others, entropy, log_z;
   std::vector<std::int64_t> sample;
   std::vector<float> sample_prob;
   std::vector<float> soft;  // [rows, hidden]

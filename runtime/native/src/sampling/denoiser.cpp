@@ -4,17 +4,17 @@ namespace edgekit {
 
 void Denoiser::forget() {
   reset();
-  if (!uncached_.empty()) keep({});
+  keep({});
 }
 
 void Denoiser::encode(const std::vector<std::int64_t> &ids) {
   try {
     prefill(ids.data(), static_cast<std::int64_t>(ids.size()));
   } catch (...) {
-    if (prefix_length() == 0 && !uncached_.empty()) keep({});
+    if (prefix_length() == 0) keep({});
     throw;
   }
-  if (!uncached_.empty()) keep({});
+  keep({});
 }
 
 void Denoiser::encode_behind(const std::int64_t *ids, std::int64_t count) {

@@ -27,7 +27,7 @@ class Denoiser {
   // Text behind the prefix that is final and that no prefill has encoded: the end of the last answer. Samplers of
   // families with a causal prefix leave it here, because encoding it takes a pass that only a conversation needs.
   const std::vector<std::int64_t> &uncached() const { return uncached_; }
-  virtual void keep(std::vector<std::int64_t> ids) { uncached_ = std::move(ids); }
+  void keep(std::vector<std::int64_t> ids) { uncached_ = std::move(ids); }
 
   // Forgets all text.
   void forget();
@@ -42,10 +42,8 @@ class Denoiser {
   virtual HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
                              const float *soft) = 0;
 
-  // The answer that the last denoise would have given to this request. Where projects() is false it is not called: the
-  // denoise is repeated instead.
+  // The answer that the last denoise would have given to this request.
   virtual HeadResult project(const HeadRequest &request) = 0;
-  virtual bool projects() const { return true; }
 
  private:
   std::vector<std::int64_t> uncached_;

@@ -25,8 +25,6 @@ Ids kept_of(const Ids &ids, const DiffusionGemmaOptions &options) {
 DiffusionGemmaSampler::DiffusionGemmaSampler(SamplerModel about, DiffusionGemmaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
-  check_option("eos_token_ids", options_.eos_token_ids);
-  if (options_.pad_token_id) check_option("pad_token_id", {*options_.pad_token_id});
   canvas_.assign(static_cast<std::size_t>(options_.canvas_length), 0);
   best_ = canvas_;
 }
@@ -35,7 +33,7 @@ void DiffusionGemmaSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
   if (prompt.empty())
-    fail(EK_INVALID_ARGUMENT, "the prompt is empty; this model needs at least its begin-of-sequence token");
+    fail(EK_INVALID_PROMPT, "the prompt is empty; this model needs at least its begin-of-sequence token");
   if (options_.continue_prefix) {
     waiting_ = model().uncached;
     length_ = model().prefix_length;
@@ -77,7 +75,7 @@ void DiffusionGemmaSampler::begin_canvas() {
 }
 
 void DiffusionGemmaSampler::begin_step() {
-  const std::int64_t steps = options_.max_denoising_steps, remaining = steps - step_;
+  const std::int64_t steps = options_.steps, remaining = steps - step_;
   // The last step commits its argmax: neither its sample nor its expected embedding is ever looked at.
   const bool last = remaining == 1;
   const GumbelDraw gumbel = draws().gumbel(1.0f);
@@ -94,7 +92,7 @@ void DiffusionGemmaSampler::end_step(HeadResult &&answer) {
   std::vector<std::uint8_t> accepted = accept_by_entropy(answer.entropy, options_.entropy_bound);
   const Ids fresh = draws().integers(model().vocabulary, options_.canvas_length);
   best_ = std::move(answer.argmax);
-  last_ = step_ == options_.max_denoising_steps || settled(answer.entropy);
+  last_ = step_ == options_.steps || settled(answer.entropy);
   if (!last_) {
     for (std::size_t i = 0; i < canvas_.size(); ++i) canvas_[i] = accepted[i] != 0 ? answer.sample[i] : fresh[i];
     soft_ = std::move(answer.soft);
@@ -147,8 +145,6 @@ void DiffusionGemmaSampler::go_on() {
   last_ ? commit() : begin_step();
 }
 
-std::string DiffusionGemmaSampler::options_text() const { return text_of(options_); }
-
 template <typename Archive, typename Self>
 void DiffusionGemmaSampler::fields(Archive &archive, Self &self) {
   const std::int64_t length = self.options_.canvas_length;
@@ -159,7 +155,7 @@ void DiffusionGemmaSampler::fields(Archive &archive, Self &self) {
   archive.integer("a canvas", self.canvas_index_, {0, self.canvases_ - 1});
   archive.integers("the tokens of a canvas", self.canvas_, canvas, tokens);
   archive.floats("a soft embedding", self.soft_, {0, length * self.model().hidden_size});
-  archive.integer("a step", self.step_, {0, self.options_.max_denoising_steps});
+  archive.integer("a step", self.step_, {0, self.options_.steps});
   archive.flag("a last step", self.last_);
   archive.integers("the best tokens", self.best_, canvas, tokens);
 }
@@ -180,7 +176,7 @@ void DiffusionGemmaSampler::read(StateReader &state) {
   for (Ids &draft : history_) state.integers("a draft", draft, {length, length}, {0, model().vocabulary - 1});
   const auto soft = static_cast<std::int64_t>(soft_.size());
   check_state(soft == 0 || soft == length * model().hidden_size, "a soft embedding");
-  check_state(last_ || step_ < options_.max_denoising_steps, "a step");
+  check_state(last_ || step_ < options_.steps, "a step");
 }
 
 }  // namespace edgekit

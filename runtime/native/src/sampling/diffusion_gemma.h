@@ -29,7 +29,7 @@ class DiffusionGemmaSampler : public Sampler {
 
  protected:
   const char *name() const override { return "diffusion_gemma"; }
-  std::string options_text() const override;
+  std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
   void go_on() override;
   void write(StateWriter &state) const override;

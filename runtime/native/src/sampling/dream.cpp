@@ -13,13 +13,13 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 // Which of the proposals to take, as indices into them.
-Ids choose(const std::vector<float> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
+Ids choose(const std::vector<double> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
   if (options.alg_temp.value_or(0) == 0) return most_confident(confidence, count);
   // The top n of scores with Gumbel noise are n draws without replacement from their softmax.
   std::vector<double> noised = draws.uniform(static_cast<std::int64_t>(confidence.size()));
   for (std::size_t i = 0; i < noised.size(); ++i) {
     const double gumbel = -portable_log(-portable_log(noised[i]));
-    noised[i] = static_cast<double>(confidence[i]) / *options.alg_temp + gumbel;
+    noised[i] = confidence[i] / *options.alg_temp + gumbel;
   }
   return most_confident(noised, count);
 }
@@ -29,8 +29,6 @@ Ids choose(const std::vector<float> &confidence, std::int64_t count, const Dream
 DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
-  check_option("mask_token_id", {options_.mask_token_id});
-  check_option("eos_token_ids", options_.eos_token_ids);
   times_ = timesteps(options_.steps, options_.eps);
   open_.assign(static_cast<std::size_t>(options_.max_new_tokens), 1);
 }
@@ -128,8 +126,6 @@ void DreamSampler::commit() {
   counters().committed_tokens = count;
   tell_committed(0, {first, first + count});
 }
-
-std::string DreamSampler::options_text() const { return text_of(options_); }
 
 template <typename Archive, typename Self>
 void DreamSampler::fields(Archive &archive, Self &self) {

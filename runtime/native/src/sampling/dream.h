@@ -28,7 +28,7 @@ class DreamSampler : public Sampler {
 
  protected:
   const char *name() const override { return "dream"; }
-  std::string options_text() const override;
+  std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
   // With the next step that unmasks something.
   void go_on() override;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <tuple>
 #include <utility>
 
 #include "sampling/portable.h"
@@ -92,17 +91,23 @@ void DreamProposal::take_statistics(HeadResult &&answer, const DreamOptions &opt
   const bool sampled = request_.gumbel.has_value();
   proposal_.tokens = std::move(sampled ? answer.sample : answer.argmax);
   if (options.alg == "entropy") {
-    proposal_.confidence = std::move(answer.entropy);
-    for (float &value : proposal_.confidence) value = -value;
+    for (const float value : answer.entropy) proposal_.confidence.push_back(-static_cast<double>(value));
   } else if (options.alg == "topk_margin") {
     const auto width = static_cast<std::size_t>(request_.top_k);
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       const float *z = answer.top_z.data() + r * width;
       const float first = portable_exp(z[0] - answer.log_z[r]);
-      proposal_.confidence.push_back(first - (width > 1 ? portable_exp(z[1] - answer.log_z[r]) : 0.0f));
+      const float lead = first - (width > 1 ? portable_exp(z[1] - answer.log_z[r]) : 0.0f);
+      proposal_.confidence.push_back(static_cast<double>(lead));
     }
+  } else if (sampled) {
+    proposal_.confidence.assign(answer.sample_prob.begin(), answer.sample_prob.end());
   } else {
-    proposal_.confidence = std::move(sampled ? answer.sample_prob : answer.argmax_prob);
+    for (const float others : answer.others) {
+      const double probability = 1 / (1 + static_cast<double>(others));
+      // In float32, as in the authors' script.
+      proposal_.confidence.push_back(static_cast<double>(static_cast<float>(probability)));
+    }
   }
   complete_ = true;
 }
@@ -115,7 +120,7 @@ void DreamProposal::take_candidates(HeadResult &&answer, const DreamOptions &opt
                          probabilities_of(answer.top_z.data() + r * width, width, answer.log_z[r])};
     const auto [token, confidence] = draw(row, uniform_.empty() ? nullptr : &uniform_[r], options);
     proposal_.tokens.push_back(token);
-    proposal_.confidence.push_back(confidence);
+    proposal_.confidence.push_back(static_cast<double>(confidence));
     if (!all && total(row.probabilities.data(), request_.top_k) <= *options.top_p)
       unresolved_.push_back(static_cast<std::int64_t>(r));
   }
@@ -142,8 +147,9 @@ void DreamProposal::take_scores(const HeadResult &answer, const DreamOptions &op
     std::vector<float> sorted(width);
     for (std::size_t k = 0; k < width; ++k) sorted[k] = z[order[k]];
     const Candidates row{order.data(), probabilities_of(sorted.data(), width, log_z_[r])};
-    std::tie(proposal_.tokens[r], proposal_.confidence[r]) =
-        draw(row, uniform_.empty() ? nullptr : &uniform_[r], options);
+    const auto [token, confidence] = draw(row, uniform_.empty() ? nullptr : &uniform_[r], options);
+    proposal_.tokens[r] = token;
+    proposal_.confidence[r] = static_cast<double>(confidence);
   }
   request_scores();
 }

@@ -19,11 +19,16 @@ void tell(Sampler &sampler, const EventCallback &callback) {
 
 }  // namespace
 
-SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &overrides) {
-  if (name == "diffusion_gemma") return DiffusionGemmaOptions::from_members(config, overrides);
-  if (name == "llada") return LladaOptions::from_members(config, overrides);
-  if (name == "dream") return DreamOptions::from_members(config, overrides);
+SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
+                               std::int64_t canvas_length) {
+  if (name == "diffusion_gemma") return DiffusionGemmaOptions::of(config, wishes, canvas_length);
+  if (name == "llada") return LladaOptions::of(config, wishes);
+  if (name == "dream") return DreamOptions::of(config, wishes);
   fail(EK_UNSUPPORTED_BUNDLE, "no sampler for model family '", name, "'; supported: diffusion_gemma, llada, dream");
+}
+
+OptionFields fields(SamplerOptions &options) {
+  return std::visit([](auto &chosen) { return chosen.fields(); }, options);
 }
 
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt) {
@@ -42,6 +47,8 @@ std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel mod
 }
 
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model) {
+  SamplerOptions copy = options;
+  check_tokens(fields(copy), model.vocabulary);
   if (const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options))
     return std::make_unique<DiffusionGemmaSampler>(std::move(model), *gemma);
   if (const auto *llada = std::get_if<LladaOptions>(&options))
@@ -53,7 +60,6 @@ SamplerModel model_of(const Denoiser &denoiser) {
   SamplerModel model;
   model.vocabulary = denoiser.vocabulary();
   model.hidden_size = denoiser.hidden_size();
-  model.projects = denoiser.projects();
   model.prefix_length = denoiser.prefix_length();
   model.uncached = denoiser.uncached();
   return model;
@@ -81,7 +87,7 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
       case AskKind::committed:
       case AskKind::done:
         // Before the callback hears of it: where that stops, the conversation has it.
-        if (!ask.kept.empty() && ask.kept != denoiser.uncached()) denoiser.keep(ask.kept);
+        if (!ask.kept.empty()) denoiser.keep(ask.kept);
         tell(sampler, callback);
         if (ask.kind == AskKind::done) return;
         break;

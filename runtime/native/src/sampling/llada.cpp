@@ -12,19 +12,27 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
+constexpr double kLast = -std::numeric_limits<double>::infinity();
+
+// Of the confidences -(1 - p) / p; the last ones stay below every probability.
+std::vector<double> probabilities(std::vector<double> confidence) {
+  for (double &value : confidence) value = value == kLast ? kLast : 1 / (1 - value);
+  return confidence;
+}
+
 // Which of the open positions to commit, as indices into them.
 Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, const Ids &end_ids) {
-  std::vector<float> &confidence = proposal.confidence;
+  std::vector<double> &confidence = proposal.confidence;
   if (options.confidence_eos_eot_inf) {
     for (std::size_t i = 0; i < confidence.size(); ++i) {
-      if (contains(end_ids, proposal.tokens[i])) confidence[i] = -std::numeric_limits<float>::infinity();
+      if (contains(end_ids, proposal.tokens[i])) confidence[i] = kLast;
     }
   }
   std::int64_t count;
   if (options.threshold)
-    count = count_above_threshold(confidence, *options.threshold);
+    count = count_above_threshold(probabilities(confidence), *options.threshold);
   else if (options.factor)
-    count = count_by_factor(confidence, *options.factor);
+    count = count_by_factor(probabilities(confidence), *options.factor);
   else
     count = transfer_count(options.block_length, options.steps / options.blocks(), step);
   return most_confident(std::move(confidence), count);
@@ -35,16 +43,13 @@ Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, co
 LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
-  check_option("mask_token_id", {options_.mask_token_id});
-  check_option("eos_token_ids", options_.eos_token_ids);
-  check_option("eot_token_ids", options_.eot_token_ids);
   open_.assign(static_cast<std::size_t>(options_.block_length), 1);
 }
 
 void LladaSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  canvas_ = {prompt, options_.gen_length, options_.mask_token_id};
+  canvas_ = {prompt, options_.max_new_tokens, options_.mask_token_id};
   set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
@@ -106,8 +111,13 @@ void LladaSampler::take(HeadResult &&answer) {
     return end_step(std::move(proposal));
   }
   Proposal proposal;
+  for (std::size_t r = 0; r < positions_.size(); ++r) {
+    const bool other = gumbel_ && answer.sample[r] != answer.argmax[r];
+    const double odds = other ? 1 / static_cast<double>(answer.sample_prob[r]) - 1  // float32 is enough below 1/2
+                              : static_cast<double>(answer.others[r]);
+    proposal.confidence.push_back(llada_confidence(odds));
+  }
   proposal.tokens = std::move(gumbel_ ? answer.sample : answer.argmax);
-  proposal.confidence = std::move(gumbel_ ? answer.sample_prob : answer.argmax_prob);
   end_step(std::move(proposal));
 }
 
@@ -122,11 +132,12 @@ void LladaSampler::ask_scores() {
 void LladaSampler::end_step(Proposal proposal) {
   if (options_.remasking == "random") {
     const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(positions_.size()));
-    for (std::size_t i = 0; i < uniform.size(); ++i) proposal.confidence[i] = static_cast<float>(uniform[i]);
+    for (std::size_t i = 0; i < uniform.size(); ++i)
+      proposal.confidence[i] = static_cast<double>(static_cast<float>(uniform[i]));
   }
   ++counters().denoising_steps;
   const std::int64_t start = block_start();
-  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.gen_length), 0);
+  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.max_new_tokens), 0);
   for (const std::int64_t picked : choose(proposal, step_, options_, end_ids_)) {
     const std::int64_t position = positions_[static_cast<std::size_t>(picked)];
     canvas_.answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
@@ -149,12 +160,10 @@ void LladaSampler::commit() {
   tell_committed(block_, {first, first + count});
 }
 
-std::string LladaSampler::options_text() const { return text_of(options_); }
-
 template <typename Archive, typename Self>
 void LladaSampler::fields(Archive &archive, Self &self) {
   const LladaOptions &options = self.options_;
-  MaskedCanvas::fields(archive, self.canvas_, options.gen_length, self.model().vocabulary);
+  MaskedCanvas::fields(archive, self.canvas_, options.max_new_tokens, self.model().vocabulary);
   archive.flag("an end", self.ended_);
   archive.integer("a block", self.block_, {0, options.blocks() - 1});
   archive.integer("a step", self.step_, {0, options.block_length});

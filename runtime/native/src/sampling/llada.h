@@ -31,7 +31,7 @@ class LladaSampler : public Sampler {
 
  protected:
   const char *name() const override { return "llada"; }
-  std::string options_text() const override;
+  std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
   void go_on() override;
   void write(StateWriter &state) const override;

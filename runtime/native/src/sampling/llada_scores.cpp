@@ -56,11 +56,16 @@ std::vector<std::int64_t> argmax_with_noise(const std::vector<float> &scores, st
   return tokens;
 }
 
-// softmax(row)[token].
-float probability(const float *row, std::int64_t count, float highest, std::int64_t token) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(portable_exp(row[i] - highest));
-  return static_cast<float>(static_cast<double>(portable_exp(row[token] - highest)) / sum);
+// (1 - p) / p with p = softmax(row)[token].
+double odds_against(const float *row, std::int64_t count, float highest, std::int64_t token) {
+  const auto weight = [&](std::int64_t i) {
+    return portable_exp(static_cast<double>(row[i]) - static_cast<double>(highest));
+  };
+  double others = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i != token) others += weight(i);
+  }
+  return others / weight(token);
 }
 
 }  // namespace
@@ -117,7 +122,8 @@ void LladaScores::take(std::vector<float> logits, const LladaOptions &options,
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const auto i = static_cast<std::size_t>(r);
-    proposal_.confidence.push_back(probability(row(scores, r), vocabulary_, highest[i], tokens[i]));
+    const double odds = odds_against(row(scores, r), vocabulary_, highest[i], tokens[i]);
+    proposal_.confidence.push_back(llada_confidence(odds));
   }
   proposal_.tokens.insert(proposal_.tokens.end(), tokens.begin(), tokens.end());
   start_ = stop();

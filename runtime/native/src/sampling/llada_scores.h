@@ -3,7 +3,9 @@
 #ifndef EDGEKIT_SAMPLING_LLADA_SCORES_H
 #define EDGEKIT_SAMPLING_LLADA_SCORES_H
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -12,6 +14,12 @@
 #include "sampling/proposal.h"
 
 namespace edgekit {
+
+// What LLaDA compares: the odds against a token, (1 - p) / p, negated. They order tokens as their probabilities do, and
+// tell those apart that round to 1. An end token that is to be the last is below even what rounds to p = 0.
+inline double llada_confidence(double odds_against) {
+  return -std::min(odds_against, std::numeric_limits<double>::max());
+}
 
 // The passes of one denoising step. Of each chunk of rows: the conditional scores, then, with guidance, the
 // unconditional ones, of the canvas whose prompt is masked.

@@ -1,18 +1,12 @@
 #include "sampling/options.h"
 
 #include <algorithm>
-#include <map>
 
 #include "error.h"
-#include "sampling/option_visitor.h"
-#include "sampling/python_text.h"
+#include "sampling/json_text.h"
 
 namespace edgekit {
 namespace {
-
-constexpr Bounds at_least(double minimum) { return {minimum, false, std::nullopt}; }
-constexpr Bounds above(double minimum) { return {minimum, true, std::nullopt}; }
-constexpr Bounds above(double minimum, double maximum) { return {minimum, true, maximum}; }
 
 // The next multiple of `of`.
 std::int64_t rounded_up(std::int64_t value, std::int64_t of) { return value / of * of + (value % of != 0 ? of : 0); }
@@ -22,50 +16,91 @@ void need_eos(const char *name, bool value, const std::vector<std::int64_t> &eos
     fail(EK_INVALID_ARGUMENT, name, " needs eos_token_ids; set the end tokens of this model");
 }
 
-template <typename Options>
-void check_copy(Options options) {
-  check_options([&](OptionVisitor &visitor) { options.list(visitor); });
+OptionField count(const char *name, OptionValue value, const char *help) {
+  return OptionField(name, value, help).at_least(1).at_most(kMostTokens);
 }
 
-template <typename Options>
-Options read(const std::map<std::string, std::string> &aliases, const char *required, const OptionMembers &config,
-             const OptionMembers &overrides) {
-  Options options;
-  options.ignored_keys =
-      read_options([&](OptionVisitor &visitor) { options.list(visitor); }, aliases, required, config, overrides);
-  return options;
+OptionField mask_token(std::int64_t &value) {
+  return OptionField("mask_token_id", &value, "Token that stands for an open position.").token().also({"mask_id"}).needed();
 }
 
-template <typename Options>
-std::string json_of(Options &options) {
-  return options_text([&](OptionVisitor &visitor) { options.list(visitor); });
+OptionField eos_tokens(std::vector<std::int64_t> &value) {
+  return OptionField("eos_token_ids", &value, "Tokens that end the answer.").token().also({"eos_token_id"});
+}
+
+OptionField stop_at_eos(bool &value) {
+  return {"stop_at_eos", &value, "End at the first end token once nothing before it is open."};
+}
+
+OptionField logits_budget(std::int64_t &value) {
+  return OptionField("logits_budget_bytes", &value, "Memory for full scores, where they are needed.").at_least(1).hidden();
+}
+
+// The config as options read it: what the sampler's own section says replaces what stands beside it, even where it
+// says nothing.
+OptionMembers without_sampler_config(const OptionMembers &config) {
+  static const char *const kSamplerClass = "EntropyBoundSamplerConfig";
+  OptionMembers flat;
+  const Json *sampler = nullptr;
+  for (const auto &member : config) {
+    if (member.first == "sampler_config")
+      sampler = member.second;
+    else
+      flat.push_back(member);
+  }
+  if (sampler == nullptr || sampler->is_null()) return flat;
+  const Json *name = sampler->kind() == Json::Kind::object ? sampler->find("_cls_name") : nullptr;
+  if (sampler->kind() != Json::Kind::object ||
+      (name != nullptr && (name->kind() != Json::Kind::string || name->string() != kSamplerClass)))
+    fail(EK_INVALID_ARGUMENT, "sampler_config is ", shown(*sampler), "; only ", kSamplerClass, " is supported");
+  flat.erase(std::remove_if(flat.begin(), flat.end(), [](const auto &m) { return m.first == "entropy_bound"; }),
+             flat.end());
+  if (const Json *bound = sampler->find("entropy_bound")) flat.emplace_back("entropy_bound", bound);
+  return flat;
 }
 
 }  // namespace
 
-std::string text_of(DiffusionGemmaOptions options) { return json_of(options); }
-std::string text_of(LladaOptions options) { return json_of(options); }
-std::string text_of(DreamOptions options) { return json_of(options); }
-
-void DiffusionGemmaOptions::list(OptionVisitor &visitor) {
-  visitor.integer("max_new_tokens", max_new_tokens, 1);
-  visitor.integer("canvas_length", canvas_length, 1);
-  visitor.integer("max_denoising_steps", max_denoising_steps, 1);
-  visitor.integer("max_length", max_length, 1);
-  visitor.number("entropy_bound", entropy_bound, above(0));
-  visitor.number("t_min", t_min, at_least(0));
-  visitor.number("t_max", t_max, at_least(0));
-  if (t_max <= t_min)
-    fail(EK_INVALID_ARGUMENT, "t_max ", visitor.text("t_max", t_max), " is not above t_min ",
-         visitor.text("t_min", t_min), "; the temperature must fall");
-  visitor.integer("stability_threshold", stability_threshold, 0);
-  visitor.number("confidence_threshold", confidence_threshold, above(0));
-  visitor.token_ids("eos_token_ids", eos_token_ids);
-  visitor.integer("pad_token_id", pad_token_id, 0);
-  visitor.flag("continue_prefix", continue_prefix);
+OptionFields DiffusionGemmaOptions::fields() {
+  return {
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole canvases."),
+      count("max_length", &max_length,
+             "Prompt and answer together, in tokens; the answer is rounded up to whole canvases."),
+      count("canvas_length", &canvas_length, "Positions of a canvas; the model has been trained for one."),
+      count("steps", &steps, "Denoising steps of a canvas, at most.").also({"max_denoising_steps"}),
+      OptionField("entropy_bound", &entropy_bound, "Nats that the tokens accepted in one step may have together.")
+          .above(0),
+      OptionField("t_min", &t_min, "Temperature that the last step comes near.").at_least(0),
+      OptionField("t_max", &t_max, "Temperature of the first step; above t_min.").at_least(0),
+      OptionField("stability_threshold", &stability_threshold,
+                  "Steps without a change after which a confident canvas is done; null: never.")
+          .at_least(0)
+          .at_most(kMostTokens),
+      OptionField("confidence_threshold", &confidence_threshold,
+                  "Mean entropy in nats below which a canvas is confident; null: never.")
+          .above(0),
+      eos_tokens(eos_token_ids),
+      OptionField("pad_token_id", &pad_token_id, "Token that fills a canvas behind its end token.").token(),
+      OptionField("continue_prefix", &continue_prefix, "Go on behind the text that is encoded already.").hidden(),
+  };
 }
 
-void DiffusionGemmaOptions::check() const { check_copy(*this); }
+void DiffusionGemmaOptions::check() const {
+  DiffusionGemmaOptions copy = *this;
+  check_fields(copy.fields());
+  if (t_max <= t_min)
+    fail(EK_INVALID_ARGUMENT, "t_max ", json_text(t_max), " is not above t_min ", json_text(t_min),
+         "; the temperature must fall");
+}
+
+DiffusionGemmaOptions DiffusionGemmaOptions::of(const OptionMembers &config, const OptionMembers &wishes,
+                                                std::int64_t canvas_length) {
+  DiffusionGemmaOptions own;
+  const Given given = read_fields(own.fields(), without_sampler_config(config), wishes);
+  if (canvas_length != 0 && given.by_wishes.count("canvas_length") == 0) own.canvas_length = canvas_length;
+  own.check();
+  return own;
+}
 
 std::int64_t DiffusionGemmaOptions::wanted(std::int64_t prompt) const {
   if (!max_length) return max_new_tokens;
@@ -90,32 +125,62 @@ std::string DiffusionGemmaOptions::new_tokens_text(std::int64_t prompt) const {
 Lengths DiffusionGemmaOptions::lengths(std::int64_t prompt) const {
   const std::int64_t count = canvases(prompt);
   // The last canvas is never encoded.
-  return {count * canvas_length, prompt + (count - 1) * canvas_length, canvas_length};
+  return {count * canvas_length, prompt + (count - 1) * canvas_length, canvas_length, count, steps};
 }
 
-DiffusionGemmaOptions DiffusionGemmaOptions::from_members(const OptionMembers &config,
-                                                          const OptionMembers &overrides) {
-  static const char *const kSamplerClass = "EntropyBoundSamplerConfig";
-  OptionMembers flat;
-  const Json *sampler = nullptr;
-  for (const auto &member : config) {
-    if (member.first == "sampler_config")
-      sampler = member.second;
-    else
-      flat.push_back(member);
+OptionFields LladaOptions::fields() {
+  return {
+      mask_token(mask_token_id),
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole blocks.")
+          .also({"gen_length"}),
+      count("steps", &steps, "Denoising steps, unless threshold or factor is set."),
+      count("block_length", &block_length, "Tokens of a block; blocks are decoded from left to right."),
+      OptionField("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token.").at_least(0),
+      OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
+      OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
+      OptionField("threshold", &threshold, "Confidence at which a token is committed at once (Fast-dLLM).")
+          .above(0)
+          .at_most(1),
+      OptionField("factor", &factor, "Tokens a step by their confidences together (Fast-dLLM).").above(0),
+      eos_tokens(eos_token_ids),
+      OptionField("eot_token_ids", &eot_token_ids, "Tokens that end a turn.").token().also({"eot_token_id"}),
+      OptionField("logits_eos_inf", &logits_eos_inf, "Forbid the tokens that end the answer."),
+      OptionField("confidence_eos_eot_inf", &confidence_eos_eot_inf,
+                  "Commit tokens that end the answer or the turn last."),
+      edgekit::stop_at_eos(stop_at_eos),
+      logits_budget(logits_budget_bytes),
+  };
+}
+
+void LladaOptions::check() const {
+  LladaOptions copy = *this;
+  check_fields(copy.fields());
+  need_eos("logits_eos_inf", logits_eos_inf, eos_token_ids);
+  need_eos("confidence_eos_eot_inf", confidence_eos_eot_inf, eos_token_ids);
+  need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
+  if (max_new_tokens % block_length != 0)
+    fail(EK_INVALID_ARGUMENT, "max_new_tokens ", max_new_tokens, " is not a multiple of block_length ", block_length,
+         "; use ", rounded_up(max_new_tokens, block_length));
+  if (threshold && factor) fail(EK_INVALID_ARGUMENT, "threshold and factor are both set; use one of them");
+  if (threshold || factor) {
+    if (remasking != "low_confidence")
+      fail(EK_INVALID_ARGUMENT, "threshold and factor compare confidences; use remasking low_confidence");
+  } else if (steps % blocks() != 0) {
+    fail(EK_INVALID_ARGUMENT, "steps ", steps, " is not a multiple of the ", blocks(),
+         " blocks (max_new_tokens / block_length); use ", rounded_up(steps, blocks()));
   }
-  if (sampler != nullptr && !sampler->is_null()) {
-    const Json *name = sampler->kind() == Json::Kind::object ? sampler->find("_cls_name") : nullptr;
-    if (sampler->kind() != Json::Kind::object ||
-        (name != nullptr && (name->kind() != Json::Kind::string || name->string() != kSamplerClass)))
-      fail(EK_INVALID_ARGUMENT, "sampler_config is ", python_repr(*sampler), "; only ", kSamplerClass,
-           " is supported");
-    // What it holds replaces what the config says beside it, even when it holds nothing.
-    flat.erase(std::remove_if(flat.begin(), flat.end(), [](const auto &m) { return m.first == "entropy_bound"; }),
-               flat.end());
-    if (const Json *bound = sampler->find("entropy_bound")) flat.emplace_back("entropy_bound", bound);
-  }
-  return read<DiffusionGemmaOptions>({{"eos_token_id", "eos_token_ids"}}, nullptr, flat, overrides);
+}
+
+LladaOptions LladaOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
+  LladaOptions own;
+  const Given given = read_fields(own.fields(), config, wishes);
+  own.block_length = std::min(own.block_length, own.max_new_tokens);
+  own.max_new_tokens = rounded_up(own.max_new_tokens, own.block_length);
+  if (!given.has("steps")) own.steps = own.max_new_tokens;
+  own.steps = rounded_up(own.steps, own.blocks());
+  if (!given.has("stop_at_eos")) own.stop_at_eos = !own.eos_token_ids.empty();
+  own.check();
+  return own;
 }
 
 std::vector<std::int64_t> LladaOptions::end_ids() const {
@@ -124,86 +189,57 @@ std::vector<std::int64_t> LladaOptions::end_ids() const {
   return ids;
 }
 
-void LladaOptions::list(OptionVisitor &visitor) {
-  visitor.integer("mask_token_id", mask_token_id, 0);
-  visitor.integer("gen_length", gen_length, 1);
-  visitor.integer("steps", steps, 1);
-  visitor.integer("block_length", block_length, 1);
-  visitor.integer("logits_budget_bytes", logits_budget_bytes, 1);
-  visitor.number("temperature", temperature, at_least(0));
-  visitor.number("cfg_scale", cfg_scale, at_least(0));
-  visitor.choice("remasking", remasking, {"low_confidence", "random"});
-  visitor.flag("logits_eos_inf", logits_eos_inf);
-  visitor.flag("confidence_eos_eot_inf", confidence_eos_eot_inf);
-  visitor.flag("stop_at_eos", stop_at_eos);
-  visitor.token_ids("eos_token_ids", eos_token_ids);
-  visitor.token_ids("eot_token_ids", eot_token_ids);
-  need_eos("logits_eos_inf", logits_eos_inf, eos_token_ids);
-  need_eos("confidence_eos_eot_inf", confidence_eos_eot_inf, eos_token_ids);
-  need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
-  if (gen_length % block_length != 0)
-    fail(EK_INVALID_ARGUMENT, "gen_length ", gen_length, " is not a multiple of block_length ", block_length, "; use ",
-         rounded_up(gen_length, block_length));
-  const bool by_threshold = visitor.is_set("threshold", threshold), by_factor = visitor.is_set("factor", factor);
-  if (by_threshold && by_factor) fail(EK_INVALID_ARGUMENT, "threshold and factor are both set; use one of them");
-  if (!by_threshold && !by_factor) {
-    if (steps % blocks() != 0)
-      fail(EK_INVALID_ARGUMENT, "steps ", steps, " is not a multiple of the ", blocks(),
-           " blocks (gen_length / block_length); use ", rounded_up(steps, blocks()));
-  } else if (remasking != "low_confidence") {
-    fail(EK_INVALID_ARGUMENT, "threshold and factor compare confidences; use remasking low_confidence");
-  }
-  visitor.number("threshold", threshold, above(0, 1));
-  visitor.number("factor", factor, above(0));
+Lengths LladaOptions::lengths(std::int64_t prompt) const {
+  const bool fixed = !threshold && !factor;
+  return {max_new_tokens, 0, prompt + max_new_tokens, blocks(), fixed ? steps / blocks() : block_length};
 }
 
-void LladaOptions::check() const { check_copy(*this); }
-
-Lengths LladaOptions::lengths(std::int64_t prompt) const { return {gen_length, 0, prompt + gen_length}; }
-
 std::string LladaOptions::new_tokens_text(std::int64_t) const {
-  const std::string text = std::to_string(gen_length) + " new tokens";
-  const bool several = block_length > 1 && block_length < gen_length;
+  const std::string text = std::to_string(max_new_tokens) + " new tokens";
+  const bool several = block_length > 1 && block_length < max_new_tokens;
   return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
 }
 
-LladaOptions LladaOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
-  return read<LladaOptions>({{"max_new_tokens", "gen_length"},
-                             {"mask_id", "mask_token_id"},
-                             {"eos_token_id", "eos_token_ids"},
-                             {"eot_token_id", "eot_token_ids"}},
-                            "mask_token_id", config, overrides);
+OptionFields DreamOptions::fields() {
+  return {
+      mask_token(mask_token_id),
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens.").also({"gen_length"}),
+      count("steps", &steps, "Denoising steps."),
+      OptionField("eps", &eps, "Time at which denoising ends.").above(0).at_most(0.999),
+      OptionField("alg", &alg, "Which open positions are unmasked first.")
+          .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
+      OptionField("alg_temp", &alg_temp, "Randomness of that order; 0 or null: none.").at_least(0),
+      OptionField("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best.")
+          .at_least(0),
+      OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
+      count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
+      eos_tokens(eos_token_ids),
+      edgekit::stop_at_eos(stop_at_eos),
+      logits_budget(logits_budget_bytes),
+  };
 }
 
-void DreamOptions::list(OptionVisitor &visitor) {
-  visitor.integer("mask_token_id", mask_token_id, 0);
-  visitor.integer("max_new_tokens", max_new_tokens, 1);
-  visitor.integer("steps", steps, 1);
-  visitor.integer("logits_budget_bytes", logits_budget_bytes, 1);
-  visitor.number("eps", eps, above(0, 0.999));
-  visitor.choice("alg", alg, {"origin", "maskgit_plus", "topk_margin", "entropy"});
-  visitor.number("alg_temp", alg_temp, at_least(0));
-  visitor.number("temperature", temperature, at_least(0));
-  visitor.number("top_p", top_p, above(0, 1));
-  visitor.integer("top_k", top_k, 1);
-  visitor.flag("stop_at_eos", stop_at_eos);
-  visitor.token_ids("eos_token_ids", eos_token_ids);
+void DreamOptions::check() const {
+  DreamOptions copy = *this;
+  check_fields(copy.fields());
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
 }
 
-void DreamOptions::check() const { check_copy(*this); }
+DreamOptions DreamOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
+  DreamOptions own;
+  const Given given = read_fields(own.fields(), config, wishes);
+  if (!given.has("steps")) own.steps = own.max_new_tokens;
+  if (!given.has("stop_at_eos")) own.stop_at_eos = !own.eos_token_ids.empty();
+  own.check();
+  return own;
+}
 
-Lengths DreamOptions::lengths(std::int64_t prompt) const { return {max_new_tokens, 0, prompt + max_new_tokens}; }
+Lengths DreamOptions::lengths(std::int64_t prompt) const {
+  return {max_new_tokens, 0, prompt + max_new_tokens, 1, steps};
+}
 
 std::string DreamOptions::new_tokens_text(std::int64_t) const {
   return std::to_string(max_new_tokens) + " new tokens";
-}
-
-DreamOptions DreamOptions::from_members(const OptionMembers &config, const OptionMembers &overrides) {
-  return read<DreamOptions>({{"mask_id", "mask_token_id"},
-                             {"eos_token_id", "eos_token_ids"},
-                             {"gen_length", "max_new_tokens"}},
-                            "mask_token_id", config, overrides);
 }
 
 }  // namespace edgekit

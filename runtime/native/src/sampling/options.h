@@ -1,37 +1,31 @@
-// Options of the denoising loops: the fields, defaults and rules of the Python classes, which describe each.
+// Options of the denoising procedures: what a generation may be told, by family.
 #ifndef EDGEKIT_SAMPLING_OPTIONS_H
 #define EDGEKIT_SAMPLING_OPTIONS_H
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "json.h"
+#include "sampling/option_fields.h"
 
 namespace edgekit {
-
-class OptionVisitor;
 
 // Bounds lengths and steps: far beyond any model, so that what is computed from them stays a length.
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
 
-// Members of a generation config or of the caller's overrides; the values belong to others.
-using OptionMembers = std::vector<std::pair<std::string, const Json *>>;
-
 // Positions of a generation, at most: how many it adds to its prompt, the longest prefix that it encodes, and the
-// longest canvas that it denoises.
+// longest canvas that it denoises; and its canvases, with denoising steps for each.
 struct Lengths {
-  std::int64_t new_tokens = 0, prefix = 0, canvas = 0;
+  std::int64_t new_tokens = 0, prefix = 0, canvas = 0, canvases = 0, steps = 0;
 };
 
-// from_members takes a generation config and the caller's overrides, which win; key names are those of Python's
-// from_generation_config, and so are the errors (EK_INVALID_ARGUMENT). check() throws the same for what a caller has
-// put into the fields. lengths() is for a prompt of that length, an earlier prefix counted with it; it throws Error
-// (EK_INVALID_ARGUMENT) where the options leave such a prompt no room. new_tokens_text() says in words how many tokens
-// it gets, as Python's. ignored_keys: what the config says to other
-// samplers, sorted.
+// What the families' options have in common:
+//  - of() takes the generation config of a checkpoint and the caller's wishes, which win, and settles what neither says:
+//    see there. It throws Error (EK_INVALID_ARGUMENT), as check() does for what a caller has put into the members.
+//  - lengths() is for a prompt of that length, earlier text counted with it. It throws Error (EK_INVALID_ARGUMENT) where
+//    the options leave such a prompt no room. new_tokens_text() says in words how many tokens it gets.
+//  - fields() points into the struct.
 
 struct DiffusionGemmaOptions {
   static constexpr std::int64_t default_max_new_tokens = 256;
@@ -39,7 +33,7 @@ struct DiffusionGemmaOptions {
   std::int64_t max_new_tokens = default_max_new_tokens;
   std::optional<std::int64_t> max_length;
   std::int64_t canvas_length = 256;
-  std::int64_t max_denoising_steps = 48;
+  std::int64_t steps = 48;  // of a canvas, at most
   double entropy_bound = 0.1;
   double t_min = 0.4;
   double t_max = 0.8;
@@ -48,23 +42,24 @@ struct DiffusionGemmaOptions {
   std::vector<std::int64_t> eos_token_ids;
   std::optional<std::int64_t> pad_token_id;
   bool continue_prefix = false;
-  std::vector<std::string> ignored_keys;
 
   std::int64_t wanted(std::int64_t prompt) const;    // new tokens before they are rounded up; throws as lengths()
   std::int64_t canvases(std::int64_t prompt) const;  // at most; throws as lengths()
 
-  static DiffusionGemmaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
+  // `canvas_length` is the model's, which the caller's alone may replace; 0: any.
+  static DiffusionGemmaOptions of(const OptionMembers &config, const OptionMembers &wishes,
+                                  std::int64_t canvas_length);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
-  void list(OptionVisitor &visitor);
+  OptionFields fields();
 };
 
 struct LladaOptions {
   std::int64_t mask_token_id = -1;  // has no default
-  std::int64_t gen_length = 128;
+  std::int64_t max_new_tokens = 128;
   std::int64_t steps = 128;
-  std::int64_t block_length = 128;
+  std::int64_t block_length = 32;
   double temperature = 0.0;
   double cfg_scale = 0.0;
   std::string remasking = "low_confidence";
@@ -76,24 +71,25 @@ struct LladaOptions {
   bool confidence_eos_eot_inf = false;
   bool stop_at_eos = false;
   std::int64_t logits_budget_bytes = 64 << 20;
-  std::vector<std::string> ignored_keys;
 
-  std::int64_t blocks() const { return gen_length / block_length; }
+  std::int64_t blocks() const { return max_new_tokens / block_length; }
   std::vector<std::int64_t> end_ids() const;  // eos, then eot
 
-  static LladaOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
+  // Lengths and steps are rounded up: to whole blocks, and to as many steps for each. As many steps as tokens, and an
+  // end at the first end token, because what is filled in behind it helps nobody, unless told otherwise.
+  static LladaOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
-  void list(OptionVisitor &visitor);
+  OptionFields fields();
 };
 
 struct DreamOptions {
   std::int64_t mask_token_id = -1;  // has no default
   std::int64_t max_new_tokens = 128;
-  std::int64_t steps = 512;
+  std::int64_t steps = 128;
   double eps = 1e-3;
-  std::string alg = "origin";
+  std::string alg = "entropy";
   std::optional<double> alg_temp;
   double temperature = 0.0;
   std::optional<double> top_p;
@@ -101,19 +97,20 @@ struct DreamOptions {
   std::vector<std::int64_t> eos_token_ids;
   bool stop_at_eos = false;
   std::int64_t logits_budget_bytes = 64 << 20;
-  std::vector<std::string> ignored_keys;
 
-  static DreamOptions from_members(const OptionMembers &config, const OptionMembers &overrides);
+  // Steps and end as LLaDA's.
+  static DreamOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
-  void list(OptionVisitor &visitor);
+  OptionFields fields();
 };
 
-// The options as a JSON object that from_members takes as overrides; without ignored_keys.
-std::string text_of(DiffusionGemmaOptions options);
-std::string text_of(LladaOptions options);
-std::string text_of(DreamOptions options);
+// The options as a JSON object, which of() takes as wishes.
+template <typename Options>
+std::string text_of(Options options) {
+  return text_of(options.fields());
+}
 
 }  // namespace edgekit
 

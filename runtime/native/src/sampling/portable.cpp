@@ -10,6 +10,7 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 constexpr double kSqrtHalf = 0.7071067811865476;
 constexpr float kLowest = -87.0f;
+constexpr double kLowestWide = -700.0;
 
 // 1.5 * 2^52: what is added to it and taken away again is rounded to an integer, half to even, as rint does but
 // without a call.
@@ -22,17 +23,20 @@ constexpr double kLog[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
 
 }  // namespace
 
-float portable_exp(float x) {
-  if (x < kLowest) return 0.0f;
-  const double wide = x;
-  const double k = (wide * kLog2E + kRounder) - kRounder;
-  const double r = wide - k * kLn2;
+double portable_exp(double x) {
+  if (x < kLowestWide) return 0.0;
+  const double k = (x * kLog2E + kRounder) - kRounder;
+  const double r = x - k * kLn2;
   double p = kExp[9];
   for (int n = 8; n >= 0; --n) p = p * r + kExp[n];
   const std::uint64_t bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(k) + 1023) << 52;
   double power;
   std::memcpy(&power, &bits, sizeof power);
-  return static_cast<float>(p * power);
+  return p * power;
+}
+
+float portable_exp(float x) {
+  return x < kLowest ? 0.0f : static_cast<float>(portable_exp(static_cast<double>(x)));
 }
 
 double portable_log(double x) {

@@ -7,9 +7,10 @@
 
 namespace edgekit {
 
+// What a confidence is, is the procedure's own matter: higher ones go first.
 struct Proposal {
   std::vector<std::int64_t> tokens;
-  std::vector<float> confidence;
+  std::vector<double> confidence;
 };
 
 }  // namespace edgekit

@@ -137,16 +137,8 @@ std::int64_t Sampler::rows_within(std::int64_t bytes) const {
 void Sampler::check_prompt(const Ids &prompt) const {
   for (std::size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] < 0 || prompt[i] >= model_.vocabulary)
-      fail(EK_INVALID_ARGUMENT, "prompt token ", prompt[i], " at position ", i,
+      fail(EK_INVALID_PROMPT, "prompt token ", prompt[i], " at position ", i,
            " is outside the model's vocabulary of ", model_.vocabulary, " tokens; use the tokenizer of this model");
-  }
-}
-
-void Sampler::check_option(const char *name, const Ids &tokens) const {
-  for (const std::int64_t token : tokens) {
-    if (token >= model_.vocabulary)
-      fail(EK_INVALID_ARGUMENT, name, " ", token, " is outside the model's vocabulary of ", model_.vocabulary,
-           " tokens");
   }
 }
 
@@ -154,7 +146,7 @@ void Sampler::check(const HeadResult &answer) const {
   const HeadRequest &request = ask_.request;
   const std::int64_t rows = ask_.rows();
   expect("argmax", answer.argmax, rows);
-  expect("argmax_prob", answer.argmax_prob, rows);
+  expect("others", answer.others, rows);
   expect("entropy", answer.entropy, rows);
   expect("log_z", answer.log_z, rows);
   if (request.gumbel) {

@@ -105,9 +105,8 @@ class Sampler {
   // Rows whose full scores take no more than this, one at least.
   std::int64_t rows_within(std::int64_t bytes) const;
 
-  // Throw Error (EK_INVALID_ARGUMENT) unless every id is a row of the vocabulary.
+  // Throws Error (EK_INVALID_PROMPT) unless every id is a row of the vocabulary.
   void check_prompt(const std::vector<std::int64_t> &prompt) const;
-  void check_option(const char *name, const std::vector<std::int64_t> &tokens) const;
 
  private:
   friend std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model, const std::string &bundle);

@@ -6,8 +6,6 @@
 
 #include "error.h"
 #include "sampling/generate.h"
-#include "sampling/generation_options.h"
-#include "sampling/option_visitor.h"
 #include "sampling/sampler.h"
 
 namespace edgekit {
@@ -53,6 +51,8 @@ void positions(Archive &archive, Positions &lengths) {
   archive.integer("a number of new tokens", lengths.new_tokens, limits);
   archive.integer("a length of the prefix", lengths.prefix, limits);
   archive.integer("a length of the canvas", lengths.canvas, limits);
+  archive.integer("a number of canvases", lengths.canvases, limits);
+  archive.integer("a number of steps", lengths.steps, limits);
 }
 
 }  // namespace
@@ -149,9 +149,7 @@ std::unique_ptr<Sampler> load_sampler(std::string_view bytes, SamplerModel model
   number(state, "a hidden size", hidden);
   check_state(vocabulary == model.vocabulary && hidden == model.hidden_size, "it is of a model of another size");
   const Json options = Json::parse(text, "the options of the saved state");
-  GenerationWishes settled;
-  settled.options = members_of(options);
-  std::unique_ptr<Sampler> loaded = sampler(generation_options(name, {}, 0, settled), std::move(model));
+  std::unique_ptr<Sampler> loaded = sampler(sampler_options(name, {}, members_of(options), 0), std::move(model));
   loaded->load(state);
   return loaded;
 }

@@ -22,18 +22,18 @@ std::int64_t transfer_count(std::int64_t masked, std::int64_t steps, std::int64_
   return masked / steps + (step < masked % steps ? 1 : 0);
 }
 
-std::int64_t count_above_threshold(const std::vector<float> &confidence, double threshold) {
-  const float bound = static_cast<float>(threshold);
-  const auto count = std::count_if(confidence.begin(), confidence.end(), [&](float value) { return value >= bound; });
+std::int64_t count_above_threshold(const std::vector<double> &probability, double threshold) {
+  const auto count =
+      std::count_if(probability.begin(), probability.end(), [&](double value) { return value >= threshold; });
   return std::max<std::int64_t>(1, count);
 }
 
-std::int64_t count_by_factor(const std::vector<float> &confidence, double factor) {
-  const std::vector<std::int64_t> order = ascending_order(confidence);
+std::int64_t count_by_factor(const std::vector<double> &probability, double factor) {
+  const std::vector<std::int64_t> order = ascending_order(probability);
   const std::size_t size = order.size();
   std::size_t passing = 0;
   for (; passing < size; ++passing) {
-    const double value = confidence[static_cast<std::size_t>(order[size - 1 - passing])];
+    const double value = probability[static_cast<std::size_t>(order[size - 1 - passing])];
     if (value < (passing == 0 ? -1 : 1 - factor / static_cast<double>(passing + 2))) break;
   }
   return static_cast<std::int64_t>(passing == 0 || passing + 1 == size ? passing + 1 : passing);

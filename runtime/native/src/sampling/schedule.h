@@ -1,5 +1,4 @@
-// How many and which positions a denoising step settles, as runtime/sampling/schedule.py: the same operations in the
-// same types, because every result is compared.
+// How many and which positions a denoising step settles.
 #ifndef EDGEKIT_SAMPLING_SCHEDULE_H
 #define EDGEKIT_SAMPLING_SCHEDULE_H
 
@@ -20,12 +19,12 @@ std::vector<std::uint8_t> accept_by_entropy(const std::vector<float> &entropy, d
 // How many of `masked` positions step `step` of `steps` commits: as even as possible, the larger ones first.
 std::int64_t transfer_count(std::int64_t masked, std::int64_t steps, std::int64_t step);
 
-// Positions whose confidence reaches the threshold, at least one.
-std::int64_t count_above_threshold(const std::vector<float> &confidence, double threshold);
+// Positions whose probability reaches the threshold, at least one.
+std::int64_t count_above_threshold(const std::vector<double> &probability, double threshold);
 
-// How many of the most confident positions to commit: those before the first k-th highest confidence below
+// How many of the most probable positions to commit: those before the first k-th highest probability below
 // 1 - factor / (k + 1), the first one's bound being -1; at least one, and the last too where only it fails.
-std::int64_t count_by_factor(const std::vector<float> &confidence, double factor);
+std::int64_t count_by_factor(const std::vector<double> &probability, double factor);
 
 // Indices of x in ascending order, ties to the lower index, NaN last.
 template <typename Number>

@@ -9,8 +9,6 @@
 #include "json.h"
 #include "kernels/noise.h"
 #include "sampling/generate.h"
-#include "sampling/generation_options.h"
-#include "sampling/option_visitor.h"
 #include "unit.h"
 #include "xxh3.h"
 
@@ -67,8 +65,6 @@ class HashDenoiser : public Denoiser {
     return result;
   }
 
-  bool projects() const override { return keeps; }
-
   std::int64_t passes = 0;
   bool broken = false;
   bool keeps = true;  // the hidden states of a pass
@@ -82,7 +78,7 @@ class HashDenoiser : public Denoiser {
     const double log_z = std::log(sum);
     for (const float value : z) weighted += std::exp(value - log_z) * value;
     result.argmax.push_back(best);
-    result.argmax_prob.push_back(static_cast<float>(std::exp(z[static_cast<std::size_t>(best)] - log_z)));
+    result.others.push_back(static_cast<float>(std::exp(log_z - z[static_cast<std::size_t>(best)]) - 1));
     result.entropy.push_back(static_cast<float>(log_z - weighted));
     result.log_z.push_back(static_cast<float>(log_z));
     if (request.gumbel) {
@@ -126,13 +122,20 @@ constexpr std::int64_t kVocabulary = 50;
 
 SamplerOptions options_of(const std::string &name, const std::string &overrides) {
   return sampler_options(name, members_of(Json::parse(R"({"mask_id": 49, "eos_token_id": [48]})", "config")),
-                         members_of(Json::parse(overrides, "overrides")));
+                         members_of(Json::parse(overrides, "overrides")), 0);
 }
 
 struct Seen {
   std::int64_t drafts = 0, committed = 0, done = 0;
   Ids answer;
 };
+
+// What a denoiser is to a sampler.
+SamplerModel facts(const HashDenoiser &denoiser) {
+  SamplerModel model = model_of(denoiser);
+  model.projects = denoiser.keeps;
+  return model;
+}
 
 // Does what is asked, as whoever drives a sampler.
 HeadResult answered(const Ask &ask, Denoiser &denoiser) {
@@ -181,12 +184,12 @@ class Listener {
 };
 
 // A whole generation, stopped at event number `stop`, if that is not 0.
-Outcome run(Denoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, std::int64_t stop = 0,
+Outcome run(HashDenoiser &denoiser, const SamplerOptions &options, std::uint64_t seed, std::int64_t stop = 0,
             const Ids &prompt = {1, 2, 3}) {
   Outcome outcome;
   std::unique_ptr<Sampler> own;
   try {
-    own = sampler(options, model_of(denoiser), prompt, seed);
+    own = sampler(options, facts(denoiser), prompt, seed);
     run(*own, denoiser, Listener(outcome.seen, stop));
   } catch (const Error &error) {
     outcome.status = error.status();
@@ -236,7 +239,7 @@ EK_TEST(sampling_events_and_counters_agree_and_seeds_repeat) {
     const Outcome second = run(denoiser, options, 7);
     EK_CHECK(second.seen.answer == first.seen.answer);
     EK_CHECK(second.stats.denoising_steps == first.stats.denoising_steps);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 7);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 7);
     run(*own, denoiser, {});  // nobody listens
     EK_CHECK(own->stats().committed_tokens == first.stats.committed_tokens);
   }
@@ -261,7 +264,7 @@ EK_TEST(sampling_goes_on_after_a_stop) {
     HashDenoiser denoiser(kVocabulary);
     const SamplerOptions options = options_of(one[0], one[1]);
     const Outcome full = run(denoiser, options, 3);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 3);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 3);
     Ids tokens;
     std::int64_t stops = 0;
     for (bool done = false; !done;) {
@@ -289,7 +292,7 @@ EK_TEST(sampling_copies_go_on_by_themselves) {
       HashDenoiser denoiser(kVocabulary);
       denoiser.keeps = projects;
       const Outcome full = run(denoiser, options, 5);
-      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
       std::int64_t asked = 0;
       // A copy of every state, which runs to its end.
       for (; own->ask().kind != AskKind::done; ++asked) {
@@ -313,7 +316,7 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
       HashDenoiser denoiser(kVocabulary);
       denoiser.keeps = projects;
       const Outcome full = run(denoiser, options, 5);
-      const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+      const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
       Ids told;
       for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
         if (own->ask().kind == AskKind::committed)
@@ -321,8 +324,8 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
         const std::string state = own->save("bundle");
         HashDenoiser other(kVocabulary);  // which holds nothing
         other.keeps = projects;
-        const std::string again = load_sampler(state, model_of(other), "bundle")->save("bundle");
-        const auto loaded = load_sampler(again, model_of(other), "bundle");
+        const std::string again = load_sampler(state, facts(other), "bundle")->save("bundle");
+        const auto loaded = load_sampler(again, facts(other), "bundle");
         Ids all = told;
         const Ids rest = committed_by(*loaded, other);
         all.insert(all.end(), rest.begin(), rest.end());
@@ -332,7 +335,7 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
         EK_CHECK(loaded->stats().finish_reason == full.stats.finish_reason);
       }
       HashDenoiser other(kVocabulary);
-      const auto done = load_sampler(own->save("bundle"), model_of(other), "bundle");
+      const auto done = load_sampler(own->save("bundle"), facts(other), "bundle");
       EK_CHECK(committed_by(*done, other).empty());
       EK_CHECK(other.uncached() == denoiser.uncached() && other.prefix_length() == denoiser.prefix_length());
     }
@@ -342,14 +345,14 @@ EK_TEST(sampling_goes_on_from_a_saved_state) {
 EK_TEST(sampling_refuses_states_of_others_and_damaged_ones) {
   for (const auto &one : kCases) {
     HashDenoiser denoiser(kVocabulary);
-    const auto own = sampler(options_of(one[0], one[1]), model_of(denoiser), {1, 2, 3}, 5);
+    const auto own = sampler(options_of(one[0], one[1]), facts(denoiser), {1, 2, 3}, 5);
     while (own->stats().denoising_steps < 2 && own->ask().kind != AskKind::done)
       own->next(answered(own->ask(), denoiser));
     const std::string state = own->save("bundle");
     const auto status_of = [&](const std::string &bytes, const char *bundle, std::int64_t vocabulary) {
       HashDenoiser other(vocabulary);
       try {
-        const auto loaded = load_sampler(bytes, model_of(other), bundle);
+        const auto loaded = load_sampler(bytes, facts(other), bundle);
         committed_by(*loaded, other);
       } catch (const Error &error) {
         return error.status();
@@ -379,7 +382,7 @@ EK_TEST(sampling_asks_again_after_a_bad_answer) {
     const SamplerOptions options = options_of(one[0], one[1]);
     HashDenoiser denoiser(kVocabulary);
     const Outcome full = run(denoiser, options, 5);
-    const auto own = sampler(options, model_of(denoiser), {1, 2, 3}, 5);
+    const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 5);
     Seen seen;
     Listener listener(seen);
     for (; own->ask().kind != AskKind::done; own->next(answered(own->ask(), denoiser))) {
@@ -409,16 +412,16 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
   LladaOptions llada;
   EK_CHECK(status_of(llada, {1}, false) == EK_INVALID_ARGUMENT);  // no mask token
   llada.mask_token_id = 49;
-  llada.gen_length = llada.block_length = llada.steps = 4;
+  llada.max_new_tokens = llada.block_length = llada.steps = 4;
   EK_CHECK(status_of(llada, {1}, false) == EK_OK);
   EK_CHECK(status_of(llada, {}, false) == EK_OK);
-  EK_CHECK(status_of(llada, {kVocabulary}, false) == EK_INVALID_ARGUMENT);
+  EK_CHECK(status_of(llada, {kVocabulary}, false) == EK_INVALID_PROMPT);
   EK_CHECK(status_of(llada, {1}, true) == EK_NOT_FINITE);
   llada.block_length = 0;
   EK_CHECK(status_of(llada, {1}, false) == EK_INVALID_ARGUMENT);
   DiffusionGemmaOptions gemma;
   gemma.canvas_length = 4;
-  EK_CHECK(status_of(gemma, {}, false) == EK_INVALID_ARGUMENT);
+  EK_CHECK(status_of(gemma, {}, false) == EK_INVALID_PROMPT);
   EK_CHECK(status_of(gemma, {1}, true) == EK_NOT_FINITE);
   gemma.t_min = std::numeric_limits<double>::quiet_NaN();
   EK_CHECK(status_of(gemma, {1}, false) == EK_INVALID_ARGUMENT);
@@ -430,20 +433,20 @@ EK_TEST(sampling_refuses_what_cannot_be_run) {
 
 EK_TEST(sampling_settles_the_options_of_a_generation) {
   const auto lengths_of = [](const std::string &name, const std::string &config, std::int64_t tokens,
-                             const std::string &overrides) {
-    const Json own = Json::parse(config, "config"), given = Json::parse(overrides, "overrides");
-    GenerationWishes wishes;
-    if (tokens != 0) wishes.max_new_tokens = tokens;
-    wishes.options = members_of(given);
+                             const std::string &wished) {
+    const Json own = Json::parse(config, "config"), given = Json::parse(wished, "wishes");
+    const Json length = Json::parse(std::to_string(tokens), "wishes");
+    OptionMembers wishes = members_of(given);
+    if (tokens != 0) wishes.emplace_back("max_new_tokens", &length);
     const std::int64_t canvas = name == "diffusion_gemma" ? 16 : 0;
-    const Lengths found = lengths(generation_options(name, members_of(own), canvas, wishes), 10);
+    const Lengths found = lengths(sampler_options(name, members_of(own), wishes, canvas), 10);
     return Ids{found.new_tokens, found.prefix, found.canvas};
   };
   const std::string masked = R"({"mask_id": 49, "eos_token_id": 48, "max_new_tokens": 64, "block_length": 16})";
   EK_CHECK((lengths_of("llada", masked, 0, "{}") == Ids{64, 0, 74}));
   EK_CHECK((lengths_of("llada", masked, 65, "{}") == Ids{80, 0, 90}));
   EK_CHECK((lengths_of("llada", masked, 0, R"({"gen_length": 5, "stop_at_eos": null})") == Ids{5, 0, 15}));
-  EK_CHECK((lengths_of("dream", masked, 65, R"({"gen_length": 7})") == Ids{65, 0, 75}));
+  EK_CHECK((lengths_of("dream", masked, 0, R"({"gen_length": 65})") == Ids{65, 0, 75}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", 40, "{}") == Ids{48, 42, 16}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", kMostTokens, R"({"canvas_length": 3})")[0] == kMostTokens + 2));
   const auto refused = [&](const std::string &name, std::int64_t tokens, const std::string &overrides) {
@@ -459,6 +462,7 @@ EK_TEST(sampling_settles_the_options_of_a_generation) {
     EK_CHECK(refused(name, std::numeric_limits<std::int64_t>::max(), "{}"));
     EK_CHECK(refused(name, 0, R"({"max_new_tokens": [9223372036854775807]})"));
     EK_CHECK(refused(name, 4, R"({"no_such_option": 1})"));
+    EK_CHECK(refused(name, 4, R"({"max_new_tokens": 4})"));  // twice
   }
 }
 

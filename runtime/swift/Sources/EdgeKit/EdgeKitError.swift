@@ -56,7 +56,7 @@ extension EdgeKitError {
     let last = String(cString: ek_last_error())
     let text = last.isEmpty ? String(cString: ek_status_message(status)) : last
     switch status {
-    case EK_INVALID_ARGUMENT: self = .invalidArgument(text)
+    case EK_INVALID_ARGUMENT, EK_INVALID_PROMPT, EK_PROMPT_TOO_LONG: self = .invalidArgument(text)
     case EK_OUT_OF_MEMORY: self = .outOfMemory(text)
     case EK_OPEN_FAILED: self = .openFailed(text)
     case EK_READ_FAILED: self = .readFailed(text)
@@ -69,7 +69,6 @@ extension EdgeKitError {
     case EK_BUDGET_EXCEEDED: self = .budgetExceeded(text, sufficientBytes: ek_last_error_bytes())
     case EK_NOT_FINITE: self = .notFinite(text)
     case EK_INVALID_STATE: self = .invalidState(text)
-    case EK_CALLBACK_FAILED: self = .engineFailed(text)
     default: self = .internalError(text)
     }
   }

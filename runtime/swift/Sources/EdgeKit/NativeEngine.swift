@@ -29,10 +29,17 @@ final class NativeEngine: Engine {
     }
     let session = try session()
     prefixWasDropped = false
-    try NativeLibrary.generate(prompt: prompt, settings: settings, onEvent: onEvent) {
-      prompt, count, options, callback, user in
-      ek_generate(session, prompt, count, options, callback, user, nil)
+    let ids = prompt.map(Int64.init)
+    let status = withoutActuallyEscaping(onEvent) { escapable in
+      let receiver = Receiver(escapable)
+      return withExtendedLifetime(receiver) {
+        NativeLibrary.withOptions(settings) { options in
+          ek_generate(
+            session, ids, Int64(ids.count), options, receive, Unmanaged.passUnretained(receiver).toOpaque(), nil)
+        }
+      }
     }
+    if status != EK_STOPPED { try EdgeKitError.check(status) }  // a stop is no error
   }
 
   func info() throws(EdgeKitError) -> SessionInfo {
@@ -89,5 +96,38 @@ final class NativeEngine: Engine {
       canvasLength: found.canvas_length == 0 ? nil : Int(found.canvas_length),
       maxPositions: found.max_positions == 0 ? nil : Int(found.max_positions),
       causalPrefix: found.causal_prefix != 0)
+  }
+}
+
+/// What the event callback gets as its user data.
+private final class Receiver {
+  let onEvent: (Event) -> Bool
+
+  init(_ onEvent: @escaping (Event) -> Bool) { self.onEvent = onEvent }
+}
+
+private func receive(_ event: UnsafePointer<ek_event>?, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  guard let event, let user, let converted = Event(event.pointee) else { return 0 }
+  return Unmanaged<Receiver>.fromOpaque(user).takeUnretainedValue().onEvent(converted) ? 0 : 1
+}
+
+extension Event {
+  /// nil for kinds that a later version of the library may add.
+  fileprivate init?(_ event: ek_event) {
+    let tokens = UnsafeBufferPointer(start: event.ids, count: Int(event.count)).map { Int($0) }
+    switch event.kind {
+    case EK_EVENT_DRAFT:
+      let accepted = UnsafeBufferPointer(start: event.accepted, count: Int(event.count)).map { $0 != 0 }
+      self = .draft(
+        Draft(
+          canvasIndex: Int(event.canvas_index), step: Int(event.step), start: Int(event.start), tokens: tokens,
+          accepted: accepted))
+    case EK_EVENT_COMMITTED:
+      self = .committed(Committed(canvasIndex: Int(event.canvas_index), start: Int(event.start), tokens: tokens))
+    case EK_EVENT_DONE:
+      self = .done(event.statistics.map { GenerationStatistics($0.pointee) } ?? GenerationStatistics())
+    default:
+      return nil
+    }
   }
 }

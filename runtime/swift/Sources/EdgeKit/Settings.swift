@@ -33,7 +33,8 @@ public struct GenerationSettings: Sendable, Equatable {
   public var maxNewTokens: Int?
   /// Denoising steps, per canvas where canvases are encoded.
   public var steps: Int?
-  /// Sampler options by name, such as `["temperature": 0.7]`; `maxNewTokens` and `steps` win over these.
+  /// Sampler options by name, such as `["temperature": 0.7]`; `maxNewTokens` and `steps` must not be
+  /// among them too.
   public var options: [String: JSONValue]
 
   public init(

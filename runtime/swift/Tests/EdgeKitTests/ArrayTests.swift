@@ -178,7 +178,7 @@ private struct Scores {
   }
 
   func part(_ tokens: Range<Int>) -> (TilePart, [Float]) {
-    var part = TilePart(top: [], arg: [], sumExp: [], sumZExp: [], score: [], sample: [], sampleZ: [], soft: [])
+    var part = TilePart(top: [], arg: [], sumOthers: [], sumZOthers: [], score: [], sample: [], sampleZ: [], soft: [])
     var all: [Float] = []
     for row in 0..<Self.rows {
       let values = self.row(z, row, tokens)
@@ -192,8 +192,10 @@ private struct Scores {
       var soft = [Float](repeating: 0, count: Self.hidden)
       for index in values.indices {
         let weight = expf(values[index] - values[most])
-        sum += weight
-        sumZ += weight * values[index]
+        if index != most {
+          sum += weight
+          sumZ += weight * values[index]
+        }
         for column in 0..<Self.hidden {
           soft[column] += weight * table[(tokens.lowerBound + index) * Self.hidden + column]
         }
@@ -201,8 +203,8 @@ private struct Scores {
       all += values
       part.top.append(values[most])
       part.arg.append(most)
-      part.sumExp.append(sum)
-      part.sumZExp.append(sumZ)
+      part.sumOthers.append(sum)
+      part.sumZOthers.append(sumZ)
       part.score?.append(noisy[drawn])
       part.sample?.append(drawn)
       part.sampleZ?.append(values[drawn])
@@ -234,7 +236,9 @@ private struct Scores {
     XCTAssertEqual(found.topIds?[row], Array(order.prefix(6)))
     XCTAssertEqual(found.sample?[row], drawn)
     XCTAssertEqual(Double(found.logZ[row]), log(total), accuracy: 1e-4)
-    XCTAssertEqual(Double(found.argmaxProbability[row]), exp(Double(values[order[0]])) / total, accuracy: 1e-5)
+    var others = 0.0
+    for token in order.dropFirst() { others += exp(Double(values[token]) - Double(values[order[0]])) }
+    XCTAssertEqual(Double(found.others[row]), others, accuracy: 1e-5 * others)
     XCTAssertEqual(Double(found.sampleProbability?[row] ?? .nan), exp(Double(values[drawn])) / total, accuracy: 1e-5)
     XCTAssertEqual(Double(found.entropy[row]), entropy, accuracy: 1e-4)
     let mixed = found.soft?.floats ?? []

@@ -42,15 +42,24 @@
     }
 
     func testWhatMLXRefusesIsAnError() throws {
+      func refused(_ file: String, _ bundle: EdgeKit.Bundle) throws -> EdgeKitError? {
+        let runner = try MLXFunctions(bundle: bundle, device: .cpu)
+        let function = MLXPrograms.Function(inputs: [], outputs: [], gpu: .init(file: file), cpu: .init(file: file))
+        do {
+          _ = try runner.call("no", function, inputs: [])
+          return nil
+        } catch {
+          return error
+        }
+      }
       for (name, format) in try Fixtures().decode("segments.json", as: [String: String].self) where format == "mlx" {
         let bundle = try EdgeKit.Bundle(path: try Recording(name).path)
-        let runner = try MLXFunctions(bundle: bundle, device: .cpu)
-        let function = MLXPrograms.Function(
-          inputs: [], outputs: [], gpu: .init(file: "no.mlxfn"), cpu: .init(file: "no.mlxfn"))
-        XCTAssertThrowsError(try runner.call("no", function, inputs: [])) { error in
-          guard case EdgeKitError.engineFailed(let text) = error else { return XCTFail("\(error)") }
-          XCTAssertTrue(text.contains("no.mlxfn"), text)
-        }
+        guard case .invalidArgument(let text) = try refused("no.mlxfn", bundle) else { return XCTFail("not refused") }
+        XCTAssertTrue(text.contains("no.mlxfn"), text)
+        // A file of the bundle that is no function.
+        let other = try XCTUnwrap(bundle.manifest.files.keys.sorted().first { !$0.hasSuffix(".mlxfn") })
+        guard case .engineFailed(let said) = try refused(other, bundle) else { return XCTFail("\(other) was run") }
+        XCTAssertTrue(said.contains(other), said)
       }
     }
   }

@@ -66,6 +66,65 @@ final class SegmentGenerationTests: XCTestCase {
     }
   }
 
+  /// With what was committed until then, encoded and not, as that of `ek_generate`.
+  func testAConversationGoesOnWhereAGenerationWasStopped() throws {
+    for expected in try recorded() {
+      let bundle = try EdgeKit.Bundle(path: expected.bundle)
+      guard bundle.manifest.model.causalPrefix else { continue }
+      var settings = expected.settings
+      settings.options["continue_prefix"] = true
+      for stop in 1...expected.events.count {
+        let engines: [any Engine] = [
+          try NativeEngine(path: expected.bundle, options: SessionOptions()),
+          try SegmentEngine(bundle.manifest, try NativeDenoiser(bundle, Hooks())),
+        ]
+        var seen: [[Event]] = []
+        for engine in engines {
+          var events: [Event] = []
+          try engine.generate(prompt: expected.prompt, settings: expected.settings) {
+            events.append($0)
+            return events.count < stop
+          }
+          XCTAssertEqual(events.map(RecordedEvent.init), Array(expected.events.prefix(stop)))
+          let length = try engine.info().prefixLength
+          try engine.generate(prompt: [4, 9], settings: settings) {
+            events.append($0)
+            return true
+          }
+          XCTAssertGreaterThan(try engine.info().prefixLength, length)
+          seen.append(events)
+        }
+        XCTAssertEqual(seen[0], seen[1], "after \(stop) events")
+      }
+    }
+  }
+
+  /// Text that is encoded in vain is lost with the prefix, and nothing of it goes before the next prompt.
+  func testAPrefixThatIsLostTakesWhatIsUncachedWithIt() throws {
+    for expected in try recorded() {
+      let bundle = try EdgeKit.Bundle(path: expected.bundle)
+      guard bundle.manifest.model.causalPrefix else { continue }
+      let hooks = Hooks()
+      let denoiser = try NativeDenoiser(bundle, hooks)
+      let engine = try SegmentEngine(bundle.manifest, denoiser)
+      var settings = expected.settings
+      try engine.generate(prompt: expected.prompt, settings: settings) { _ in true }
+      XCTAssertFalse(denoiser.uncached.isEmpty)
+      XCTAssertEqual(denoiser.encoded.first, expected.prompt)
+      XCTAssertEqual(denoiser.encoded.joined().count, denoiser.prefixLength)
+      hooks.beforePass(hooks.passes + 1) { throw EdgeKitError.readFailed("gone") }
+      settings.options["continue_prefix"] = true
+      XCTAssertThrowsError(try engine.generate(prompt: [4, 9], settings: settings) { _ in true })
+      XCTAssertEqual([denoiser.prefixLength, denoiser.encoded.count, denoiser.uncached.count], [0, 0, 0])
+      var events: [Event] = []
+      try engine.generate(prompt: expected.prompt, settings: settings) {
+        events.append($0)
+        return true
+      }
+      XCTAssertEqual(events.map(RecordedEvent.init), expected.events)
+    }
+  }
+
   func testWhatADenoiserThrowsEndsTheStream() async throws {
     struct Plain: Error, CustomStringConvertible { let description = "the fan is on fire" }
     for expected in try recorded() {
@@ -118,7 +177,16 @@ final class SegmentGenerationTests: XCTestCase {
         { $0.entropy.removeLast() },
         { if case .engineFailed(let text) = $0 { text.contains("entropy") } else { false } }
       ),
-      ({ $0.argmax[0] = -1 }, { if case .engineFailed = $0 { true } else { false } }),
+      (
+        { $0.sample = nil },
+        { if case .engineFailed(let text) = $0 { text.contains("0 values as sample") } else { false } }
+      ),
+      (
+        { $0.soft = $0.soft.map { Tensor([1], [$0.floats[0]]) } },
+        { if case .engineFailed(let text) = $0 { text.contains("1 values as soft") } else { false } }
+      ),
+      ({ $0.entropy[0] = .nan }, { if case .engineFailed(let text) = $0 { text.contains("NaN") } else { false } }),
+      ({ $0.argmax[0] = -1 }, { if case .engineFailed(let text) = $0 { text.contains("token -1") } else { false } }),
       ({ $0.logZ[0] = .infinity }, { if case .notFinite = $0 { true } else { false } }),
     ]
     for (change, isExpected) in changes {
@@ -391,11 +459,25 @@ private final class NativeDenoiser: Denoiser {
     return Int(info.prefix_length)
   }
 
-  func reset() { XCTAssertEqual(ek_session_reset(session), EK_OK) }
+  private(set) var encoded: [[Int]] = []
+  var uncached: [Int] = []
+
+  func reset() {
+    XCTAssertEqual(ek_session_reset(session), EK_OK)
+    (encoded, uncached) = ([], [])
+  }
 
   func prefill(_ ids: [Int]) throws {
-    try hooks.pass()
+    do {
+      try hooks.pass()
+    } catch {
+      // What a prefill that fails does.
+      XCTAssertEqual(ek_session_reset(session), EK_OK)
+      encoded = []
+      throw error
+    }
     try EdgeKitError.check(ek_session_prefill(session, ids.map(Int64.init), Int64(ids.count)))
+    encoded.append(ids)
   }
 
   func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws -> HeadOutput {
@@ -422,11 +504,11 @@ private final class NativeDenoiser: Denoiser {
     let count = request.rows?.count ?? rows
     let k = min(request.topK, vocabulary)
     let (argmax, topIds) = (Values<Int64>(count), Values<Int64>(count * k))
-    let (probability, entropy, logZ) = (Values<Float>(count), Values<Float>(count), Values<Float>(count))
+    let (others, entropy, logZ) = (Values<Float>(count), Values<Float>(count), Values<Float>(count))
     let (topZ, soft, logits) = (
       Values<Float>(count * k), Values<Float>(request.soft ? count * hiddenSize : 0), Values<Float>(count * vocabulary)
     )
-    defer { withExtendedLifetime((argmax, topIds, probability, entropy, logZ, topZ, soft, logits)) {} }
+    defer { withExtendedLifetime((argmax, topIds, others, entropy, logZ, topZ, soft, logits)) {} }
     let status = (request.rows ?? Array(0..<count)).map(Int64.init).withUnsafeBufferPointer { rows in
       var asked = ek_head_request()
       asked.struct_size = UInt32(MemoryLayout<ek_head_request>.size)
@@ -438,7 +520,7 @@ private final class NativeDenoiser: Denoiser {
       var output = ek_head_output()
       output.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
       output.argmax = argmax.start
-      output.argmax_prob = probability.start
+      output.others = others.start
       output.entropy = entropy.start
       output.log_z = logZ.start
       if k > 0 { (output.top_ids, output.top_z) = (topIds.start, topZ.start) }
@@ -448,7 +530,7 @@ private final class NativeDenoiser: Denoiser {
     }
     try EdgeKitError.check(status)
     var found = HeadOutput(
-      argmax: argmax.all.map { Int($0) }, argmaxProbability: probability.all, entropy: entropy.all, logZ: logZ.all)
+      argmax: argmax.all.map { Int($0) }, others: others.all, entropy: entropy.all, logZ: logZ.all)
     if request.soft { found.soft = Tensor([count, hiddenSize], soft.all) }
     if k > 0 {
       found.topIds = (0..<count).map { row in topIds.all[(row * k)..<((row + 1) * k)].map { Int($0) } }

@@ -151,7 +151,7 @@ private func compare(_ found: HeadOutput, _ expected: [String: Tensor], _ tolera
     XCTAssertEqual(values, expected[name]?.integers, name)
   }
   same(found.argmax, "argmax")
-  close(found.argmaxProbability, "argmax_prob")
+  close(found.others, "others")
   close(found.entropy, "entropy")
   close(found.logZ, "log_z")
   same(found.sample, "sample")

@@ -1,5 +1,6 @@
-/// What a denoising loop sees of a model: a canvas goes in, statistics of the scores come out. Full scores (positions
-/// times vocabulary) are hundreds of megabytes, so a loop works on what one pass over tiles of the table can produce.
+/// What whoever drives a sampler sees of a model: a canvas goes in, statistics of the scores come out. Full scores
+/// (positions times vocabulary) are hundreds of megabytes, so samplers work on what one pass over tiles of the table can
+/// produce.
 ///
 /// Not for use by several threads at once.
 public protocol Denoiser: AnyObject {
@@ -7,8 +8,13 @@ public protocol Denoiser: AnyObject {
   var hiddenSize: Int { get }
   /// Committed positions whose keys and values are kept.
   var prefixLength: Int { get }
+  /// The tokens behind the prefix, in the pieces in which they were encoded.
+  var encoded: [[Int]] { get }
+  /// Text behind the prefix that is final and that no `prefill` has encoded: the end of the last answer. Whoever drives a
+  /// sampler leaves it here, and encodes it with the text that follows it.
+  var uncached: [Int] { get set }
 
-  /// Forgets the prefix.
+  /// Forgets the prefix, and what is uncached.
   func reset()
 
   /// Causal pass over `ids` that appends their keys and values to the prefix. A failure forgets the whole prefix.
@@ -51,8 +57,8 @@ public struct HeadRequest {
 /// Statistics of z for R rows. Ties go to the lower token.
 public struct HeadOutput: Sendable {
   public var argmax: [Int]
-  /// softmax(z) there.
-  public var argmaxProbability: [Float]
+  /// The sum of exp(z - max z) over all tokens but the argmax: softmax(z) there is 1 / (1 + others).
+  public var others: [Float]
   /// Of softmax(z), in nats.
   public var entropy: [Float]
   /// Log of the sum of exp(z).

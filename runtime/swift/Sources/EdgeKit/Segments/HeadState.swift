@@ -1,13 +1,13 @@
 import Foundation
 
-/// One tile's part of the vocabulary head, tokens counted from the tile's first: over its tokens max z, argmax,
-/// sum exp(z - max), sum z exp(z - max); with noise the best z + noise, its token and z there; with soft
-/// sum exp(z - max) E [rows, hidden].
+/// One tile's part of the vocabulary head, tokens counted from the tile's first: over its tokens max z, argmax, and
+/// over all but the argmax sum exp(z - max) and sum z exp(z - max); with noise the best z + noise, its token and z
+/// there; with soft sum exp(z - max) E [rows, hidden] over all.
 struct TilePart {
   var top: [Float]
   var arg: [Int]
-  var sumExp: [Float]
-  var sumZExp: [Float]
+  var sumOthers: [Float]
+  var sumZOthers: [Float]
   var score: [Float]?
   var sample: [Int]?
   var sampleZ: [Float]?
@@ -15,7 +15,7 @@ struct TilePart {
 
   /// Whether it has a value of each kind for every row.
   func holds(_ rows: Int, samples: Bool, hidden: Int) -> Bool {
-    let counts = [top.count, arg.count, sumExp.count, sumZExp.count]
+    let counts = [top.count, arg.count, sumOthers.count, sumZOthers.count]
     let sampled = samples ? [score?.count ?? 0, sample?.count ?? 0, sampleZ?.count ?? 0] : []
     return (counts + sampled).allSatisfy { $0 == rows } && (hidden == 0 || soft?.count == rows * hidden)
   }
@@ -30,9 +30,10 @@ struct HeadState {
   private let k: Int
   private var top: [Float]
   private var arg: [Int]
-  // Sums run in double precision: a vocabulary has many tiles, and the result must not depend on how it is cut.
-  private var sum: [Double]
-  private var sumZ: [Double]
+  // Sums run in double precision: a vocabulary has many tiles, and the result must not depend on how it is cut. They
+  // are over all tokens but the argmax, whose own term is 1: next to it small ones would be lost.
+  private var others: [Double]
+  private var zOthers: [Double]
   private var score: [Float]
   private var sample: [Int]
   private var sampleZ: [Float]
@@ -46,10 +47,11 @@ struct HeadState {
     self.vocabulary = vocabulary
     samples = request.gumbel != nil
     k = min(request.topK, vocabulary)
-    top = Array(repeating: -.infinity, count: rows)
+    // Finite, so that its product with a weight of 0 is 0.
+    top = Array(repeating: -Float.greatestFiniteMagnitude, count: rows)
     arg = Array(repeating: 0, count: rows)
-    sum = Array(repeating: 0, count: rows)
-    sumZ = Array(repeating: 0, count: rows)
+    others = Array(repeating: 0, count: rows)
+    zOthers = Array(repeating: 0, count: rows)
     score = Array(repeating: -.infinity, count: rows)
     sample = Array(repeating: 0, count: rows)
     sampleZ = Array(repeating: 0, count: rows)
@@ -62,10 +64,13 @@ struct HeadState {
   mutating func add(_ start: Int, _ part: TilePart) {
     for row in 0..<rows {
       let most = max(top[row], part.top[row])
-      let old = exp(Double(top[row] - most))
-      let new = exp(Double(part.top[row] - most))
-      sum[row] = sum[row] * old + Double(part.sumExp[row]) * new
-      sumZ[row] = sumZ[row] * old + Double(part.sumZExp[row]) * new
+      let old = exp(Double(top[row]) - Double(most))
+      let new = exp(Double(part.top[row]) - Double(most))
+      // The lower of both argmaxes becomes one of the others.
+      let fallen = part.top[row] > top[row] ? old : new
+      let below = Double(min(top[row], part.top[row]))
+      others[row] = others[row] * old + Double(part.sumOthers[row]) * new + fallen
+      zOthers[row] = zOthers[row] * old + Double(part.sumZOthers[row]) * new + below * fallen
       if !soft.isEmpty, let own = part.soft {
         for column in (row * hidden)..<((row + 1) * hidden) {
           soft[column] = soft[column] * Float(old) + own[column] * Float(new)
@@ -107,17 +112,22 @@ struct HeadState {
 
   /// Statistics over the whole vocabulary.
   func result() -> HeadOutput {
-    let logSum = sum.map { log($0) }
+    let logSum = others.map { log1p($0) }
     let logZ = (0..<rows).map { Double(top[$0]) + logSum[$0] }
+    // What remains of log Z - sum z p when max z is taken out of both.
+    let entropy = (0..<rows).map { row -> Float in
+      let difference = (Double(top[row]) * others[row] - zOthers[row]) / (1 + others[row])
+      return Float(max(logSum[row] + difference, 0))
+    }
     return HeadOutput(
       argmax: arg,
-      argmaxProbability: logSum.map { Float(exp(-$0)) },
-      entropy: (0..<rows).map { Float(max(logZ[$0] - sumZ[$0] / sum[$0], 0)) },
+      others: others.map { Float($0) },
+      entropy: entropy,
       logZ: logZ.map { Float($0) },
       sample: samples ? sample : nil,
       sampleProbability: samples ? (0..<rows).map { Float(exp(Double(sampleZ[$0]) - logZ[$0])) } : nil,
       soft: soft.isEmpty
-        ? nil : Tensor([rows, hidden], soft.indices.map { Float(Double(soft[$0]) / sum[$0 / hidden]) }),
+        ? nil : Tensor([rows, hidden], soft.indices.map { Float(Double(soft[$0]) / (1 + others[$0 / hidden])) }),
       topIds: k > 0 ? candidates.map { $0.map(\.id) } : nil,
       topZ: k > 0 ? candidates.map { $0.map(\.z) } : nil,
       logits: logits.isEmpty ? nil : Tensor([rows, vocabulary], logits))

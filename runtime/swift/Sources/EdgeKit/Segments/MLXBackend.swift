@@ -27,9 +27,9 @@ final class MLXBackend: SegmentBackend {
   init(
     bundle: Bundle, programs: MLXPrograms, file: FlashFile, runner: any FunctionRunner, limits: WeightLimits
   ) throws(EdgeKitError) {
-    guard programs.layout == "mlx-1" else {
+    guard programs.layout == "mlx-2" else {
       throw .unsupportedVersion(
-        "\(bundle.path): functions of another layout than mlx-1, which this version reads; update it or export the "
+        "\(bundle.path): functions of another layout than mlx-2, which this version reads; update it or export the "
           + "bundle again")
     }
     path = bundle.path
@@ -111,7 +111,7 @@ final class MLXBackend: SegmentBackend {
       let out = try run(name, function, arrays, table)
       let part = TilePart(
         top: try output(out, "max").floats, arg: try output(out, "argmax").integers,
-        sumExp: try output(out, "sum_exp").floats, sumZExp: try output(out, "sum_z_exp").floats,
+        sumOthers: try output(out, "sum_others").floats, sumZOthers: try output(out, "sum_z_others").floats,
         score: out["score"]?.floats, sample: out["sample"]?.integers, sampleZ: out["sample_z"]?.floats,
         soft: out["soft"]?.floats)
       guard let logitsFunction else { return (part, nil) }

@@ -139,8 +139,8 @@ final class PackageBackend: SegmentBackend {
       func floats(_ role: String) throws -> [Float] { try output(out, role, name).prefix(rows: rows, axis: 0).floats }
       func tokens(_ role: String) throws -> [Int] { try output(out, role, name).prefix(rows: rows, axis: 0).integers }
       let part = TilePart(
-        top: try floats("max"), arg: try tokens("argmax"), sumExp: try floats("sum_exp"),
-        sumZExp: try floats("sum_z_exp"),
+        top: try floats("max"), arg: try tokens("argmax"), sumOthers: try floats("sum_others"),
+        sumZOthers: try floats("sum_z_others"),
         score: variant.samples ? try floats("score") : nil,
         sample: variant.samples ? try tokens("sample") : nil,
         sampleZ: variant.samples ? try floats("sample_z") : nil,

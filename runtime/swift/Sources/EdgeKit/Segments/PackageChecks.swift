@@ -1,14 +1,14 @@
 /// What the functions of packages take and give is checked against the model once, so that arrays fit at every call.
 extension PackagePrograms {
   private typealias Shapes = [String: [Int]]
-  private static let statistics = ["max", "argmax", "sum_exp", "sum_z_exp"]
+  private static let statistics = ["max", "argmax", "sum_others", "sum_z_others"]
   private static let sampleStatistics = ["score", "sample", "sample_z"]
 
   /// Throws `unsupportedVersion` for another layout than this package reads, `malformedFile` for what does not fit.
   func check(_ manifest: Manifest, _ path: String) throws(EdgeKitError) {
-    guard layout == .string("\(format.rawValue)-1") else {
+    guard layout == .string("\(format.rawValue)-2") else {
       throw .unsupportedVersion(
-        "\(path): packages of another layout than \(format.rawValue)-1, which this version reads; update it or export "
+        "\(path): packages of another layout than \(format.rawValue)-2, which this version reads; update it or export "
           + "the bundle again")
     }
     do throws(Wrong) {

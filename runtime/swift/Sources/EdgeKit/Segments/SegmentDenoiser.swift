@@ -46,8 +46,18 @@ final class SegmentDenoiser: Denoiser {
   var vocabulary: Int { manifest.model.vocabularySize }
   var hiddenSize: Int { manifest.model.hiddenSize }
   var prefixLength: Int { cache.length }
+  private(set) var encoded: [[Int]] = []
+  var uncached: [Int] = []
 
-  func reset() { cache.clear() }
+  func reset() {
+    forgetPrefix()
+    uncached = []
+  }
+
+  private func forgetPrefix() {
+    cache.clear()
+    encoded = []
+  }
 
   func prefill(_ ids: [Int]) throws {
     guard manifest.model.causalPrefix else {
@@ -64,9 +74,10 @@ final class SegmentDenoiser: Denoiser {
       }
     } catch {
       backend.idle()
-      cache.clear()
+      forgetPrefix()
       throw error
     }
+    if !ids.isEmpty { encoded.append(ids) }
   }
 
   func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws -> HeadOutput {

@@ -1,4 +1,4 @@
-/// Opens the segments of a bundle: what denoising loops drive where Core ML, Core AI or MLX computes. A `Session` opens
+/// Opens the segments of a bundle: what samplers ask for passes where Core ML, Core AI or MLX computes. A `Session` opens
 /// them itself where this build has an executor for the bundle's format; with an executor of the application's, see
 /// `Session.init(bundle:segments:)`.
 public final class Segments {

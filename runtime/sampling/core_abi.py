@@ -1,0 +1,159 @@
+"""The structs and functions of `ek_sampler` in `edgekit.h`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from edgekit.flashload import _native
+from edgekit.flashload.names import shown
+from edgekit.runtime.errors import PromptTooLong
+from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFiniteLogits
+from edgekit.runtime.sampling.types import Ids
+
+#: By status.
+ERRORS: Final = {1: InvalidOption, 13: NonFiniteLogits, 17: InvalidPrompt, 18: PromptTooLong}
+
+
+class Model(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("projects", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
+        ("canvas_length", c_int64), ("max_positions", c_int64), ("sampler", c_char_p), ("bundle", c_char_p),
+        ("encoded", c_void_p), ("piece_lengths", c_void_p), ("encoded_pieces", c_int64),
+        ("uncached", c_void_p), ("uncached_count", c_int64),
+    )  # fmt: skip
+
+
+class Wishes(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("seed", c_uint64), ("max_new_tokens", c_int64),
+        ("steps", c_int64), ("options", c_char_p),
+    )  # fmt: skip
+
+
+class LengthsStruct(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_int32), ("new_tokens", c_int64), ("prefix", c_int64),
+        ("canvas", c_int64), ("canvases", c_int64), ("steps", c_int64),
+    )  # fmt: skip
+
+
+class StatisticsStruct(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
+        ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
+        ("canvases", c_int64),
+    )  # fmt: skip
+
+
+class AskStruct(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("kind", c_int32), ("ids", c_void_p), ("count", c_int64),
+        ("soft", c_void_p), ("request", HeadRequestStruct), ("logits", c_int32), ("reserved", c_int32),
+        ("canvas_index", c_int64), ("step", c_int64), ("start", c_int64), ("accepted", c_void_p),
+        ("kept", c_void_p), ("kept_count", c_int64),
+    )  # fmt: skip
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "ek_sampler_create": (POINTER(Model), c_void_p, c_int64, POINTER(Wishes), POINTER(c_void_p)),
+    "ek_sampler_get_options": (
+        POINTER(Model),
+        POINTER(Wishes),
+        c_int64,
+        c_char_p,
+        c_uint64,
+        POINTER(c_uint64),
+    ),
+    "ek_sampler_get_lengths": (c_void_p, POINTER(LengthsStruct)),
+    "ek_sampler_get_statistics": (c_void_p, POINTER(StatisticsStruct)),
+    "ek_sampler_next": (c_void_p, POINTER(AskStruct)),
+    "ek_sampler_answer": (c_void_p, POINTER(HeadOutputStruct)),
+    "ek_sampler_copy": (c_void_p, POINTER(c_void_p)),
+    "ek_sampler_restore": (c_void_p,),
+    "ek_sampler_save": (c_void_p, c_void_p, c_uint64, POINTER(c_uint64)),
+    "ek_sampler_load": (POINTER(Model), c_char_p, c_uint64, POINTER(c_void_p)),
+}
+
+
+def library() -> ctypes.CDLL:
+    """The library with the types of its functions declared. Raises NativeError."""
+    return _native.functions(_SIGNATURES, "ek_sampler_close")
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerModel:
+    """What a sampler knows of the model that answers.
+
+    `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` is 0 for a
+    model without self-conditioning. `projects`: it is a Projector. `canvas_length` and `max_positions` None:
+    any, unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in
+    pieces, and `uncached` are the text that it holds, for the option `continue_prefix`.
+    """
+
+    section: Mapping[str, Any]
+    vocab_size: int
+    hidden_size: int
+    projects: bool = True
+    canvas_length: int | None = None
+    max_positions: int | None = None
+    bundle: str | None = None
+    encoded: Sequence[Ids] = ()
+    uncached: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+class Given:
+    """A model as a struct, and the arrays that it points at."""
+
+    def __init__(self, model: SamplerModel) -> None:
+        pieces = [np.asarray(piece, np.int64) for piece in model.encoded]
+        self._encoded = np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+        self._lengths = np.array([len(piece) for piece in pieces], np.int64)
+        self._uncached = np.ascontiguousarray(model.uncached, np.int64)
+        self.struct = Model(
+            projects=model.projects,
+            vocabulary=model.vocab_size,
+            hidden_size=model.hidden_size,
+            canvas_length=model.canvas_length or 0,
+            max_positions=model.max_positions or 0,
+            sampler=json.dumps(model.section).encode(),
+            bundle=None if model.bundle is None else model.bundle.encode(),
+            encoded=self._encoded.ctypes.data,
+            piece_lengths=self._lengths.ctypes.data,
+            encoded_pieces=len(pieces),
+            uncached=self._uncached.ctypes.data,
+            uncached_count=self._uncached.size,
+        )
+
+
+def wishes(
+    seed: int, max_new_tokens: int | None, steps: int | None, options: Mapping[str, Any] | None
+) -> Wishes:
+    """What a caller wants of a generation. Raises InvalidOption for what no option can be."""
+    lengths = {"max_new_tokens": max_new_tokens, "steps": steps}
+    given = {name: value for name, value in lengths.items() if value is not None}
+    twice = given.keys() & (options or {}).keys()
+    if twice:
+        raise InvalidOption(f"{min(twice)} is given twice, as an argument and as an option; leave one out")
+    given |= options or {}
+    return Wishes(seed=seed, options=_text(given).encode())
+
+
+def _text(options: Mapping[str, Any]) -> str:
+    for name, value in options.items():
+        try:
+            json.dumps(value, allow_nan=False)
+            if isinstance(value, int):
+                float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidOption(
+                f"{name} is {shown(value)}; use a number, true or false, a word, or a list of token ids"
+            ) from None
+    return json.dumps(dict(options))
