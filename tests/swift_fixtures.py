@@ -321,7 +321,7 @@ def _passes(sessions: Sequence[RecordedSession]) -> Iterator[tuple[str, Recordin
 def _whole_generations(
     sessions: Sequence[RecordedSession],
 ) -> Iterator[tuple[str, dict[str, Any], Recording]]:
-    """Whole generations by the loops in Python, with every call of a function that they make."""
+    """Whole generations in Python, with every call of a function that they make."""
     for name, family, open_session in sessions:
         recording, session = open_session()
         recording.watch(session)

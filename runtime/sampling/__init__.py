@@ -12,7 +12,7 @@ from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.drive import drive, generate
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFiniteLogits, SamplingError
 from edgekit.runtime.sampling.events import Committed, Done, Draft, Event, Stats
-from edgekit.runtime.sampling.noise import Noise, PhiloxGumbel, PhiloxNoise
+from edgekit.runtime.sampling.noise import PhiloxGumbel, PhiloxNoise
 from edgekit.runtime.sampling.options import DeclaredOption, Lengths, SamplerOptions, declared, settle
 from edgekit.runtime.sampling.types import Denoiser, GumbelTile, HeadOutput, HeadRequest, Ids, Projector
 
@@ -35,7 +35,6 @@ __all__ = [
     "InvalidOption",
     "InvalidPrompt",
     "Lengths",
-    "Noise",
     "NonFiniteLogits",
     "PhiloxGumbel",
     "PhiloxNoise",

@@ -6,7 +6,7 @@ from edgekit.flashload.errors import EdgekitError
 
 
 class SamplingError(EdgekitError):
-    """Base of the errors of the denoising loops."""
+    """Base of the errors of the samplers."""
 
 
 class InvalidOption(SamplingError):

@@ -1,4 +1,4 @@
-"""What a denoising loop reports while it runs."""
+"""What a sampler tells while it runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The random numbers of the denoising loops, reproducible on every engine.
+"""The random numbers of the samplers, reproducible on every engine.
 
-Every call of a Noise method is one *draw*. Draws are numbered 0, 1, 2, ... in the order of the calls, and all
-values of a draw are a pure function of (seed, draw, index), so a vocabulary tile can be produced on its own,
-in any order and on any machine.
+Every call of a method of PhiloxNoise is one *draw*. Draws are numbered 0, 1, 2, ... in the order of the
+calls, and all values of a draw are a pure function of (seed, draw, index), so a vocabulary tile can be
+produced on its own, in any order and on any machine.
 
 PhiloxNoise, exactly:
 
@@ -36,13 +36,12 @@ PhiloxNoise, exactly:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.runtime.sampling.errors import InvalidOption
-from edgekit.runtime.sampling.types import Floats, GumbelTile, Ids
+from edgekit.runtime.sampling.types import Floats, Ids
 
 _LN2 = np.float32(float.fromhex("0x1.62e43p-1"))
 _LOG_COEFFICIENTS = tuple(
@@ -66,19 +65,6 @@ _HALVES_PER_BLOCK = 8
 _CHUNK = 65536
 
 
-class Noise(Protocol):
-    """Where a loop gets its random numbers. Each call is a new draw."""
-
-    def integers(self, high: int, count: int) -> Ids:
-        """count integers, uniform over 0..high-1, int64 [count]."""
-
-    def uniform(self, count: int) -> NDArray[np.float64]:
-        """count numbers, uniform over the open interval (0, 1), float64 [count]."""
-
-    def gumbel(self, positions: int, vocab_size: int) -> GumbelTile:
-        """Standard Gumbel noise for positions x vocab_size pairs, produced tile by tile."""
-
-
 class PhiloxNoise:
     """Counter-based noise of a 64-bit seed; the module's docstring is its specification."""
 
@@ -90,15 +76,18 @@ class PhiloxNoise:
         self.draws = 0
 
     def integers(self, high: int, count: int) -> Ids:
+        """count integers, uniform over 0..high-1, int64 [count]. Raises ValueError."""
         if not 1 <= high <= 2**32:
             raise ValueError(f"integers below {high}: the bound must be 1..2^32")
         halves = philox_halves(self.seed, self._next_draw(), 0, count).astype(np.uint64)
         return ((halves * np.uint64(high)) >> np.uint64(32)).astype(np.int64)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
+        """count numbers, uniform over the open interval (0, 1), float64 [count]."""
         return uniform_of_words(philox_halves(self.seed, self._next_draw(), 0, 2 * count).view("<u8"))
 
     def gumbel(self, positions: int, vocab_size: int) -> PhiloxGumbel:
+        """Standard Gumbel noise for positions x vocab_size pairs, produced tile by tile."""
         return PhiloxGumbel(self.seed, self._next_draw(), positions, vocab_size)
 
     def _next_draw(self) -> int:

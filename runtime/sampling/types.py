@@ -1,6 +1,6 @@
-"""What a denoising loop sees of a model: a canvas goes in, statistics of the scores come out.
+"""What a sampler sees of a model: a canvas goes in, statistics of the scores come out.
 
-Full scores (positions x vocabulary) are hundreds of megabytes, so the loops work on what one pass over tiles
+Full scores (positions x vocabulary) are hundreds of megabytes, so samplers work on what one pass over tiles
 of the embedding table can produce: argmax, entropy, log-sum-exp, a Gumbel-max sample and the expected
 embedding.
 """
@@ -109,8 +109,9 @@ class Denoiser(Protocol):
 @runtime_checkable
 class Projector(Protocol):
     """A denoiser that keeps the hidden states of its last `denoise`, so that other rows or statistics of the
-    same pass cost one more head pass and not one more pass over all layers. Optional: the loops fall back to
-    calling `denoise` again with the same arguments."""
+    same pass cost one more head pass and not one more pass over all layers. Of others the samplers ask for
+    the same pass again.
+    """
 
     def project(self, request: HeadRequest) -> HeadOutput:
         """The answer that the last `denoise` would have given to this request."""

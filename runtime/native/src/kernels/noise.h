@@ -1,4 +1,4 @@
-// The counter-based random numbers of the denoising loops; runtime/sampling/noise.py is their specification.
+// The counter-based random numbers of the samplers; runtime/sampling/noise.py is their specification.
 #ifndef EDGEKIT_KERNELS_NOISE_H
 #define EDGEKIT_KERNELS_NOISE_H
 

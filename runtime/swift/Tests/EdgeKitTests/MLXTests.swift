@@ -17,7 +17,7 @@
       }
     }
 
-    /// Resident, streamed, and while memory runs low: event for event those of the loops in Python.
+    /// Resident, streamed, and while memory runs low: event for event those of Python.
     func testGenerationsAreThoseOfPython() async throws {
       let all = try Fixtures().decode("segment_generations.json", as: [String: RecordedGeneration].self)
       var count = 0
