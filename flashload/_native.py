@@ -172,28 +172,30 @@ def _declare(library: ctypes.CDLL) -> None:
     library.ek_last_error_bytes.restype = ctypes.c_uint64
 
 
-#: Handles whose functions were declared, by the path of their library.
+#: What was declared, by the path of the library and the function that closes the handle, or the first one.
 _declared: set[tuple[Path, str]] = set()
 
 
-def functions(signatures: Mapping[str, Sequence[Any]], closes: str) -> ctypes.CDLL:
+def functions(signatures: Mapping[str, Sequence[Any]], closes: str | None = None) -> ctypes.CDLL:
     """The library with types of arguments declared for functions that return a status, and for the one that
-    closes their handle.
+    closes their handle, if they have one.
 
     Raises the errors of `load`, and NativeUnloadable for a library that lacks one of them.
     """
     core = load()
-    if (core.path, closes) in _declared:
+    key = core.path, closes or next(iter(signatures))
+    if key in _declared:
         return core.library
     try:
         for name, arguments in signatures.items():
             function = getattr(core.library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
-        close = getattr(core.library, closes)
-        close.argtypes, close.restype = (ctypes.c_void_p,), None
+        if closes is not None:
+            close = getattr(core.library, closes)
+            close.argtypes, close.restype = (ctypes.c_void_p,), None
     except AttributeError as error:
         raise NativeUnloadable(f"{core.path} is incomplete ({error}); reinstall edgekit") from error
-    _declared.add((core.path, closes))
+    _declared.add(key)
     return core.library
 
 

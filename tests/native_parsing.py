@@ -1,17 +1,15 @@
-"""The native core's parsers, hash and residency plan, as Python values."""
+"""The native core's parsers and hash, as Python values."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import random
-from collections.abc import Sequence
 from typing import Any
 
 from native_testing import library
 
 from edgekit.flashload.errors import BundleError, MalformedFile, TruncatedFile, UnsupportedVersion
-from edgekit.flashload.plan import Unit
 
 OK, INVALID_ARGUMENT, OPEN_FAILED, TRUNCATED, MALFORMED, UNSUPPORTED = 0, 1, 4, 6, 9, 10
 
@@ -79,12 +77,6 @@ def digests(data: bytes, part: int) -> tuple[str, int]:
     function.restype = ctypes.c_uint64
     found = function(data, ctypes.c_size_t(len(data)), ctypes.c_size_t(part), hex_digits)
     return hex_digits.raw.decode(), int(found)
-
-
-def residency(units: Sequence[Unit], budget: int, ring_bytes_min: int = 0, ring_units: int = 2) -> Any:
-    rows = json.dumps([[unit.name, unit.nbytes, unit.group] for unit in units]).encode()
-    arguments = [ctypes.c_uint64(value) for value in (budget, ring_bytes_min, ring_units)]
-    return _answer(library().ekt_plan(rows, ctypes.c_size_t(len(rows)), *arguments))
 
 
 def is_printable(code_point: int) -> bool:

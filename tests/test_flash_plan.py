@@ -116,11 +116,14 @@ def test_a_ring_of_a_given_size_is_no_reason_to_pin_the_largest_units() -> None:
     assert "head" not in plan(units, 12 + 120 + 260 + 300, ring_bytes_min=260).pinned
 
 
-def test_pin_first_chooses_the_order() -> None:
-    units = mixture()[:-1]  # without the head, whose size would outweigh the order
-    assert len(plan(units, 100 + 100).pinned) == 6 + 1 + 1
-    result = plan(units, 100 + 100, pin_first=("dense",))
-    assert {unit.group for unit in units if unit.name in result.pinned} == {"dense", DENSE_SMALL}
+def test_sizes_up_to_the_largest_file() -> None:
+    for first in (2**62, 2**63 - 2**61, 2**63 - 10):
+        units = [Unit("a", first, "g"), Unit("b", 2**63 - 1 - first, "g")]
+        for budget, pinned in ((2**63 - 2, 0), (2**63 - 1, 2), (2**64 - 1, 2), (2**80, 2)):
+            try:
+                assert len(plan(units, budget, ring_units=1).pinned) >= pinned
+            except BudgetExceeded as error:
+                assert not pinned and error.needed_bytes <= 2**63 - 1
 
 
 def test_units_of_unequal_size_are_spread_too() -> None:

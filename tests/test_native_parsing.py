@@ -1,10 +1,8 @@
-"""The native core's parsers, hash and residency plan: the same answers as Python's and as other people's."""
+"""The native core's parsers and hash: the same answers as Python's and as other people's."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import random
 import unicodedata
 from collections.abc import Callable
@@ -13,24 +11,19 @@ from typing import Any
 
 import native_parsing as native
 import pytest
-import sealing
 import test_flash_packed as packed_tests
 import test_flash_reader as reader_tests
 import xxhash
 from flash_files import ALIGN, byte_runs, put_header, random_data, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_parsing import as_native, damaged, same
+from native_parsing import damaged
 from test_flash_format import run_specs
-from test_flash_manifest import ENTRY, JSON, PATHS, TABLE, WEIGHTS, example
-from test_flash_plan import models
 
-from edgekit.flashload.errors import BudgetExceeded, BundleError, InvalidRequest, OpenFailed
+from edgekit.flashload.errors import BundleError
 from edgekit.flashload.format import RunSpec, TensorSpec, build_header, layout
 from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
-from edgekit.flashload.manifest import FileEntry, Manifest, WeightsEntry, dumps, load, loads, save
 from edgekit.flashload.packed import header_json, packed_layout
-from edgekit.flashload.plan import DENSE_SMALL, Unit, plan
 
 # Many small edits are drawn from one seed: hypothesis needs milliseconds for each choice of its own.
 SEEDS = st.integers(0, 2**32)
@@ -311,159 +304,3 @@ def check_start(data: bytes, size: int) -> None:
     else:
         if len(data) >= 8 + length:
             check_header(data, size)
-
-
-# --- the residency plan ----------------------------------------------------------------------------------
-
-
-def check_plan(units: list[Unit], budget: int, ring_min: int, ring_units: int) -> None:
-    found = native.residency(units, budget, ring_min, ring_units)
-    try:
-        expected = plan(units, budget, ring_bytes_min=ring_min, ring_units=ring_units)
-    except BudgetExceeded as error:
-        assert found["needed"] == error.needed_bytes
-        assert not found["pinned"] and not found["pinned_bytes"]
-        return
-    assert found["needed"] == 0
-    assert set(found["pinned"]) == expected.pinned
-    assert len(found["pinned"]) == len(expected.pinned)
-    assert found["ring_bytes"] == expected.ring_bytes
-    assert found["pinned_bytes"] == expected.pinned_bytes
-    assert found["streamed_bytes"] == expected.streamed_bytes
-
-
-@given(models(), st.integers(0, 3000), st.integers(0, 300), st.integers(1, 4))
-def test_plans_are_those_of_python(units: list[Unit], budget: int, ring_min: int, ring_units: int) -> None:
-    check_plan(units, budget, ring_min, ring_units)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_plans_of_large_models_are_those_of_python(seed: int) -> None:
-    rng = random.Random(seed)
-    count = rng.randint(1, 200)
-    sizes = [rng.randint(1, 2 ** rng.randint(10, 36)) for _ in range(rng.randint(1, 6))]
-    groups = [DENSE_SMALL, "layer", "expert", "head", "é"]
-    units = [Unit(f"u{i}", rng.choice(sizes), rng.choice(groups)) for i in range(count)]
-    total = sum(unit.nbytes for unit in units)
-    for _ in range(20):
-        ring_min = rng.choice([0, rng.randint(0, total)])
-        check_plan(units, rng.randint(0, total + 5), ring_min, rng.choice([1, 2, 3, 500]))
-    check_plan(units, total, 0, 2)
-    check_plan(units, 2**64 - 1, 2**64 - 1, 2**64 - 1)
-
-
-def test_sizes_up_to_the_largest_file() -> None:
-    for first in (2**62, 2**63 - 2**61, 2**63 - 10):
-        units = [Unit("a", first, "g"), Unit("b", 2**63 - 1 - first, "g")]
-        for budget in (0, first, 2**63 - 2, 2**63 - 1):
-            check_plan(units, budget, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("units", "ring_units"),
-    [
-        ([Unit("a", 0, "g")], 2),
-        ([Unit("a", 1, "g"), Unit("a", 1, "g")], 2),
-        ([Unit("a", 1, "g")], 0),
-    ],
-)
-def test_bad_units_are_refused(units: list[Unit], ring_units: int) -> None:
-    with pytest.raises(InvalidRequest):
-        plan(units, 10, ring_units=ring_units)
-    with pytest.raises(native.Refused) as refused:
-        native.residency(units, 10, 0, ring_units)
-    assert refused.value.status == native.INVALID_ARGUMENT
-
-
-# --- the manifest ----------------------------------------------------------------------------------------
-
-
-def check_manifest(text: bytes) -> bool:
-    try:
-        expected = loads(text, "m")
-    except BundleError as error:
-        with pytest.raises(native.Refused) as refused:
-            native.manifest(text)
-        assert refused.value.status == native.status_of(error), (str(error), str(refused.value))
-        return False
-    found = native.manifest(text)
-    weights = expected.weights
-    assert found["weights"] == [
-        weights.file, weights.size, weights.sha256, weights.header_size, int(weights.header_xxh3, 16)
-    ]  # fmt: skip
-    assert found["files"] == [
-        [name, entry.size, entry.sha256, int(entry.xxh3, 16)] for name, entry in expected.files.items()
-    ]
-    assert same(found["root"], as_native(json.loads(text)))
-    return True
-
-
-@settings(max_examples=50)
-@given(TABLE, st.lists(JSON, max_size=3), st.dictionaries(PATHS, ENTRY, max_size=3), WEIGHTS)
-def test_manifests_are_read_as_python_reads_them(
-    model: dict[str, Any], layers: list[Any], files: dict[str, FileEntry], weights: WeightsEntry
-) -> None:
-    assert check_manifest(dumps(Manifest(model, {}, layers, {}, {}, weights, files, {})))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_manifests_with_other_values_are_refused_as_python_refuses_them(seed: int) -> None:
-    rng = random.Random(seed)
-    accepted = 0
-    for edits in range(300):
-        table = json.loads(dumps(example()))
-        for _ in range(edits % 3):
-            table = vary(table, rng)
-        if isinstance(table, dict):
-            accepted += check_manifest(sealing.sealed(table))
-    assert 100 < accepted < 300
-
-
-@given(st.text(st.sampled_from("ab./\\:\0 é"), max_size=6))
-def test_paths_stay_inside_the_bundle(name: str) -> None:
-    table = json.loads(dumps(example()))
-    table["weights"]["file"] = name
-    in_weights = check_manifest(sealing.sealed(table))
-    table = json.loads(dumps(example()))
-    table["files"] = {name: table["files"]["programs/layer.json"]}
-    assert check_manifest(sealing.sealed(table)) == in_weights
-
-
-def test_messages_about_a_manifest_are_one_printable_line() -> None:
-    table = json.loads(dumps(example()))
-    table["files"] = {"a\r\n\ud800'": 1}
-    with pytest.raises(native.Refused) as refused:
-        native.manifest(sealing.sealed(table))
-    assert str(refused.value) == r"m: 'a\x0d\x0a\ud800\'' must have exactly size, sha256 and xxh3"
-
-
-def test_a_bundle_folder_of_any_name_is_read(tmp_path: Path) -> None:
-    for name in ("ein Bündel", os.fsdecode(b"not UTF-8 \xff")):
-        (tmp_path / name).mkdir()
-        save(example(), tmp_path / name)
-        assert load(tmp_path / name) == example()
-
-
-@pytest.mark.parametrize(
-    "prepare", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere"), lambda path: None]
-)
-def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
-    prepare(tmp_path / "edgekit.json")
-    with pytest.raises(
-        OpenFailed, match=r"edgekit.json: is (a directory|missing)|has no edgekit.json"
-    ) as caught:
-        load(tmp_path)
-    assert str(caught.value).startswith(str(tmp_path))
-
-
-@given(st.binary(max_size=4000), st.integers(1, 3000))
-def test_digests_of_parts_are_those_of_the_whole(data: bytes, part: int) -> None:
-    assert native.digests(data, part) == (hashlib.sha256(data).hexdigest(), xxhash.xxh3_64_intdigest(data))
-
-
-@pytest.mark.parametrize("part", [1, 63, 64, 65, 239, 1023, 1024, 1025, 4096, 10**6])
-def test_digests_at_the_borders_of_blocks(part: int) -> None:
-    data = random.Random(1).randbytes(9000)
-    for size in (*range(260), *range(1000, 1100), 2047, 2048, 2049, 3072, 3073, 8192, 8193, 9000):
-        expected = hashlib.sha256(data[:size]).hexdigest(), xxhash.xxh3_64_intdigest(data[:size])
-        assert native.digests(data[:size], part) == expected, size

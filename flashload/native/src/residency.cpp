@@ -1,4 +1,3 @@
-// The arithmetic of flashload/plan.py, which explains it; the plans must be the same.
 #include "residency.h"
 
 #include <algorithm>
@@ -48,7 +47,8 @@ std::uint64_t ring_for(const Sizes &largest_first, std::uint64_t ring_bytes_min,
   return std::min(all, std::max(ring_bytes_min, largest));
 }
 
-// The largest size, and every size that is at most two thirds of the next larger one.
+// The largest size, and every size that is at most two thirds of the next larger one. Smaller steps are no reason to
+// pin the largest units: the few bytes won would cost the even spread.
 Sizes bounds_of(Sizes largest_first) {
   largest_first.erase(std::unique(largest_first.begin(), largest_first.end()), largest_first.end());
   Sizes bounds(1, largest_first.front());
@@ -150,9 +150,11 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
     return plan;
   }
 
-  // Pinning the largest units shrinks the ring: every bound for streamed units that shrinks it by a third is a
-  // candidate. The largest bound pins nothing by force and fits, because the budget holds its ring; the first wins on
-  // a tie.
+  // Pinning the largest units shrinks the ring, which pays where one kind is much larger than the next (a vocabulary
+  // head beside layers). Every bound for streamed units that shrinks it by a third is a candidate; the one that pins the
+  // most bytes wins, the first on a tie. The largest bound pins nothing by force and fits, because the budget holds its
+  // ring. For one bound the pinned bytes grow with the budget (kinds are filled in a fixed order), and the candidates do
+  // not depend on it, hence they grow for the best: more budget never pins fewer bytes.
   const std::vector<PinKind> kinds = kinds_of(units);
   Pins best;
   std::uint64_t most_ring = UINT64_MAX;

@@ -1,4 +1,10 @@
-// Which runs stay in memory and which are streamed every step; the same plan as flashload/plan.py makes.
+// Which runs stay in memory and which are streamed every step.
+//
+// Runs are used in a fixed cycle, so a cache that evicts by recency never hits, while every pinned byte saves one byte of
+// reading per step, whichever run it belongs to. Hence: pin as many bytes as fit; among equal bytes pin first what cannot
+// hide its own read, and spread the rest evenly so that the reader always has computation to hide behind. Experts come
+// before dense parts: an expert computes a few rows with its bytes, a layer or the vocabulary head the whole canvas. While
+// the head computes, a disk whose buffers are full would stand still; streaming the head itself keeps it busy.
 #ifndef EDGEKIT_RESIDENCY_H
 #define EDGEKIT_RESIDENCY_H
 

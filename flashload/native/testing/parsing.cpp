@@ -11,7 +11,6 @@
 #include "json.h"
 #include "manifest_reader.h"
 #include "printable.h"
-#include "residency.h"
 #include "sha256.h"
 #include "xxh3.h"
 #include "xxh3_kernels.h"
@@ -158,32 +157,6 @@ EK_API ek_status ekt_flash_layout(const char *bytes, std::size_t size, std::uint
         answer += "]";
       }
       answer += "]]";
-    }
-    answer += "]}";
-  });
-}
-
-// `units`: JSON list of [name, bytes, group].
-EK_API ek_status ekt_plan(const char *units, std::size_t size, std::uint64_t budget, std::uint64_t ring_bytes_min,
-                          std::uint64_t ring_units) {
-  return guarded([&] {
-    const Json rows = Json::parse({units, size}, "units");
-    std::vector<edgekit::Unit> parsed;
-    for (const Json &row : rows.array()) {
-      parsed.push_back({row.array()[0].string(), static_cast<std::uint64_t>(row.array()[1].integer()),
-                        row.array()[2].string()});
-    }
-    edgekit::BudgetTooSmall too_small;
-    const edgekit::ResidencyPlan plan =
-        edgekit::plan_residency(parsed, budget, ring_bytes_min, ring_units, too_small);
-    answer = "{\"needed\": " + number(too_small.needed) + ", \"ring_bytes\": " + number(plan.ring_bytes) +
-             ", \"pinned_bytes\": " + number(plan.pinned_bytes) + ", \"streamed_bytes\": " +
-             number(plan.streamed_bytes) + ", \"pinned\": [";
-    const char *before = "";
-    for (const std::string &name : plan.pinned) {
-      answer += before;
-      put_string(name);
-      before = ", ";
     }
     answer += "]}";
   });
