@@ -1,4 +1,4 @@
-"""The noise of the denoising loops against a second, scalar implementation of its specification."""
+"""The samplers' noise, and the one in numpy that the core's is compared with, against a scalar one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from noise_reference import gumbel_of_halves, philox_halves, uniform_of_words
 
 from edgekit.runtime.sampling import InvalidOption, PhiloxNoise
-from edgekit.runtime.sampling.noise import gumbel_of_halves, philox_halves, uniform_of_words
 
 WORD = 2**64 - 1
 SEEDS = st.integers(0, WORD)

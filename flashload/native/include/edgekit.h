@@ -591,7 +591,7 @@ EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *stat
 /* The standard Gumbel noise that ek_head_request.seed and draw stand for, for a head outside this library that works
  * through the vocabulary tile by tile: out[t * rows + r] is that of token first_token + t and row r of `rows`, which
  * must be all rows of the request. `out` has room for tokens * rows floats. The numbers are those of
- * runtime/sampling/noise.py, the same on every machine and in tiles of any size. EK_INVALID_ARGUMENT for a negative
+ * runtime/native/src/kernels/noise.h, the same on every machine and in tiles of any size. EK_INVALID_ARGUMENT for a negative
  * number, more than 2^32 for first_token + tokens, more than 2^22 rows, or no room. */
 EK_API ek_status ek_gumbel_noise(uint64_t seed, uint64_t draw, int64_t first_token, int64_t tokens, int64_t rows,
                                  float *out) EK_NOEXCEPT;

@@ -9,7 +9,7 @@
 
 namespace edgekit {
 
-// Every call is a new draw, as with PhiloxNoise of runtime/sampling/noise.py.
+// Every call is a new draw.
 class Draws {
  public:
   // `made` draws were made before.
