@@ -97,7 +97,7 @@ def plan(units: Sequence[Unit], budget_bytes: int, *, ring_bytes_min: int = 0, r
             f"budget {budget_bytes}, ring {ring_bytes_min}, {ring_units} units in it and the bytes of units "
             "must not be negative"
         )
-    given = (_Unit * len(units))(*((_text(u.name), _text(u.group), u.nbytes) for u in units))
+    given = (_Unit * len(units))(*(_Unit(_text(u.name), _text(u.group), u.nbytes) for u in units))
     flags, ring = (c_uint8 * len(units))(), c_uint64()
     core = _native.functions(_SIGNATURES)
     _native.check(
