@@ -559,8 +559,8 @@ typedef struct ek_ask {
 EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
- * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others not
- * negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
+ * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others and
+ * sample_prob not negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
  * noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of them.
  * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
  * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
