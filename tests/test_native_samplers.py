@@ -197,7 +197,7 @@ BAD_ANSWERS = [
     *((f, last(a, np.nan), InvalidOption, f"{a} holds NaN, though log_z is finite")
       for f, a in ARRAYS if a not in (*IDS, "log_z")),
     ("llada", last("others", -0.5), InvalidOption, "others holds a negative number"),
-    ("llada", last("sample_prob", -0.5), InvalidOption, "sample_prob holds a negative number"),
+    ("diffusion_gemma", last("sample_prob", -0.5), InvalidOption, "sample_prob holds a negative number"),
     *((f, broken_scores(z), NonFiniteLogits, "the scores of 1 of [0-9]+ positions are not finite")
       for f in OPTIONS for z in (np.nan, np.inf, -np.inf)),
 ]  # fmt: skip
