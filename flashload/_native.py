@@ -231,7 +231,10 @@ def check(status: int, further: Mapping[int, type[EdgekitError]] | None = None) 
 
 def path_bytes(path: str | Path) -> bytes:
     """A path as the library takes it. Raises OpenFailed for one that it would cut short."""
-    data = os.fsencode(path)
+    try:
+        data = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise errors.OpenFailed(f"the path {str(path)!r} is no text; check the path") from None
     if b"\0" in data:
         raise errors.OpenFailed("the path holds a null byte; check the path")
     return data

@@ -14,6 +14,7 @@ one bundle, whatever else lies there.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -52,7 +53,8 @@ class BundleSet:
 def is_set(folder: str | Path) -> bool:
     """Whether the folder holds a whole set."""
     folder = Path(folder)
-    return (folder / SET_NAME).is_file() and not (folder / MANIFEST_NAME).exists()
+    # These two answer for any name, one that no system takes too.
+    return os.path.isfile(folder / SET_NAME) and not os.path.exists(folder / MANIFEST_NAME)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -53,6 +53,13 @@ def supported(given: object, known: Iterable[str]) -> str:
 
 
 def shown(given: object) -> str:
-    """A wrong name in quotes, cut where it is too long to help."""
-    text = repr(given)
+    """A wrong name or value as messages repeat it: in one line, text in quotes, cut where it is too long to
+    help.
+    """
+    try:
+        text = repr(given)
+    except Exception:  # an integer of very many digits, lists without end, objects with a fault of their own
+        text = f"a value of type {type(given).__name__}"
+    if not text.isprintable():
+        text = repr(text)[1:-1]
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."

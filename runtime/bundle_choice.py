@@ -16,7 +16,7 @@ ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
 
 def check_engine(engine: str | None) -> None:
     """Raises InvalidOption for a name that no engine has; None stands for any."""
-    if engine is not None and engine not in ENGINES:
+    if engine is not None and not (isinstance(engine, str) and engine in ENGINES):
         from edgekit.runtime.sampling.errors import InvalidOption  # here: numpy comes with it
 
         raise InvalidOption(unknown("engine", engine, ENGINES))

@@ -312,6 +312,20 @@ def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
     assert either.generate(TEXT, **{**given, "max_new_tokens": 32}).ids == expected.ids
 
 
+class Faulty:
+    def __index__(self) -> int:
+        raise RuntimeError("no number")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+for _ in range(10_000):
+    ENDLESS = [ENDLESS]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -331,6 +345,15 @@ def test_every_option_can_be_given_its_default(either: edgekit.Model) -> None:
         ({"seed": 1.5}, "seed is 1.5; use an integer"),
         ({"steps": 0}, "steps is 0; use an integer"),
         ({"continue_prefix": True}, "use chat()"),
+        ({"steps": 4.0}, "steps is 4.0; use an integer"),
+        ({"steps": 10**5000}, "steps is a value of type int; use"),
+        ({"t_max": Fraction(10**400)}, "t_max is Fraction("),
+        ({"eos_token_ids": [Fraction(10**400)]}, "eos_token_ids is [Fraction("),
+        ({"eos_token_ids": ENDLESS}, "eos_token_ids is a value of type list; use"),
+        ({"t_max": Faulty()}, "t_max is a value of type Faulty; use"),
+        ({"seed": Faulty()}, "seed is a value of type Faulty; use"),
+        ({"a\nb": 1}, r"'a\nb' is not a sampling option"),
+        ({"": 1}, "'' is not a sampling option"),
     ],
 )
 def test_wrong_settings_are_refused_when_they_are_given(
@@ -384,6 +407,8 @@ def test_unknown_settings_are_answered_with_the_list_of_options(either: edgekit.
         assert sorted(told) == sorted(known) and told[:3] == known[:3] == ["max_new_tokens", "steps", "seed"]
     with pytest.raises(edgekit.InvalidOption, match="did you mean steps"):
         either.options(stepz=1)
+    with pytest.raises(edgekit.InvalidOption, match="seed is 'x'; use an integer"):
+        either.options(seed="x")
 
 
 def test_other_names_of_settings_are_taken(llada: edgekit.Model) -> None:
@@ -552,6 +577,9 @@ def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said:
         ({"engine": "tpu"}, "unknown engine 'tpu'"),
         ({"engine": "onyx"}, "unknown engine 'onyx'; did you mean onnx?"),
         ({"engine": 3}, "unknown engine 3"),
+        ({"engine": np.array([1, 2])}, "unknown engine array([1, 2])"),
+        ({"memory": -(10**5000)}, "memory is a value of type int; use at least 1 bytes"),
+        ({"resident": [Faulty()]}, "resident is a value of type list; use a number of bytes"),
     ],
 )
 def test_wrong_arguments_of_load_are_refused(gemma: edgekit.Model, given: Any, said: str) -> None:
@@ -583,7 +611,7 @@ def test_what_names_no_bundle_is_refused(given: Any) -> None:
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing", str(tmp_path)):
+    for path in (tmp_path, tmp_path / "missing", str(tmp_path), "\ud800", "x" * 10_000):
         with pytest.raises(edgekit.BundleError):
             edgekit.load(path)
 

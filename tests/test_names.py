@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgekit.flashload.names import nearest, unknown
+from edgekit.flashload.names import nearest, shown, unknown
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,35 @@ def test_any_name_gets_one_line(name: str) -> None:
     line = unknown("target", name, ("host", "mac", "ios"))
     assert line.startswith("unknown target ") and line.endswith("supported: host, mac, ios")
     assert len(line.splitlines()) == 1
+
+
+class Odd:
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        if self.text is None:
+            raise RuntimeError("no words")
+        return self.text
+
+
+ENDLESS: list[object] = []
+for _ in range(10_000):
+    ENDLESS = [ENDLESS]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(10**5000, "a value of type int", id="digits"),
+        ([Odd()], "a value of type list"),
+        pytest.param(ENDLESS, "a value of type list", id="endless"),
+        (Odd("a\nb\u2028"), r"a\nb\u2028"),
+        (b"\n", r"b'\n'"),
+    ],
+)
+def test_any_value_can_be_shown(value: object, text: str) -> None:
+    assert shown(value) == text
 
 
 def test_a_long_name_is_cut_and_costs_nothing() -> None:

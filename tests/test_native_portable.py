@@ -38,6 +38,11 @@ def test_exponentials_end_at_zero() -> None:
     assert found[0] == 1 and found[1] > 0 and (found[2:] == 0).all()
 
 
+def test_exponentials_of_what_no_pass_gives_are_defined() -> None:
+    found = exp(np.array([89, 700, 701, 3e38, np.inf, np.nan], dtype=np.float32))
+    assert (found[:5] == np.inf).all() and np.isnan(found[5])
+
+
 def test_logarithms_are_within_two_units_in_the_last_place(rng: np.random.Generator) -> None:
     special = [1.0, 2.0**-54, 1 - 2.0**-53, 1e-10]
     x = np.concatenate([rng.uniform(0, 1, 20000), np.exp(rng.uniform(-300, 300, 20000)), special])

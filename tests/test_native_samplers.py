@@ -197,6 +197,7 @@ BAD_ANSWERS = [
     *((f, last(a, np.nan), InvalidOption, f"{a} holds NaN, though log_z is finite")
       for f, a in ARRAYS if a not in (*IDS, "log_z")),
     ("llada", last("others", -0.5), InvalidOption, "others holds a negative number"),
+    ("diffusion_gemma", last("sample_prob", -0.5), InvalidOption, "sample_prob holds a negative number"),
     *((f, broken_scores(z), NonFiniteLogits, "the scores of 1 of [0-9]+ positions are not finite")
       for f in OPTIONS for z in (np.nan, np.inf, -np.inf)),
 ]  # fmt: skip
@@ -274,6 +275,49 @@ def test_a_state_is_refused_where_it_does_not_belong() -> None:
         CoreSampler.load(model, state[:-20] + b"\0" + state[-19:])
 
 
+def resealed(state: bytes) -> bytes:
+    return state + xxhash.xxh3_64_intdigest(state).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_counters_of_a_state_leave_room_to_count_on(family: str) -> None:
+    denoiser = ProjectingDenoiser(40)
+    model = core_model(family, denoiser)
+    state = sampler(family, denoiser).save()[:-8]
+    # Behind the options: model, phase, noise, lengths, counters, the flag of an end, told tokens.
+    first = state.index(b"}") + 1 + 8 * 10
+    for place in (*range(6), 7):
+        at = first + 8 * place
+        damaged = state[:at] + (2**63 - 1).to_bytes(8, "little") + state[at + 8 :]
+        with pytest.raises(MalformedFile, match="damaged: a number of"):
+            CoreSampler.load(model, resealed(damaged))
+
+
+def test_a_state_has_text_to_encode() -> None:
+    denoiser = ProjectingDenoiser(40)
+    state = sampler("diffusion_gemma", denoiser).save()[:-8]
+    prompt = np.array([3, *PROMPT]).tobytes()
+    assert state.count(prompt) == 1
+    with pytest.raises(MalformedFile, match="damaged: text that waits"):
+        CoreSampler.load(core_model("diffusion_gemma", denoiser), resealed(state.replace(prompt, bytes(8))))
+
+
+def test_a_probability_of_minus_zero_is_zero() -> None:
+    told = []
+    for zero in (0.0, -0.0):
+        denoiser = ProjectingDenoiser(40)
+        own = sampler("llada", denoiser)
+        ask = first_pass(own, denoiser)
+        answer = denoiser.denoise(ask.ids, ask.request)
+        answer.sample = (answer.argmax + 1) % 40
+        assert answer.sample_prob is not None
+        answer.sample_prob[2] = zero
+        tell = own.next(answer)
+        assert isinstance(tell, Tell)
+        told.append(plain(tell.event))
+    assert told[0] == told[1] and not told[0][-1][2]
+
+
 @given(st.sampled_from(sorted(OPTIONS)), st.integers(0, 11), st.data())
 @settings(max_examples=200)
 def test_states_of_strangers_end_in_an_error_or_an_answer(
@@ -287,9 +331,8 @@ def test_states_of_strangers_end_in_an_error_or_an_answer(
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(16, len(state) - 1))
         state[place : place + 1] = data.draw(st.binary(min_size=0, max_size=2))
-    sealed = bytes(state) + xxhash.xxh3_64_intdigest(bytes(state)).to_bytes(8, "little")
     try:
-        loaded = CoreSampler.load(core_model(family, denoiser), sealed)
+        loaded = CoreSampler.load(core_model(family, denoiser), resealed(bytes(state)))
         for told in itertools.islice(drive(loaded, ProjectingDenoiser(40)), 30):
             assert not isinstance(told, Committed) or all(0 <= token < 40 for token in told.ids)
     except (EdgekitError, ValueError):

@@ -232,7 +232,7 @@ class Model:
         ['max_new_tokens', 'steps', 'seed', 'max_length']
         """
         own = {name: settings.pop(name, None) for name in ("max_new_tokens", "steps")}
-        settings.pop("seed", None)
+        check_int("seed", plain(settings.pop("seed", 0)), 0, MOST_SEED)
         given = plain_settings(Settings(options=settings, **own))
         check_names(self.family, given)
         return options_of(self._generator.options(given))
@@ -457,13 +457,13 @@ def _bytes(name: str, value: int | str | None, least: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidOption(f"{name} is {value!r}; use a number of bytes, or text such as '1.5GB'")
+        raise InvalidOption(f"{name} is {shown(value)}; use a number of bytes, or text such as '1.5GB'")
     try:
         count = parse_size(value) if isinstance(value, str) else value
     except ValueError as error:
         raise InvalidOption(f"{name}: {error}") from error
     if count < least:
-        raise InvalidOption(f"{name} is {value!r}; use at least {least} bytes")
+        raise InvalidOption(f"{name} is {shown(value)}; use at least {least} bytes")
     if count > MOST_BYTES:
         raise InvalidOption(f"{name} is beyond what any computer has; use fewer than 2**63 bytes")
     return count

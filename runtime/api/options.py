@@ -42,17 +42,20 @@ class Option:
 
 def plain(value: Any) -> Any:
     """A value as Python's own number, truth value or list of these, where it is one of another library: what
-    has `__index__` is an integer. Anything else is as it was given.
+    has `__index__` is an integer. Anything else is as it was given, and what no number can be made of.
     """
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if type(value) in (list, tuple):
-        return type(value)(map(plain, value))
-    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
     try:
-        return operator.index(value)
-    except TypeError:  # some say that they can, whatever they hold
+        if isinstance(value, np.ndarray | np.generic):
+            return value.tolist()
+        if type(value) in (list, tuple):
+            return type(value)(map(plain, value))
+        if isinstance(value, bool | str):
+            return value
+        if hasattr(value, "__index__"):
+            return operator.index(value)
+        return float(value) if isinstance(value, Real) else value
+    # Some say that they can, whatever they hold; some fractions are too large; some lists have no end.
+    except (TypeError, ValueError, ArithmeticError, RecursionError, RuntimeError):
         return value
 
 

@@ -40,7 +40,7 @@ def local_folder(
     progress = progress or Silent()
     check_engine(engine)
     if not is_on_hub(bundle):
-        if bundle and not Path(bundle).exists() and NAME.fullmatch(bundle):
+        if NAME.fullmatch(bundle) and not Path(bundle).exists():
             raise OpenFailed(
                 f"{bundle}: no such folder; for a bundle on the Hugging Face hub say {PREFIX}{bundle}"
             )

@@ -152,7 +152,7 @@ def _text(options: Mapping[str, Any]) -> str:
             json.dumps(value, allow_nan=False)
             if isinstance(value, int):
                 float(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RecursionError):
             raise InvalidOption(
                 f"{name} is {shown(value)}; use a number, true or false, a word, or a list of token ids"
             ) from None

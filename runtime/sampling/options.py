@@ -139,7 +139,8 @@ def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
     """What to raise for a name that is none of those that are `known`."""
     close = nearest(name, known)
     hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
-    return InvalidOption(f"{name} is not a sampling option of this model; {hint}")
+    named = name if name.isidentifier() and len(name) <= 60 else shown(name)
+    return InvalidOption(f"{named} is not a sampling option of this model; {hint}")
 
 
 def check_int(name: str, value: object, minimum: int, maximum: int) -> None:

@@ -415,8 +415,9 @@ typedef struct ek_generate_options {
 
 /* A whole generation: `prompt` are `count` token ids of the bundle's tokenizer, chat template included where the
  * model wants one. Sampler options are those that ek_sampler_get_options lists; they win over the bundle's own, and one
- * that is given twice, as a member and among `options` too, is EK_INVALID_ARGUMENT. `callback` may be null and gets `user_data`; `statistics` may be null and is filled up
- * to its struct_size, also when the run ends by a stop or an error.
+ * that is given twice, as a member and among `options` too, is EK_INVALID_ARGUMENT. `callback` may be null and gets
+ * `user_data`; `statistics` may be null and is filled up to its struct_size, also when the run ends by a stop or an
+ * error.
  *
  * A session opened with a memory budget must have been opened for the lengths of this call. For n new tokens that is
  *  - where ek_session_info has causal_prefix: `canvas` at least canvas_length, and `positions` at least count + n
@@ -483,8 +484,8 @@ typedef struct ek_sampler_model {
 #define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
 
 /* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options that do not fit the
- * model, EK_INVALID_PROMPT and EK_PROMPT_TOO_LONG for the prompt; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when `model->sampler` does not say which
- * procedure it needs; EK_OUT_OF_MEMORY. `*sampler` is null after a failure. */
+ * model, EK_INVALID_PROMPT and EK_PROMPT_TOO_LONG for the prompt; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when
+ * `model->sampler` does not say which procedure it needs; EK_OUT_OF_MEMORY. `*sampler` is null after a failure. */
 EK_API ek_status ek_sampler_create(const ek_sampler_model *model, const int64_t *prompt, int64_t count,
                                    const ek_generate_options *options, ek_sampler **sampler) EK_NOEXCEPT;
 
@@ -559,8 +560,8 @@ typedef struct ek_ask {
 EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
- * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others not
- * negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
+ * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others and
+ * sample_prob not negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
  * noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of them.
  * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
  * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
@@ -584,7 +585,8 @@ EK_API ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t cap
 /* The sampler that was saved, as after ek_sampler_restore. Over a model with the same numerics it goes on to the tokens
  * that the original would have come to, whatever its threads and memory. Of `model` the text that it holds does not
  * matter. The bytes may come from anybody: EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION and EK_CHECKSUM_MISMATCH for others
- * than ek_sampler_save made, EK_INVALID_ARGUMENT for those of another bundle. EK_OUT_OF_MEMORY. */
+ * than ek_sampler_save made, EK_INVALID_ARGUMENT for those of another bundle or with options that no sampler
+ * takes. EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *state, uint64_t size,
                                  ek_sampler **sampler) EK_NOEXCEPT;
 

@@ -137,12 +137,12 @@ class Answer {
     const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
     ids("argmax", given_.argmax, 1, finite, made.argmax);
     numbers("others", given_.others, 1, finite, made.others);
-    if (finite && std::any_of(made.others.begin(), made.others.end(), [](float value) { return value < 0; }))
-      fail(EK_INVALID_ARGUMENT, "ek_head_output.others holds a negative number, which no sum of exponentials is");
+    if (finite) not_negative("others", made.others);
     numbers("entropy", given_.entropy, 1, finite, made.entropy);
     if (request.gumbel) {
       ids("sample", given_.sample, 1, finite, made.sample);
       numbers("sample_prob", given_.sample_prob, 1, finite, made.sample_prob);
+      if (finite) not_negative("sample_prob", made.sample_prob);
     }
     if (request.soft) numbers("soft", given_.soft, model_.hidden_size, finite, made.soft);
     if (request.top_k > 0) {
@@ -173,6 +173,14 @@ class Answer {
     take(name, from, width, to);
     if (check && std::any_of(to.begin(), to.end(), [](float value) { return std::isnan(value); }))
       fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds NaN, though log_z is finite; fill all of it");
+  }
+
+  static void not_negative(const char *name, std::vector<float> &values) {
+    for (float &value : values) {
+      if (value < 0)
+        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds a negative number, which no exponential is");
+      value = std::fabs(value);  // -0 would be a divisor of another sign
+    }
   }
 
   const Ask &ask_;

@@ -42,12 +42,6 @@ EK_API std::int64_t ekt_count_above_threshold(const float *confidence, std::int6
   return count_above_threshold({confidence, confidence + count}, threshold);
 }
 
-EK_API void ekt_most_confident(const float *confidence, std::int64_t count, std::int64_t wanted, std::int64_t *out) {
-  const std::vector<std::int64_t> result =
-      most_confident(std::vector<float>(confidence, confidence + count), wanted);
-  std::copy(result.begin(), result.end(), out);
-}
-
 // times [steps + 1], shares [steps].
 EK_API void ekt_timesteps(std::int64_t steps, double eps, float *times, float *shares) {
   const std::vector<float> result = timesteps(steps, eps);

@@ -135,10 +135,7 @@ void DiffusionGemmaSampler::end_canvas() {
   ask_encode(waiting_);
 }
 
-void DiffusionGemmaSampler::ask_waiting() {
-  check_state(!waiting_.empty() && canvas_index_ < canvases_, "text that waits");
-  ask_encode(waiting_);
-}
+void DiffusionGemmaSampler::ask_waiting() { ask_encode(waiting_); }
 
 void DiffusionGemmaSampler::go_on() {
   mark();
@@ -149,7 +146,7 @@ template <typename Archive, typename Self>
 void DiffusionGemmaSampler::fields(Archive &archive, Self &self) {
   const std::int64_t length = self.options_.canvas_length;
   const StateLimits tokens{0, self.model().vocabulary - 1}, canvas{length, length};
-  archive.integers("text that waits", self.waiting_, {0, kMostTokens}, tokens);
+  archive.integers("text that waits", self.waiting_, {1, kMostTokens}, tokens);
   archive.integer("a length of the text", self.length_, {0, 4 * kMostTokens});
   archive.integer("a number of canvases", self.canvases_, {1, kMostTokens});
   archive.integer("a canvas", self.canvas_index_, {0, self.canvases_ - 1});
@@ -172,8 +169,9 @@ void DiffusionGemmaSampler::read(StateReader &state) {
   const std::int64_t length = options_.canvas_length;
   std::int64_t drafts = 0;
   state.integer("a number of drafts", drafts, {0, std::min(step_, options_.stability_threshold.value_or(0))});
-  history_.assign(static_cast<std::size_t>(drafts), {});
-  for (Ids &draft : history_) state.integers("a draft", draft, {length, length}, {0, model().vocabulary - 1});
+  history_.clear();
+  for (std::int64_t i = 0; i < drafts; ++i)
+    state.integers("a draft", history_.emplace_back(), {length, length}, {0, model().vocabulary - 1});
   const auto soft = static_cast<std::int64_t>(soft_.size());
   check_state(soft == 0 || soft == length * model().hidden_size, "a soft embedding");
   check_state(last_ || step_ < options_.steps, "a step");

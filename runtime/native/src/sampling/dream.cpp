@@ -59,9 +59,10 @@ void DreamSampler::proceed(HeadResult &&answer) {
 }
 
 void DreamSampler::go_on() {
-  for (; step_ < options_.steps && !end_ && is_open(); ++step_) {
+  const Ids open = positions_of(open_);
+  for (; step_ < options_.steps && !end_ && !open.empty(); ++step_) {
     mark();
-    if (!find_positions()) continue;
+    if (!find_positions(open)) continue;
     Ids rows = positions_;
     for (std::int64_t &row : rows) row += canvas_.prompt;
     const std::int64_t at_once = rows_within(options_.logits_budget_bytes);
@@ -72,19 +73,18 @@ void DreamSampler::go_on() {
   commit();
 }
 
-bool DreamSampler::find_positions() {
-  positions_ = positions_of(open_);
+bool DreamSampler::find_positions(const Ids &open) {
   const float share = transfer_probability(times_, step_);
   if (options_.alg != "origin") {
-    count_ = static_cast<std::int64_t>(static_cast<float>(positions_.size()) * share);
+    count_ = static_cast<std::int64_t>(static_cast<float>(open.size()) * share);
+    if (count_ > 0) positions_ = open;  // not of the steps that unmask nothing: there can be millions of them
     return count_ > 0;
   }
-  const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(positions_.size()));
-  Ids chosen;
-  for (std::size_t i = 0; i < positions_.size(); ++i) {
-    if (uniform[i] < static_cast<double>(share)) chosen.push_back(positions_[i]);
+  const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(open.size()));
+  positions_.clear();
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    if (uniform[i] < static_cast<double>(share)) positions_.push_back(open[i]);
   }
-  positions_ = std::move(chosen);
   return !positions_.empty();
 }
 

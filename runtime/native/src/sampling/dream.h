@@ -2,7 +2,6 @@
 #ifndef EDGEKIT_SAMPLING_DREAM_H
 #define EDGEKIT_SAMPLING_DREAM_H
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,8 +35,7 @@ class DreamSampler : public Sampler {
   void read(StateReader &state) override;
 
  private:
-  bool is_open() const { return std::find(open_.begin(), open_.end(), 1) != open_.end(); }
-  bool find_positions();  // of this step; false for none
+  bool find_positions(const std::vector<std::int64_t> &open);  // of this step; false for none
   void take(HeadResult &&answer);
   void end_step(const Proposal &proposal);
   void find_end();

@@ -12,6 +12,13 @@ namespace {
 // Lists and objects in messages: more items than these say nothing more.
 constexpr std::size_t kMostItems = 8;
 
+// 4.0 is not the integer 4. Integers of more than 64 bits are numbers too.
+std::string number_text(double value) {
+  const std::string text = json_text(value);
+  const bool whole = text.find_first_not_of("-0123456789") == std::string::npos;
+  return whole && std::fabs(value) < 0x1p63 ? text + ".0" : text;
+}
+
 std::string item(const std::string &key, const Json &value) { return in_quotes(key) + ": " + shown(value); }
 
 template <typename Items, typename Text>
@@ -60,7 +67,7 @@ std::string shown(const Json &value) {
     case Json::Kind::integer:
       return std::to_string(value.integer());
     case Json::Kind::number:
-      return json_text(value.number());
+      return number_text(value.number());
     case Json::Kind::string:
       return in_quotes(value.string());
     case Json::Kind::array:

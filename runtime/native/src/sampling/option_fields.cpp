@@ -132,11 +132,14 @@ std::string words(const std::vector<const char *> &all) {
   return '[' + joined(quoted) + ']';
 }
 
+bool is_named(const OptionField &field, const std::string &name) {
+  return field.name == name || std::count(field.aliases.begin(), field.aliases.end(), name) != 0;
+}
+
 const OptionField *find(const OptionFields &fields, const std::string &name) {
-  for (const OptionField &field : fields) {
-    if (field.name == name || std::count(field.aliases.begin(), field.aliases.end(), name) != 0) return &field;
-  }
-  return nullptr;
+  const auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const OptionField &field) { return is_named(field, name); });
+  return found == fields.end() ? nullptr : &*found;
 }
 
 [[noreturn]] void unknown(const OptionFields &fields, const std::string &name) {
@@ -144,7 +147,10 @@ const OptionField *find(const OptionFields &fields, const std::string &name) {
   for (const OptionField &field : fields) {
     if (!field.internal) known.push_back(field.name);
   }
-  fail(EK_INVALID_ARGUMENT, name, " is not a sampling option of this model; options are: ", joined(known));
+  // Any text can be a name: quotes show where it begins and ends.
+  constexpr const char *kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+  const bool is_word = !name.empty() && name.size() <= 80 && name.find_first_not_of(kLetters) == std::string::npos;
+  fail(EK_INVALID_ARGUMENT, is_word ? name : in_quotes(name), " is not a sampling option of this model; options are: ", joined(known));
 }
 
 // Messages name what was given.
@@ -178,7 +184,7 @@ Given read_fields(const OptionFields &fields, const OptionMembers &config, const
     for (const auto &[name, value] : config) {
       // An option's own name wins over its aliases.
       const bool own = name == field.name;
-      if (!value->is_null() && (own || (chosen.second == nullptr && find({field}, name) != nullptr)))
+      if (!value->is_null() && (own || (chosen.second == nullptr && is_named(field, name))))
         chosen = {name, value};
     }
     if (chosen.second != nullptr) given.by_config.insert(field.name);

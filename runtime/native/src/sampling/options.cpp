@@ -20,6 +20,20 @@ OptionField count(const char *name, OptionValue value, const char *help) {
   return OptionField(name, value, help).at_least(1).at_most(kMostTokens);
 }
 
+// Scores are divided by temperatures, or noise is multiplied with them, as float32: what is nearer to 0 or larger makes
+// infinities of them.
+constexpr double kLeastTemperature = 1e-6, kMostTemperature = 1e6;
+
+OptionField temperature_of(const char *name, OptionValue value, const char *help) {
+  return OptionField(name, value, help).at_least(0).at_most(kMostTemperature);
+}
+
+void check_temperature(const char *name, double value) {
+  if (value > 0 && value < kLeastTemperature)
+    fail(EK_INVALID_ARGUMENT, name, " is ", json_text(value), "; use 0, or a number of at least ",
+         json_text(kLeastTemperature));
+}
+
 OptionField mask_token(std::int64_t &value) {
   return OptionField("mask_token_id", &value, "Token that stands for an open position.").token().also({"mask_id"}).needed();
 }
@@ -70,8 +84,8 @@ OptionFields DiffusionGemmaOptions::fields() {
       count("steps", &steps, "Denoising steps of a canvas, at most.").also({"max_denoising_steps"}),
       OptionField("entropy_bound", &entropy_bound, "Nats that the tokens accepted in one step may have together.")
           .above(0),
-      OptionField("t_min", &t_min, "Temperature that the last step comes near.").at_least(0),
-      OptionField("t_max", &t_max, "Temperature of the first step; above t_min.").at_least(0),
+      temperature_of("t_min", &t_min, "Temperature that the last step comes near."),
+      temperature_of("t_max", &t_max, "Temperature of the first step; above t_min.").at_least(kLeastTemperature),
       OptionField("stability_threshold", &stability_threshold,
                   "Steps without a change after which a confident canvas is done; null: never.")
           .at_least(0)
@@ -135,7 +149,7 @@ OptionFields LladaOptions::fields() {
           .also({"gen_length"}),
       count("steps", &steps, "Denoising steps, unless threshold or factor is set."),
       count("block_length", &block_length, "Tokens of a block; blocks are decoded from left to right."),
-      OptionField("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token.").at_least(0),
+      temperature_of("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token."),
       OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
       OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
       OptionField("threshold", &threshold, "Confidence at which a token is committed at once (Fast-dLLM).")
@@ -155,6 +169,7 @@ OptionFields LladaOptions::fields() {
 void LladaOptions::check() const {
   LladaOptions copy = *this;
   check_fields(copy.fields());
+  check_temperature("temperature", temperature);
   need_eos("logits_eos_inf", logits_eos_inf, eos_token_ids);
   need_eos("confidence_eos_eot_inf", confidence_eos_eot_inf, eos_token_ids);
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
@@ -208,9 +223,8 @@ OptionFields DreamOptions::fields() {
       OptionField("eps", &eps, "Time at which denoising ends.").above(0).at_most(0.999),
       OptionField("alg", &alg, "Which open positions are unmasked first.")
           .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
-      OptionField("alg_temp", &alg_temp, "Randomness of that order; 0 or null: none.").at_least(0),
-      OptionField("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best.")
-          .at_least(0),
+      temperature_of("alg_temp", &alg_temp, "Randomness of that order; 0 or null: none."),
+      temperature_of("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best."),
       OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
       count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
       eos_tokens(eos_token_ids),
@@ -222,6 +236,8 @@ OptionFields DreamOptions::fields() {
 void DreamOptions::check() const {
   DreamOptions copy = *this;
   check_fields(copy.fields());
+  check_temperature("alg_temp", alg_temp.value_or(0));
+  check_temperature("temperature", temperature);
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
 }
 

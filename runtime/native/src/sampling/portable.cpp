@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace edgekit {
 namespace {
@@ -10,7 +11,7 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 constexpr double kSqrtHalf = 0.7071067811865476;
 constexpr float kLowest = -87.0f;
-constexpr double kLowestWide = -700.0;
+constexpr double kWidest = 700.0;  // e^x and e^-x are normal numbers
 
 // 1.5 * 2^52: what is added to it and taken away again is rounded to an integer, half to even, as rint does but
 // without a call.
@@ -24,7 +25,8 @@ constexpr double kLog[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
 }  // namespace
 
 double portable_exp(double x) {
-  if (x < kLowestWide) return 0.0;
+  if (x < -kWidest) return 0.0;
+  if (!(x <= kWidest)) return x + std::numeric_limits<double>::infinity();  // NaN stays one
   const double k = (x * kLog2E + kRounder) - kRounder;
   const double r = x - k * kLn2;
   double p = kExp[9];

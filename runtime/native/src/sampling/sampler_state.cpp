@@ -1,7 +1,6 @@
 // Saving a sampler and loading it again.
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <utility>
 
 #include "error.h"
@@ -11,7 +10,8 @@
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kMostCount = std::numeric_limits<std::int64_t>::max();
+// Beyond what anybody counts to, and far from where counting on would overflow.
+constexpr std::int64_t kMostCount = std::int64_t{1} << 62;
 
 // What a state goes on with; `step` is the next step of a canvas, or its end. Numbers of the format.
 enum class Phase : std::int64_t { begin = 0, encode = 1, step = 2, done = 3 };
