@@ -155,9 +155,9 @@ typedef struct ek_session_info {
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_info(ek_session *session, ek_session_info *info) EK_NOEXCEPT;
 
-/* Forgets all text: the encoded prefix, and what is uncached. Like ek_session_idle it may read: where passes have used streamed experts more
- * often than some that stay in memory, they may change places. An expert that cannot be read for that stays where it
- * is; results and the memory in use stay the same anyway. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+/* Forgets all text: the encoded prefix, and what is uncached. Like ek_session_idle it may read: where passes have used
+ * streamed experts more often than some that stay in memory, they may change places. An expert that cannot be read for
+ * that stays where it is; results and the memory in use stay the same anyway. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
 
 /* Tells that no pass follows soon: stops reading ahead, and may change which experts stay in memory, as
@@ -561,8 +561,9 @@ EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
 
 /* The answer to a pass, which ek_sampler_next has asked for: arrays as in ek_head_output, those that the request needs,
  * argmax, others, entropy and log_z always, filled with ids of the vocabulary and numbers that are not NaN, others and
- * sample_prob not negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in float32, with the
- * noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of them.
+ * sample_prob not negative. The sample of row r is the token with the largest z + gumbel_scale * noise, computed in
+ * float32, with the noise of ek_gumbel_noise for the request's seed and draw, all rows of the request, and row r of
+ * them.
  * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
  * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
  * is still asked for. */
@@ -593,8 +594,8 @@ EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *stat
 /* The standard Gumbel noise that ek_head_request.seed and draw stand for, for a head outside this library that works
  * through the vocabulary tile by tile: out[t * rows + r] is that of token first_token + t and row r of `rows`, which
  * must be all rows of the request. `out` has room for tokens * rows floats. The numbers are those of
- * runtime/native/src/kernels/noise.h, the same on every machine and in tiles of any size. EK_INVALID_ARGUMENT for a negative
- * number, more than 2^32 for first_token + tokens, more than 2^22 rows, or no room. */
+ * runtime/native/src/kernels/noise.h, the same on every machine and in tiles of any size. EK_INVALID_ARGUMENT for a
+ * negative number, more than 2^32 for first_token + tokens, more than 2^22 rows, or no room. */
 EK_API ek_status ek_gumbel_noise(uint64_t seed, uint64_t draw, int64_t first_token, int64_t tokens, int64_t rows,
                                  float *out) EK_NOEXCEPT;
 

@@ -35,7 +35,8 @@ bool is_within(double value, const OptionField &field) {
 [[noreturn]] void refuse_number(const OptionField &field, const std::string &found, const char *kind) {
   std::ostringstream limits;
   limits.precision(15);
-  if (field.minimum) limits << (field.above_minimum ? " above " : field.maximum ? " from " : " of at least ") << *field.minimum;
+  const char *least = field.above_minimum ? " above " : field.maximum ? " from " : " of at least ";
+  if (field.minimum) limits << least << *field.minimum;
   if (field.maximum) limits << (field.minimum ? " to " : " of at most ") << *field.maximum;
   fail(EK_INVALID_ARGUMENT, field.name, " is ", found, "; use ", kind, limits.str());
 }
@@ -150,7 +151,8 @@ const OptionField *find(const OptionFields &fields, const std::string &name) {
   // Any text can be a name: quotes show where it begins and ends.
   constexpr const char *kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
   const bool is_word = !name.empty() && name.size() <= 80 && name.find_first_not_of(kLetters) == std::string::npos;
-  fail(EK_INVALID_ARGUMENT, is_word ? name : in_quotes(name), " is not a sampling option of this model; options are: ", joined(known));
+  fail(EK_INVALID_ARGUMENT, is_word ? name : in_quotes(name),
+       " is not a sampling option of this model; options are: ", joined(known));
 }
 
 // Messages name what was given.

@@ -35,7 +35,10 @@ void check_temperature(const char *name, double value) {
 }
 
 OptionField mask_token(std::int64_t &value) {
-  return OptionField("mask_token_id", &value, "Token that stands for an open position.").token().also({"mask_id"}).needed();
+  return OptionField("mask_token_id", &value, "Token that stands for an open position.")
+      .token()
+      .also({"mask_id"})
+      .needed();
 }
 
 OptionField eos_tokens(std::vector<std::int64_t> &value) {
@@ -47,7 +50,9 @@ OptionField stop_at_eos(bool &value) {
 }
 
 OptionField logits_budget(std::int64_t &value) {
-  return OptionField("logits_budget_bytes", &value, "Memory for full scores, where they are needed.").at_least(1).hidden();
+  return OptionField("logits_budget_bytes", &value, "Memory for full scores, where they are needed.")
+      .at_least(1)
+      .hidden();
 }
 
 // The config as options read it: what the sampler's own section says replaces what stands beside it, even where it
