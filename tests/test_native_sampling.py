@@ -187,11 +187,13 @@ def test_tied_candidates_of_a_large_nucleus_are_settled(alg: str) -> None:
     assert finish(events).stats.projections > 0 and len(committed(events)) == 6
 
 
-def test_a_kept_prefix_counts() -> None:
+@pytest.mark.parametrize("by_config", [False, True])
+def test_a_kept_prefix_counts(by_config: bool) -> None:
     options = {"max_length": 12, "canvas_length": 4, "max_denoising_steps": 1, "continue_prefix": True}
+    config, wishes = (options, {}) if by_config else ({}, options)
     model = ProjectingDenoiser(VOCAB)
     model.prefill(np.array([7, 8]))
-    events = run("diffusion_gemma", model, [1, 2], options)
+    events = list(generate(model, section("diffusion_gemma", config), [1, 2], options=wishes))
     assert model.prefix[:4] == [7, 8, 1, 2] and len(committed(events)) == 8
 
 

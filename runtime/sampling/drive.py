@@ -36,14 +36,13 @@ def generate(
     Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
     raises.
     """
-    goes_on = bool(options and options.get("continue_prefix"))
     model = SamplerModel(
         section,
         denoiser.vocab_size,
         denoiser.hidden_size,
         projects=isinstance(denoiser, Projector),
         canvas_length=canvas_length,
-        encoded=denoiser.pieces if goes_on else (),
+        encoded=denoiser.pieces,
         uncached=denoiser.uncached,
     )
     sampler = CoreSampler(
