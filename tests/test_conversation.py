@@ -211,7 +211,7 @@ def test_set_shows_what_is_set(gemma: Path) -> None:
         "steps is 8 steps is 8; it may be: integer from 1 to 4194304. ",
         "steps is 8 steps is as the bundle says seed is 0, as the bundle says; it may be: integer from 0 to "
         "18446744073709551615. ",
-        "t_max is 0.8, as the bundle says; it may be: number from 0. Temperature",
+        "t_max is 0.8, as the bundle says; it may be: number from 1e-06 to 1000000. Temperature",
     ):
         assert expected in said
     page = " ".join(chat(gemma, "/help").stderr.split())

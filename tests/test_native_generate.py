@@ -240,7 +240,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("llada", {"options": '{"eos_token_ids": [1e999]}'}, "number in line 1 is too large; give a JSON object"),
     ("llada", {"options": "[1, null]"}, "the sampler options are [1, null]; give a JSON object of them"),
     ("llada", {"options": {"temprature": 1}}, "temprature is not a sampling option of this model; options"),
-    ("llada", {"options": {"temperature": -1}}, "temperature is -1; use a number of at least 0"),
+    ("llada", {"options": {"temperature": -1}}, "temperature is -1; use a number from 0 to 1000000"),
     ("llada", {"options": {"block_length": 2.5}}, "block_length is 2.5; use an integer from 1 to 4194304"),
     ("dream", {"max_new_tokens": -1}, "max_new_tokens is -1; use an integer from 1 to 4194304"),
     ("dream", {"steps": 2**62}, f"steps is {2**62}; use an integer from 1 to 4194304"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from head_oracle import check_saturated
+from loop_parity import prompt_loop
 from reference_denoiser import ReferenceDenoiser
 from reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
 
@@ -25,7 +26,7 @@ from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.packages import MASKED, padded_mask
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
-from edgekit.runtime.generation import Generator, Prompt, Settings
+from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.memory import Needs
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
 from edgekit.runtime.session import Session, SessionOptions, open_session
@@ -157,10 +158,8 @@ def test_masks_hide_padding_within_float16() -> None:
 
 
 def generated(model: ReferenceModel, generator: Generator, prompt: str, settings: Settings) -> list[int]:
-    """What the reference generates, by the same loop and noise."""
-    ids = generator.encode(Prompt(prompt))
-    options = generator.options(settings)
-    events = generator.sampler.generate(ReferenceDenoiser(model), ids, options, settings.seed)
+    """What the reference generates, by the same sampler and noise."""
+    events = prompt_loop(generator, prompt, settings).run(ReferenceDenoiser(model))
     return list(itertools.chain(*(e.ids.tolist() for e in events if isinstance(e, Committed))))
 
 

@@ -23,7 +23,7 @@ def allowed(option: Option) -> str:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def rows(options: Iterable[Option]) -> list[list[str]]:

@@ -33,7 +33,7 @@ SessionOptions checked(const SessionOptions &options) {
          "; they must be 0..", kMaxPositions, " and 1..", kMaxPositions);
   }
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    fail(EK_INVALID_ARGUMENT, "threads is ", options.threads, "; use an integer, 1..", kMaxThreads,
+    fail(EK_INVALID_ARGUMENT, "threads is ", options.threads, "; use an integer from 1 to ", kMaxThreads,
          ", or 0 for every core");
   }
   return options;
