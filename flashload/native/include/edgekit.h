@@ -61,6 +61,7 @@ typedef int32_t ek_status;
 #define EK_INTERNAL ((ek_status)16)        /* an error in the library: please report it */
 #define EK_INVALID_PROMPT ((ek_status)17)  /* a prompt is empty, or holds a token that the model does not have */
 #define EK_PROMPT_TOO_LONG ((ek_status)18) /* prompt and answer do not fit the model's positions */
+#define EK_ENGINE_FAILED ((ek_status)19)   /* an engine outside the library failed, or gave what no engine may give */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -307,6 +308,194 @@ EK_API ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *b
  * but exact in length. EK_INVALID_ARGUMENT for bytes that are not in one piece of the file, those of reading. */
 EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64_t offset, uint64_t size,
                                     void *out) EK_NOEXCEPT;
+
+/* ---- Engines --------------------------------------------------------------------------------------------------
+ *
+ * An engine computes and nothing else: layers, the last norm, tiles of the vocabulary head. Everything around it is the
+ * session's: what stays in memory and what streams, the prefix, rotary tables, masks, which experts are wanted, noise,
+ * and the joining of the head's tiles. The native engine is part of the library. Another one, such as ONNX Runtime, MLX
+ * or Core ML in whatever language its system speaks, is a table of functions, given to ek_session_open_engine.
+ *
+ * Rules for its functions:
+ *  - They are called on the thread that entered the library, while no lock is held, one at a time. They must not call
+ *    functions of the session that calls them: those are EK_INVALID_STATE.
+ *  - They return EK_ENGINE_DONE, or anything else, such as 0, for a failure, which ends the pass with EK_ENGINE_FAILED.
+ *    Exceptions must not leave them: whoever makes the table keeps them and raises them again once the session's call
+ *    has failed.
+ *  - What a call points at is valid until the function returns, and what it computes has been written by then.
+ *  - Arrays are float32, row-major and contiguous unless their comment says otherwise.
+ *  - Results must be a function of what is given: not of addresses, of the number of threads, or of the order in which
+ *    experts come.
+ */
+
+#define EK_ENGINE_DONE ((int32_t)1)
+
+/* Weights: a run of the flash file in memory (verified, aligned to 64 bytes, read-only), or a unit that the engine has
+ * opened itself. */
+typedef struct ek_weights {
+  const char *unit;                /* the name of the run or package */
+  const uint8_t *data;             /* null where the engine has opened it */
+  uint64_t bytes;
+  const ek_flash_tensor *tensors;  /* [tensor_count] what lies where in `data`; they belong to the session */
+  int64_t tensor_count;
+} ek_weights;
+
+/* One layer for one segment of rows. Head h of the kept keys begins `kept_stride` floats behind head h - 1, that of the
+ * segment's own keys `own_stride` floats. */
+typedef struct ek_attention {
+  int64_t layer;                     /* number in the model */
+  int64_t kv_heads, head_dim;
+  int64_t window;                    /* 0: none */
+  int64_t kept;                      /* positions of the prefix that the layer keeps */
+  int64_t kept_stride;
+  const float *kept_k, *kept_v;      /* [kv_heads, kept, head_dim] */
+  const float *cos, *sin;            /* [count, frequencies] */
+  int64_t frequencies;
+  const char *rope;                  /* the tables' name in the manifest */
+  const float *mask;                 /* [count, kept + count], added to the scores; null: nothing is hidden */
+  float *k, *v;                      /* [kv_heads, count, head_dim] of these rows, for the engine to fill; null: not kept */
+  int64_t own_stride;
+} ek_attention;
+
+/* Rows of a pass that belong to one sequence. */
+typedef struct ek_segment {
+  int64_t first_row, count;
+  int32_t causal;               /* not 0: text that is encoded; 0: a canvas */
+  int32_t reserved;
+  const ek_attention *layers;   /* [layer_count] of the call */
+} ek_segment;
+
+/* Consecutive layers that share a unit of weights, for all rows of a pass. */
+typedef struct ek_layers_call {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char *program;          /* of the manifest */
+  const ek_weights *weights;
+  int64_t rows, hidden_size;
+  float *x;                     /* [rows, hidden_size] what goes in; what comes out replaces it */
+  int64_t first_layer, layer_count;
+  int64_t segment_count;
+  const ek_segment *segments;   /* [segment_count], in the order of their rows, which they cover */
+  int64_t experts;              /* of each of these layers */
+} ek_layers_call;
+
+/* A tile of the vocabulary head. Results are relative to the tile; ties go to the lower token. */
+typedef struct ek_tile_call {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const ek_weights *weights;
+  int64_t first_token, tokens;
+  int64_t rows, hidden_size;
+  const float *x;               /* [rows, hidden_size] hidden states behind the last norm */
+  float temperature;            /* z = softcap(logits) / temperature */
+  int32_t gumbel;               /* not 0: sample, with the noise of ek_gumbel_noise times gumbel_scale added to z */
+  float gumbel_scale;
+  uint64_t seed, draw;
+  float *largest;               /* [rows] */
+  int64_t *argmax;              /* [rows] 0..tokens-1 */
+  float *sum_others;            /* [rows] sum of exp(z - largest) over the tile but the argmax */
+  float *sum_z_others;          /* [rows] sum of z exp(z - largest) over the same */
+  float *score;                 /* [rows] largest z + noise; null without gumbel, as are the next two */
+  int64_t *sample;              /* [rows] where it is */
+  float *sample_z;              /* [rows] z there */
+  float *soft;                  /* [rows, hidden_size] exp(z - largest) @ tile; null: not wanted */
+  float *z;                     /* [rows, tokens]; null: not wanted */
+} ek_tile_call;
+
+/* Bytes that an engine takes besides weights and what the session holds for it. */
+typedef struct ek_engine_bytes {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t activations; /* arrays within a pass */
+  uint64_t scratch;     /* copies of weights that are being used, such as unpacked ones */
+  uint64_t head;        /* arrays of the vocabulary head */
+  uint64_t allowance;   /* what it allocates later and cannot name: programs, stacks of threads */
+} ek_engine_bytes;
+
+typedef struct ek_engine {
+  uint32_t struct_size;
+  uint32_t reserved;   /* 0 */
+  const char *name;    /* for messages */
+  void *user;          /* first argument of every function */
+
+  /* Fills *bytes for passes of up to `rows` rows behind up to `kept` positions, for `sequences` of them at a time, and
+   * for head requests of up to `head_rows`. Called before weights are loaded. */
+  int32_t (*get_bytes)(void *user, int64_t rows, int64_t kept, int64_t sequences, int64_t head_rows,
+                       ek_engine_bytes *bytes);
+
+  /* Layers whose unit has no experts. */
+  int32_t (*layers)(void *user, const ek_layers_call *call);
+
+  /* A layer with experts: `route` computes what comes before them and fills counts [experts] with how many rows each has.
+   * Those that have any come through `expert` in any order, once each; what one expert says of a row is added to that of
+   * the others in the order of their numbers. `join` computes what comes after them. Null: no such layers. */
+  int32_t (*route)(void *user, const ek_layers_call *call, int64_t *counts);
+  int32_t (*expert)(void *user, const ek_layers_call *call, int64_t expert, const ek_weights *weights);
+  int32_t (*join)(void *user, const ek_layers_call *call);
+
+  /* The decoder's input from embedded tokens x [rows, hidden_size], which it replaces, and the soft embedding of the step
+   * before, both with the embedding's scale. Null for models without self-conditioning. */
+  int32_t (*self_condition)(void *user, const ek_weights *weights, int64_t rows, float *x, const float *soft);
+
+  /* The last norm, in place. */
+  int32_t (*final)(void *user, const ek_weights *weights, int64_t rows, float *x);
+
+  int32_t (*tile)(void *user, const ek_tile_call *call);
+
+  /* For bundles whose weights lie in packages: `open_begin` starts to open one, on a thread of the engine's own, and
+   * returns at once; `open_finish` waits until it is open and tells how long that took (seconds of opening, not of
+   * waiting), and `close_unit` ends it. Several may be under way. Each begin has its finish, also where it failed, and
+   * each finish that was done its close. Null: no packages. */
+  int32_t (*open_begin)(void *user, const char *unit);
+  int32_t (*open_finish)(void *user, const char *unit, double *seconds);
+  int32_t (*close_unit)(void *user, const char *unit);
+
+  /* One line about the failure that a function has just told, for ek_last_error; null, or a null result: there is none. */
+  const char *(*last_error)(void *user);
+} ek_engine;
+
+/* ek_session_open for a bundle whose programs `engine` runs; null: the native engine. The table is copied; what it points
+ * at must live until the session is closed. EK_ENGINE_FAILED; those of ek_session_open. */
+EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_options *options, const ek_engine *engine,
+                                        ek_session **session) EK_NOEXCEPT;
+
+/* What a session takes, in bytes, or would take. */
+typedef struct ek_memory_plan {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t process;          /* what the process holds without it */
+  uint64_t prefix;           /* keys and values of the longest prefix */
+  uint64_t activations;      /* arrays between layers and within them */
+  uint64_t scratch;
+  uint64_t head;
+  uint64_t allowance;
+  uint64_t pinned;           /* weights that stay in memory */
+  uint64_t ring;             /* memory for reading ahead */
+  uint64_t streamed;         /* weights that a step reads at most */
+  uint64_t weights;          /* all of them */
+  uint64_t least_memory;     /* the smallest memory_bytes for these lengths */
+  int64_t units;             /* what can stay or be read by itself: runs or packages */
+} ek_memory_plan;
+
+/* The plan of an open session, the one that runs. Fills *plan up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_session_get_plan(ek_session *session, ek_memory_plan *plan) EK_NOEXCEPT;
+
+typedef struct ek_unit_plan {
+  uint32_t struct_size;
+  int32_t pinned;    /* not 0: it is in memory now */
+  const char *name;  /* these belong to the session, until the next such call */
+  const char *group; /* "layer", "expert", "head", "embedding", ... */
+  uint64_t bytes;
+} ek_unit_plan;
+
+/* Unit number `index` of ek_memory_plan.units, in the order in which a step uses them. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_session_get_unit(ek_session *session, int64_t index, ek_unit_plan *unit) EK_NOEXCEPT;
+
+/* The plan that ek_session_open_engine would make for these options, from headers alone. `process` stands for what the
+ * process holds; UINT64_MAX: what this one does. After EK_BUDGET_EXCEEDED *plan is filled too, but for pinned, ring and
+ * streamed. Fails as ek_session_open_engine does. */
+EK_API ek_status ek_plan_session(const char *bundle, const ek_session_options *options, const ek_engine *engine,
+                                 uint64_t process, ek_memory_plan *plan) EK_NOEXCEPT;
 
 /* ---- Bundles --------------------------------------------------------------------------------------------------
  *

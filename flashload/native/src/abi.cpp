@@ -49,6 +49,8 @@ const char *ek_status_message(ek_status status) noexcept {
       return "the prompt is no prompt of this model";
     case EK_PROMPT_TOO_LONG:
       return "the prompt and its answer are too long for the model";
+    case EK_ENGINE_FAILED:
+      return "an engine outside of the library failed";
     default:
       return "a status that this version of the library does not know";
   }

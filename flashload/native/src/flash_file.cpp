@@ -298,4 +298,12 @@ void FlashFile::read_bytes(std::uint64_t offset, std::size_t size, void *out) {
   file.read(out, size, offset, true);
 }
 
+void FlashFile::read_part(const Run &run, std::uint64_t offset, std::size_t size, void *out) {
+  for (const FlashSegment &part : run.parts()) {
+    if (offset < part.place || offset - part.place > part.bytes || size > part.bytes - (offset - part.place)) continue;
+    return read_bytes(part.offset + (offset - part.place), size, out);
+  }
+  fail(EK_INVALID_ARGUMENT, path(), ": run ", run.name, ": ", size, " bytes at ", offset, " are not in one of its tensors");
+}
+
 }  // namespace edgekit

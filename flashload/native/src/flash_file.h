@@ -91,6 +91,10 @@ class FlashFile {
   // as verified as their run. Throws as read() does, and EK_INVALID_ARGUMENT for a span outside the file.
   void read_bytes(std::uint64_t offset, std::size_t size, void *out);
 
+  // The same for bytes from `offset` of a run. Throws as that does, and EK_INVALID_ARGUMENT for bytes that are not in one
+  // piece of the file.
+  void read_part(const Run &run, std::uint64_t offset, std::size_t size, void *out);
+
  private:
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;

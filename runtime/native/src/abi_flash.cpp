@@ -91,11 +91,6 @@ ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64_t offs
       fail(EK_INVALID_ARGUMENT, flash.path(), ": run ", found.name, " has ", found.length, " bytes; ", size, " at ",
            offset, " were asked for", out == nullptr ? " without a place for them" : "");
     }
-    for (const FlashSegment &part : found.parts()) {
-      if (offset < part.place || offset - part.place > part.bytes || size > part.bytes - (offset - part.place)) continue;
-      return flash.read_bytes(part.offset + (offset - part.place), static_cast<std::size_t>(size), out);
-    }
-    fail(EK_INVALID_ARGUMENT, flash.path(), ": run ", found.name, ": ", size, " bytes at ", offset,
-         " are not in one of its tensors");
+    flash.read_part(found, offset, static_cast<std::size_t>(size), out);
   });
 }

@@ -46,7 +46,8 @@ using namespace edgekit;
 ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count, const ek_generate_options *options,
                       ek_event_callback callback, void *user_data, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
-    Session &model = required(session).session;
+    const Entry entry(session);
+    Session &model = *entry;
     const GenerationFacts facts{model.sampler(), model.model().canvas_length, model.model().max_positions};
     std::unique_ptr<Sampler> own;
     try {

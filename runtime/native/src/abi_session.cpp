@@ -21,18 +21,6 @@ LastError &last_error() {
   return error;
 }
 
-SessionOptions options_of(const ek_session_options *given) {
-  const ek_session_options options =
-      read_struct<ek_session_options>(given, EK_SESSION_OPTIONS_INIT, "ek_session_options");
-  SessionOptions out;
-  out.threads = options.threads;
-  out.memory_bytes = options.memory_bytes;
-  out.resident_bytes = options.resident_bytes;
-  out.positions = options.positions;
-  out.canvas = options.canvas;
-  return out;
-}
-
 // Far more than any canvas has, so that sizes computed from it stay sizes.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 22;
 
@@ -93,6 +81,18 @@ void deliver(const HeadResult &result, const ek_head_output &output) {
 
 }  // namespace
 
+SessionOptions session_options_of(const ek_session_options *given) {
+  const ek_session_options options =
+      read_struct<ek_session_options>(given, EK_SESSION_OPTIONS_INIT, "ek_session_options");
+  SessionOptions out;
+  out.threads = options.threads;
+  out.memory_bytes = options.memory_bytes;
+  out.resident_bytes = options.resident_bytes;
+  out.positions = options.positions;
+  out.canvas = options.canvas;
+  return out;
+}
+
 ek_status remember(ek_status status, const char *message, std::uint64_t bytes) noexcept {
   try {
     last_error().message = message;
@@ -114,12 +114,7 @@ const char *ek_last_error(void) noexcept { return last_error().message.c_str(); 
 uint64_t ek_last_error_bytes(void) noexcept { return last_error().bytes; }
 
 ek_status ek_session_open(const char *bundle, const ek_session_options *options, ek_session **session) noexcept {
-  return guarded([&] {
-    if (session == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the session");
-    *session = nullptr;
-    if (bundle == nullptr) fail(EK_INVALID_ARGUMENT, "the path of the bundle is null");
-    *session = std::make_unique<ek_session>(bundle, options_of(options)).release();
-  });
+  return ek_session_open_engine(bundle, options, nullptr, session);
 }
 
 void ek_session_close(ek_session *session) noexcept {
@@ -151,32 +146,32 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
 }
 
 ek_status ek_session_reset(ek_session *session) noexcept {
-  return guarded([&] { required(session).session.forget(); });
+  return guarded([&] { Entry(session)->forget(); });
 }
 
 ek_status ek_session_idle(ek_session *session) noexcept {
-  return guarded([&] { required(session).session.idle(); });
+  return guarded([&] { Entry(session)->idle(); });
 }
 
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
-  return guarded([&] { required(session).session.encode_behind(ids, count); });
+  return guarded([&] { Entry(session)->encode_behind(ids, count); });
 }
 
 ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,
                              const ek_head_request *request, const ek_head_output *output) noexcept {
   return guarded([&] {
-    Session &own = required(session).session;
+    const Entry own(session);
     const Request wanted = request_of(request, output);
-    deliver(own.denoise(ids, count, wanted.request, soft), wanted.output);
+    deliver(own->denoise(ids, count, wanted.request, soft), wanted.output);
   });
 }
 
 ek_status ek_session_project(ek_session *session, const ek_head_request *request,
                              const ek_head_output *output) noexcept {
   return guarded([&] {
-    Session &own = required(session).session;
+    const Entry own(session);
     const Request wanted = request_of(request, output);
-    deliver(own.project(wanted.request), wanted.output);
+    deliver(own->project(wanted.request), wanted.output);
   });
 }
 

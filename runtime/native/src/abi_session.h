@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_ABI_SESSION_H
 #define EDGEKIT_ABI_SESSION_H
 
+#include <atomic>
 #include <string>
 
 #include "edgekit.h"
@@ -10,13 +11,15 @@
 #include "session/session.h"
 
 struct ek_session {
-  ek_session(const std::string &bundle, const edgekit::SessionOptions &options,
+  ek_session(const std::string &bundle, const edgekit::SessionOptions &options, const edgekit::MakeEngine &make,
              const edgekit::FlashFile::Wrap &wrap = nullptr)
-      : session(bundle, options, wrap) {}
+      : session(bundle, options, make, wrap) {}
 
   edgekit::OwnerProcess process;
   edgekit::Session session;
-  std::string io_mode;  // the text that the last statistics point at
+  std::atomic<bool> busy{false};      // a pass is under way
+  std::string io_mode;                // the text that the last statistics point at
+  std::string unit_name, unit_group;  // those of the last unit
 };
 
 namespace edgekit {
@@ -27,6 +30,30 @@ inline ek_session &required(ek_session *session) {
   session->process.check("the session");
   return *session;
 }
+
+// A call that changes the session: one at a time. An engine that calls back, or a second thread, is refused.
+class Entry {
+ public:
+  // Throws Error (EK_INVALID_ARGUMENT, EK_INVALID_STATE).
+  explicit Entry(ek_session *session) : session_(required(session)) {
+    if (session_.busy.exchange(true)) {
+      fail(EK_INVALID_STATE, "the session is in another call: engines and callbacks must not call it, nor two threads at "
+           "the same time");
+    }
+  }
+  ~Entry() { session_.busy = false; }
+  Entry(const Entry &) = delete;
+  Entry &operator=(const Entry &) = delete;
+
+  Session *operator->() const { return &session_.session; }
+  Session &operator*() const { return session_.session; }
+
+ private:
+  ek_session &session_;
+};
+
+// Throws Error (EK_INVALID_ARGUMENT).
+SessionOptions session_options_of(const ek_session_options *given);
 
 }  // namespace edgekit
 

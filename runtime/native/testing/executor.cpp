@@ -9,6 +9,7 @@
 #include "executor/program.h"
 #include "flash_file.h"
 #include "session/memory.h"
+#include "session/native_engine.h"
 #include "session/process.h"
 
 namespace edgekit {
@@ -166,10 +167,12 @@ extern "C" EK_API uint64_t ekt_machine_memory(const char *root) { return edgekit
 extern "C" EK_API int32_t ekt_check_machine(const char *folder, std::int64_t canvas, std::uint64_t machine,
                                             std::uint64_t *least, char *message) {
   try {
-    const edgekit::Bundle bundle(folder);
+    edgekit::Bundle bundle(folder);
     edgekit::SessionOptions options;
     options.canvas = canvas;
-    const edgekit::MemoryNeeds needs = edgekit::memory_needs(bundle, options, 2);
+    const edgekit::NativeEngine engine(bundle, 2);
+    edgekit::MemoryNeeds needs = edgekit::memory_needs(bundle, engine, options);
+    needs.process = edgekit::process_resident_bytes();
     edgekit::check_machine(bundle, needs, edgekit::plan_weights(bundle, needs, options), options, machine);
     return EK_OK;
   } catch (const edgekit::BudgetError &error) {

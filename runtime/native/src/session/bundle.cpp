@@ -1,129 +1,105 @@
 #include "session/bundle.h"
 
-#include <memory>
+#include <algorithm>
 #include <utility>
 
 #include "bundle_folder.h"
 #include "error.h"
 
 namespace edgekit {
-namespace {
-
-constexpr const char *kFormat = "native", *kLayout = "native-1";
-
-bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
-  return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary;
-}
-
-}  // namespace
 
 Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder) {
   BundleFolder files(folder);
   const Json manifest = files.take_root();
-  const Json &programs = manifest.at("programs");
-  const Json *format = programs.find("format"), *layout = programs.find("layout");
-  const auto is = [](const Json *json, const char *wanted) {
-    return json != nullptr && json->kind() == Json::Kind::string && json->string() == wanted;
-  };
-  if (!is(format, kFormat) || !is(layout, kLayout)) {
-    fail(EK_UNSUPPORTED_BUNDLE, folder, ": its programs are not ", kFormat, "/", kLayout,
-         ", which the native engine runs; export the bundle again for this engine");
-  }
-  model_ = parse_model(manifest, folder);
+  programs_ = manifest.at("programs");
+  packaged_ = programs_.find("packages") != nullptr;
+  model_ = parse_model(manifest, folder, packaged_);
   sampler_ = manifest.at("sampler");
   file_ = files.open_weights(FlashOptions{}, wrap);
-  if (file_->layout().packed) {
-    fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the native engine needs aligned tensors; ",
-         "export the bundle again for this engine");
-  }
-  const Json &entries = programs.at("entries");
-  softcap_ = head_softcap(entries.at("head"));
-  if (model_.self_conditioning) self_conditioning_ = single(entries, "self_conditioning");
-  add_layers(entries);
-  final_ = single(entries, "final");
+  if (model_.self_conditioning) self_conditioning_ = unit("self_conditioning");
+  add_chunks();
+  final_ = unit("final");
   embedding_ = tiles(model_.embedding);
-  if (!model_.tied) head_ = tiles(model_.head);
+  if (packaged_) {
+    add_package_tiles();
+  } else if (!model_.tied) {
+    head_ = tiles(model_.head);
+  }
 }
 
-// Every run has one use: a plan of what stays in memory counts it once.
-const Run &Bundle::run(const std::string &name) {
+// Every unit has one use: a plan of what stays in memory counts it once.
+const WeightUnit *Bundle::run(const std::string &name) {
   const FlashLayout &layout = file_->layout();
   const auto found = layout.index.find(name);
   if (found == layout.index.end()) {
     fail(EK_MALFORMED_FILE, file_->path(), ": has no run ", name,
          ", which the manifest names; export the bundle again");
   }
-  const Run &run = layout.runs[found->second];
-  if (used_[&run]++ != 0) fail(EK_MALFORMED_FILE, path_, ": names run ", name, " twice; export the bundle again");
-  return run;
+  const Run &own = layout.runs[found->second];
+  if (used_[name]++ != 0) fail(EK_MALFORMED_FILE, path_, ": names run ", name, " twice; export the bundle again");
+  units_.push_back({name, &own, own.length});
+  by_run_.emplace(&own, &units_.back());
+  return &units_.back();
 }
 
-Program &Bundle::add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes,
-                             std::size_t outputs) {
-  const auto found = programs_.find(name);
-  if (found != programs_.end()) {
-    if (shapes != shapes_.at(name)) {
-      fail(EK_MALFORMED_FILE, path_, ": layers of different shape share the program ", name,
-           "; export the bundle again");
-    }
-    return found->second;
+const WeightUnit *Bundle::package(const std::string &name) {
+  const Json *entry = programs_.at("packages").find(name);
+  if (entry == nullptr) {
+    fail(EK_MALFORMED_FILE, path_, ": has no package ", name, ", which the model needs; export the bundle again");
   }
-  Program program(name, entries.at(name), shapes);
-  if (program.outputs() != outputs) {
-    fail(EK_MALFORMED_FILE, path_, ": program ", name, " has ", program.outputs(), " outputs, not ", outputs,
-         "; export the bundle again");
+  const std::int64_t bytes = entry->at("bytes").integer();
+  if (bytes < 1) fail(EK_MALFORMED_FILE, path_, ": package ", name, " has ", bytes, " bytes; export the bundle again");
+  if (used_[name]++ != 0) fail(EK_MALFORMED_FILE, path_, ": names package ", name, " twice; export the bundle again");
+  units_.push_back({name, nullptr, static_cast<std::uint64_t>(bytes)});
+  return &units_.back();
+}
+
+void Bundle::add_chunks() {
+  for (std::size_t i = 0; i < model_.layers.size(); ++i) {
+    const LayerInfo &info = model_.layers[i];
+    if (info.slot != 0) {
+      ++chunks_.back().count;
+      continue;
+    }
+    BundleChunk chunk;
+    chunk.first = i;
+    chunk.unit = unit(info.run);
+    for (const std::string &name : info.experts) chunk.experts.push_back(run(name));
+    chunks_.push_back(std::move(chunk));
   }
-  shapes_.emplace(name, shapes);
-  return programs_.emplace(name, std::move(program)).first->second;
 }
 
-BundleUnit Bundle::single(const Json &entries, const std::string &name) {
-  ProgramShapes shapes;
-  shapes.hidden = model_.hidden;
-  Program &program = add_program(entries, name, shapes, 1);
-  const Run &own = run(name);
-  BundleUnit unit{&own, WeightLayout(own, program.weights())};
-  program.expect(unit.layout);
-  return unit;
-}
-
-void Bundle::add_layers(const Json &entries) {
-  for (const LayerInfo &info : model_.layers) {
-    ProgramShapes shapes;
-    shapes.hidden = model_.hidden;
-    shapes.kv_heads = info.kv_heads;
-    shapes.head_dim = info.head_dim;
-    shapes.rotary = static_cast<std::int64_t>(model_.ropes[info.rope].inverse_frequency.size());
-    Program &program = add_program(entries, info.program, shapes, 3);
-    if (program.experts() != static_cast<std::int64_t>(info.experts.size())) {
-      fail(EK_MALFORMED_FILE, path_, ": program ", info.program, " mixes ", program.experts(), " experts, layer ",
-           info.run, " has ", info.experts.size(), "; export the bundle again");
+void Bundle::add_package_tiles() {
+  for (const auto &[name, entry] : programs_.at("packages").object()) {
+    const Json *first = entry.find("start");
+    if (first == nullptr) continue;  // the head's alone have one
+    const std::int64_t tokens = entry.at("rows").integer();
+    if (first->integer() < 0 || tokens < 1 || tokens > model_.vocabulary) {
+      fail(EK_MALFORMED_FILE, path_, ": package ", name, " holds ", tokens, " tokens from ", first->integer(),
+           " on; export the bundle again");
     }
-    if (model_.causal_prefix && !program.uses_mask()) {
-      fail(EK_MALFORMED_FILE, path_, ": program ", info.program,
-           " takes no mask, without which a prefix cannot be encoded; export the bundle again");
+    head_.push_back({package(name), first->integer(), tokens});
+  }
+  std::sort(head_.begin(), head_.end(), [](const BundleTile &a, const BundleTile &b) { return a.first < b.first; });
+  std::int64_t covered = 0;
+  for (const BundleTile &tile : head_) {
+    if (tile.first != covered) {
+      fail(EK_MALFORMED_FILE, path_, ": package ", tile.unit->name, " starts at token ", tile.first, ", expected ",
+           covered, "; export the bundle again");
     }
-    BundleLayer layer;
-    layer.info = &info;
-    layer.program = &program;
-    const Run &dense = run(info.run);
-    layer.dense = {&dense, WeightLayout(dense, program.weights())};
-    program.expect(layer.dense.layout);
-    for (const std::string &name : info.experts) {
-      const Run &expert = run(name);
-      layer.experts.push_back({&expert, WeightLayout(expert, program.expert_weights())});
-      program.expect_expert(layer.experts.back().layout);
-    }
-    layers_.push_back(std::move(layer));
+    covered += tile.tokens;
+  }
+  if (covered != model_.vocabulary) {
+    fail(EK_MALFORMED_FILE, path_, ": the packages of the head hold ", covered, " of ", model_.vocabulary,
+         " tokens; export the bundle again");
   }
 }
 
 std::vector<BundleTile> Bundle::tiles(const TableInfo &table) {
   std::vector<BundleTile> out;
   for (std::size_t i = 0; i < table.runs.size(); ++i) {
-    const Run &own = run(table.runs[i]);
     const std::int64_t first = table.starts[i];
-    out.push_back({&own, first, TableLayout(own, table.stop(i) - first, model_.hidden, table.bits)});
+    out.push_back({run(table.runs[i]), first, table.stop(i) - first});
   }
   return out;
 }

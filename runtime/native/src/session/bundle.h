@@ -1,43 +1,43 @@
-// An opened bundle: its flash file, its programs, and where its runs hold what the programs name.
+// An opened bundle: its model, and the units in which its weights are loaded. Programs are the engine's.
 #ifndef EDGEKIT_SESSION_BUNDLE_H
 #define EDGEKIT_SESSION_BUNDLE_H
 
-#include <map>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "executor/program.h"
-#include "executor/weights.h"
 #include "flash_file.h"
 #include "json.h"
 #include "session/model.h"
 
 namespace edgekit {
 
-// A run and how a program reads it.
-struct BundleUnit {
-  const Run *run = nullptr;
-  WeightLayout layout;
+// What is loaded at a time: a run of the flash file, or a package that the engine opens.
+struct WeightUnit {
+  std::string name;
+  const Run *run = nullptr;  // null: a package
+  std::uint64_t bytes = 0;
 };
 
-struct BundleLayer {
-  const LayerInfo *info = nullptr;
-  const Program *program = nullptr;
-  BundleUnit dense;
-  std::vector<BundleUnit> experts;
+// Consecutive layers that share a unit.
+struct BundleChunk {
+  std::size_t first = 0, count = 1;  // layers of the model
+  const WeightUnit *unit = nullptr;
+  std::vector<const WeightUnit *> experts;  // of its only layer
 };
 
 struct BundleTile {
-  const Run *run = nullptr;
-  std::int64_t first = 0;  // token
-  TableLayout table;
+  const WeightUnit *unit = nullptr;
+  std::int64_t first = 0, tokens = 0;
 };
 
 class Bundle {
  public:
-  // Reads headers alone. Throws Error: those of BundleFolder, EK_MALFORMED_FILE where manifest and flash file do not fit,
-  // EK_UNSUPPORTED_BUNDLE for another format.
+  // Reads headers alone. Throws Error: those of BundleFolder, EK_MALFORMED_FILE where manifest and flash file do not fit.
   explicit Bundle(const std::string &folder, const FlashFile::Wrap &wrap = nullptr);
   Bundle(const Bundle &) = delete;
   Bundle &operator=(const Bundle &) = delete;
@@ -46,33 +46,38 @@ class Bundle {
   const Model &model() const noexcept { return model_; }
   const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
-  const std::vector<BundleLayer> &layers() const noexcept { return layers_; }
+  bool packaged() const noexcept { return packaged_; }
+  const std::vector<BundleChunk> &chunks() const noexcept { return chunks_; }
   const std::vector<BundleTile> &embedding() const noexcept { return embedding_; }
-  const std::vector<BundleTile> &scores() const noexcept { return model_.tied ? embedding_ : head_; }
-  const Program &program(const std::string &name) const { return programs_.at(name); }
-  const std::map<std::string, Program> &programs() const noexcept { return programs_; }
-  const BundleUnit &final() const noexcept { return final_; }
-  const BundleUnit &self_conditioning() const noexcept { return self_conditioning_; }
-  float softcap() const noexcept { return softcap_; }
+  // The tiles of the vocabulary head; the embedding's own where that is the head.
+  const std::vector<BundleTile> &scores() const noexcept { return head_.empty() ? embedding_ : head_; }
+  bool has_head() const noexcept { return !head_.empty(); }
+  const WeightUnit &final() const noexcept { return *final_; }
+  const WeightUnit *self_conditioning() const noexcept { return self_conditioning_; }  // null: the model has none
+  const WeightUnit *unit_of(const Run &run) const { return by_run_.at(&run); }
+
+  // The manifest's section "programs", which is large: for whoever makes the engine, once.
+  Json take_programs() { return std::move(programs_); }
 
  private:
-  const Run &run(const std::string &name);
-  Program &add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes, std::size_t outputs);
-  BundleUnit single(const Json &entries, const std::string &name);
-  void add_layers(const Json &entries);
+  const WeightUnit *run(const std::string &name);
+  const WeightUnit *package(const std::string &name);
+  const WeightUnit *unit(const std::string &name) { return packaged_ ? package(name) : run(name); }
+  void add_chunks();
+  void add_package_tiles();
   std::vector<BundleTile> tiles(const TableInfo &table);
 
   std::string path_;
   Model model_;
-  Json sampler_;  // the manifest's section, which only a whole generation reads
+  Json sampler_, programs_;
   std::unique_ptr<FlashFile> file_;
-  std::map<std::string, Program> programs_;
-  std::map<std::string, ProgramShapes> shapes_;
-  std::map<const Run *, int> used_;
-  std::vector<BundleLayer> layers_;
+  bool packaged_ = false;
+  std::deque<WeightUnit> units_;  // their addresses stay
+  std::unordered_map<const Run *, const WeightUnit *> by_run_;
+  std::unordered_map<std::string, int> used_;
+  std::vector<BundleChunk> chunks_;
   std::vector<BundleTile> embedding_, head_;
-  BundleUnit final_, self_conditioning_;
-  float softcap_ = 0;
+  const WeightUnit *final_ = nullptr, *self_conditioning_ = nullptr;
 };
 
 }  // namespace edgekit

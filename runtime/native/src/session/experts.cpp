@@ -27,35 +27,33 @@ Experts::Experts(const Bundle &bundle, WeightStore &weights, const ResidencyPlan
       weights_(weights),
       batch_bytes_(plan.ring_bytes / kBatchShare),
       most_exchanged_(plan.streamed_bytes / kExchangeShare) {
-  for (const BundleLayer &layer : bundle.layers()) {
+  for (const BundleChunk &chunk : bundle.chunks()) {
     layers_.emplace_back();
-    layers_.back().counts.resize(layer.experts.size());
-    for (std::size_t e = 0; e < layer.experts.size(); ++e) places_.emplace(layer.experts[e].run, e);
+    layers_.back().counts.resize(chunk.experts.size());
+    for (std::size_t e = 0; e < chunk.experts.size(); ++e) places_.emplace(chunk.experts[e]->run, e);
   }
 }
 
-void Experts::append_runs(std::size_t layer, std::vector<const Run *> &out) const {
-  const std::vector<Count> &counts = layers_[layer].counts;
+void Experts::append_runs(std::size_t chunk, std::vector<const Run *> &out) const {
+  const std::vector<Count> &counts = layers_[chunk].counts;
   std::vector<std::size_t> order(counts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return counts[a].passes > counts[b].passes; });
-  for (const std::size_t e : order) out.push_back(bundle_.layers()[layer].experts[e].run);
+  for (const std::size_t e : order) out.push_back(bundle_.chunks()[chunk].experts[e]->run);
 }
 
-void Experts::each(std::size_t layer, const std::vector<std::int64_t> &rows,
-                   const std::function<void(const std::vector<LoadedExpert> &)> &use) {
-  Layer &own = layers_[layer];
-  const std::vector<BundleUnit> &experts = bundle_.layers()[layer].experts;
-  const auto loaded = [&](std::size_t e, const std::uint8_t *data) {
-    return LoadedExpert{static_cast<std::int64_t>(e), BoundWeights(experts[e].layout, data)};
-  };
-  std::vector<LoadedExpert> batch;
+void Experts::each(std::size_t chunk, const std::vector<std::int64_t> &rows,
+                   const std::function<void(const std::vector<LoadedExpertUnit> &)> &use) {
+  Layer &own = layers_[chunk];
+  const std::vector<const WeightUnit *> &experts = bundle_.chunks()[chunk].experts;
+  const auto loaded = [&](std::size_t e, const std::uint8_t *data) { return LoadedExpertUnit{e, {experts[e], data}}; };
+  std::vector<LoadedExpertUnit> batch;
   std::size_t streamed = 0;
   for (std::size_t e = 0; e < experts.size(); ++e) {
     own.counts[e].rows += static_cast<std::uint64_t>(rows[e]);
     own.counts[e].passes += rows[e] != 0;
-    const std::uint8_t *data = weights_.pinned(*experts[e].run);
+    const std::uint8_t *data = weights_.pinned(*experts[e]->run);
     if (data == nullptr) ++streamed;
     if (data != nullptr && rows[e] != 0) batch.push_back(loaded(e, data));
   }
@@ -87,10 +85,10 @@ void Experts::exchange() {
   weights_.exchange(exchanges());
 }
 
-ExpertUse Experts::use(std::size_t layer, std::size_t expert) const {
-  const Layer &own = layers_.at(layer);
+ExpertUse Experts::use(std::size_t chunk, std::size_t expert) const {
+  const Layer &own = layers_.at(chunk);
   const Count &count = own.counts.at(expert);
-  const bool pinned = weights_.pinned(*bundle_.layers()[layer].experts[expert].run) != nullptr;
+  const bool pinned = weights_.pinned(*bundle_.chunks()[chunk].experts[expert]->run) != nullptr;
   return {count.rows, count.passes, own.passes - count.passes, pinned};
 }
 
@@ -102,7 +100,7 @@ std::vector<Exchange> Experts::exchanges() const {
   };
   std::vector<Gain> gains;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const auto run = [&](std::size_t e) { return bundle_.layers()[i].experts[e].run; };
+    const auto run = [&](std::size_t e) { return bundle_.chunks()[i].experts[e]->run; };
     const auto passes = [&](std::size_t e) { return layers_[i].counts[e].passes; };
     std::map<std::uint64_t, std::vector<std::size_t>> lengths;  // memory of one run holds another of its length
     for (std::size_t e = 0; e < layers_[i].counts.size(); ++e) lengths[run(e)->length].push_back(e);

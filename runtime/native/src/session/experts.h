@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "executor/program.h"
 #include "session/bundle.h"
+#include "session/engine.h"
 #include "session/weight_store.h"
 
 namespace edgekit {
@@ -30,21 +30,22 @@ class Experts {
  public:
   Experts(const Bundle &bundle, WeightStore &weights, const ResidencyPlan &plan);
 
-  // Appends the runs of a layer's experts in the order in which they are best read: those that most passes used come
+  // Appends the runs of the experts of a chunk's layer in the order in which they are best read: those that most passes used come
   // first, so that those that a pass may do without have not been begun when its router tells.
-  void append_runs(std::size_t layer, std::vector<const Run *> &out) const;
+  void append_runs(std::size_t chunk, std::vector<const Run *> &out) const;
 
-  // Counts the rows of a layer's experts and hands those that have any to `use`: resident ones first, which compute
+  // Counts the rows of the experts of a chunk's layer and hands those that have any to `use`: resident ones first, which compute
   // while the others are read, then of those all that have arrived, but no more than leave the ring room for what
   // comes next. Those without rows are not read if that has not begun.
-  void each(std::size_t layer, const std::vector<std::int64_t> &rows,
-            const std::function<void(const std::vector<LoadedExpert> &)> &use);
+  void each(std::size_t chunk, const std::vector<std::int64_t> &rows,
+            const std::function<void(const std::vector<LoadedExpertUnit> &)> &use);
 
   // To be called where no pass is under way: when enough passes have been counted since the last time, experts that
   // more passes use take the places of pinned ones of their layer.
   void exchange();
 
-  ExpertUse use(std::size_t layer, std::size_t expert) const;
+  // Throws std::out_of_range. A layer with experts is a chunk of its own.
+  ExpertUse use(std::size_t chunk, std::size_t expert) const;
 
  private:
   struct Count {
@@ -60,7 +61,7 @@ class Experts {
   const Bundle &bundle_;
   WeightStore &weights_;
   const std::uint64_t batch_bytes_, most_exchanged_;
-  std::vector<Layer> layers_;
+  std::vector<Layer> layers_;  // of the chunks
   std::unordered_map<const Run *, std::size_t> places_;  // of experts in their layers
   std::uint64_t exchanged_at_ = 0;                       // passes
 };

@@ -1,10 +1,6 @@
 #include "session/inputs.h"
 
 #include <cmath>
-#include <cstring>
-#include <unordered_map>
-
-#include "kernels/float_ops.h"
 
 namespace edgekit {
 namespace {
@@ -64,49 +60,6 @@ const float *PassInputs::causal_mask(std::int64_t first_key, std::int64_t window
   }
   own.first_key = first_key;
   return mask;
-}
-
-void EmbeddingRows::row(std::int64_t id, float *out) {
-  const Model &model = bundle_.model();
-  const std::size_t place = model.embedding.tile_of(id);
-  const BundleTile &tile = bundle_.embedding()[place];
-  const std::int64_t hidden = model.hidden, row = id - tile.first;
-  const int bits = tile.table.form.bits;
-  const std::size_t bytes = static_cast<std::size_t>(hidden) * (bits == 16 ? 2 : 1);
-  const std::uint64_t codes = tile.table.codes + static_cast<std::uint64_t>(row) * bytes;
-  const std::uint64_t scales = tile.table.scales + static_cast<std::uint64_t>(row) * sizeof(float);
-  float scale = 1.0f;
-  stored_.resize(bytes);
-  if (const std::uint8_t *data = weights_.pinned(*tile.run)) {
-    std::memcpy(stored_.data(), data + codes, bytes);
-    if (bits == 8) std::memcpy(&scale, data + scales, sizeof scale);
-  } else {
-    FlashFile &file = bundle_.file();
-    file.read_bytes(tile.run->offset + codes, bytes, stored_.data());
-    if (bits == 8) file.read_bytes(tile.run->offset + scales, sizeof scale, &scale);
-  }
-  if (bits == 16) {
-    widen(reinterpret_cast<const std::uint16_t *>(stored_.data()), hidden, out);
-    for (std::int64_t i = 0; i < hidden; ++i) out[i] *= model.embedding_scale;
-    return;
-  }
-  for (std::int64_t i = 0; i < hidden; ++i) {
-    out[i] = static_cast<float>(static_cast<int>(stored_[static_cast<std::size_t>(i)]) - 128) * scale;
-    out[i] *= model.embedding_scale;
-  }
-}
-
-void EmbeddingRows::gather(const std::int64_t *ids, std::int64_t count, float *out) {
-  const std::int64_t hidden = bundle_.model().hidden;
-  std::unordered_map<std::int64_t, std::int64_t> known;  // a masked canvas is one token many times
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto [found, is_new] = known.emplace(ids[i], i);
-    if (is_new) {
-      row(ids[i], out + i * hidden);
-    } else {
-      std::memcpy(out + i * hidden, out + found->second * hidden, sizeof(float) * static_cast<std::size_t>(hidden));
-    }
-  }
 }
 
 }  // namespace edgekit

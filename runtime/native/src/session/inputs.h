@@ -1,4 +1,4 @@
-// What a pass gives to every layer besides weights: embedded tokens, rotation tables, masks.
+// What a pass gives to every layer besides weights: rotation tables and masks.
 #ifndef EDGEKIT_SESSION_INPUTS_H
 #define EDGEKIT_SESSION_INPUTS_H
 
@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "flash_file.h"
-#include "session/bundle.h"
 #include "session/model.h"
-#include "session/weight_store.h"
 
 namespace edgekit {
 
@@ -53,22 +51,6 @@ class PassInputs {
   std::vector<Tables> tables_;
   std::map<std::int64_t, Mask> masks_;  // by window: layers of equal window keep equally many keys
   std::int64_t first_ = -1, count_ = 0;
-};
-
-// Rows of the embedding table, from memory where it is pinned, else read one by one.
-class EmbeddingRows {
- public:
-  EmbeddingRows(const Bundle &bundle, const WeightStore &weights) : bundle_(bundle), weights_(weights) {}
-
-  // Scaled embeddings [count, hidden] of valid ids. Throws Error.
-  void gather(const std::int64_t *ids, std::int64_t count, float *out);
-
- private:
-  void row(std::int64_t id, float *out);
-
-  const Bundle &bundle_;
-  const WeightStore &weights_;
-  std::vector<std::uint8_t> stored_;
 };
 
 }  // namespace edgekit

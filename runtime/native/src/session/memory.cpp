@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <sstream>
 #include <utility>
-
-#include "kernels/head.h"
-#include "session/process.h"
 
 namespace edgekit {
 namespace {
@@ -17,11 +15,6 @@ constexpr std::int64_t kPrefillPositions = 256;
 constexpr std::uint64_t kRingShare = 8, kRingMost = std::uint64_t{256} << 20;
 // Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
 constexpr std::uint64_t kSmallRunBytes = std::uint64_t{1} << 20;
-// What nothing below counts: stacks of threads, the system's own bookkeeping of mappings, small allocations.
-constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread = std::uint64_t{256} << 10;
-// The most candidates per position that a sampler asks for.
-constexpr std::int64_t kCandidates = 256;
-
 std::uint64_t floats(std::int64_t count) { return sizeof(float) * static_cast<std::uint64_t>(count); }
 
 // As flashload/sizes.py has it: what somebody gave is not rounded.
@@ -38,6 +31,7 @@ std::string exact_size(std::uint64_t count) {
 
 std::string megabytes(std::uint64_t count) { return std::to_string((count + 999'999) / 1'000'000) + " MB"; }
 
+// Of the session itself.
 std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int64_t prefix) {
   const Model &model = bundle.model();
   // x, the last hidden states, rows picked for the head, and what self-conditioning mixes in.
@@ -54,23 +48,6 @@ std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int
   return total;
 }
 
-// What every step uses, in execution order.
-std::vector<Unit> step_units(const Bundle &bundle) {
-  std::vector<Unit> units;
-  const auto add = [&](const Run &run, const char *group) {
-    const bool small = run.length <= kSmallRunBytes && std::string(group) != "expert";
-    units.push_back({run.name, run.length, small ? "dense small" : group});
-  };
-  if (bundle.model().self_conditioning) add(*bundle.self_conditioning().run, "self-conditioning");
-  for (const BundleLayer &layer : bundle.layers()) {
-    add(*layer.dense.run, "layer");
-    for (const BundleUnit &expert : layer.experts) add(*expert.run, "expert");
-  }
-  add(*bundle.final().run, "final");
-  for (const BundleTile &tile : bundle.scores()) add(*tile.run, "head");
-  return units;
-}
-
 }  // namespace
 
 std::vector<KvGeometry> kv_geometry(const Model &model) {
@@ -83,35 +60,52 @@ std::int64_t prefill_chunk(const Model &model) {
   return model.canvas_length != 0 ? model.canvas_length : kPrefillPositions;
 }
 
-std::int64_t longest_pass(const Model &model, const SessionOptions &options) {
-  return model.causal_prefix ? std::max(options.canvas, std::min(prefill_chunk(model), options.positions))
-                             : options.canvas;
+EngineLengths lengths_of(const Model &model, const SessionOptions &options) {
+  EngineLengths out;
+  out.prefix = model.causal_prefix ? options.positions : 0;
+  out.rows = model.causal_prefix ? std::max(options.canvas, std::min(prefill_chunk(model), options.positions))
+                                 : options.canvas;
+  out.head_rows = options.canvas;
+  return out;
 }
 
-MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, int threads) {
+MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const SessionOptions &options) {
   const Model &model = bundle.model();
-  const std::int64_t prefix = model.causal_prefix ? options.positions : 0;
-  const std::int64_t positions = longest_pass(model, options);
+  const EngineLengths lengths = lengths_of(model, options);
+  const EngineBytes own = engine.bytes(lengths);
   MemoryNeeds needs;
-  needs.process = process_resident_bytes();
-  needs.prefix = PrefixCache::bytes(kv_geometry(model), prefix, prefill_chunk(model));
-  needs.activations = activations(bundle, positions, prefix);
-  for (const auto &[name, program] : bundle.programs()) {
-    needs.scratch = std::max<std::uint64_t>(needs.scratch, program.scratch_bytes(positions, prefix, threads));
-  }
-  const GumbelDraw draw;
-  HeadOptions head;
-  head.gumbel = &draw;
-  head.soft = model.self_conditioning;
-  head.top_k = std::min(kCandidates, model.vocabulary);
-  needs.head = HeadPass::bytes(threads, options.canvas, model.hidden,
-                               (model.tied ? model.embedding : model.head).largest_tile(), head);
-  needs.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads);
+  needs.prefix = PrefixCache::bytes(kv_geometry(model), lengths.prefix, prefill_chunk(model));
+  needs.activations = activations(bundle, lengths.rows, lengths.prefix) + own.activations;
+  needs.scratch = own.scratch;
+  needs.head = own.head;
+  needs.allowance = own.allowance;
   return needs;
 }
 
+std::vector<Unit> weight_units(const Bundle &bundle) {
+  std::vector<Unit> units;
+  const auto add = [&](const WeightUnit &unit, const char *group) {
+    const bool small = unit.bytes <= kSmallRunBytes && std::string(group) != "expert";
+    units.push_back({unit.name, unit.bytes, small ? "dense small" : group});
+  };
+  if (bundle.self_conditioning() != nullptr) add(*bundle.self_conditioning(), "self-conditioning");
+  for (const BundleChunk &chunk : bundle.chunks()) {
+    add(*chunk.unit, "layer");
+    for (const WeightUnit *expert : chunk.experts) add(*expert, "expert");
+  }
+  add(bundle.final(), "final");
+  for (const BundleTile &tile : bundle.scores()) add(*tile.unit, "head");
+  if (bundle.has_head()) {
+    for (const BundleTile &tile : bundle.embedding()) units.push_back({tile.unit->name, tile.unit->bytes, "embedding"});
+  }
+  return units;
+}
+
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options) {
-  const std::vector<Unit> step = step_units(bundle);
+  std::vector<Unit> step = weight_units(bundle), looked_up;
+  const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == "embedding"; });
+  looked_up.assign(lookups, step.end());
+  step.erase(lookups, step.end());
   std::uint64_t step_bytes = 0;
   std::vector<std::uint64_t> largest;
   for (const Unit &unit : step) {
@@ -120,15 +114,13 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   }
   std::sort(largest.rbegin(), largest.rend());
   std::uint64_t everything = step_bytes;
-  if (!bundle.model().tied) {
-    for (const BundleTile &tile : bundle.embedding()) everything += tile.run->length;
-  }
+  for (const Unit &unit : looked_up) everything += unit.bytes;
   const bool limited = options.memory_bytes != 0;
   std::uint64_t budget = everything;
   if (limited) budget = options.memory_bytes > needs.total() ? options.memory_bytes - needs.total() : 0;
   std::uint64_t ring = std::min(kRingMost, std::min(budget, everything) / kRingShare);
   bool has_experts = false;
-  for (const BundleLayer &layer : bundle.layers()) has_experts = has_experts || !layer.experts.empty();
+  for (const BundleChunk &chunk : bundle.chunks()) has_experts = has_experts || !chunk.experts.empty();
   // A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
   const std::uint64_t ring_units = has_experts ? 3 : 2;
   if (options.resident_bytes < everything) {
@@ -152,14 +144,14 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
             << ", prefix " << megabytes(needs.prefix) << ", reading ahead " << megabytes(too_small.needed) << ")";
     throw BudgetError(message.str(), wanted);
   }
-  if (plan.ring_bytes != 0 || bundle.model().tied) return plan;
+  if (plan.ring_bytes != 0) return plan;
   // An embedding that is only looked up row by row is the last to be worth memory.
   std::uint64_t left = budget - plan.pinned_bytes;
-  for (const BundleTile &tile : bundle.embedding()) {
-    if (tile.run->length > left) continue;
-    left -= tile.run->length;
-    plan.pinned.insert(tile.run->name);
-    plan.pinned_bytes += tile.run->length;
+  for (const Unit &unit : looked_up) {
+    if (unit.bytes > left) continue;
+    left -= unit.bytes;
+    plan.pinned.insert(unit.name);
+    plan.pinned_bytes += unit.bytes;
   }
   return plan;
 }

@@ -1,4 +1,4 @@
-// What a memory budget has to hold besides weights, and the residency plan for what is left (see runtime/memory.py).
+// What a memory budget has to hold besides weights, and the residency plan for what is left.
 #ifndef EDGEKIT_SESSION_MEMORY_H
 #define EDGEKIT_SESSION_MEMORY_H
 
@@ -7,6 +7,7 @@
 #include "error.h"
 #include "residency.h"
 #include "session/bundle.h"
+#include "session/engine.h"
 #include "session/prefix.h"
 #include "session/session.h"
 
@@ -27,11 +28,15 @@ std::vector<KvGeometry> kv_geometry(const Model &model);
 // Positions that come at once when a prefix is encoded.
 std::int64_t prefill_chunk(const Model &model);
 
-// The longest pass that the options ask for, prefill included.
-std::int64_t longest_pass(const Model &model, const SessionOptions &options);
+// What the options ask for.
+EngineLengths lengths_of(const Model &model, const SessionOptions &options);
 
-// For prefixes of up to options.positions and passes over up to options.canvas.
-MemoryNeeds memory_needs(const Bundle &bundle, const SessionOptions &options, int threads);
+// For prefixes of up to options.positions and passes over up to options.canvas. `process` is not measured here.
+MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const SessionOptions &options);
+
+// What every step uses, in execution order, and behind it the tiles of an embedding that is only looked up, whose group is
+// "embedding".
+std::vector<Unit> weight_units(const Bundle &bundle);
 
 // Throws BudgetError.
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);

@@ -48,11 +48,18 @@ class Reader {
     return out;
   }
 
-  LayerInfo layer(const Json &json, const std::vector<Rope> &ropes) const {
+  LayerInfo layer(const Json &json, const std::vector<Rope> &ropes, bool packaged) const {
     LayerInfo out;
-    out.program = json.at("program").string();
-    out.run = json.at("run").string();
-    for (const Json &run : json.at("experts").array()) out.experts.push_back(run.string());
+    if (packaged) {
+      out.program = out.run = json.at("package").string();
+      const std::int64_t slot = json.at("slot").integer();
+      if (slot < 0 || slot > kMaxWidth) wrong("a layer is slot ", slot, " of package ", out.run);
+      out.slot = static_cast<std::size_t>(slot);
+    } else {
+      out.program = json.at("program").string();
+      out.run = json.at("run").string();
+      for (const Json &run : json.at("experts").array()) out.experts.push_back(run.string());
+    }
     out.kv_heads = whole(json, "kv_heads", kMaxHeads);
     out.head_dim = whole(json, "head_dim", kMaxHeads);
     const Json &window = json.at("window");
@@ -80,7 +87,7 @@ std::int64_t TableInfo::largest_tile() const {
   return most;
 }
 
-Model parse_model(const Json &root, const std::string &where) {
+Model parse_model(const Json &root, const std::string &where, bool packaged) {
   const Reader reader(where);
   const Json &model = root.at("model");
   Model out;
@@ -108,9 +115,20 @@ Model parse_model(const Json &root, const std::string &where) {
   out.embedding = reader.table(tables.at("embedding"), "embedding", out.vocabulary);
   if (const Json *head = tables.find("head")) {
     out.tied = false;
-    out.head = reader.table(*head, "head", out.vocabulary);
+    // Packages say themselves which tokens they hold.
+    if (!packaged) out.head = reader.table(*head, "head", out.vocabulary);
   }
-  for (const Json &layer : root.at("layers").array()) out.layers.push_back(reader.layer(layer, out.ropes));
+  for (const Json &layer : root.at("layers").array()) {
+    out.layers.push_back(reader.layer(layer, out.ropes, packaged));
+    const LayerInfo &own = out.layers.back();
+    if (own.slot == 0) continue;
+    const bool follows = out.layers.size() > 1 && out.layers[out.layers.size() - 2].run == own.run &&
+                         out.layers[out.layers.size() - 2].slot + 1 == own.slot;
+    if (!follows) {
+      reader.wrong("layer ", out.layers.size() - 1, " is slot ", own.slot, " of package ", own.run,
+                   ", which does not follow the layer before");
+    }
+  }
   if (out.layers.empty()) reader.wrong("the model has no layers");
   return out;
 }

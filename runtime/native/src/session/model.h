@@ -12,8 +12,9 @@ namespace edgekit {
 
 struct LayerInfo {
   std::string program;
-  std::string run;
+  std::string run;                   // or package
   std::vector<std::string> experts;  // runs
+  std::size_t slot = 0;              // place in the package: consecutive layers of one are one call
   std::int64_t kv_heads = 0, head_dim = 0;
   std::size_t rope = 0;     // place in Model::ropes
   std::int64_t window = 0;  // 0: none
@@ -51,8 +52,9 @@ struct Model {
   const TableInfo &scores() const { return tied ? embedding : head; }
 };
 
-// `root` is the manifest, `where` its path for messages. Throws Error (EK_MALFORMED_FILE).
-Model parse_model(const Json &root, const std::string &where);
+// `root` is the manifest, `where` its path for messages; `packaged`: weights but the embedding lie in packages. Throws
+// Error (EK_MALFORMED_FILE).
+Model parse_model(const Json &root, const std::string &where, bool packaged);
 
 }  // namespace edgekit
 

@@ -12,10 +12,13 @@
 #include "session/experts.h"
 #include "session/inputs.h"
 #include "session/memory.h"
+#include "session/native_engine.h"
+#include "session/package_store.h"
 #include "session/prefix.h"
 #include "session/process.h"
+#include "session/reservation.h"
+#include "session/table_rows.h"
 #include "session/weight_store.h"
-#include "thread_pool.h"
 
 namespace edgekit {
 namespace {
@@ -39,49 +42,123 @@ SessionOptions checked(const SessionOptions &options) {
   return options;
 }
 
-ResidencyPlan checked_plan(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options,
-                           std::uint64_t machine) {
-  ResidencyPlan plan = plan_weights(bundle, needs, options);
-  check_machine(bundle, needs, plan, options, machine);
-  return plan;
+// Weights in packages are opened by the engine; what is left in the flash file is looked up row by row.
+ResidencyPlan in_flash(const Bundle &bundle, const ResidencyPlan &plan) {
+  ResidencyPlan out = plan;
+  if (!bundle.packaged()) return out;
+  out.ring_bytes = 0;
+  for (auto name = out.pinned.begin(); name != out.pinned.end();) {
+    name = bundle.file().layout().index.count(*name) != 0 ? std::next(name) : out.pinned.erase(name);
+  }
+  return out;
+}
+
+std::uint64_t total_bytes(const std::vector<Unit> &units) {
+  std::uint64_t total = 0;
+  for (const Unit &unit : units) total += unit.bytes;
+  return total;
 }
 
 }  // namespace
 
+MakeEngine native_engine(const SessionOptions &options) {
+  const int threads = checked(options).threads;
+  return [threads](Bundle &bundle) {
+    return std::make_unique<NativeEngine>(bundle, threads != 0 ? threads : usable_cores());
+  };
+}
+
+void plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make, std::uint64_t process,
+                  SessionPlan &plan) {
+  const SessionOptions options = checked(given);
+  Bundle bundle(folder);
+  const std::unique_ptr<Engine> engine = make(bundle);
+  plan.needs = memory_needs(bundle, *engine, options);
+  plan.needs.process = process;
+  const std::vector<Unit> units = weight_units(bundle);
+  plan.units = units.size();
+  plan.weights = total_bytes(units);
+  plan.least_memory = least_budget(bundle, plan.needs, options);
+  const ResidencyPlan made = plan_weights(bundle, plan.needs, options);
+  plan.pinned = made.pinned_bytes;
+  plan.ring = made.ring_bytes;
+  plan.streamed = made.streamed_bytes;
+}
+
 struct Session::Implementation {
-  Implementation(const std::string &folder, const SessionOptions &given, const FlashFile::Wrap &wrap)
+  Implementation(const std::string &folder, const SessionOptions &given, const MakeEngine &make,
+                 const FlashFile::Wrap &wrap)
       : options(checked(given)),
         bundle(folder, wrap),
-        threads(options.threads != 0 ? options.threads : usable_cores()),
-        needs(memory_needs(bundle, options, threads)),
+        engine(make(bundle)),
         machine(machine_memory()),
-        plan(checked_plan(bundle, needs, options, machine)),
-        pool(threads),
-        weights(bundle.file(), plan, [this](Pass pass) { return runs_of(pass); }),
+        reservation([&](std::uint64_t process) {
+          needs.process = process;
+          plan = plan_weights(bundle, needs, options);
+          check_machine(bundle, needs, plan, options, machine);
+          return needs.total() - process + plan.pinned_bytes + plan.ring_bytes;
+        }, [&] { needs = memory_needs(bundle, *engine, options); }),
+        weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }),
         experts(bundle, weights, plan),
         prefix(kv_geometry(bundle.model()), bundle.model().causal_prefix ? options.positions : 0,
                prefill_chunk(bundle.model())),
         inputs(bundle.model()),
         embedding(bundle, weights) {
-    scratch = AlignedMemory(static_cast<std::size_t>(needs.scratch));
+    engine->open(lengths_of(model(), options));
+    if (bundle.packaged()) {
+      packages = std::make_unique<PackageStore>(*engine, plan, [this](Pass pass) { return units_of(pass); });
+    }
   }
 
   const Model &model() const { return bundle.model(); }
 
+  // What a pass uses, in order, experts excluded: their order is decided when they are scheduled.
+  template <typename Unit, typename Chunk>
+  void visit(Pass pass, const Unit &unit, const Chunk &chunk) const {
+    if (pass == Pass::denoise && bundle.self_conditioning() != nullptr) unit(*bundle.self_conditioning());
+    for (std::size_t i = 0; pass != Pass::head && i < bundle.chunks().size(); ++i) chunk(i);
+    if (pass == Pass::denoise) unit(bundle.final());
+    if (pass == Pass::prefill) return;
+    for (const BundleTile &tile : bundle.scores()) unit(*tile.unit);
+  }
+
   std::vector<const Run *> runs_of(Pass pass) const {
     std::vector<const Run *> out;
-    if (pass == Pass::denoise && model().self_conditioning) out.push_back(bundle.self_conditioning().run);
-    if (pass != Pass::head) {
-      for (std::size_t i = 0; i < bundle.layers().size(); ++i) {
-        out.push_back(bundle.layers()[i].dense.run);
-        experts.append_runs(i, out);
-      }
-    }
-    if (pass == Pass::denoise) out.push_back(bundle.final().run);
-    if (pass != Pass::prefill) {
-      for (const BundleTile &tile : bundle.scores()) out.push_back(tile.run);
-    }
+    if (bundle.packaged()) return out;
+    visit(pass, [&](const WeightUnit &unit) { out.push_back(unit.run); }, [&](std::size_t i) {
+      out.push_back(bundle.chunks()[i].unit->run);
+      experts.append_runs(i, out);
+    });
     return out;
+  }
+
+  std::vector<const WeightUnit *> units_of(Pass pass) const {
+    std::vector<const WeightUnit *> out;
+    visit(pass, [&](const WeightUnit &unit) { out.push_back(&unit); },
+          [&](std::size_t i) { out.push_back(bundle.chunks()[i].unit); });
+    return out;
+  }
+
+  // Has a unit in memory while `body` uses it.
+  template <typename Body>
+  void with(const WeightUnit &unit, Body &&body) {
+    if (unit.run != nullptr) {
+      const WeightStore::Use loaded(weights, *unit.run);
+      body(LoadedUnit{&unit, loaded.data()});
+    } else {
+      const PackageStore::Use opened(*packages, unit);
+      body(LoadedUnit{&unit, nullptr});
+    }
+  }
+
+  void begin(Pass kind, Pass then) {
+    weights.begin(kind, then);
+    if (packages) packages->begin(kind, then);
+  }
+
+  void idle() {
+    weights.idle();
+    if (packages) packages->idle();
   }
 
   // Times a pass and has its weights read ahead. One that fails leaves no half-read schedule, and a prefill no
@@ -91,10 +168,11 @@ struct Session::Implementation {
     const Clock::time_point started = Clock::now();
     const auto timed = [&] { pass_seconds += std::chrono::duration<double>(Clock::now() - started).count(); };
     try {
-      weights.begin(kind, then);
+      begin(kind, then);
       body();
     } catch (...) {
       weights.idle();
+      if (packages) packages->drop();
       if (kind == Pass::prefill) prefix.clear();
       timed();
       throw;
@@ -108,13 +186,13 @@ struct Session::Implementation {
       fail(EK_INVALID_ARGUMENT, "a pass over ", count, " positions after ", committed, "; the limit is ",
            kMaxPositions);
     }
-    const std::int64_t longest = kind == Pass::prefill ? longest_pass(model(), options) : options.canvas;
+    const std::int64_t longest = kind == Pass::prefill ? lengths_of(model(), options).rows : options.canvas;
     const bool fits = count <= longest && (!model().causal_prefix || committed <= options.positions);
     if (fits) return;
     SessionOptions longer = options;
     longer.canvas = std::max(options.canvas, count);
     longer.positions = std::max(options.positions, committed);
-    MemoryNeeds more = memory_needs(bundle, longer, threads);
+    MemoryNeeds more = memory_needs(bundle, *engine, longer);
     more.process = needs.process;
     if (options.memory_bytes == 0) return check_machine(bundle, more, plan, longer, machine);
     std::ostringstream message;
@@ -134,73 +212,57 @@ struct Session::Implementation {
     }
   }
 
-  void run_program(const Program &program, const ProgramInputs &given, const BoundWeights &bound,
-                   const ForEachExpert &experts, const ProgramOutputs &outputs) {
-    const std::size_t wanted = program.scratch_bytes(given.positions, given.prefix, pool.size());
-    if (wanted > scratch.size()) {
-      scratch = AlignedMemory();  // not both at a time
-      scratch = AlignedMemory(wanted);
-    }
-    program.run(pool, given, bound, experts, outputs, scratch.data());
-  }
-
   void run_layers(float *x, std::int64_t count, bool encode) {
     inputs.set_positions(prefix.length(), count);
-    for (std::size_t i = 0; i < bundle.layers().size(); ++i) {
-      const BundleLayer &layer = bundle.layers()[i];
-      ProgramInputs given;
-      ProgramOutputs outputs;
-      outputs.y = x;
-      if (encode) {
-        // Before the view: room for more may move what is kept.
-        const PrefixView next = prefix.next(i, count);
-        outputs.k = next.keys;
-        outputs.v = next.values;
+    for (std::size_t i = 0; i < bundle.chunks().size(); ++i) {
+      const BundleChunk &chunk = bundle.chunks()[i];
+      LayersCall call;
+      call.chunk = &chunk;
+      call.rows = count;
+      call.causal = encode;
+      call.x = x;
+      for (std::size_t layer = chunk.first; layer < chunk.first + chunk.count; ++layer) {
+        call.layers.push_back(layer_inputs(layer, count, encode));
       }
-      const PrefixView kept = prefix.view(i);
-      given.positions = count;
-      given.prefix = kept.length;
-      given.x = x;
-      given.prefix_k = kept.keys;
-      given.prefix_v = kept.values;
-      given.cos = inputs.cos(layer.info->rope);
-      given.sin = inputs.sin(layer.info->rope);
-      given.mask = encode ? inputs.causal_mask(kept.first, layer.info->window) : nullptr;
-      given.phase = encode ? 1 : 0;
-      const WeightStore::Use loaded(weights, *layer.dense.run);
-      const ForEachExpert each = [&](const auto &rows, const auto &use) { experts.each(i, rows, use); };
-      run_program(*layer.program, given, BoundWeights(layer.dense.layout, loaded.data()), each, outputs);
-      if (encode) prefix.append(i, count);
+      call.experts = [&](const auto &rows, const auto &use) { experts.each(i, rows, use); };
+      with(*chunk.unit, [&](const LoadedUnit &loaded) {
+        call.weights = loaded;
+        engine->layers(call);
+      });
+      for (std::size_t layer = chunk.first; encode && layer < chunk.first + chunk.count; ++layer) {
+        prefix.append(layer, count);
+      }
     }
+  }
+
+  LayerInputs layer_inputs(std::size_t layer, std::int64_t count, bool encode) {
+    const LayerInfo &info = model().layers[layer];
+    LayerInputs given;
+    given.layer = layer;
+    if (encode) {
+      // Before the view: room for more may move what is kept.
+      const PrefixView next = prefix.next(layer, count);
+      given.k = next.keys;
+      given.v = next.values;
+    }
+    given.kept = prefix.view(layer);
+    given.cos = inputs.cos(info.rope);
+    given.sin = inputs.sin(info.rope);
+    given.mask = encode ? inputs.causal_mask(given.kept.first, info.window) : nullptr;
+    return given;
   }
 
   void self_condition(float *x, std::int64_t count, const float *soft) {
     const std::int64_t size = count * model().hidden;
     float *earlier = soft_input.floats(size);
-    if (soft == nullptr) {
-      std::fill_n(earlier, size, 0.0f);
-    } else {
-      scale(pool, soft, model().embedding_scale, size, earlier);
-    }
-    ProgramInputs given;
-    given.positions = count;
-    given.x = x;
-    given.soft = earlier;
-    ProgramOutputs outputs;
-    outputs.y = x;
-    const WeightStore::Use loaded(weights, *bundle.self_conditioning().run);
-    run_program(bundle.program("self_conditioning"), given,
-                BoundWeights(bundle.self_conditioning().layout, loaded.data()), {}, outputs);
+    for (std::int64_t i = 0; i < size; ++i) earlier[i] = soft == nullptr ? 0.0f : soft[i] * model().embedding_scale;
+    with(*bundle.self_conditioning(),
+         [&](const LoadedUnit &loaded) { engine->self_condition(loaded, count, x, earlier); });
   }
 
   void finish(const float *x, std::int64_t count) {
-    ProgramInputs given;
-    given.positions = count;
-    given.x = x;
-    ProgramOutputs outputs;
-    outputs.y = last.floats(count * model().hidden);
-    const WeightStore::Use loaded(weights, *bundle.final().run);
-    run_program(bundle.program("final"), given, BoundWeights(bundle.final().layout, loaded.data()), {}, outputs);
+    float *y = last.floats(count * model().hidden);
+    with(bundle.final(), [&](const LoadedUnit &loaded) { engine->final(loaded, count, x, y); });
     last_rows = count;
   }
 
@@ -234,51 +296,44 @@ struct Session::Implementation {
       x = chosen;
     }
     if (rows == 0) {
-      weights.idle();  // the table that was read ahead is not taken
+      idle();  // the table that was read ahead is not taken
       return {};
     }
-    HeadOptions wanted;
-    wanted.temperature = request.temperature;
-    wanted.softcap = bundle.softcap();
-    wanted.gumbel = request.gumbel ? &*request.gumbel : nullptr;
-    wanted.soft = request.soft;
-    wanted.top_k = std::min(request.top_k, model().vocabulary);
     std::vector<float> logits;
-    if (request.logits) {
-      if (request.logits_to == nullptr) logits.resize(static_cast<std::size_t>(rows * model().vocabulary));
-      wanted.logits = request.logits_to != nullptr ? request.logits_to : logits.data();
+    if (request.logits && request.logits_to == nullptr) {
+      logits.resize(static_cast<std::size_t>(rows * model().vocabulary));
     }
-    const int bits = (model().tied ? model().embedding : model().head).bits;
-    HeadPass scores(pool, x, rows, hidden, model().vocabulary, bits, wanted);
+    float *to = !request.logits ? nullptr : request.logits_to != nullptr ? request.logits_to : logits.data();
+    const std::unique_ptr<HeadScores> scores = engine->head(x, rows, request, to);
     for (const BundleTile &tile : bundle.scores()) {
-      const WeightStore::Use loaded(weights, *tile.run);
-      scores.add(tile.first, tile.table.bind(loaded.data()));
+      with(*tile.unit, [&](const LoadedUnit &loaded) { scores->add(tile, loaded); });
     }
-    HeadResult result = scores.result();
+    HeadResult result = scores->result();
     result.logits = std::move(logits);
     return result;
   }
 
   const SessionOptions options;
-  const Bundle bundle;
-  const int threads;
-  const MemoryNeeds needs;
+  Bundle bundle;
+  const std::unique_ptr<Engine> engine;
   const std::uint64_t machine;  // bytes of memory; 0: nobody knows
-  const ResidencyPlan plan;
-  ThreadPool pool;
+  MemoryNeeds needs;
+  ResidencyPlan plan;
+  const Reservation reservation;  // fills the two before it
   WeightStore weights;
+  std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   Experts experts;
   PrefixCache prefix;
   PassInputs inputs;
   EmbeddingRows embedding;
-  AlignedMemory scratch;
   FloatBuffer hidden_states, soft_input, last, picked;
   std::int64_t last_rows = 0;  // of the last denoise; 0: none, or it failed
   double pass_seconds = 0;
 };
 
-Session::Session(const std::string &bundle, const SessionOptions &options, const FlashFile::Wrap &wrap)
-    : implementation_(std::make_unique<Implementation>(bundle, options, wrap)) {}
+Session::Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
+                 const FlashFile::Wrap &wrap)
+    : implementation_(std::make_unique<Implementation>(bundle, options, make, wrap)) {}
 
 Session::~Session() = default;
 
@@ -292,10 +347,39 @@ void Session::reset() {
 const Model &Session::model() const { return implementation_->model(); }
 const Json &Session::sampler() const { return implementation_->bundle.sampler(); }
 const MemoryNeeds &Session::needs() const { return implementation_->needs; }
-int Session::threads() const { return implementation_->threads; }
+int Session::threads() const { return implementation_->engine->threads(); }
+
 void Session::idle() {
-  implementation_->weights.idle();
+  implementation_->idle();
   implementation_->experts.exchange();
+}
+
+SessionPlan Session::plan() const {
+  const Implementation &own = *implementation_;
+  const std::vector<Unit> units = weight_units(own.bundle);
+  SessionPlan out;
+  out.needs = own.needs;
+  out.pinned = own.plan.pinned_bytes;
+  out.ring = own.plan.ring_bytes;
+  out.streamed = own.plan.streamed_bytes;
+  out.weights = total_bytes(units);
+  out.least_memory = least_budget(own.bundle, own.needs, own.options);
+  out.units = units.size();
+  return out;
+}
+
+PlannedUnit Session::unit(std::size_t index) const {
+  const Implementation &own = *implementation_;
+  const std::vector<Unit> units = weight_units(own.bundle);
+  if (index >= units.size()) fail(EK_INVALID_ARGUMENT, "unit ", index, " of ", units.size());
+  const Unit &found = units[index];
+  // Experts change places: of them the plan knows how many stay, the store which.
+  const FlashLayout &file = own.bundle.file().layout();
+  const auto run = file.index.find(found.name);
+  const bool in_file = !own.bundle.packaged() && run != file.index.end();
+  const bool pinned = in_file ? own.weights.pinned(file.runs[run->second]) != nullptr
+                              : own.plan.pinned.count(found.name) != 0;
+  return {found.name, found.group, found.bytes, pinned};
 }
 
 void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
@@ -362,7 +446,12 @@ HeadResult Session::project(const HeadRequest &request) {
 
 SessionStatistics Session::statistics() const {
   const Implementation &own = *implementation_;
-  const RingStatistics ring = own.weights.ring_statistics();
+  RingStatistics ring = own.weights.ring_statistics();
+  if (own.packages) {
+    ring.bytes_read = own.packages->bytes_opened();
+    ring.read_seconds = own.packages->open_seconds();
+    ring.wait_seconds = own.packages->wait_seconds();
+  }
   SessionStatistics out;
   out.io_mode = own.bundle.file().io_mode();
   out.pinned_bytes = own.plan.pinned_bytes;
@@ -371,7 +460,7 @@ SessionStatistics Session::statistics() const {
   out.bytes_read = ring.bytes_read;
   out.bytes_skipped = ring.bytes_skipped;
   out.bytes_exchanged = own.weights.bytes_exchanged();
-  out.scratch_bytes = own.scratch.size();
+  out.scratch_bytes = own.engine->scratch_held();
   out.io_seconds = ring.read_seconds;
   out.io_wait_seconds = ring.wait_seconds;
   out.pass_seconds = own.pass_seconds;

@@ -1,8 +1,9 @@
-// A model being run: programs, streamed weights, prefix KV and vocabulary head. The C++ twin of runtime/session.py.
+// A model being run: streamed weights, prefix KV, masks and the order of a pass, over an engine that computes.
 #ifndef EDGEKIT_SESSION_SESSION_H
 #define EDGEKIT_SESSION_SESSION_H
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,9 +14,16 @@
 
 namespace edgekit {
 
+class Bundle;
+class Engine;
 class Json;
 struct ExpertUse;
 struct Model;
+struct ResidencyPlan;
+struct Unit;
+
+// Makes the engine for an opened bundle.
+using MakeEngine = std::function<std::unique_ptr<Engine>(Bundle &)>;
 
 struct SessionOptions {
   std::uint64_t memory_bytes = 0;  // bounds the whole process; 0: everything resident
@@ -40,11 +48,35 @@ struct MemoryNeeds {
   std::uint64_t total() const { return process + prefix + activations + scratch + head + allowance; }
 };
 
+// What a session takes.
+struct SessionPlan {
+  MemoryNeeds needs;
+  std::uint64_t pinned = 0, ring = 0, streamed = 0;
+  std::uint64_t weights = 0;       // all of them
+  std::uint64_t least_memory = 0;  // the smallest memory_bytes for these lengths
+  std::size_t units = 0;
+};
+
+struct PlannedUnit {
+  std::string name, group;
+  std::uint64_t bytes = 0;
+  bool pinned = false;
+};
+
+// The native engine for `options`.
+MakeEngine native_engine(const SessionOptions &options);
+
+// What Session would take, from headers alone; `process` stands for what the process holds. `plan` is filled as far as
+// possible also where it throws BudgetError. Throws Error.
+void plan_session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make, std::uint64_t process,
+                  SessionPlan &plan);
+
 // Not for use by several threads at once.
 class Session : public Denoiser {
  public:
   // `bundle` is the folder; `wrap` is for tests, see FlashFile. Throws Error.
-  Session(const std::string &bundle, const SessionOptions &options, const FlashFile::Wrap &wrap = nullptr);
+  Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
+          const FlashFile::Wrap &wrap = nullptr);
   ~Session() override;
 
   std::int64_t vocabulary() const override;
@@ -60,6 +92,8 @@ class Session : public Denoiser {
   SessionStatistics statistics() const;
   ExpertUse expert_use(std::size_t layer, std::size_t expert) const;
   const MemoryNeeds &needs() const;
+  SessionPlan plan() const;
+  PlannedUnit unit(std::size_t index) const;  // of SessionPlan::units; throws Error (EK_INVALID_ARGUMENT)
   int threads() const;
   const Model &model() const;
   const Json &sampler() const;  // the manifest's section

@@ -1,4 +1,4 @@
-// Weights of a session: pinned runs, and runs that stream through the read-ahead ring (see runtime/weights.py).
+// Weights of a session: pinned runs, and runs that stream through the read-ahead ring.
 #ifndef EDGEKIT_SESSION_WEIGHT_STORE_H
 #define EDGEKIT_SESSION_WEIGHT_STORE_H
 

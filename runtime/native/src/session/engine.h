@@ -1,0 +1,108 @@
+// What computes: everything else, such as streaming, prefix, masks and the joining of the head's tiles, is the session's.
+#ifndef EDGEKIT_SESSION_ENGINE_H
+#define EDGEKIT_SESSION_ENGINE_H
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/head.h"
+#include "sampling/ask.h"
+#include "session/bundle.h"
+#include "session/prefix.h"
+
+namespace edgekit {
+
+// The lengths that a session is opened for.
+struct EngineLengths {
+  std::int64_t rows = 0;       // of the longest pass
+  std::int64_t prefix = 0;     // kept positions before it
+  std::int64_t head_rows = 0;  // of the largest head request
+};
+
+// Bytes that an engine takes besides weights and what the session holds for it; see ek_engine_bytes.
+struct EngineBytes {
+  std::uint64_t activations = 0, scratch = 0, head = 0, allowance = 0;
+};
+
+// A unit of weights in memory; no data where the engine has opened it itself.
+struct LoadedUnit {
+  const WeightUnit *unit = nullptr;
+  const std::uint8_t *data = nullptr;
+};
+
+struct LoadedExpertUnit {
+  std::size_t index = 0;  // in its layer
+  LoadedUnit weights;
+};
+
+// Hands the experts of a layer to an engine, each once, in any order and in batches as they come, all of those that have
+// rows. `rows` holds how many rows each has.
+using EachExpert = std::function<void(const std::vector<std::int64_t> &rows,
+                                      const std::function<void(const std::vector<LoadedExpertUnit> &)> &use)>;
+
+// What one layer is given besides its rows.
+struct LayerInputs {
+  std::size_t layer = 0;        // number in the model
+  PrefixView kept;
+  const float *cos = nullptr;   // [rows, frequencies]
+  const float *sin = nullptr;
+  const float *mask = nullptr;  // [rows, kept + rows], added to the scores; null: nothing is hidden
+  Strided k, v;                 // [1, KV, rows, D] to be filled; without data: not wanted
+};
+
+// Consecutive layers that share a unit of weights.
+struct LayersCall {
+  const BundleChunk *chunk = nullptr;
+  LoadedUnit weights;
+  std::int64_t rows = 0;
+  bool causal = false;          // text that is encoded; else a canvas
+  float *x = nullptr;           // [rows, hidden]: what comes out replaces what goes in
+  std::vector<LayerInputs> layers;
+  EachExpert experts;
+};
+
+// A head request at work: tiles come in ascending order of tokens and cover the vocabulary.
+class HeadScores {
+ public:
+  virtual ~HeadScores() = default;
+  virtual void add(const BundleTile &tile, const LoadedUnit &weights) = 0;
+  virtual HeadResult result() = 0;  // logits excluded, which go to where the request says
+};
+
+// Its functions are called by one thread at a time, with no lock held. They throw Error.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual EngineBytes bytes(const EngineLengths &lengths) const = 0;
+
+  // Once, when `bytes` of these lengths are granted and before any of the following.
+  virtual void open(const EngineLengths &lengths) = 0;
+
+  virtual void layers(const LayersCall &call) = 0;
+
+  // In place: x [rows, hidden] becomes the decoder's input. `soft` [rows, hidden] carries the embedding's scale.
+  virtual void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) = 0;
+
+  // The last norm from x to y, both [rows, hidden].
+  virtual void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) = 0;
+
+  // x [rows, hidden] and the request must stay alive. `logits` [rows, vocabulary] is null or filled with z.
+  virtual std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                           float *logits) = 0;
+
+  // Packages: see ek_engine.
+  virtual void open_begin(const WeightUnit &unit) = 0;
+  virtual double open_finish(const WeightUnit &unit) = 0;  // seconds that it took
+  virtual void close_unit(const WeightUnit &unit) = 0;
+
+  virtual int threads() const = 0;  // 0: its own affair
+  virtual std::uint64_t scratch_held() const = 0;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_ENGINE_H

@@ -1,0 +1,230 @@
+#include "session/native_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+
+namespace edgekit {
+namespace {
+
+constexpr const char *kFormat = "native", *kLayout = "native-1";
+// What nothing else counts: stacks of threads, the system's own bookkeeping of mappings, small allocations.
+constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread = std::uint64_t{256} << 10;
+// The most candidates per position that a sampler asks for.
+constexpr std::int64_t kCandidates = 256;
+
+bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
+  return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary;
+}
+
+[[noreturn]] void no_packages() { fail(EK_INTERNAL, "the native engine opens no packages; please report it"); }
+
+class NativeHead final : public HeadScores {
+ public:
+  NativeHead(ThreadPool &pool, const float *x, std::int64_t rows, const Model &model, int bits,
+             const std::unordered_map<const WeightUnit *, TableLayout> &tables, const HeadOptions &options)
+      : tables_(tables), pass_(pool, x, rows, model.hidden, model.vocabulary, bits, options) {}
+
+  void add(const BundleTile &tile, const LoadedUnit &weights) override {
+    pass_.add(tile.first, tables_.at(tile.unit).bind(weights.data));
+  }
+  HeadResult result() override { return pass_.result(); }
+
+ private:
+  const std::unordered_map<const WeightUnit *, TableLayout> &tables_;
+  HeadPass pass_;
+};
+
+}  // namespace
+
+NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threads_(threads) {
+  const Json programs = bundle.take_programs();
+  const auto is = [&](const char *key, const char *wanted) {
+    const Json *json = programs.find(key);
+    return json != nullptr && json->kind() == Json::Kind::string && json->string() == wanted;
+  };
+  if (!is("format", kFormat) || !is("layout", kLayout)) {
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": its programs are not ", kFormat, "/", kLayout,
+         ", which the native engine runs; export the bundle again for this engine");
+  }
+  if (bundle.packaged() || bundle.file().layout().packed) {
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.file().path(), ": is packed, where the native engine needs aligned tensors; ",
+         "export the bundle again for this engine");
+  }
+  const Json &entries = programs.at("entries");
+  softcap_ = head_softcap(entries.at("head"));
+  if (const WeightUnit *unit = bundle.self_conditioning()) {
+    self_conditioning_ = &single(entries, "self_conditioning", *unit);
+  }
+  add_layers(entries);
+  final_ = &single(entries, "final", bundle.final());
+  add_tables();
+}
+
+Program &NativeEngine::add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes,
+                                   std::size_t outputs) {
+  const auto found = programs_.find(name);
+  if (found != programs_.end()) {
+    if (shapes != shapes_.at(name)) {
+      fail(EK_MALFORMED_FILE, bundle_.path(), ": layers of different shape share the program ", name,
+           "; export the bundle again");
+    }
+    return found->second;
+  }
+  Program program(name, entries.at(name), shapes);
+  if (program.outputs() != outputs) {
+    fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " has ", program.outputs(), " outputs, not ", outputs,
+         "; export the bundle again");
+  }
+  shapes_.emplace(name, shapes);
+  return programs_.emplace(name, std::move(program)).first->second;
+}
+
+const Program &NativeEngine::single(const Json &entries, const std::string &name, const WeightUnit &unit) {
+  ProgramShapes shapes;
+  shapes.hidden = bundle_.model().hidden;
+  Program &program = add_program(entries, name, shapes, 1);
+  program.expect(layouts_.emplace(&unit, WeightLayout(*unit.run, program.weights())).first->second);
+  return program;
+}
+
+void NativeEngine::add_layers(const Json &entries) {
+  const Model &model = bundle_.model();
+  for (const BundleChunk &chunk : bundle_.chunks()) {
+    const LayerInfo &info = model.layers[chunk.first];
+    ProgramShapes shapes;
+    shapes.hidden = model.hidden;
+    shapes.kv_heads = info.kv_heads;
+    shapes.head_dim = info.head_dim;
+    shapes.rotary = static_cast<std::int64_t>(model.ropes[info.rope].inverse_frequency.size());
+    Program &program = add_program(entries, info.program, shapes, 3);
+    if (program.experts() != static_cast<std::int64_t>(chunk.experts.size())) {
+      fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", info.program, " mixes ", program.experts(),
+           " experts, layer ", info.run, " has ", chunk.experts.size(), "; export the bundle again");
+    }
+    if (model.causal_prefix && !program.uses_mask()) {
+      fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", info.program,
+           " takes no mask, without which a prefix cannot be encoded; export the bundle again");
+    }
+    program.expect(layouts_.emplace(chunk.unit, WeightLayout(*chunk.unit->run, program.weights())).first->second);
+    for (const WeightUnit *expert : chunk.experts) {
+      WeightLayout layout(*expert->run, program.expert_weights());
+      program.expect_expert(layouts_.emplace(expert, std::move(layout)).first->second);
+    }
+    layers_.push_back(&program);
+  }
+}
+
+void NativeEngine::add_tables() {
+  const Model &model = bundle_.model();
+  const auto add = [&](const std::vector<BundleTile> &tiles, int bits) {
+    for (const BundleTile &tile : tiles) {
+      tables_.emplace(tile.unit, TableLayout(*tile.unit->run, tile.tokens, model.hidden, bits));
+    }
+  };
+  add(bundle_.embedding(), model.embedding.bits);
+  if (bundle_.has_head()) add(bundle_.scores(), model.head.bits);
+}
+
+EngineBytes NativeEngine::bytes(const EngineLengths &lengths) const {
+  const Model &model = bundle_.model();
+  EngineBytes out;
+  for (const auto &[name, program] : programs_) {
+    out.scratch = std::max<std::uint64_t>(out.scratch, program.scratch_bytes(lengths.rows, lengths.prefix, threads_));
+  }
+  const GumbelDraw draw;
+  HeadOptions head;
+  head.gumbel = &draw;
+  head.soft = model.self_conditioning;
+  head.top_k = std::min(kCandidates, model.vocabulary);
+  std::int64_t largest = 0;
+  for (const BundleTile &tile : bundle_.scores()) largest = std::max(largest, tile.tokens);
+  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, largest, head);
+  out.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads_);
+  return out;
+}
+
+void NativeEngine::open(const EngineLengths &lengths) {
+  pool_ = std::make_unique<ThreadPool>(threads_);
+  scratch_ = AlignedMemory(static_cast<std::size_t>(bytes(lengths).scratch));
+}
+
+void NativeEngine::run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
+                       const ForEachExpert &experts, const ProgramOutputs &outputs) {
+  const std::size_t wanted = program.scratch_bytes(given.positions, given.prefix, pool_->size());
+  if (wanted > scratch_.size()) {
+    scratch_ = AlignedMemory();  // not both at a time
+    scratch_ = AlignedMemory(wanted);
+  }
+  program.run(*pool_, given, weights, experts, outputs, scratch_.data());
+}
+
+void NativeEngine::layers(const LayersCall &call) {
+  const LayerInputs &layer = call.layers.front();
+  ProgramInputs given;
+  given.positions = call.rows;
+  given.prefix = layer.kept.length;
+  given.x = call.x;
+  given.prefix_k = layer.kept.keys;
+  given.prefix_v = layer.kept.values;
+  given.cos = layer.cos;
+  given.sin = layer.sin;
+  given.mask = layer.mask;
+  given.phase = call.causal ? 1 : 0;
+  ProgramOutputs outputs;
+  outputs.y = call.x;
+  outputs.k = layer.k;
+  outputs.v = layer.v;
+  const ForEachExpert each = [&](const std::vector<std::int64_t> &rows,
+                                 const std::function<void(const std::vector<LoadedExpert> &)> &use) {
+    call.experts(rows, [&](const std::vector<LoadedExpertUnit> &batch) {
+      std::vector<LoadedExpert> bound;
+      for (const LoadedExpertUnit &each_one : batch) {
+        bound.push_back({static_cast<std::int64_t>(each_one.index), bind(each_one.weights)});
+      }
+      use(bound);
+    });
+  };
+  run(*layers_[call.chunk->first], given, bind(call.weights), each, outputs);
+}
+
+void NativeEngine::self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) {
+  ProgramInputs given;
+  given.positions = rows;
+  given.x = x;
+  given.soft = soft;
+  ProgramOutputs outputs;
+  outputs.y = x;
+  run(*self_conditioning_, given, bind(weights), {}, outputs);
+}
+
+void NativeEngine::final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) {
+  ProgramInputs given;
+  given.positions = rows;
+  given.x = x;
+  ProgramOutputs outputs;
+  outputs.y = y;
+  run(*final_, given, bind(weights), {}, outputs);
+}
+
+std::unique_ptr<HeadScores> NativeEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                               float *logits) {
+  const Model &model = bundle_.model();
+  HeadOptions wanted;
+  wanted.temperature = request.temperature;
+  wanted.softcap = softcap_;
+  wanted.gumbel = request.gumbel ? &*request.gumbel : nullptr;
+  wanted.soft = request.soft;
+  wanted.top_k = std::min(request.top_k, model.vocabulary);
+  wanted.logits = logits;
+  const int bits = (model.tied ? model.embedding : model.head).bits;
+  return std::make_unique<NativeHead>(*pool_, x, rows, model, bits, tables_, wanted);
+}
+
+void NativeEngine::open_begin(const WeightUnit &) { no_packages(); }
+double NativeEngine::open_finish(const WeightUnit &) { no_packages(); }
+void NativeEngine::close_unit(const WeightUnit &) { no_packages(); }
+
+}  // namespace edgekit

@@ -1,0 +1,60 @@
+// The engine of this library: lowered programs on its own kernels (layout `native-1`).
+#ifndef EDGEKIT_SESSION_NATIVE_ENGINE_H
+#define EDGEKIT_SESSION_NATIVE_ENGINE_H
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "executor/program.h"
+#include "executor/weights.h"
+#include "session/engine.h"
+#include "thread_pool.h"
+
+namespace edgekit {
+
+class NativeEngine final : public Engine {
+ public:
+  // `threads` that compute, the caller's included. Throws Error: EK_UNSUPPORTED_BUNDLE for programs of another format,
+  // EK_MALFORMED_FILE where programs, manifest and flash file do not fit.
+  NativeEngine(Bundle &bundle, int threads);
+
+  EngineBytes bytes(const EngineLengths &lengths) const override;
+  void open(const EngineLengths &lengths) override;
+  void layers(const LayersCall &call) override;
+  void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
+  void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) override;
+  std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                   float *logits) override;
+  void open_begin(const WeightUnit &unit) override;
+  double open_finish(const WeightUnit &unit) override;
+  void close_unit(const WeightUnit &unit) override;
+  int threads() const override { return threads_; }
+  std::uint64_t scratch_held() const override { return scratch_.size(); }
+
+ private:
+  Program &add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes, std::size_t outputs);
+  const Program &single(const Json &entries, const std::string &name, const WeightUnit &unit);
+  void add_layers(const Json &entries);
+  void add_tables();
+  BoundWeights bind(const LoadedUnit &loaded) const { return {layouts_.at(loaded.unit), loaded.data}; }
+  void run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
+           const ForEachExpert &experts, const ProgramOutputs &outputs);
+
+  const Bundle &bundle_;
+  const int threads_;
+  std::map<std::string, Program> programs_;
+  std::map<std::string, ProgramShapes> shapes_;
+  std::unordered_map<const WeightUnit *, WeightLayout> layouts_;
+  std::unordered_map<const WeightUnit *, TableLayout> tables_;
+  std::vector<const Program *> layers_;  // by number in the model
+  const Program *final_ = nullptr, *self_conditioning_ = nullptr;
+  float softcap_ = 0;
+  std::unique_ptr<ThreadPool> pool_;
+  AlignedMemory scratch_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_NATIVE_ENGINE_H

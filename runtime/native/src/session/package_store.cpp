@@ -1,0 +1,149 @@
+#include "session/package_store.h"
+
+#include <chrono>
+#include <utility>
+
+namespace edgekit {
+
+PackageStore::PackageStore(Engine &engine, const ResidencyPlan &plan, UnitsOf units_of)
+    : engine_(engine), budget_(plan.ring_bytes), units_of_(std::move(units_of)) {
+  std::deque<const WeightUnit *> under_way;
+  try {
+    for (const Pass pass : {Pass::denoise, Pass::prefill, Pass::head}) {
+      for (const WeightUnit *unit : units_of_(pass)) {
+        if (plan.pinned.count(unit->name) == 0 || !pinned_.insert(unit).second) continue;
+        engine_.open_begin(*unit);
+        under_way.push_back(unit);
+      }
+    }
+    while (!under_way.empty()) {
+      const WeightUnit *unit = under_way.front();
+      under_way.pop_front();
+      pinned_.erase(unit);  // until it is open
+      engine_.open_finish(*unit);
+      pinned_.insert(unit);
+    }
+  } catch (...) {
+    for (const WeightUnit *unit : under_way) {
+      pinned_.erase(unit);
+      try {
+        engine_.open_finish(*unit);
+        pinned_.insert(unit);
+      } catch (const Error &) {  // what was wrong first is what matters
+      }
+    }
+    for (const WeightUnit *unit : pinned_) close(*unit);
+    throw;
+  }
+}
+
+PackageStore::~PackageStore() {
+  drop();
+  for (const WeightUnit *unit : pinned_) close(*unit);
+}
+
+void PackageStore::begin(Pass pass, Pass then) {
+  complain();
+  if (budget_ == 0) return;
+  if (expected_ == pass) {
+    expected_.reset();
+  } else {
+    idle();
+    schedule(pass);
+  }
+  schedule(then);
+  expected_ = then;
+  pump();
+}
+
+void PackageStore::schedule(Pass pass) {
+  for (const WeightUnit *unit : units_of_(pass)) {
+    if (pinned_.count(unit) == 0) queued_.push_back(unit);
+  }
+}
+
+void PackageStore::pump() {
+  while (!queued_.empty() && (held_ == 0 || held_ + queued_.front()->bytes <= budget_)) {
+    const WeightUnit *unit = queued_.front();
+    engine_.open_begin(*unit);
+    queued_.pop_front();
+    opening_.push_back(unit);
+    held_ += unit->bytes;
+  }
+}
+
+void PackageStore::take(const WeightUnit &unit) {
+  pump();
+  if (opening_.empty() || opening_.front() != &unit) {
+    fail(EK_INTERNAL, "package ", unit.name, " is used where ",
+         opening_.empty() ? std::string("nothing") : opening_.front()->name, " is scheduled; please report it");
+  }
+  opening_.pop_front();
+  const auto started = std::chrono::steady_clock::now();
+  const auto waited = [&] {
+    wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  };
+  try {
+    open_seconds_ += engine_.open_finish(unit);
+  } catch (...) {
+    held_ -= unit.bytes;
+    waited();
+    throw;
+  }
+  bytes_opened_ += unit.bytes;
+  waited();
+}
+
+void PackageStore::close(const WeightUnit &unit) noexcept {
+  try {
+    engine_.close_unit(unit);
+  } catch (const Error &error) {
+    if (!failed_) failed_.emplace(error);
+  } catch (...) {
+    if (!failed_) failed_.emplace(EK_INTERNAL, "a package could not be closed");
+  }
+}
+
+void PackageStore::drop() noexcept {
+  queued_.clear();
+  expected_.reset();
+  while (!opening_.empty()) {
+    const WeightUnit *unit = opening_.front();
+    opening_.pop_front();
+    held_ -= unit->bytes;
+    try {
+      open_seconds_ += engine_.open_finish(*unit);
+    } catch (...) {
+      continue;  // nobody wanted it
+    }
+    bytes_opened_ += unit->bytes;
+    close(*unit);
+  }
+}
+
+void PackageStore::complain() {
+  if (failed_) throw *std::exchange(failed_, std::nullopt);
+}
+
+void PackageStore::idle() {
+  drop();
+  complain();
+}
+
+PackageStore::Use::Use(PackageStore &store, const WeightUnit &unit)
+    : store_(store), unit_(unit), taken_(store.pinned_.count(&unit) == 0) {
+  if (taken_) store.take(unit);
+}
+
+PackageStore::Use::~Use() {
+  if (!taken_) return;
+  store_.close(unit_);
+  store_.held_ -= unit_.bytes;
+  try {
+    store_.pump();
+  } catch (...) {
+    // What could not be begun stays queued, so that its own use tells.
+  }
+}
+
+}  // namespace edgekit

@@ -1,0 +1,236 @@
+#include "session/plugged_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+#include "session/head_join.h"
+
+namespace edgekit {
+namespace {
+
+// The most candidates per position that a sampler asks for.
+constexpr std::int64_t kCandidates = 256;
+
+const float *floats(const Strided &view) { return view.data; }
+
+class PluggedHead final : public HeadScores {
+ public:
+  PluggedHead(PluggedEngine &engine, const float *x, std::int64_t rows, const HeadRequest &request, float *logits)
+      : engine_(engine),
+        x_(x),
+        count_(rows),
+        request_(request),
+        scores_(request.top_k > 0 || logits != nullptr),
+        results_(rows, engine.bundle().model().hidden, request),
+        join_(rows, engine.bundle().model().hidden, engine.bundle().model().vocabulary, request, logits) {}
+
+  void add(const BundleTile &tile, const LoadedUnit &loaded) override {
+    const ek_weights weights = engine_.weights(loaded);
+    if (scores_) results_.z.resize(static_cast<std::size_t>(count_ * tile.tokens));
+    const auto data = [](auto &array) { return array.empty() ? nullptr : array.data(); };
+    ek_tile_call call{};
+    call.struct_size = sizeof call;
+    call.weights = &weights;
+    call.first_token = tile.first;
+    call.tokens = tile.tokens;
+    call.rows = count_;
+    call.hidden_size = engine_.bundle().model().hidden;
+    call.x = x_;
+    call.temperature = request_.temperature;
+    if (request_.gumbel) {
+      call.gumbel = 1;
+      call.gumbel_scale = request_.gumbel->scale;
+      call.seed = request_.gumbel->seed;
+      call.draw = request_.gumbel->draw;
+    }
+    call.largest = data(results_.largest);
+    call.argmax = data(results_.argmax);
+    call.sum_others = data(results_.sum_others);
+    call.sum_z_others = data(results_.sum_z_others);
+    call.score = data(results_.score);
+    call.sample = data(results_.sample);
+    call.sample_z = data(results_.sample_z);
+    call.soft = data(results_.soft);
+    call.z = data(results_.z);
+    engine_.tile(call);
+    join_.add(tile.first, tile.tokens, results_);
+  }
+
+  HeadResult result() override { return join_.result(); }
+
+ private:
+  PluggedEngine &engine_;
+  const float *x_;
+  const std::int64_t count_;
+  const HeadRequest &request_;
+  const bool scores_;
+  TileResults results_;
+  HeadJoin join_;
+};
+
+}  // namespace
+
+PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
+    : bundle_(bundle), table_(table), name_(table.name == nullptr ? "" : table.name) {
+  const auto needs = [&](bool function, const char *what) {
+    if (!function) fail(EK_INVALID_ARGUMENT, "the engine \"", name_, "\" has no function ", what);
+  };
+  needs(table.get_bytes != nullptr, "get_bytes");
+  needs(table.final != nullptr, "final");
+  needs(table.tile != nullptr, "tile");
+  if (bundle.self_conditioning() != nullptr) needs(table.self_condition != nullptr, "self_condition");
+  bool experts = false, dense = false;
+  for (const BundleChunk &chunk : bundle.chunks()) (chunk.experts.empty() ? dense : experts) = true;
+  if (dense) needs(table.layers != nullptr, "layers");
+  if (experts) {
+    needs(table.route != nullptr && table.expert != nullptr && table.join != nullptr, "route, expert and join");
+  }
+  if (bundle.packaged()) {
+    needs(table.open_begin != nullptr && table.open_finish != nullptr && table.close_unit != nullptr,
+          "open_begin, open_finish and close_unit");
+  }
+}
+
+void PluggedEngine::done(std::int32_t answer, const char *doing, const std::string &what) const {
+  if (answer == EK_ENGINE_DONE) return;
+  const char *said = table_.last_error == nullptr ? nullptr : table_.last_error(table_.user);
+  fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine failed in ", doing, " ", what,
+       said == nullptr || *said == '\0' ? "" : ": ", said == nullptr ? "" : said);
+}
+
+EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
+  ek_engine_bytes found{};
+  found.struct_size = sizeof found;
+  done(table_.get_bytes(table_.user, lengths.rows, lengths.prefix, 1, lengths.head_rows, &found), "counting", "its memory");
+  std::int64_t largest = 0;
+  for (const BundleTile &tile : bundle_.scores()) largest = std::max(largest, tile.tokens);
+  const Model &model = bundle_.model();
+  EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
+  out.head += HeadJoin::bytes(lengths.head_rows, model.hidden, largest, model.self_conditioning,
+                              std::min(kCandidates, model.vocabulary));
+  return out;
+}
+
+ek_weights PluggedEngine::weights(const LoadedUnit &loaded) {
+  ek_weights out{};
+  out.unit = loaded.unit->name.c_str();
+  out.bytes = loaded.unit->bytes;
+  out.data = loaded.data;
+  const Run *run = loaded.unit->run;
+  if (run == nullptr) return out;
+  std::vector<ek_flash_tensor> &tensors = tensors_[run];
+  if (tensors.empty()) {
+    for (const Tensor &own : run->tensors) {
+      ek_flash_tensor made{};
+      made.struct_size = sizeof made;
+      made.rank = static_cast<std::uint32_t>(own.shape.size());
+      made.name = own.name.c_str();
+      made.dtype = own.dtype.c_str();
+      made.shape = own.shape.data();
+      made.offset = own.offset;
+      made.bytes = own.bytes;
+      tensors.push_back(made);
+    }
+  }
+  out.tensors = tensors.data();
+  out.tensor_count = static_cast<std::int64_t>(tensors.size());
+  return out;
+}
+
+void PluggedEngine::layers(const LayersCall &call) {
+  const Model &model = bundle_.model();
+  std::vector<ek_attention> attention;
+  for (const LayerInputs &given : call.layers) {
+    const LayerInfo &info = model.layers[given.layer];
+    const Rope &rope = model.ropes[info.rope];
+    ek_attention made{};
+    made.layer = static_cast<std::int64_t>(given.layer);
+    made.kv_heads = info.kv_heads;
+    made.head_dim = info.head_dim;
+    made.window = info.window;
+    made.kept = given.kept.length;
+    made.kept_stride = given.kept.keys.stride[1];
+    made.kept_k = floats(given.kept.keys);
+    made.kept_v = floats(given.kept.values);
+    made.cos = given.cos;
+    made.sin = given.sin;
+    made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());
+    made.rope = rope.name.c_str();
+    made.mask = given.mask;
+    made.k = given.k.data;
+    made.v = given.v.data;
+    made.own_stride = given.k.stride[1];
+    attention.push_back(made);
+  }
+  ek_segment segment{};
+  segment.count = call.rows;
+  segment.causal = call.causal ? 1 : 0;
+  segment.layers = attention.data();
+  const ek_weights weights = this->weights(call.weights);
+  const std::string &program = model.layers[call.chunk->first].program;
+  ek_layers_call made{};
+  made.struct_size = sizeof made;
+  made.program = program.c_str();
+  made.weights = &weights;
+  made.rows = call.rows;
+  made.hidden_size = model.hidden;
+  made.x = call.x;
+  made.first_layer = static_cast<std::int64_t>(call.chunk->first);
+  made.layer_count = static_cast<std::int64_t>(call.chunk->count);
+  made.segment_count = 1;
+  made.segments = &segment;
+  made.experts = static_cast<std::int64_t>(call.chunk->experts.size());
+  if (made.experts == 0) return done(table_.layers(table_.user, &made), "program", program);
+
+  std::vector<std::int64_t> counts(call.chunk->experts.size(), 0);
+  done(table_.route(table_.user, &made, counts.data()), "program", program);
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    if (counts[e] >= 0 && counts[e] <= call.rows) continue;
+    fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine routes ", counts[e], " of ", call.rows,
+         " rows to expert ", e, " in program ", program, "; export the bundle again");
+  }
+  call.experts(counts, [&](const std::vector<LoadedExpertUnit> &batch) {
+    for (const LoadedExpertUnit &expert : batch) {
+      const ek_weights own = this->weights(expert.weights);
+      done(table_.expert(table_.user, &made, static_cast<std::int64_t>(expert.index), &own), "an expert of program",
+           program);
+    }
+  });
+  done(table_.join(table_.user, &made), "program", program);
+}
+
+void PluggedEngine::self_condition(const LoadedUnit &loaded, std::int64_t rows, float *x, const float *soft) {
+  const ek_weights own = weights(loaded);
+  done(table_.self_condition(table_.user, &own, rows, x, soft), "program", "self_conditioning");
+}
+
+void PluggedEngine::final(const LoadedUnit &loaded, std::int64_t rows, const float *x, float *y) {
+  const ek_weights own = weights(loaded);
+  if (y != x) std::memcpy(y, x, sizeof(float) * static_cast<std::size_t>(rows * bundle_.model().hidden));
+  done(table_.final(table_.user, &own, rows, y), "program", "final");
+}
+
+void PluggedEngine::tile(ek_tile_call &call) const { done(table_.tile(table_.user, &call), "the head's tile", call.weights->unit); }
+
+std::unique_ptr<HeadScores> PluggedEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                                float *logits) {
+  return std::make_unique<PluggedHead>(*this, x, rows, request, logits);
+}
+
+void PluggedEngine::open_begin(const WeightUnit &unit) {
+  done(table_.open_begin(table_.user, unit.name.c_str()), "opening package", unit.name);
+}
+
+double PluggedEngine::open_finish(const WeightUnit &unit) {
+  double seconds = 0;
+  done(table_.open_finish(table_.user, unit.name.c_str(), &seconds), "opening package", unit.name);
+  return seconds;
+}
+
+void PluggedEngine::close_unit(const WeightUnit &unit) {
+  done(table_.close_unit(table_.user, unit.name.c_str()), "closing package", unit.name);
+}
+
+}  // namespace edgekit

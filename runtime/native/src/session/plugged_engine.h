@@ -1,0 +1,50 @@
+// An engine outside of the library, behind the functions of ek_engine.
+#ifndef EDGEKIT_SESSION_PLUGGED_ENGINE_H
+#define EDGEKIT_SESSION_PLUGGED_ENGINE_H
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "edgekit.h"
+#include "session/engine.h"
+
+namespace edgekit {
+
+class PluggedEngine final : public Engine {
+ public:
+  // What the table points at must outlive this object. Throws Error: EK_INVALID_ARGUMENT for a table without the functions
+  // that the bundle needs.
+  PluggedEngine(const Bundle &bundle, const ek_engine &table);
+
+  EngineBytes bytes(const EngineLengths &lengths) const override;
+  void open(const EngineLengths &) override {}
+  void layers(const LayersCall &call) override;
+  void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
+  void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) override;
+  std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
+                                   float *logits) override;
+  void open_begin(const WeightUnit &unit) override;
+  double open_finish(const WeightUnit &unit) override;
+  void close_unit(const WeightUnit &unit) override;
+  int threads() const override { return 0; }
+  std::uint64_t scratch_held() const override { return 0; }
+
+  // A unit as the engine sees it; lives as long as this object, or until the next call.
+  ek_weights weights(const LoadedUnit &loaded);
+  void tile(ek_tile_call &call) const;
+  const Bundle &bundle() const { return bundle_; }
+
+ private:
+  // Throws Error (EK_ENGINE_FAILED) unless a function was done.
+  void done(std::int32_t answer, const char *doing, const std::string &what) const;
+
+  const Bundle &bundle_;
+  const ek_engine table_;
+  const std::string name_;
+  std::unordered_map<const Run *, std::vector<ek_flash_tensor>> tensors_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_PLUGGED_ENGINE_H

@@ -1,0 +1,30 @@
+// What the sessions of this process hold of its memory, so that several can share one budget.
+#ifndef EDGEKIT_SESSION_RESERVATION_H
+#define EDGEKIT_SESSION_RESERVATION_H
+
+#include <cstdint>
+#include <functional>
+
+namespace edgekit {
+
+// Counts what a session was planned to take from when it is made until it ends. Memory that a session has not written to
+// yet takes none from the system: to the next session it counts all the same.
+class Reservation {
+ public:
+  // Calls `prepare`, which may call out, and then `plan` under a lock: it is told the bytes that the process holds, those of
+  // other sessions among them, and gives those that this session takes. Throws what they throw.
+  Reservation(const std::function<std::uint64_t(std::uint64_t process)> &plan, const std::function<void()> &prepare);
+  ~Reservation();
+  Reservation(const Reservation &) = delete;
+  Reservation &operator=(const Reservation &) = delete;
+
+  // What a session that is planned now would be told.
+  static std::uint64_t process_bytes();
+
+ private:
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_RESERVATION_H
