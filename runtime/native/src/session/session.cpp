@@ -53,10 +53,20 @@ ResidencyPlan in_flash(const Bundle &bundle, const ResidencyPlan &plan) {
   return out;
 }
 
-std::uint64_t total_bytes(const std::vector<Unit> &units) {
-  std::uint64_t total = 0;
-  for (const Unit &unit : units) total += unit.bytes;
-  return total;
+SessionPlan plan_of(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,
+                    const SessionOptions &options) {
+  SessionPlan out;
+  out.needs = needs;
+  out.pinned = plan.pinned_bytes;
+  out.ring = plan.ring_bytes;
+  out.streamed = plan.streamed_bytes;
+  for (Unit &unit : weight_units(bundle)) {
+    out.weights += unit.bytes;
+    const bool pinned = plan.pinned.count(unit.name) != 0;
+    out.units.push_back({std::move(unit.name), std::move(unit.group), unit.bytes, pinned});
+  }
+  out.least_memory = least_budget(bundle, needs, options);
+  return out;
 }
 
 }  // namespace
@@ -68,21 +78,14 @@ MakeEngine native_engine(const SessionOptions &options) {
   };
 }
 
-void plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make, std::uint64_t process,
-                  SessionPlan &plan) {
+SessionPlan plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make,
+                         std::uint64_t process) {
   const SessionOptions options = checked(given);
   Bundle bundle(folder);
   const std::unique_ptr<Engine> engine = make(bundle);
-  plan.needs = memory_needs(bundle, *engine, options);
-  plan.needs.process = process;
-  const std::vector<Unit> units = weight_units(bundle);
-  plan.units = units.size();
-  plan.weights = total_bytes(units);
-  plan.least_memory = least_budget(bundle, plan.needs, options);
-  const ResidencyPlan made = plan_weights(bundle, plan.needs, options);
-  plan.pinned = made.pinned_bytes;
-  plan.ring = made.ring_bytes;
-  plan.streamed = made.streamed_bytes;
+  MemoryNeeds needs = memory_needs(bundle, *engine, options);
+  needs.process = process;
+  return plan_of(bundle, needs, plan_weights(bundle, needs, options), options);
 }
 
 struct Session::Implementation {
@@ -356,30 +359,12 @@ void Session::idle() {
 
 SessionPlan Session::plan() const {
   const Implementation &own = *implementation_;
-  const std::vector<Unit> units = weight_units(own.bundle);
-  SessionPlan out;
-  out.needs = own.needs;
-  out.pinned = own.plan.pinned_bytes;
-  out.ring = own.plan.ring_bytes;
-  out.streamed = own.plan.streamed_bytes;
-  out.weights = total_bytes(units);
-  out.least_memory = least_budget(own.bundle, own.needs, own.options);
-  out.units = units.size();
-  return out;
-}
-
-PlannedUnit Session::unit(std::size_t index) const {
-  const Implementation &own = *implementation_;
-  const std::vector<Unit> units = weight_units(own.bundle);
-  if (index >= units.size()) fail(EK_INVALID_ARGUMENT, "unit ", index, " of ", units.size());
-  const Unit &found = units[index];
+  SessionPlan out = plan_of(own.bundle, own.needs, own.plan, own.options);
+  if (own.bundle.packaged()) return out;
   // Experts change places: of them the plan knows how many stay, the store which.
   const FlashLayout &file = own.bundle.file().layout();
-  const auto run = file.index.find(found.name);
-  const bool in_file = !own.bundle.packaged() && run != file.index.end();
-  const bool pinned = in_file ? own.weights.pinned(file.runs[run->second]) != nullptr
-                              : own.plan.pinned.count(found.name) != 0;
-  return {found.name, found.group, found.bytes, pinned};
+  for (PlannedUnit &unit : out.units) unit.pinned = own.weights.pinned(file.run(unit.name)) != nullptr;
+  return out;
 }
 
 void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
