@@ -17,6 +17,8 @@ NATIVE_OPTIONS = --config-settings=cmake.define.EDGEKIT_WERROR=ON \
 	--config-settings=cmake.define.EDGEKIT_TESTING=$(if $(filter %-dev,$@),ON,OFF)
 COMMA := ,
 GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+# A folder keeps the generator that it was made with: tests find Ninja where a shell may not.
+GENERATOR_OF = $(if $(wildcard build/$(1)/CMakeCache.txt),,$(GENERATOR))
 JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
 
@@ -60,7 +62,7 @@ test-windows: venv build-windows  ## the native core for Windows: its own tests 
 	EDGEKIT_WINDOWS_TESTS=build/windows/flashload/native/edgekit_native_tests.exe $(BIN)/pytest tests/test_windows.py
 
 build-windows:
-	cmake $(GENERATOR) -S . -B build/windows -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Windows \
+	cmake $(call GENERATOR_OF,windows) -S . -B build/windows -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Windows \
 		-DCMAKE_SYSTEM_PROCESSOR=x86_64 -DCMAKE_CXX_COMPILER=x86_64-w64-mingw32-g++-posix
 	cmake --build build/windows --parallel $(JOBS) --target $(WINDOWS_TARGETS)
 
@@ -69,7 +71,7 @@ build-windows:
 MACOS_TARGET := aarch64-macos.14.0
 ZIG := $(CURDIR)/$(BIN)/python -m ziglang
 SPACE := $(subst ,, )
-MACOS = cmake $(GENERATOR) -S . -B build/$(1) -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Darwin \
+MACOS = cmake $(call GENERATOR_OF,$(1)) -S . -B build/$(1) -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Darwin \
 	-DCMAKE_SYSTEM_PROCESSOR=arm64 "-DCMAKE_CXX_COMPILER=$(subst $(SPACE),;,$(ZIG) c++)" \
 	-DCMAKE_CXX_COMPILER_TARGET=$(MACOS_TARGET) -DCMAKE_CXX_COMPILER_LAUNCHER=
 
@@ -79,9 +81,11 @@ build-macos: venv  ## the native core for macOS on arm64, compiled and linked by
 	$(ZIG) cc --target=$(MACOS_TARGET) -Iflashload/native/include tests/generate.c \
 		build/macos/flashload/native/libedgekit_core.dylib -o build/macos/generate
 
-# Its test programs are not linked either.
+# Warnings and what is missing show without optimization too, in two thirds of the time. CMake's own test programs are
+# not linked either.
 objects-macos:
-	$(call MACOS,macos-objects) -DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY -DCMAKE_BUILD_TYPE=Debug
+	$(call MACOS,macos-objects) -DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY -DCMAKE_BUILD_TYPE=Debug \
+		"-DCMAKE_CXX_FLAGS_DEBUG=-g0 -fno-sanitize=undefined"
 	cmake --build build/macos-objects --parallel $(JOBS) --target edgekit_objects
 
 test-sanitizers: test-address test-thread test-python-address  ## native tests with address, undefined behaviour and thread sanitizers

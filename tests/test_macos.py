@@ -5,7 +5,6 @@ also links it, with a C++ library that takes longer to build than the core.
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import struct
 import subprocess
@@ -13,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_packaging import TOOLS
 
 ROOT = Path(__file__).parents[1]
 OBJECTS = ROOT / "build" / "macos-objects" / "flashload" / "native" / "CMakeFiles" / "edgekit_objects.dir"
@@ -20,15 +20,14 @@ MACH_O_64, ARM64 = 0xFEEDFACF, 0x0100000C
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("ziglang") is None or not all(map(shutil.which, ("make", "cmake"))),
+    importlib.util.find_spec("ziglang") is None
+    or not all(shutil.which(tool, path=TOOLS["PATH"]) for tool in ("make", "cmake")),
     reason="needs make, CMake and zig (pip: ziglang, of the extra dev)",
 )
-def test_every_source_compiles_without_warnings(tmp_path: Path) -> None:
-    tools = Path(sys.executable).parent
+def test_every_source_compiles_without_warnings() -> None:
     subprocess.run(
         ["make", "--no-print-directory", "objects-macos", f"ZIG={sys.executable} -m ziglang"],
-        cwd=ROOT, env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
-        check=True, stdout=subprocess.DEVNULL,
+        cwd=ROOT, env=TOOLS, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     objects = {path.name.partition(".")[0]: path for path in OBJECTS.rglob("*.cpp.o")}
     assert {"gemm_dotprod", "gemm_i8mm", "attention_neon", "block_file_posix", "process"} <= set(objects)

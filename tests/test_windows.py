@@ -19,6 +19,7 @@ import golden_tokens
 import pytest
 from golden_tokens import Case
 from test_native import HEADER, run
+from test_packaging import TOOLS
 
 from edgekit.flashload import _native
 
@@ -27,12 +28,12 @@ BUILD = ROOT / "build" / "windows" / "flashload" / "native"
 COMPILER, OBJDUMP = (shutil.which(f"x86_64-w64-mingw32-{tool}") for tool in ("g++-posix", "objdump"))
 #: Debian's wine64 puts no program on PATH: its package `wine` does.
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")
-BUILDERS = ("make", "cmake")
+MAKE, CMAKE = (shutil.which(tool, path=TOOLS["PATH"]) for tool in ("make", "cmake"))
 OPEN_FAILED, TRUNCATED_FILE, CHECKSUM_MISMATCH, BUDGET_EXCEEDED = 4, 6, 8, 12
 UNLIMITED = 2**64 - 1
 
 pytestmark = pytest.mark.skipif(
-    not (COMPILER and OBJDUMP and WINE and all(map(shutil.which, BUILDERS))),
+    not (COMPILER and OBJDUMP and WINE and MAKE and CMAKE),
     reason="needs make, CMake, mingw-w64 and Wine (Debian: g++-mingw-w64-x86-64 wine64)",
 )
 
@@ -110,10 +111,9 @@ def there(path: Path) -> str:
 @pytest.fixture(scope="module")
 def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Windows]:
     folder = tmp_path_factory.mktemp("windows")
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(
         ["make", "--no-print-directory", "build-windows", "WINDOWS_TARGETS=edgekit_core"],
-        cwd=ROOT, env={**os.environ, "PATH": tools}, check=True, stdout=subprocess.DEVNULL,
+        cwd=ROOT, env=TOOLS, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     shutil.copy(BUILD / "edgekit_core.dll", folder)
     program = folder / "generate.exe"
