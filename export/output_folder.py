@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgekit.export.bundle_files import WEIGHTS_FILE
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.base import Format
 from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.formats.packaging import PACKAGE_FOLDER
 from edgekit.flashload import bundle_set
@@ -253,7 +253,7 @@ def _clear_set(output: Path) -> None:
         os.replace(whole, partial)
     for member in earlier.members:
         if (output / member.path).is_dir():
-            _clear_bundle(output / member.path, WEIGHTS_FILE)
+            _clear_bundle(output / member.path, Format.WEIGHTS_FILE)
     _remove(output, [*earlier.files, *(f"{m.path}/{manifests.MANIFEST_NAME}" for m in earlier.members)])
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.output_folder import Claimed, claim, resumable
@@ -129,10 +128,10 @@ def _reopen(plans: Sequence[ExportPlan], output: Path) -> None:
 
 def _member(plan: ExportPlan) -> Member:
     name = plan.options.format
-    minimum = formats.optional(plan.format, "facts")().get("minimum_os")
+    minimum = plan.format.minimum_os()
     if minimum is None:
         raise ExportError(f"format {name} runs on every system; it is exported by itself")
-    return Member(name, name, minimum)
+    return Member(name, name, dict(minimum))
 
 
 def _age(member: Member) -> tuple[int, ...]:

@@ -35,8 +35,9 @@ from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import floats, package_layout, packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Packaging
+from edgekit.export.formats.packaging import Feature
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
@@ -53,7 +54,6 @@ from coreai.authoring import AIModelAsset
 # isort: split
 from coreai._compiler.dialects import coreai
 
-from edgekit.export.formats import coreai as coreai_format
 from edgekit.export.formats import coreai_bytecode, package_content
 from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
 from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
@@ -280,11 +280,12 @@ def test_a_node_without_a_form_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_versions_and_precisions_that_there_are_not(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llada", n_layers=1)
     with pytest.raises(ExportError, match="format coreai is not for iOS 18; it is for 27"):
-        formats.load("coreai", None, Packaging(minimum_os="18"))
+        fitted("coreai", tmp_path, Scheme(), None, Packaging(minimum_os="18"))
     with pytest.raises(ExportError, match="unknown precision 'float64' for format coreai"):
-        formats.load("coreai", "float64")
-    assert coreai_format.variant(None, None).precision == "float16"
+        fitted("coreai", tmp_path, Scheme(), "float64", Packaging())
+    assert fitted("coreai", tmp_path, Scheme(), None, Packaging()).precision == "float16"
 
 
 def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) -> None:

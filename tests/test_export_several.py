@@ -18,7 +18,7 @@ from package_bundles import options
 from edgekit.export import output_folder, pipeline
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import package_writer
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.stamp import Stamped
 from edgekit.export.pipeline import ExportOptions, ExportResult, export, plan_export
 from edgekit.export.quantize import Scheme
@@ -134,17 +134,13 @@ def test_what_does_not_fit_is_told_and_the_first_is_left(
     assert [plan.options.format for plan in plans] == ["coreml"]
     assert "coreml and coreai together have" in why and "an app has room for 1 kB" in why
 
-    from edgekit.export.formats import coreai, coreml
+    from edgekit.export.formats.coreai import CoreaiFormat
+    from edgekit.export.formats.coreml import CoremlFormat
 
-    def limit(module: Any) -> None:
-        system = replace(module.SYSTEM, limit_bytes=1000)
-        monkeypatch.setattr(module, "SYSTEM", system)
-        monkeypatch.setattr(module, "variant", system.variant)
-
-    limit(coreai)
+    monkeypatch.setattr(CoreaiFormat, "LIMIT_BYTES", 1000)
     plans, why = plan_together(checkpoint, each(), PLENTY)
     assert [plan.options.format for plan in plans] == ["coreml"] and "over the limit of 1 kB" in why
-    limit(coreml)
+    monkeypatch.setattr(CoremlFormat, "LIMIT_BYTES", 1000)
     with pytest.raises(ExportError, match="over the limit of 1 kB"):
         plan_together(checkpoint, each(), PLENTY)
 

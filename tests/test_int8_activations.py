@@ -38,9 +38,10 @@ from torch import Tensor
 
 from edgekit.export import ops
 from edgekit.export.formats import packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.formats.package_graph import EXPERTS_AT_ONCE, STEP
 from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Packaging
+from edgekit.export.formats.packaging import Feature
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.errors import EdgekitError
@@ -258,20 +259,21 @@ def one_product(
     path: Path, program_format: str, x: np.ndarray, arrays: dict[str, np.ndarray]
 ) -> tuple[Tensor, Tensor]:
     """The integers and the result of a product of x with a matrix of 8 bits."""
-    made: Any = importlib.import_module(f"edgekit.export.formats.{program_format}").SYSTEM
-    nodes: Any = importlib.import_module(f"edgekit.export.formats.{program_format}_ops").NODES
-    graph = made.graph(True)
+    module: Any = importlib.import_module(f"edgekit.export.formats.{program_format}_graph")
+    graph = getattr(module, f"{program_format.capitalize()}Graph")(True)
     kinds = {n: BY_NAME[a.dtype.name.replace("float", "fp")] for n, a in arrays.items()}
     codes, scales, bias = (Constant(n, kinds[n], a.shape) for n, a in arrays.items())
 
     def body(values: dict[str, Any]) -> dict[str, Any]:
         weight = graph.weight([codes, scales])
         given = {"x": values["x"], "weight": weight, "bias": graph.weight([bias]), "act_bits": 8}
-        y = nodes[torch.ops.edgekit.linear.default](given | graph._extras(None))
+        y = graph.NODES[torch.ops.edgekit.linear.default](given | graph._extras(None))
         return {"steps": graph._operand(values["x"], weight)[0], "y": y}
 
     graph.add("f", [Feature("x", x.dtype.name, x.shape)], body)
-    package = graph.finish().create(path.with_suffix(made.suffix))
+    package = graph.finish().create(
+        path.with_suffix({"coreml": ".mlpackage", "coreai": ".aimodel"}[program_format])
+    )
     for name, array in arrays.items():
         package.write(name, array)
     package.seal()

@@ -450,12 +450,13 @@ def test_what_the_format_cannot_do_is_one_line(
 
 
 def test_scales_beyond_half_precision_are_refused() -> None:
+    from edgekit.export.formats import mlx_layout
     from edgekit.export.quantize import quantize_matrix
 
     quantized = quantize_matrix(torch.full((2, 32), 1e6), 8, 0)
     with pytest.raises(ExportError, match=r"big: holds .*, beyond float16; export with --precision float32"):
-        formats.load("mlx").arrays("big", "attention", quantized)
-    stored = formats.load("mlx", "float32").arrays("big", "attention", quantized)
+        mlx_layout.arrays("big", "attention", quantized, "float16")
+    stored = mlx_layout.arrays("big", "attention", quantized, "float32")
     assert np.isfinite(stored["big.scales"]).all()
 
 

@@ -16,7 +16,7 @@ from bundles import TILE_BYTES
 from checkpoints import write_checkpoint
 from click.testing import CliRunner, Result
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.flashload.errors import ChecksumMismatch, TruncatedFile
 from edgekit.runtime.bundle import Bundle

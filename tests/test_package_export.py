@@ -16,9 +16,11 @@ from checkpoints import write_checkpoint
 from interrupted_exports import Killed, all_files, record_steps
 from package_bundles import SMALL, make_bundle, options
 
+from edgekit.export import formats
 from edgekit.export.formats import package_writer, packaging
-from edgekit.export.formats.packaged_format import Packaged, PackagedBundle
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.base import Format
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packaged_format import PackagedFormat
 from edgekit.export.formats.stamp import Region, Stamped, Template
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
@@ -50,14 +52,17 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
 
 def converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exports of a test, which are alike, share what was converted: it takes most of their time."""
-    real, made = Packaged.fitted, list[PackagedBundle]()
+    real, made = formats.load, list[Format]()
 
-    def fitted(self: Packaged, *args: Any) -> PackagedBundle:
-        if not made:
-            made.append(real(self, *args))
-        return made[0]
+    def load(name: str) -> Callable[..., Format]:
+        def bind(*args: Any) -> Format:
+            if not made:
+                made.append(real(name)(*args))
+            return made[0]
 
-    monkeypatch.setattr(Packaged, "fitted", fitted)
+        return bind
+
+    monkeypatch.setattr(formats, "load", load)
 
 
 # --- exports that are interrupted -------------------------------------------------------------------------
@@ -181,9 +186,9 @@ def test_a_tensor_that_no_run_has_is_an_error(
     """Templates whose tensors are more, or larger, than what the runs bring."""
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
     cut = Packaging((8,), layers_per_chunk=1)
-    template = PackagedBundle.template
+    template = PackagedFormat.template
 
-    def with_another(self: PackagedBundle, package: packaging.Package) -> Template:
+    def with_another(self: PackagedFormat, package: packaging.Package) -> Template:
         real = template(self, package)
         if package.name != "layers.1":
             return real
@@ -196,7 +201,7 @@ def test_a_tensor_that_no_run_has_is_an_error(
             regions={**real.regions, "0.extra": Region(last.file, end, 6)},
         )
 
-    monkeypatch.setattr(PackagedBundle, "template", with_another)
+    monkeypatch.setattr(PackagedFormat, "template", with_another)
     with pytest.raises(
         LayoutError, match=r"layers\.1\.\w+: byte 0 of the 6 of tensor 0\.extra is not written"
     ):

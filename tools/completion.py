@@ -40,7 +40,7 @@ def preset_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgekit.export.formats.floats import PRECISIONS
+    from edgekit.export.formats.options import PRECISIONS
 
     return _names(PRECISIONS, incomplete)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.packaged_format import Packaged, System
+from edgekit.export.formats.packaged_format import PackagedFormat
 from edgekit.runtime import coreai_version
 
 try:
@@ -19,24 +19,23 @@ except ImportError as error:
         raise ExportError(coreai_version.complaint()) from error
     raise
 
-SYSTEM = System(
-    name="coreai",
-    layout="coreai-2",
-    suffix=".aimodel",
-    versions={"27": "27"},
+
+class CoreaiFormat(PackagedFormat):
+    """Layout `coreai-2`, see `package_layout`."""
+
+    SUFFIX = ".aimodel"
+    VERSIONS = {"27": "27"}
     # Apple's advice for assets on iOS.
-    limit_bytes=2_000_000_000,
-    graph=CoreaiGraph,
-    facts={"coreai": coreai_version.VERSION},
-)
+    LIMIT_BYTES = 2_000_000_000
 
+    @classmethod
+    def check_versions(cls) -> None:
+        """Refuse another version of coreai-core than the one that edgekit knows. Raises ExportError."""
+        if complaint := coreai_version.complaint():
+            raise ExportError(complaint)
 
-def variant(*options: Any) -> Packaged:
-    """See `System.variant`.
+    def graph(self) -> CoreaiGraph:
+        return CoreaiGraph(self.activations == "int8")
 
-    Raises:
-        ExportError: also for another version of coreai-core than the one that edgekit knows.
-    """
-    if complaint := coreai_version.complaint():
-        raise ExportError(complaint)
-    return SYSTEM.variant(*options)
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "coreai": coreai_version.VERSION}

@@ -6,16 +6,17 @@ What a bundle holds and what its manifest says of packages: see `packaged_format
 from __future__ import annotations
 
 from edgekit.export.formats.coreml_graph import CoremlGraph
-from edgekit.export.formats.packaged_format import System
+from edgekit.export.formats.packaged_format import PackagedFormat
 
-SYSTEM = System(
-    name="coreml",
-    layout="coreml-2",
-    suffix=".mlpackage",
+
+class CoremlFormat(PackagedFormat):
+    """Layout `coreml-2`, see `package_layout`."""
+
+    SUFFIX = ".mlpackage"
     # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
-    versions={"18": "15", "26": "26"},
+    VERSIONS = {"18": "15", "26": "26"}
     # What a chunk may have for the Neural Engine; larger ones run elsewhere without a word.
-    limit_bytes=1_000_000_000,
-    graph=CoremlGraph,
-)
-variant = SYSTEM.variant
+    LIMIT_BYTES = 1_000_000_000
+
+    def graph(self) -> CoremlGraph:
+        return CoremlGraph(self.activations == "int8")

@@ -27,7 +27,6 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,12 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats import mlx_layout, mlx_names
-from edgekit.export.formats.floats import PRECISIONS
+from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
 from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
 from edgekit.export.formats.mlx_layout import EXPERT_PARTS, Form, form
 from edgekit.export.formats.mlx_ops import Matrix, expert
-from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
+from edgekit.export.models.base import LayerSpec, WeightSpec
 from edgekit.export.programs import (
     EXAMPLE_T,
     final_program,
@@ -53,12 +52,13 @@ from edgekit.export.quantize import Choice, Quantized, Scheme
 from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
-from edgekit.flashload.names import unknown
 from edgekit.flashload.packed import Slice
 from edgekit.runtime import mlx_functions, mlx_version
 from edgekit.runtime.errors import one_line
 
 PROGRAM_FOLDER = "programs"
+#: The devices that functions are exported for.
+DEVICES = ("gpu", "cpu")
 CONFIG_FILE, INDEX_FILE, README_FILE = "config.json", "model.safetensors.index.json", "README.md"
 #: The families, as `model_type` of config.json, that mlx-vlm 0.7.10 loads from these folders.
 MLX_VLM_TYPES = ("diffusion_gemma",)
@@ -87,76 +87,59 @@ the checkpoint, and `mx.dequantize` their values: groups and bits are in config.
 """
 
 
-def variant(precision: str | None) -> MlxFormat:
-    """The format in a precision of the stored scales; None is float16, which leaves 75 dB a layer and better
-    against the same codes with float32 scales, which take a bit more for each weight in groups of 32.
-
-    Raises:
-        ExportError: an unknown precision, or a version of MLX whose files edgekit does not know.
+class MlxFormat(Format):
+    """Layout `mlx-2`, see `mlx_layout`. The precision is that of the stored scales: float16 leaves 75 dB a
+    layer and better against the same codes with float32 scales, which take a bit more for each weight in
+    groups of 32.
     """
-    if precision is not None and precision not in PRECISIONS:
-        raise ExportError(unknown("precision", precision, PRECISIONS, of="format mlx"))
-    version = mlx_version.installed()
-    if not mlx_version.reads(version):
-        raise ExportError(
-            f"mlx {version} writes functions that edgekit does not know; "
-            f"pip install '{mlx_version.REQUIREMENT}'"
-        )
-    return MlxFormat(precision or next(iter(PRECISIONS)))
 
-
-@dataclass(frozen=True)
-class MlxFormat:
-    """What `edgekit.export.formats` asks of a format, for one precision."""
-
-    precision: str
-    NAME = "mlx"
-    LAYOUT = "mlx-2"
     WEIGHTS_FILE = "model.safetensors"
     TOKENIZER_FOLDER = "."
 
+    @classmethod
+    def check_versions(cls) -> None:
+        """Refuse a version of MLX whose files edgekit does not know. Raises ExportError."""
+        version = mlx_version.installed()
+        if not mlx_version.reads(version):
+            raise ExportError(
+                f"mlx {version} writes functions that edgekit does not know; "
+                f"pip install '{mlx_version.REQUIREMENT}'"
+            )
+
+    def storable(self, scheme: Scheme, choices: Mapping[str, Choice]) -> Mapping[str, Choice]:
+        return mlx_layout.storable(self.architecture, scheme, choices)
+
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        """The stored tensors of a weight, under the full `name`."""
         return mlx_layout.specs(name, spec, choice, self.precision)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
-        """The stored arrays of a quantized weight, matching `specs`."""
         return mlx_layout.arrays(name, role, q, self.precision)
 
-    def storable(
-        self, architecture: Architecture, scheme: Scheme, choices: Mapping[str, Choice]
-    ) -> dict[str, Choice]:
-        """The choices that the layout can store; see `mlx_layout.storable`."""
-        return mlx_layout.storable(architecture, scheme, choices)
-
-    def facts(self) -> dict[str, Any]:
-        """What the manifest says about the programs besides their entries."""
-        return {"mlx": mlx_version.installed(), "precision": self.precision}
-
-    def stored(self, runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
-        """What the tensors of the runs are in the file; see `mlx_names`."""
+    def packed(self, runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
+        """The names of the checkpoint; see `mlx_names`."""
         return mlx_names.stored(runs)
 
-    def layer_kinds(self, architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-        """The program name of every layer."""
-        return numbered_kinds(architecture, choices, lambda layer, own: tuple(_forms(layer, own).values()))
+    def facts(self) -> dict[str, Any]:
+        return {"mlx": mlx_version.installed(), "precision": self.precision}
 
-    def write_programs(
-        self,
-        folder: Path,
-        architecture: Architecture,
-        choices: Mapping[str, Choice],
-        progress: Callable[[str], None],
-    ) -> dict[str, Any]:
-        """Export every function below `folder` and return the entries of the manifest."""
+    def layer_kinds(self) -> list[str]:
+        return numbered_kinds(
+            self.architecture, self.choices, lambda layer, own: tuple(_forms(layer, own).values())
+        )
+
+    def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
+        """Export every function below `folder`/programs."""
+        architecture, choices = self.architecture, self.choices
         entries: dict[str, Any] = {}
+        files: list[str] = []
 
         def save(function: Function) -> dict[str, Any]:
             progress(function.name)
-            return _save(folder, function)
+            entry = _save(folder, function)
+            files.extend(entry[device]["file"] for device in DEVICES)
+            return entry
 
-        kinds = self.layer_kinds(architecture, choices)
-        for i, (name, layer) in enumerate(zip(kinds, architecture.layers, strict=True)):
+        for i, (name, layer) in enumerate(zip(self.layer_kinds(), architecture.layers, strict=True)):
             if name in entries:
                 continue
             own = layer_choices(layer, i, choices)
@@ -181,24 +164,19 @@ class MlxFormat:
         for program in head_programs(architecture, choice, mlx_layout.placeholders):
             graph = Graph(program, {"table": form(table, choice)}, self.precision)
             entries[program.name] = save(graph.whole())
-        return entries
+        return WrittenPrograms(entries, tuple(files))
 
-    def write_files(
-        self,
-        folder: Path,
-        config: Mapping[str, Any],
-        choices: Mapping[str, Choice],
-        runs: Sequence[RunPlan],
-    ) -> list[str]:
-        """Write what MLX's users look for beside the weights; returns the names of the files."""
+    def write_files(self, folder: Path, config: Mapping[str, Any], runs: Sequence[RunPlan]) -> list[str]:
+        """Write config.json with the stored forms, the index of the weights and a README."""
         described = {k: v for k, v in config.items() if k != "quantization_config"}
         if "vision_config" in described or config.get("model_type") in MLX_VLM_TYPES:
             described["vision_config"] = None  # else mlx-vlm looks for its weights, which are not here
-        described["quantization"] = quantization_section(choices, runs)
-        stored = self.stored(runs)
+        described["quantization"] = quantization_section(self.choices, runs)
         index = {
             "metadata": {"total_size": sum(t.nbytes for run in runs for t in run.spec.tensors)},
-            "weight_map": {part.name: self.WEIGHTS_FILE for parts in stored.values() for part in parts},
+            "weight_map": {
+                part.name: self.WEIGHTS_FILE for parts in self.packed(runs).values() for part in parts
+            },
         }
         readme = model_card(str(config.get("model_type", "")))
         write_atomic(folder / CONFIG_FILE, json.dumps(described, indent=1).encode())
@@ -276,7 +254,7 @@ def _save(folder: Path, function: Function) -> dict[str, Any]:
         "inputs": [a.as_dict() for a in function.inputs],
         "outputs": [a.as_dict() for a in function.outputs],
     }
-    for device in ("gpu", "cpu"):
+    for device in DEVICES:
         file = f"{PROGRAM_FOLDER}/{device}/{function.name}.mlxfn"
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / file, mlx_functions.encode(exported, device))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from edgekit.export.errors import QuantizationError
 from edgekit.export.formats import row_major
-from edgekit.export.formats.floats import PRECISIONS, block_scales, numbers
+from edgekit.export.formats.floats import TYPES, block_scales, numbers
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike, matrix_name
 from edgekit.flashload.format import TensorSpec
@@ -110,7 +110,7 @@ def matrix_specs(name: str, rows: int, columns: int, stored: Form, precision: st
     """The tensors of one stored matrix [rows, columns]."""
     if stored.bits == 16:
         return (TensorSpec(name + ".weight", "BF16", (rows, columns)),)
-    groups, kind = (rows, columns // stored.group_size), PRECISIONS[precision][0]
+    groups, kind = (rows, columns // stored.group_size), TYPES[precision][0]
     return (
         TensorSpec(name + ".weight", "U32", (rows, columns * stored.bits // 32)),
         TensorSpec(name + ".scales", kind, groups),

@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgekit.export.formats import native_layout
+from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.native_lowering import lower
 from edgekit.export.models.base import Architecture, WeightSpec
-from edgekit.export.programs import Program, final_program, layer_program, self_conditioning_program
-from edgekit.export.quantize import Choice
-
-NAME = "native"
-#: Names the stored layouts; the core refuses a bundle whose layout it does not know.
-LAYOUT = "native-1"
-specs, arrays = native_layout.specs, native_layout.arrays
-
-
-def layer_kinds(architecture: Architecture, choices: Mapping[str, Choice]) -> list[str]:
-    """The program name of every layer: its kind. One op list serves all stored forms of its matrices."""
-    return [layer.kind for layer in architecture.layers]
+from edgekit.export.programs import (
+    Program,
+    code_placeholders,
+    final_program,
+    layer_program,
+    self_conditioning_program,
+)
+from edgekit.export.quantize import Choice, Quantized
+from edgekit.flashload.format import TensorSpec
 
 
-def write_programs(
-    folder: Path, architecture: Architecture, choices: Mapping[str, Choice], progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """The manifest's `programs` section: an op list (see `native_lowering`) per layer kind, `final`,
-    `self_conditioning` where the model has it, and `head`. No files are written.
-    """
-    entries: dict[str, Any] = {}
+class NativeFormat(Format):
+    """Layout `native-1`, see `native_layout`; the core refuses a bundle whose layout it does not know."""
 
-    def add(program: Program) -> None:
-        progress(program.name)
-        entries[program.name] = lower(program)
+    def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
+        return native_layout.specs(name, spec, choice)
 
-    for layer in architecture.layers:
-        if layer.kind in entries:
-            continue
-        own = _one_form("", layer.weights)
-        if layer.experts:
-            own |= _one_form("experts.", layer.experts[0])
-        add(layer_program(layer.kind, architecture, layer, own, native_layout.placeholders))
-    add(final_program(architecture))
-    if architecture.self_conditioning is not None:
-        own = _one_form("", architecture.self_conditioning_weights)
-        add(self_conditioning_program(architecture, own, native_layout.placeholders))
-    entries["head"] = _head(architecture)
-    return entries
+    def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
+        return native_layout.arrays(name, role, q)
+
+    def layer_kinds(self) -> list[str]:
+        """The kind of every layer: one op list serves all stored forms of its matrices."""
+        return [layer.kind for layer in self.architecture.layers]
+
+    def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
+        """An op list (see `native_lowering`) per layer kind, `final`, `self_conditioning` where the model has
+        it, and `head`. No files are written.
+        """
+        architecture, entries = self.architecture, dict[str, Any]()
+
+        def add(program: Program) -> None:
+            progress(program.name)
+            entries[program.name] = lower(program)
+
+        for layer in architecture.layers:
+            if layer.kind in entries:
+                continue
+            own = _one_form("", layer.weights)
+            if layer.experts:
+                own |= _one_form("experts.", layer.experts[0])
+            add(layer_program(layer.kind, architecture, layer, own, code_placeholders))
+        add(final_program(architecture))
+        if architecture.self_conditioning is not None:
+            own = _one_form("", architecture.self_conditioning_weights)
+            add(self_conditioning_program(architecture, own, code_placeholders))
+        entries["head"] = _head(architecture)
+        return WrittenPrograms(entries)
 
 
 def _one_form(prefix: str, weights: tuple[WeightSpec, ...]) -> dict[str, Choice]:

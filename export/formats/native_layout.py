@@ -40,16 +40,6 @@ def panels(rows: int) -> int:
     return -(-rows // PANEL_ROWS)
 
 
-def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
-    """Untouched tensors for tracing: codes [N, K] and scales [N] whatever the form, which op lists do not
-    depend on.
-    """
-    return {
-        spec.name + ".codes": torch.empty(spec.shape, dtype=torch.uint8),
-        spec.name + ".scales": torch.empty(spec.shape[0]),
-    }
-
-
 def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
     """The stored tensors of a weight, under the full `name`."""
     if (shared := row_major.specs(name, spec, choice)) is not None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekit.export.formats import row_major
-from edgekit.export.formats.floats import PRECISIONS, block_scales, numbers
+from edgekit.export.formats.floats import TYPES, block_scales, numbers
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.quantize import Choice, Quantized
 from edgekit.flashload.format import TensorSpec
@@ -74,7 +74,7 @@ def specs(name: str, spec: WeightSpec, choice: Choice, precision: str) -> tuple[
     stored = []
     for constant in constants(name, spec, choice, precision):
         bits = constant.dtype.bits
-        dtype = {4: "U8", 8: "I8"}.get(bits, PRECISIONS[precision][0])
+        dtype = {4: "U8", 8: "I8"}.get(bits, TYPES[precision][0])
         shape = (*constant.shape[:-1], constant.shape[-1] // 2) if bits == 4 else constant.shape
         stored.append(TensorSpec(constant.name, dtype, shape))
     return tuple(stored)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import xxhash
@@ -47,10 +47,10 @@ class PackageSource(Protocol):
     table (arrays as the flash file has them, by suffix) are stored in the head's.
     """
 
+    SUFFIX: ClassVar[str]
+
     @property
     def packages(self) -> Sequence[Package]: ...
-    @property
-    def suffix(self) -> str: ...
     def template(self, package: Package) -> Template: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
 
@@ -115,7 +115,7 @@ class PackageWriter:
 
     def path(self, package: str) -> Path:
         """Where a whole package lies."""
-        return self._output / PACKAGE_FOLDER / (package + self._source.suffix)
+        return self._output / PACKAGE_FOLDER / (package + self._source.SUFFIX)
 
     def done(self, run_name: str) -> bool:
         """Whether the run is on disk."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
+from edgekit.export.formats.options import Packaging
 from edgekit.export.models.base import Architecture
 from edgekit.export.programs import (
     HEADS,
@@ -43,32 +44,6 @@ MOST_LAYERS = 8
 #: Lengths when none are given: the first of those for passes, and how far they go.
 FIRST_LENGTH, LAST_LENGTH = 128, 1024
 PREFIX_CANVASES = 8
-
-
-@dataclass(frozen=True)
-class Packaging:
-    """How to cut and what to make functions for; None where the defaults hold.
-
-    `lengths`: of the prefix for models that keep one (0 is always among them), of the pass for the others.
-    `max_positions` bounds the default ones. `minimum_os` is the version of iOS.
-    """
-
-    lengths: tuple[int, ...] | None = None
-    max_positions: int | None = None
-    layers_per_chunk: int | None = None
-    minimum_os: str | None = None
-
-
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """Parse numbers of positions, e.g. `128,256`.
-
-    Raises:
-        ExportError: not of that form.
-    """
-    try:
-        return tuple(int(n) for n in text.split(","))
-    except ValueError:
-        raise ExportError(f"lengths {text!r} are not numbers with commas (example: 128,256)") from None
 
 
 @dataclass(frozen=True)
@@ -131,15 +106,13 @@ class FunctionPlan:
         }
 
 
-def choose_lengths(
-    architecture: Architecture, longest: int | None, packaging: Packaging
-) -> tuple[Lengths, ...]:
-    """The lengths to make functions for. `longest` is the number of positions that the model was made for.
+def choose_lengths(architecture: Architecture, packaging: Packaging) -> tuple[Lengths, ...]:
+    """The lengths to make functions for.
 
     Raises:
         ExportError: lengths that make no sense for the model.
     """
-    given = packaging.lengths
+    given, longest = packaging.lengths, architecture.max_positions
     if given is not None and any(n < 0 or (n == 0 and not architecture.causal_prefix) for n in given):
         raise ExportError(f"lengths must be positive, not {', '.join(map(str, given))}")
     most = packaging.max_positions

@@ -176,13 +176,13 @@ def command(
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("looking for the model", quiet=as_json) as steps:
+                from edgekit.export import formats
                 from edgekit.export.checkpoint.hub import locate
-                from edgekit.export.formats import check_installed
 
-                check_installed(names[0])
+                formats.get(names[0]).check_installed()
                 source = locate(model, progress=steps)
             with Steps("loading PyTorch", quiet=as_json):
-                from edgekit.export.formats.packaging import Packaging, parse_lengths
+                from edgekit.export.formats.options import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
                 from edgekit.export.several import check_folder, plan_together, write_together
