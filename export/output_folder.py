@@ -16,8 +16,8 @@ from pathlib import Path
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.base import Format
-from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
-from edgekit.export.formats.packaging import PACKAGE_FOLDER
+from edgekit.export.formats.packages.cut import PACKAGE_FOLDER
+from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile, cut

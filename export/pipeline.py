@@ -33,7 +33,7 @@ from edgekit.export.checkpoint.tokenizer_files import check_texts
 from edgekit.export.errors import QuantizationError
 from edgekit.export.formats.base import Format
 from edgekit.export.formats.options import FormatOptions, Packaging
-from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
+from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (

@@ -24,9 +24,9 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.audit import StoredMatrix
 from edgekit.export.formats.options import FormatOptions, Packaging
-from edgekit.export.formats.packaged_format import PackagedFormat
-from edgekit.export.formats.packaging import Package
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.packages.cut import PackagePlan
+from edgekit.export.formats.packages.stamp import Stamped
+from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.models import architecture
 from edgekit.export.models.base import DENOISE, PREFILL
 from edgekit.export.ops import dequantize
@@ -100,7 +100,7 @@ def case_bundle(
     """
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=chunk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgekit.export.formats.packaging.MOST_HEAD_ROWS", 100)
+        patch.setattr("edgekit.export.formats.packages.cut.MOST_HEAD_ROWS", 100)
         bundle = make_bundle(
             folder, family, program_format, scheme, precision, cut, seed=chunk, **SMALL[family]
         )
@@ -177,7 +177,7 @@ def check_vectors(
     assert found.keys() == expected.keys() and len(found) > 2
     for name, values in found.items():
         assert np.array_equal(values, expected[name].astype(form.precision)), name
-    stamped = Stamped(bundle / f"packages/final{form.SUFFIX}", form.template(Package("final", "final")))
+    stamped = Stamped(bundle / f"packages/final{form.SUFFIX}", form.template(PackagePlan("final", "final")))
     stamped.write("norm.weight", stamped.read("norm.weight", 1, 1) ^ 64, 1)
     after = dict(stored_vectors(bundle))
     assert [n for n in found if not np.array_equal(found[n], after[n])] == ["final.norm.weight"]

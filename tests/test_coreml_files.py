@@ -24,9 +24,9 @@ from package_bundles import (
 
 from edgekit.export import formats
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats import packaging
 from edgekit.export.formats.options import Packaging
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -38,10 +38,10 @@ ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
 from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
 
-from edgekit.export.formats import package_content  # noqa: E402
-from edgekit.export.formats.coreml import CoremlFormat  # noqa: E402
+from edgekit.export.formats.coreml.graph import CoremlGraph  # noqa: E402
+from edgekit.export.formats.coreml.writer import CoremlFormat  # noqa: E402
 from edgekit.export.formats.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
-from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
+from edgekit.export.formats.packages import content as package_content  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
 
@@ -143,7 +143,7 @@ def described(package: Package, name: str) -> dict[str, Any]:
 def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 150)
     scheme = Scheme(preset, 32)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])

@@ -38,7 +38,7 @@ class NoPrograms:
     """Replaces program conversion, which takes seconds and has its own tests."""
 
     def __enter__(self) -> None:
-        from edgekit.export.formats.onnx import OnnxFormat
+        from edgekit.export.formats.onnx.writer import OnnxFormat
 
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(OnnxFormat, "write_programs", lambda *_: WrittenPrograms({}))
@@ -424,7 +424,7 @@ def test_nothing_is_written_to_another_folder_that_comes_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, instead: str
 ) -> None:
     from edgekit.export import pipeline
-    from edgekit.export.formats.onnx import OnnxFormat
+    from edgekit.export.formats.onnx.writer import OnnxFormat
 
     write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
     out, victim = tmp_path / "out", tmp_path / "victim"

@@ -17,9 +17,9 @@ from package_bundles import options
 
 from edgekit.export import output_folder, pipeline
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import package_writer
 from edgekit.export.formats.options import Packaging
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.packages import store
+from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.pipeline import ExportOptions, ExportResult, export, plan_export
 from edgekit.export.quantize import Scheme
 from edgekit.export.several import plan_together, write_together
@@ -134,8 +134,8 @@ def test_what_does_not_fit_is_told_and_the_first_is_left(
     assert [plan.options.format for plan in plans] == ["coreml"]
     assert "coreml and coreai together have" in why and "an app has room for 1 kB" in why
 
-    from edgekit.export.formats.coreai import CoreaiFormat
-    from edgekit.export.formats.coreml import CoremlFormat
+    from edgekit.export.formats.coreai.writer import CoreaiFormat
+    from edgekit.export.formats.coreml.writer import CoremlFormat
 
     monkeypatch.setattr(CoreaiFormat, "LIMIT_BYTES", 1000)
     plans, why = plan_together(checkpoint, each(), PLENTY)
@@ -152,8 +152,8 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
     """Record what an export does to the disk; killed before step `kill_at`."""
     watched = [
         (Stamped, "write"),
-        (package_writer.PackageWriter, "_append"),
-        (package_writer.os, "replace"),  # of every rename
+        (store.PackageStore, "_append"),
+        (store.os, "replace"),  # of every rename
         (bundle_set, "save"),
         (pipeline, "write_manifest"),
     ]

@@ -37,11 +37,11 @@ from signal_to_noise import decibels
 from torch import Tensor
 
 from edgekit.export import ops
-from edgekit.export.formats import packaging
 from edgekit.export.formats.options import Packaging
-from edgekit.export.formats.package_graph import EXPERTS_AT_ONCE, STEP
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages.functions import Feature
+from edgekit.export.formats.packages.graph import EXPERTS_AT_ONCE, STEP
+from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.errors import EdgekitError
@@ -121,7 +121,7 @@ class ObservedPrograms(CoremlPrograms):
 def test_core_ml_rounds_rows_to_the_nearest_and_computes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, precision: str
 ) -> None:
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 100)
     cut = Packaging(LENGTHS[family][-1:], layers_per_chunk=1)
     bundle = make_bundle(tmp_path, family, "coreml", INT8, precision, cut, "int8", **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", INT8, "coreml")
@@ -259,7 +259,7 @@ def one_product(
     path: Path, program_format: str, x: np.ndarray, arrays: dict[str, np.ndarray]
 ) -> tuple[Tensor, Tensor]:
     """The integers and the result of a product of x with a matrix of 8 bits."""
-    module: Any = importlib.import_module(f"edgekit.export.formats.{program_format}_graph")
+    module: Any = importlib.import_module(f"edgekit.export.formats.{program_format}.graph")
     graph = getattr(module, f"{program_format.capitalize()}Graph")(True)
     kinds = {n: BY_NAME[a.dtype.name.replace("float", "fp")] for n, a in arrays.items()}
     codes, scales, bias = (Constant(n, kinds[n], a.shape) for n, a in arrays.items())

@@ -404,7 +404,7 @@ def test_an_export_repeats_byte_for_byte(small: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgekit.export.formats.mlx_graph import Graph
+    from edgekit.export.formats.mlx.graph import Graph
 
     class Erf(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -450,7 +450,7 @@ def test_what_the_format_cannot_do_is_one_line(
 
 
 def test_scales_beyond_half_precision_are_refused() -> None:
-    from edgekit.export.formats import mlx_layout
+    from edgekit.export.formats.mlx import layout as mlx_layout
     from edgekit.export.quantize import quantize_matrix
 
     quantized = quantize_matrix(torch.full((2, 32), 1e6), 8, 0)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from edgekit.export import formats, ops, pipeline, programs
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import native_layout
-from edgekit.export.formats.native_lowering import lower
+from edgekit.export.formats.native import layout as native_layout
+from edgekit.export.formats.native.lowering import lower
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.pipeline import ExportOptions, export

@@ -17,7 +17,7 @@ _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch6
 ROWS = (
     FormatRow(
         "onnx",
-        writer="edgekit.export.formats.onnx:OnnxFormat",
+        writer="edgekit.export.formats.onnx.writer:OnnxFormat",
         layout="onnx-3",
         needs=("torch", "onnx", "onnxscript"),
         install="edgekit[export-onnx]",
@@ -25,7 +25,7 @@ ROWS = (
     ),
     FormatRow(
         "native",
-        writer="edgekit.export.formats.native:NativeFormat",
+        writer="edgekit.export.formats.native.writer:NativeFormat",
         layout="native-1",
         needs=("torch",),
         install="edgekit[export]",
@@ -33,7 +33,7 @@ ROWS = (
     ),
     FormatRow(
         "mlx",
-        writer="edgekit.export.formats.mlx:MlxFormat",
+        writer="edgekit.export.formats.mlx.writer:MlxFormat",
         layout="mlx-2",
         needs=("torch", "mlx"),
         install="edgekit[mac]",
@@ -43,7 +43,7 @@ ROWS = (
     ),
     FormatRow(
         "coreml",
-        writer="edgekit.export.formats.coreml:CoremlFormat",
+        writer="edgekit.export.formats.coreml.writer:CoremlFormat",
         layout="coreml-2",
         needs=("torch", "coremltools"),
         install="edgekit[ios]",
@@ -55,7 +55,7 @@ ROWS = (
     ),
     FormatRow(
         "coreai",
-        writer="edgekit.export.formats.coreai:CoreaiFormat",
+        writer="edgekit.export.formats.coreai.writer:CoreaiFormat",
         layout="coreai-2",
         needs=("torch", "coreai"),
         install="edgekit[ios]",

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.audit import StoredMatrix, packaged_matrices, packaged_vectors
-from edgekit.export.formats.package_layout import FLIP
+from edgekit.export.formats.packages.layout import FLIP
 from edgekit.runtime.mil import Constant, Package
 
 _EXPERTS = re.compile(r"w_(\d+)_experts_(\d+)_(\d+)_(\w+)")

@@ -22,8 +22,8 @@ import numpy as np
 
 from edgekit.export import formats
 from edgekit.export.bundle_files import Contents, write_manifest
-from edgekit.export.formats import native_layout
-from edgekit.export.formats.native_layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
+from edgekit.export.formats.native import layout as native_layout
+from edgekit.export.formats.native.layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress

@@ -7,7 +7,7 @@
     table, 16 bits    .weight BF16 [V, H]
 
 A program takes the same tensors (of a table, those of one tile), but for packed matrices: it takes .codes
-I8 [K, N] in their place. On some processors it takes int8 codes as uint8, code + 128 (`onnx_uint8`).
+I8 [K, N] in their place. On some processors it takes int8 codes as uint8, code + 128 (`uint8`).
 
 Byte [k, j] of a packed matrix holds column j in its low nibble and column j + ceil(N/2) in its high one, as
 q + 8, so that unpacking writes two contiguous halves of a row. The engine unpacks and multiplies by the

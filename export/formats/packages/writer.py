@@ -1,6 +1,6 @@
 """What formats that keep weights in packages do alike; a subclass says what is a format's own.
 
-A bundle holds `packages/NAME<suffix>`, see `packaging`, and a flash file with the embedding table alone,
+A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table alone,
 whose rows are looked up outside of the packages. The manifest's section is described in
 `edgekit.runtime.packages`. Masks are additive, -3e4 where nothing is to be seen: the largest round number
 that float16 has twice.
@@ -17,23 +17,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats import floats, package_layout
+from edgekit.export.formats import floats
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.options import FormatOptions, Packaging
-from edgekit.export.formats.package_content import Content, build
-from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_writer import PackageWriter
-from edgekit.export.formats.packaging import (
-    Package,
-    StaticPrograms,
+from edgekit.export.formats.packages import layout
+from edgekit.export.formats.packages.content import Content, build
+from edgekit.export.formats.packages.cut import (
+    PackagePlan,
     choose_lengths,
     content_key,
     cut,
     layer_places,
     manifest_entry,
 )
+from edgekit.export.formats.packages.graph import PackageGraph
+from edgekit.export.formats.packages.programs import StaticPrograms
+from edgekit.export.formats.packages.stamp import Template
+from edgekit.export.formats.packages.store import PackageStore
 from edgekit.export.formats.row import FormatRow
-from edgekit.export.formats.stamp import Template
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.programs import code_placeholders
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
@@ -65,7 +66,7 @@ class PackagedFormat(Format):
             )
         self._ios = packaging.minimum_os or next(iter(self.VERSIONS))
         self.lengths = choose_lengths(architecture, packaging)
-        self.packages: Sequence[Package] = self._cut(packaging)
+        self.packages: Sequence[PackagePlan] = self._cut(packaging)
         self.programs = StaticPrograms(architecture, self.choices, code_placeholders)
         self._contents: dict[tuple[Any, ...], Content] = {}
 
@@ -87,7 +88,7 @@ class PackagedFormat(Format):
             _check_eight_bits(choices)
         return choices
 
-    def _cut(self, packaging: Packaging) -> list[Package]:
+    def _cut(self, packaging: Packaging) -> list[PackagePlan]:
         """The packages of the model. Raises ExportError where its chunks are not possible."""
         architecture, choices = self.architecture, self.choices
         sizes = [0] * len(architecture.layers)
@@ -102,10 +103,10 @@ class PackagedFormat(Format):
         return cut(architecture, sizes, row_bytes, packaging, self.LIMIT_BYTES)
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        return package_layout.specs(name, spec, choice, self.precision)
+        return layout.specs(name, spec, choice, self.precision)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
-        return package_layout.arrays(name, role, q, self.precision)
+        return layout.arrays(name, role, q, self.precision)
 
     def floats(self, name: str, values: np.ndarray) -> np.ndarray:
         return floats.numbers(name, values, self.precision)
@@ -128,9 +129,9 @@ class PackagedFormat(Format):
         shared.programs = other.programs
         return shared
 
-    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageWriter:
+    def open_store(self, weights: Path, runs: Sequence[RunPlan], *, resume: bool, tag: str) -> PackageStore:
         tied = self.architecture.head is None
-        return PackageWriter(weights, runs, self, tied=tied, resume=resume, tag=tag)
+        return PackageStore(weights, runs, self, tied=tied, resume=resume, tag=tag)
 
     def planned_bytes(self, runs: Sequence[RunPlan], tag: str) -> int:
         weights = sum(tensor.nbytes for run in runs for tensor in run.spec.tensors)
@@ -138,20 +139,20 @@ class PackagedFormat(Format):
 
     # --- packages ---------------------------------------------------------------------------------------
 
-    def content(self, package: Package) -> Content:
+    def content(self, package: PackagePlan) -> Content:
         """The files and functions of a package, without its weights."""
         key = content_key(package, self.programs.kinds)
         if key not in self._contents:
             self._contents[key] = build(self.graph(), self.programs, package, self.lengths, self.precision)
         return self._contents[key]
 
-    def template(self, package: Package) -> Template:
+    def template(self, package: PackagePlan) -> Template:
         """See `PackageSource`."""
         return self.content(package).template
 
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray:
         """See `PackageSource`."""
-        return package_layout.head_array(suffix, rows, self.precision)
+        return layout.head_array(suffix, rows, self.precision)
 
     def layer_kinds(self) -> list[str]:
         return self.programs.kinds

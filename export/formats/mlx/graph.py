@@ -10,8 +10,8 @@ import mlx.core as mx
 import torch
 from torch.fx import Node
 
-from edgekit.export.formats.mlx_layout import Form, matrix_specs
-from edgekit.export.formats.mlx_ops import NODES, Matrix
+from edgekit.export.formats.mlx.layout import Form, matrix_specs
+from edgekit.export.formats.mlx.ops import NODES, Matrix
 from edgekit.export.formats.nodes import RESHAPES, Arguments, NodeTranslator, Refused, makes_array
 from edgekit.export.programs import Program
 

@@ -37,8 +37,8 @@ import torch
 from torch.fx import Node
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import native_fusion
-from edgekit.export.formats.native_fusion import Op, Shape, Value, Weight
+from edgekit.export.formats.native import fusion
+from edgekit.export.formats.native.fusion import Op, Shape, Value, Weight
 from edgekit.export.programs import Program, call_arguments
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
@@ -55,7 +55,7 @@ def lower(program: Program) -> dict[str, Any]:
     lowering = _Lowering(program)
     for node in program.exported.graph.nodes:
         lowering.visit(node)
-    ops = native_fusion.fuse(lowering.ops, lowering.outputs)
+    ops = fusion.fuse(lowering.ops, lowering.outputs)
     return _entry(program, lowering, ops)
 
 

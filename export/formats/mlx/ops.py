@@ -23,7 +23,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from edgekit.export.formats.mlx_layout import Form
+from edgekit.export.formats.mlx.layout import Form
 from edgekit.export.formats.nodes import Arguments, Refused, same_type
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
@@ -196,7 +196,7 @@ def _transpose(a: Arguments) -> mx.array:
 
 
 #: What a node becomes: arguments by name -> array or arrays. Not among them are `edgekit::experts`, where
-#: layers are cut (see `mlx_graph`), and `nodes.RESHAPES`.
+#: layers are cut (see `graph`), and `nodes.RESHAPES`.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,
     edgekit.linear.default: linear,

@@ -10,7 +10,7 @@ scales in 8. In 4 bits scales[n, j] = scale[n] * group_scale[n, j] and G is the 
 8 bits the scale of the channel stands in every group, of the largest size that divides K.
 
 The tensors of a run have names of ours, `layers.3.mlp.down_proj.weight` in every family, so that a program
-finds them without knowing the family; `mlx_names` says what they are in the file. Each expert is a run of its
+finds them without knowing the family; `names` says what they are in the file. Each expert is a run of its
 own that streams, `layers.3.experts.7.gate_proj`; the halves of a gate_up matrix are stored apart. Tables are
 cut into tiles, `embedding.0`, `embedding.1`..., which are rows of one table in the file.
 """
@@ -97,7 +97,7 @@ EXPERT_PARTS = {"gate_up": ("gate_proj", "up_proj"), "down": ("down_proj",)}
 
 
 def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
-    """Untouched tensors for tracing, in the form that `edgekit.export.ops` knows; see `mlx_graph`."""
+    """Untouched tensors for tracing, in the form that `edgekit.export.ops` knows; see `graph`."""
     if choice.bits == 16:
         return {spec.name + ".weight": torch.empty(spec.shape, dtype=torch.bfloat16)}
     return {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.stamp import Frame
+from edgekit.export.formats.packages.stamp import Frame
 from edgekit.runtime import mlir_bytecode
 from edgekit.runtime.mlir_bytecode import BLOB, OFFSETS, PADDING, RESOURCES, entries, sections
 

@@ -1,6 +1,6 @@
 """The `coreai` format: assets (.aimodel) with weights inside of them, for iOS and macOS 27.
 
-What a bundle holds and what its manifest says of packages: see `packaged_format`. `coreai` in the section
+What a bundle holds and what its manifest says of packages: see `packages.writer`. `coreai` in the section
 is the version that wrote the assets.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.packaged_format import PackagedFormat
+from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.runtime import coreai_version
 
 try:
-    from edgekit.export.formats.coreai_graph import CoreaiGraph
+    from edgekit.export.formats.coreai.graph import CoreaiGraph
 except ImportError as error:
     if coreai_version.complaint():  # other versions lack what this one has
         raise ExportError(coreai_version.complaint()) from error
@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 class CoreaiFormat(PackagedFormat):
-    """Layout `coreai-2`, see `package_layout`."""
+    """Layout `coreai-2`, see `packages.layout`."""
 
     SUFFIX = ".aimodel"
     VERSIONS = {"27": "27"}

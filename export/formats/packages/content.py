@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgekit.export.formats import package_layout
-from edgekit.export.formats.package_graph import EXPERTS_AT_ONCE, ExpertStack, PackageGraph
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import FunctionPlan, Package, Signature, StaticPrograms, functions
-from edgekit.export.formats.stamp import Template
+from edgekit.export.formats.packages import layout
+from edgekit.export.formats.packages.cut import PackagePlan
+from edgekit.export.formats.packages.functions import FunctionPlan, Signature, functions
+from edgekit.export.formats.packages.graph import EXPERTS_AT_ONCE, ExpertStack, PackageGraph
+from edgekit.export.formats.packages.layout import Constant
+from edgekit.export.formats.packages.programs import StaticPrograms
+from edgekit.export.formats.packages.stamp import Template
 from edgekit.export.models.base import LayerSpec, WeightSpec
 from edgekit.export.programs import Lengths
 from edgekit.export.quantize import Choice
@@ -32,7 +34,7 @@ class Content:
 def build(
     graph: PackageGraph,
     programs: StaticPrograms,
-    package: Package,
+    package: PackagePlan,
     lengths: Sequence[Lengths],
     precision: str,
 ) -> Content:
@@ -52,7 +54,7 @@ def build(
 def _body(
     graph: PackageGraph,
     programs: StaticPrograms,
-    package: Package,
+    package: PackagePlan,
     plan: FunctionPlan,
     weights: Sequence[Mapping[str, Weight]],
     values: Mapping[str, Any],
@@ -74,14 +76,14 @@ def _body(
 
 
 def _weights(
-    graph: PackageGraph, programs: StaticPrograms, package: Package, precision: str
+    graph: PackageGraph, programs: StaticPrograms, package: PackagePlan, precision: str
 ) -> list[dict[str, Weight]]:
     """What gives the weights of each program of the package, by their names in it."""
     architecture, choices = programs.architecture, programs.choices
 
     def single(prefix: str, spec: WeightSpec, matrix: str) -> Weight:
         choice = choices.get(matrix, Choice(16, 0))
-        stored = package_layout.constants(prefix + spec.name, spec, choice, precision)
+        stored = layout.constants(prefix + spec.name, spec, choice, precision)
         return functools.partial(graph.weight, stored)
 
     def layer(slot: int, index: int, own: LayerSpec) -> dict[str, Weight]:
@@ -109,7 +111,7 @@ def _experts(
     graph: PackageGraph, prefix: str, spec: WeightSpec, choice: Choice, precision: str, count: int
 ) -> ExpertStack:
     """The matrices of a layer's experts, several to a constant."""
-    one = package_layout.constants(spec.name, spec, choice, precision)
+    one = layout.constants(spec.name, spec, choice, precision)
     groups = []
     for first in range(0, count, EXPERTS_AT_ONCE):
         own = range(first, min(count, first + EXPERTS_AT_ONCE))

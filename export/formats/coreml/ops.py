@@ -16,7 +16,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Var, types
 
 from edgekit.export.formats.nodes import Arguments, Refused, same_type
-from edgekit.export.formats.package_graph import LARGEST, STEP
+from edgekit.export.formats.packages.graph import LARGEST, STEP
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.mlx_layout import EXPERT_PARTS
+from edgekit.export.formats.mlx.layout import EXPERT_PARTS
 from edgekit.export.units import Piece, RunPlan
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice

@@ -2,7 +2,7 @@
 
 Each operator is decomposed into aten operators and `torch.onnx.ops.symbolic` placeholders, which
 `torch.onnx.export` turns into the named nodes. Weights arrive as graph inputs in the layouts of
-`onnx_layout`. 4- and 8-bit matrices are both int8 [K, N] by then: of ONNX Runtime's kernels with weights as
+`layout`. 4- and 8-bit matrices are both int8 [K, N] by then: of ONNX Runtime's kernels with weights as
 inputs, the int8 product alone runs near the machine's rate.
 """
 

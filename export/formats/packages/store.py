@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import xxhash
 
-from edgekit.export.formats.packaging import PACKAGE_FOLDER, Package
-from edgekit.export.formats.stamp import Stamped, Template
+from edgekit.export.formats.packages.cut import PACKAGE_FOLDER, PackagePlan
+from edgekit.export.formats.packages.stamp import Stamped, Template
 from edgekit.export.units import RunPlan
 from edgekit.flashload.errors import (
     ChecksumMismatch,
@@ -50,8 +50,8 @@ class PackageSource(Protocol):
     SUFFIX: ClassVar[str]
 
     @property
-    def packages(self) -> Sequence[Package]: ...
-    def template(self, package: Package) -> Template: ...
+    def packages(self) -> Sequence[PackagePlan]: ...
+    def template(self, package: PackagePlan) -> Template: ...
     def head_array(self, suffix: str, rows: np.ndarray) -> np.ndarray: ...
 
 
@@ -65,7 +65,7 @@ class Place:
     nbytes: int
 
 
-class PackageWriter:
+class PackageStore:
     """Takes the runs of an export as `FlashWriter` does: `done`, `write_run`, `finish`.
 
     `tag` says what the tensors are made of. With `resume`, an interrupted export of the same plan goes on
@@ -180,7 +180,7 @@ class PackageWriter:
         """Release the files. An unfinished export stays on disk and can be resumed."""
         self._flash.close()
 
-    def __enter__(self) -> PackageWriter:
+    def __enter__(self) -> PackageStore:
         return self
 
     def __exit__(
@@ -190,7 +190,7 @@ class PackageWriter:
 
     # --- where tensors belong --------------------------------------------------------------------------
 
-    def _reached(self, run: RunPlan) -> Iterator[tuple[Package, tuple[int, int]]]:
+    def _reached(self, run: RunPlan) -> Iterator[tuple[PackagePlan, tuple[int, int]]]:
         """The packages that hold something of a run; of a table, with the rows (start, stop)."""
         for package in self._packages.values():
             if run.unit == "head" or (run.unit == "embedding" and self._tied):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.export.formats import onnx_layout
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
-from edgekit.export.formats.onnx_graph import check, convert, split_at_experts
-from edgekit.export.formats.onnx_uint8 import uint8_variant
+from edgekit.export.formats.onnx import layout
+from edgekit.export.formats.onnx.graph import check, convert, split_at_experts
+from edgekit.export.formats.onnx.uint8 import uint8_variant
 from edgekit.export.models.base import LayerSpec, WeightSpec
 from edgekit.export.programs import (
     Program,
@@ -30,13 +30,13 @@ PROGRAM_FOLDER = "programs"
 
 
 class OnnxFormat(Format):
-    """Layout `onnx-3`, see `onnx_layout`; the engine refuses a bundle whose layout it does not know."""
+    """Layout `onnx-3`, see `layout`; the engine refuses a bundle whose layout it does not know."""
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        return onnx_layout.specs(name, spec, choice)
+        return layout.specs(name, spec, choice)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
-        return onnx_layout.arrays(name, role, q)
+        return layout.arrays(name, role, q)
 
     def layer_kinds(self) -> list[str]:
         """The program name of every layer. 4 and 8 bits are one form: both reach the program as int8."""
@@ -48,7 +48,7 @@ class OnnxFormat(Format):
         """Write every program below `folder`/programs.
 
         An entry is {"file", "inputs", "outputs"}, and "file_uint8" where the program has integer products
-        (`onnx_uint8`); a layer with experts is {"before", "expert", "after"} of such entries.
+        (`uint8`); a layer with experts is {"before", "expert", "after"} of such entries.
         """
         architecture, choices, files = self.architecture, self.choices, _Files(folder)
         entries: dict[str, Any] = {}
@@ -68,21 +68,21 @@ class OnnxFormat(Format):
                 for s in architecture.self_conditioning_weights
                 if s.role != "float"
             }
-            add(self_conditioning_program(architecture, own, onnx_layout.placeholders))
+            add(self_conditioning_program(architecture, own, layout.placeholders))
         table = choices["head" if architecture.head is not None else "embedding"]
-        for program in head_programs(architecture, table, onnx_layout.placeholders):
+        for program in head_programs(architecture, table, layout.placeholders):
             add(program)
         return WrittenPrograms(entries, tuple(files.names))
 
     def _layer(self, name: str, layer: LayerSpec, own: dict[str, Choice], files: _Files) -> dict[str, Any]:
         """Write the programs of a layer kind; returns its entry."""
-        model = convert(layer_program(name, self.architecture, layer, own, onnx_layout.placeholders))
+        model = convert(layer_program(name, self.architecture, layer, own, layout.placeholders))
         if not layer.experts:
             return files.save(name, model)
         before, after = split_at_experts(model)
         hidden, experts = self.architecture.hidden_size, layer.experts[0]
         program = expert_program(
-            f"{name}.expert", hidden, experts, layer.activation, own, onnx_layout.placeholders
+            f"{name}.expert", hidden, experts, layer.activation, own, layout.placeholders
         )
         expert = convert(program)
         return {

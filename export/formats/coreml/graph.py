@@ -29,12 +29,12 @@ from coremltools.converters.mil.mil import Var, types
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin
 from torch.fx import Node
 
-from edgekit.export.formats.coreml_ops import NODES, round_rows
+from edgekit.export.formats.coreml.ops import NODES, round_rows
 from edgekit.export.formats.nodes import Arguments
-from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Frame, Region, Template
+from edgekit.export.formats.packages.functions import Feature, Signature
+from edgekit.export.formats.packages.graph import PackageGraph
+from edgekit.export.formats.packages.layout import Constant
+from edgekit.export.formats.packages.stamp import Frame, Region, Template
 from edgekit.runtime.mil.blob import lay_out, pack_header
 from edgekit.runtime.mil.types import BY_NAME
 

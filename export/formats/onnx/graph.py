@@ -12,7 +12,7 @@ import onnx
 import torch
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from edgekit.export.formats.onnx_ops import EXPERTS_NODE, OPSET, decompositions
+from edgekit.export.formats.onnx.ops import EXPERTS_NODE, OPSET, decompositions
 from edgekit.export.programs import Program
 from edgekit.runtime.engines.onnx_programs import check_program
 

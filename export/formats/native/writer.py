@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.export.formats import native_layout
 from edgekit.export.formats.base import Format, WrittenPrograms
-from edgekit.export.formats.native_lowering import lower
+from edgekit.export.formats.native import layout
+from edgekit.export.formats.native.lowering import lower
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.programs import (
     Program,
@@ -24,20 +24,20 @@ from edgekit.flashload.format import TensorSpec
 
 
 class NativeFormat(Format):
-    """Layout `native-1`, see `native_layout`; the core refuses a bundle whose layout it does not know."""
+    """Layout `native-1`, see `layout`; the core refuses a bundle whose layout it does not know."""
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        return native_layout.specs(name, spec, choice)
+        return layout.specs(name, spec, choice)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
-        return native_layout.arrays(name, role, q)
+        return layout.arrays(name, role, q)
 
     def layer_kinds(self) -> list[str]:
         """The kind of every layer: one op list serves all stored forms of its matrices."""
         return [layer.kind for layer in self.architecture.layers]
 
     def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
-        """An op list (see `native_lowering`) per layer kind, `final`, `self_conditioning` where the model has
+        """An op list (see `lowering`) per layer kind, `final`, `self_conditioning` where the model has
         it, and `head`. No files are written.
         """
         architecture, entries = self.architecture, dict[str, Any]()

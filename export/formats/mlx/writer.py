@@ -1,7 +1,7 @@
 """The `mlx` format: weights as mlx-lm packs them, programs as functions exported by MLX.
 
 A bundle is also a folder that mlx-vlm loads where it knows the family: `model.safetensors` with its index,
-tensors under the names that mlx-vlm has for them (see `mlx_names`), `config.json` with a `quantization`
+tensors under the names that mlx-vlm has for them (see `names`), `config.json` with a `quantization`
 section, tokenizer files and a README beside them. `mx.load` and `mx.dequantize` give every weight.
 
 `programs` in the manifest: `mlx` the version that wrote the functions (see `runtime.mlx_version`),
@@ -34,12 +34,12 @@ import mlx.core as mx
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import mlx_layout, mlx_names
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.formats.layer_kinds import layer_choices, numbered_kinds
-from edgekit.export.formats.mlx_graph import Argument, Function, Graph, matrix_arguments
-from edgekit.export.formats.mlx_layout import EXPERT_PARTS, Form, form
-from edgekit.export.formats.mlx_ops import Matrix, expert
+from edgekit.export.formats.mlx import layout, names
+from edgekit.export.formats.mlx.graph import Argument, Function, Graph, matrix_arguments
+from edgekit.export.formats.mlx.layout import EXPERT_PARTS, Form, form
+from edgekit.export.formats.mlx.ops import Matrix, expert
 from edgekit.export.models.base import LayerSpec, WeightSpec
 from edgekit.export.programs import (
     EXAMPLE_T,
@@ -88,7 +88,7 @@ the checkpoint, and `mx.dequantize` their values: groups and bits are in config.
 
 
 class MlxFormat(Format):
-    """Layout `mlx-2`, see `mlx_layout`. The precision is that of the stored scales: float16 leaves 75 dB a
+    """Layout `mlx-2`, see `layout`. The precision is that of the stored scales: float16 leaves 75 dB a
     layer and better against the same codes with float32 scales, which take a bit more for each weight in
     groups of 32.
     """
@@ -107,17 +107,17 @@ class MlxFormat(Format):
             )
 
     def storable(self, scheme: Scheme, choices: Mapping[str, Choice]) -> Mapping[str, Choice]:
-        return mlx_layout.storable(self.architecture, scheme, choices)
+        return layout.storable(self.architecture, scheme, choices)
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-        return mlx_layout.specs(name, spec, choice, self.precision)
+        return layout.specs(name, spec, choice, self.precision)
 
     def arrays(self, name: str, role: str, q: Quantized) -> dict[str, np.ndarray]:
-        return mlx_layout.arrays(name, role, q, self.precision)
+        return layout.arrays(name, role, q, self.precision)
 
     def packed(self, runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
-        """The names of the checkpoint; see `mlx_names`."""
-        return mlx_names.stored(runs)
+        """The names of the checkpoint; see `names`."""
+        return names.stored(runs)
 
     def facts(self) -> dict[str, Any]:
         return {"mlx": mlx_version.installed(), "precision": self.precision}
@@ -144,7 +144,7 @@ class MlxFormat(Format):
                 continue
             own = layer_choices(layer, i, choices)
             forms = _forms(layer, own)
-            program = layer_program(name, architecture, layer, own, mlx_layout.placeholders)
+            program = layer_program(name, architecture, layer, own, layout.placeholders)
             graph = Graph(program, forms, self.precision)
             if not layer.experts:
                 entries[name] = save(graph.whole())
@@ -156,12 +156,12 @@ class MlxFormat(Format):
         if architecture.self_conditioning is not None:
             specs = [s for s in architecture.self_conditioning_weights if s.role != "float"]
             own = {s.name: choices[f"self_conditioning.{s.name}"] for s in specs}
-            program = self_conditioning_program(architecture, own, mlx_layout.placeholders)
+            program = self_conditioning_program(architecture, own, layout.placeholders)
             forms = {s.name: form(s, own[s.name]) for s in specs}
             entries[program.name] = save(Graph(program, forms, self.precision).whole())
         table = architecture.head or architecture.embedding
         choice = choices["head" if architecture.head is not None else "embedding"]
-        for program in head_programs(architecture, choice, mlx_layout.placeholders):
+        for program in head_programs(architecture, choice, layout.placeholders):
             graph = Graph(program, {"table": form(table, choice)}, self.precision)
             entries[program.name] = save(graph.whole())
         return WrittenPrograms(entries, tuple(files))
@@ -195,7 +195,7 @@ def quantization_section(choices: Mapping[str, Choice], runs: Sequence[RunPlan])
         for piece in run.pieces:
             if piece.spec.role == "float":
                 continue
-            for path in mlx_names.modules(piece):
+            for path in names.modules(piece):
                 forms[path] = form(piece.spec, choices[piece.matrix])
                 if math.prod(piece.spec.shape) % 64:
                     odd.add(path)

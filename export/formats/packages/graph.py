@@ -13,9 +13,9 @@ from typing import Any
 from torch.fx import Node
 
 from edgekit.export.formats.nodes import Arguments, NodeTranslator
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Region, Template
+from edgekit.export.formats.packages.functions import Feature, Signature
+from edgekit.export.formats.packages.layout import Constant
+from edgekit.export.formats.packages.stamp import Region, Template
 from edgekit.export.programs import Program
 
 #: Experts that are computed as one product. It bounds what is unpacked and computed at a time, and is no

@@ -38,7 +38,7 @@ from coreai._compiler.ir import (
 )
 
 from edgekit.export.formats.nodes import Arguments, Nodes, Refused, same_type
-from edgekit.export.formats.package_graph import LARGEST, STEP
+from edgekit.export.formats.packages.graph import LARGEST, STEP
 
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 

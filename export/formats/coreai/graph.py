@@ -40,12 +40,12 @@ from coreai._compiler.ir import (
 from coreai.authoring.graph_builder import GraphOp
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import coreai_bytecode
-from edgekit.export.formats.coreai_ops import NODES, reshape, round_rows, shape_of
-from edgekit.export.formats.package_graph import PackageGraph
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Signature
-from edgekit.export.formats.stamp import Frame, Region, Template
+from edgekit.export.formats.coreai import bytecode
+from edgekit.export.formats.coreai.ops import NODES, reshape, round_rows, shape_of
+from edgekit.export.formats.packages.functions import Feature, Signature
+from edgekit.export.formats.packages.graph import PackageGraph
+from edgekit.export.formats.packages.layout import Constant
+from edgekit.export.formats.packages.stamp import Frame, Region, Template
 
 PROGRAM_FILE, HASH_FILE, METADATA_FILE = "main.mlirb", "main.hash", "metadata.json"
 #: Resources begin at multiples of it, in the file and in memory. Readers refuse files that lie in memory less
@@ -156,7 +156,7 @@ class CoreaiGraph(PackageGraph):
             }
             program = (folder / PROGRAM_FILE).read_bytes()
         sizes = {name: stack.constant.nbytes for name, stack in self.stored.items()}
-        files[PROGRAM_FILE], places = coreai_bytecode.resized(program, sizes)
+        files[PROGRAM_FILE], places = bytecode.resized(program, sizes)
         regions: dict[str, Region] = {}
         for name, stack in self.stored.items():
             regions |= stack.regions(PROGRAM_FILE, places[name][0])
@@ -168,7 +168,7 @@ class CoreaiGraph(PackageGraph):
         for name, constants in self._used.items():
             if lost := sorted(constants - {c.name for c in written.constants[name]}):
                 raise ExportError(f"Core AI has folded {lost[0]} into other constants in function {name}")
-        held = {name: nbytes for name, (_, nbytes) in coreai_bytecode.resources(program).items()}
+        held = {name: nbytes for name, (_, nbytes) in bytecode.resources(program).items()}
         # One of Core AI's own would be made of placeholders.
         if changed := sorted(name for name, _ in held.items() ^ self._held.items()):
             what = "not stored as it is" if changed[0] in self._held else "made out of others"

@@ -1,16 +1,16 @@
 """The `coreml` format: packages (.mlpackage) with weights inside of them, for the Neural Engine and GPU.
 
-What a bundle holds and what its manifest says of packages: see `packaged_format`.
+What a bundle holds and what its manifest says of packages: see `packages.writer`.
 """
 
 from __future__ import annotations
 
-from edgekit.export.formats.coreml_graph import CoremlGraph
-from edgekit.export.formats.packaged_format import PackagedFormat
+from edgekit.export.formats.coreml.graph import CoremlGraph
+from edgekit.export.formats.packages.writer import PackagedFormat
 
 
 class CoremlFormat(PackagedFormat):
-    """Layout `coreml-2`, see `package_layout`."""
+    """Layout `coreml-2`, see `packages.layout`."""
 
     SUFFIX = ".mlpackage"
     # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
