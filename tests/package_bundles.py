@@ -18,11 +18,11 @@ from bundles import TILE_BYTES, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from signal_to_noise import decibels
+from support.audit import StoredMatrix
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.audit import StoredMatrix
 from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages.cut import PackagePlan
 from edgekit.export.formats.packages.stamp import Stamped

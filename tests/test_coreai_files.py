@@ -55,10 +55,10 @@ from coreai.authoring import AIModelAsset
 
 # isort: split
 from coreai._compiler.dialects import coreai
+from support.coreai_audit import stored_matrices, stored_vectors
 
 from edgekit.export.formats.coreai import bytecode as coreai_bytecode
 from edgekit.export.formats.coreai.graph import PROGRAM_FILE, CoreaiGraph
-from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
 from edgekit.export.formats.packages import content as package_content
 
 # --- what is stored ---------------------------------------------------------------------------------------

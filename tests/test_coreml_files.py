@@ -37,10 +37,10 @@ from edgekit.tools.cli import main
 ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
 from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
+from support.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
 
 from edgekit.export.formats.coreml.graph import CoremlGraph  # noqa: E402
 from edgekit.export.formats.coreml.writer import CoremlFormat  # noqa: E402
-from edgekit.export.formats.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
 from edgekit.export.formats.packages import content as package_content  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}

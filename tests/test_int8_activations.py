@@ -52,8 +52,7 @@ from edgekit.tools.cli import main
 pytest.importorskip("coremltools", reason="coremltools is not installed")
 
 from coreml_bundles import CoremlPrograms
-
-from edgekit.export.formats.coreml_audit import stored_matrices
+from support.coreml_audit import stored_matrices
 
 INT8 = Scheme("int8", 32)
 #: How far from the nearest integer a package's may be: what rounding before it does to 127.

@@ -193,7 +193,7 @@ def own_codes(model: Any, name: str) -> tuple[int, torch.Tensor, torch.Tensor | 
 
 def test_stored_codes_are_the_quantizers(case: Case) -> None:
     """Read back from the files alone: every matrix of the model, each in the bits that were asked for."""
-    from edgekit.export.formats.mlx_audit import stored_matrices
+    from support.mlx_audit import stored_matrices
 
     bundle, model = case
     found = {m.name: m for m in stored_matrices(bundle)}

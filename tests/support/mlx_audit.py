@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.audit import StoredMatrix
 from edgekit.export.formats.mlx import layout as mlx_layout
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.reader import FlashFile
+from support.audit import StoredMatrix
 
 
 def stored_matrices(bundle: Path) -> Iterator[StoredMatrix]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.audit import StoredMatrix, packaged_matrices, packaged_vectors
 from edgekit.export.formats.coreai import bytecode as coreai_bytecode
 from edgekit.export.formats.coreai.graph import PROGRAM_FILE, NamedConstant, read_program
 from edgekit.export.formats.packages.layout import FLIP
+from support.audit import StoredMatrix, packaged_matrices, packaged_vectors
 
 _EXPERTS = re.compile(r"(\d+\.experts)\.(\d+)-(\d+)\.(\w+)")
 _BITS = {"si4": 4, "si8": 8}

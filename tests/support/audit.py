@@ -42,7 +42,7 @@ class PackagedWeight(Protocol):
         ...
 
 
-#: The matrices of a package by the names that `packaging` gives them, without suffix and with underscores
+#: The matrices of a package by the names that `packages.cut` gives them, without suffix and with underscores
 #: for dots: `0_mlp_up_proj`, `0_experts_7_down`, `table`.
 Weights = Callable[[Path], Mapping[str, PackagedWeight]]
 #: The float vectors of a package, named likewise: `0_input_layernorm_weight`.
