@@ -473,5 +473,5 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
 
 def test_formats_are_told_apart() -> None:
     assert formats.get("native").layout == "native-1"
-    with pytest.raises(ExportError, match="unknown format 'gguf'; supported: onnx, native"):
+    with pytest.raises(ExportError, match="unknown format 'gguf'; supported: native, onnx"):
         formats.load("gguf")

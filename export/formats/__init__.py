@@ -1,6 +1,7 @@
 """Output formats: a row each, named as on the command line, and a writer, which is imported when used.
 
-A writer is a subclass of `base.Format`. It is bound to a model and the options of an export in one step:
+Installed distributions add rows as entry points of the group `edgekit.formats`. A writer is a subclass of
+`base.Format`. It is bound to a model and the options of an export in one step:
 
     form = load("onnx")(architecture, scheme, FormatOptions())
 """
@@ -11,32 +12,33 @@ from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import PRECISIONS
 from edgekit.export.formats.row import FormatRow, Systems, Writer
 from edgekit.flashload.names import unknown
+from edgekit.flashload.registry import Registry
 from edgekit.runtime.packages import ACTIVATIONS
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 ROWS = (
     FormatRow(
-        "onnx",
-        writer="edgekit.export.formats.onnx.writer:OnnxFormat",
-        layout="onnx-3",
-        needs=("torch", "onnx", "onnxscript"),
-        install="edgekit[export-onnx]",
-        distributions=("torch", "onnx", "onnxscript"),
-    ),
-    FormatRow(
         "native",
         writer="edgekit.export.formats.native.writer:NativeFormat",
         layout="native-1",
         needs=("torch",),
-        install="edgekit[export]",
+        extra="export",
         distributions=("torch",),
+    ),
+    FormatRow(
+        "onnx",
+        writer="edgekit.export.formats.onnx.writer:OnnxFormat",
+        layout="onnx-3",
+        needs=("torch", "onnx", "onnxscript"),
+        extra="export-onnx",
+        distributions=("torch", "onnx", "onnxscript"),
     ),
     FormatRow(
         "mlx",
         writer="edgekit.export.formats.mlx.writer:MlxFormat",
         layout="mlx-2",
         needs=("torch", "mlx"),
-        install="edgekit[mac]",
+        extra="mac",
         systems=Systems((_APPLE, _X86, _ARM), "Apple silicon and Linux"),
         distributions=("torch", "mlx"),
         precisions=PRECISIONS,
@@ -46,7 +48,7 @@ ROWS = (
         writer="edgekit.export.formats.coreml.writer:CoremlFormat",
         layout="coreml-2",
         needs=("torch", "coremltools"),
-        install="edgekit[ios]",
+        extra="ios",
         systems=Systems((_APPLE, ("Darwin", "x86_64"), _X86), "macOS and Linux on x86-64"),
         distributions=("torch", "coremltools"),
         precisions=PRECISIONS,
@@ -58,7 +60,7 @@ ROWS = (
         writer="edgekit.export.formats.coreai.writer:CoreaiFormat",
         layout="coreai-2",
         needs=("torch", "coreai"),
-        install="edgekit[ios]",
+        extra="ios",
         systems=Systems((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
         distributions=("torch", "coreai-core"),
         precisions=PRECISIONS,
@@ -66,25 +68,26 @@ ROWS = (
         packages=True,
     ),
 )
-FORMATS = tuple(row.name for row in ROWS)
+FORMATS = Registry("format", "edgekit.formats", FormatRow, {row.name: row for row in ROWS})
 
 
 def get(name: str) -> FormatRow:
     """The row of a format.
 
     Raises:
-        ExportError: there is no such format.
+        ExportError: there is no such format. BrokenPlugin: its distribution cannot give it.
     """
-    for row in ROWS:
-        if row.name == name:
-            return row
-    raise ExportError(unknown("format", name, FORMATS))
+    row = FORMATS.find(name)
+    if row is None:
+        raise ExportError(unknown("format", name, FORMATS))
+    return row
 
 
 def load(name: str) -> Writer:
     """What binds a format to a model and the options of an export.
 
     Raises:
-        ExportError: there is no such format, or its packages are not installed.
+        ExportError: there is no such format, or its packages are not installed. BrokenPlugin: its
+            distribution cannot give it.
     """
     return get(name).load()

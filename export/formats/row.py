@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import logging
 import platform
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
+from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
-from edgekit.runtime.errors import one_line
+from edgekit.flashload.registry import resolve
 
 if TYPE_CHECKING:
     from edgekit.export.formats.base import Format
@@ -39,21 +39,28 @@ class FormatRow:
 
     `name` is that of the command line and `writer` its subclass of `base.Format` as `module:class`. `layout`
     names the stored forms: engines refuse bundles of layouts that they do not know. Exporting imports the
-    modules `needs`, which `pip install <install>` brings; those but PyTorch exist for `systems`, None for
-    all. Manifests record the versions of `distributions`. `precisions` and `activations` are what can be
-    chosen, the default first; `packages` tells that weights are in packages, which `Packaging` cuts.
+    modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
+    `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
+    are what can be chosen, the default first; `packages` tells that weights are in packages, and that
+    `Packaging` cuts them.
     """
 
     name: str
     writer: str
     layout: str
     needs: tuple[str, ...]
-    install: str
+    extra: str = ""
+    package: str = "edgekit"
     systems: Systems | None = None
     distributions: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     activations: tuple[str, ...] = ()
     packages: bool = False
+
+    @property
+    def install(self) -> str:
+        """What to give to `pip install`."""
+        return f"{self.package}[{self.extra}]" if self.extra else self.package
 
     def check_installed(self) -> None:
         """Refuse a format that lacks a module. Imports none of them: that takes seconds.
@@ -97,11 +104,10 @@ class FormatRow:
             ExportError: its packages are not installed, cannot be loaded, or are of versions that it does not
                 know.
         """
-        module, _, name = self.writer.partition(":")
         quiet = logging.root.manager.disable
         logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
         try:
-            writer: type[Format] = getattr(importlib.import_module(module), name)
+            writer: type[Format] = resolve(self.writer)
         except ImportError as error:
             if (error.name or "").startswith("edgekit"):
                 raise
