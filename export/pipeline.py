@@ -38,11 +38,11 @@ from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (
     Claimed,
+    Found,
     begun_with,
     check_space,
     claim,
     examine,
-    find,
     report_journal,
     resumable,
 )
@@ -58,13 +58,11 @@ from edgekit.export.sampler_config import check_generation_config, sampler_confi
 from edgekit.export.tied_head import check_tied_head
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
-from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime import quantization_report
-from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sections import Wrong
 from edgekit.runtime.text import Tokenizer
@@ -220,61 +218,62 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
 
 def check_output(
     plans: Sequence[ExportPlan], output: Path, members: Sequence[str] = (), download_bytes: int = 0
-) -> None:
+) -> Found | None:
     """Refuse an output folder that cannot take these bundles, in its folders `members` where they are
-    several. `download_bytes` go to the same disk before. Changes nothing.
+    several. `download_bytes` go to the same disk before. Changes nothing; returns what is there.
 
     Raises:
         ExportError: what is wrong with the folder or the space on its disk.
+        ResumeMismatch: what is complete there is another export's.
     """
     first = plans[0]
     resume, overwrite = first.options.resume, first.options.overwrite
     found = examine(output, first.weights_file, resume=resume, overwrite=overwrite, members=members)
     if found is not None and found.whole and resume:
-        for plan, folder in zip(plans, [output / m for m in members] or [output], strict=True):
-            finished(plan, folder)
+        for plan, each in zip(plans, [found.members[m] for m in members] or [found], strict=True):
+            finished(plan, each)
     check_space(output, sum(plan.output_bytes for plan in plans) + download_bytes)
+    return found
 
 
-def check_leftovers(plan: ExportPlan, output: Path) -> None:
+def check_leftovers(plan: ExportPlan, found: Found | None) -> None:
     """Refuse to go on with what another export has left in a folder, if anything. Opens it as `write` does.
 
     Raises:
         ResumeMismatch or MalformedFile: it is another export's, or cannot be read.
     """
-    if find(output, plan.weights_file) is not None and finished(plan, output) is None:
-        _Sink(plan, Claimed.of(output)).close()
+    if found is not None and finished(plan, found) is None:
+        _Sink(plan, Claimed.of(found.path)).close()
 
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
     """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
-    return write_each([plan], [output], progress or _Silent())[0]
+    found = check_output([plan], output)
+    folder = claim(output, plan.weights_file, found, overwrite=plan.options.overwrite)
+    return write_each([plan], [folder], progress or _Silent())[0]
 
 
 def write_each(
-    plans: Sequence[ExportPlan], outputs: Sequence[Path], progress: Progress
+    plans: Sequence[ExportPlan], folders: Sequence[Claimed], progress: Progress
 ) -> list[ExportResult]:
     """Do what is planned, each in a folder of its own. Every weight is quantized once: plans of several must
     store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
     """
     results: dict[Path, ExportResult] = {}
     todo: list[tuple[ExportPlan, Claimed]] = []
-    for plan, output in zip(plans, outputs, strict=True):
-        check_output([plan], output)
-    for plan, output in zip(plans, outputs, strict=True):
-        claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
-        if plan.options.resume and (done := finished(plan, output)) is not None:
-            results[output] = done
+    for plan, folder in zip(plans, folders, strict=True):
+        if (done := finished(plan, folder.found)) is not None:
+            results[folder.path] = done
         else:
-            todo.append((plan, Claimed.of(output)))
-    with resumable(outputs[0]):
+            todo.append((plan, folder))
+    with resumable(folders[0].path):
         written = _write_weights(todo, progress)
     for (plan, folder), weights in zip(todo, written, strict=True):
         named = f"{plan.options.format}: " if len(plans) > 1 else ""
         progress.stage(f"{named}compiling programs", 0)
         with resumable(folder.path):
             results[folder.path] = _complete(plan, folder, *weights, progress)
-    return [results[output] for output in outputs]
+    return [results[folder.path] for folder in folders]
 
 
 def _write_weights(
@@ -384,15 +383,15 @@ def _complete(
     return ExportResult(output, options.format, report, tuple(notes), nbytes)
 
 
-def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
-    """The result of an export that is already complete; its journal of reports is gone.
+def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
+    """The result of an export that was found complete; its journal of reports is gone.
 
     Raises:
         ResumeMismatch: what is complete is another export's.
     """
-    if not (output / manifests.MANIFEST_NAME).exists():
+    if found is None or found.several or not found.whole:
         return None
-    bundle = Bundle.open(output)
+    output, bundle = found.path, found.bundle
     manifest = bundle.manifest
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(

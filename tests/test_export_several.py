@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -287,6 +288,21 @@ def test_files_behind_a_link_are_somebody_elses(checkpoint: Path, tmp_path: Path
         with pytest.raises(
             ExportError, match="tokenizer: is a symbolic link, which exports neither write nor"
         ):
-            output_folder.claim(out, "weights.safetensors", **flags)
+            output_folder.examine(out, "weights.safetensors", **flags)
     assert sorted(p.name for p in elsewhere.iterdir()) == names
     assert (out / "edgekit.json").exists() and (out / "packages").exists()
+
+
+def test_a_manifest_is_read_once(
+    both: Path, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found in a folder answers all that an export that goes on asks of it."""
+    shutil.copytree(both, tmp_path / "set")
+    export(checkpoint, tmp_path / "one", options("coreml", Scheme(), None, CUT))
+    read: list[Path] = []
+    load = manifests.load
+    monkeypatch.setattr(manifests, "load", lambda folder: read.append(folder) or load(folder))
+    export_both(checkpoint, tmp_path / "set", resume=True)
+    assert len(read) == 2
+    export(checkpoint, tmp_path / "one", options("coreml", Scheme(), None, CUT, resume=True))
+    assert len(read) == 3
