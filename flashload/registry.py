@@ -93,10 +93,7 @@ class Registry(Collection[str], Generic[Row]):
         """The entry points of rows that are not edgekit's own. Read anew each time, which takes milliseconds
         and is seldom needed: what is installed may change while a process runs.
         """
-        from importlib.metadata import entry_points  # here: edgekit's own rows do without, and it is slow
-
-        points = entry_points(group=self.group)
-        return [point for point in points if point.name not in self.own]
+        return [point for point in _points(self.group) if point.name not in self.own]
 
     def _loaded(self, point: EntryPoint) -> Row:
         whose, advice = _distribution(point), "update it or uninstall it"
@@ -113,6 +110,20 @@ class Registry(Collection[str], Generic[Row]):
                 f"{self._kind.__name__} of that name; {advice}"
             )
         return row
+
+
+def _points(group: str) -> list[EntryPoint]:
+    """The entry points of a group. Distributions whose list of them cannot be read have none."""
+    from importlib.metadata import distributions, entry_points  # here: own rows do without, and it is slow
+
+    with suppress(Exception):
+        return list(entry_points(group=group))
+    found: dict[str, list[EntryPoint]] = {}
+    for distribution in distributions():
+        with suppress(Exception):
+            # The first of a name on sys.path is the one that is imported.
+            found.setdefault(distribution.name, list(distribution.entry_points.select(group=group)))
+    return [point for points in found.values() for point in points]
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from edgekit.flashload.registry import Registry, resolve
 from edgekit.runtime.errors import EngineUnavailable
@@ -12,27 +12,26 @@ from edgekit.runtime.errors import EngineUnavailable
 
 @dataclass(frozen=True)
 class EngineRow:
-    """An engine, or where `packages` holds the runtime of a format whose weights are in packages.
+    """An engine. `format` is that of the bundles that it runs, and `title` what to call it in sentences.
 
-    `format` is that of the bundles that it runs, and `title` what to call it in sentences. `factory` is what
-    opens it, as `module:attribute`: called with (folder, manifest, threads) it gives an
-    `engines.base.Engine`, of packages called with nothing an `engines.base.Executor`; the native engine's
-    opens whole sessions. `needs` is the module without which it cannot be, which `extra` of the distribution
-    `package` brings; `probe`, where it is cheap, is called to find out whether the engine works on this
-    system, and raises what is wrong. `threads` tells whether it takes as many threads as it is given; the
-    others' systems decide for themselves.
+    `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
+    folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
+    with nothing), or a whole "session". `needs` is the module without which it cannot be, which `extra` of
+    the distribution `package` brings; `probe`, where it is cheap, is called to find out whether the engine
+    works on this system, and raises what is wrong. `threads` tells whether it takes as many threads as it is
+    given; the others' systems decide for themselves.
     """
 
     name: str
     format: str
     title: str
     factory: str
+    gives: Literal["engine", "executor", "session"] = "engine"
     needs: str = ""
     extra: str = ""
     package: str = "edgekit"
     probe: str = ""
     threads: bool = False
-    packages: bool = False
 
     @property
     def install(self) -> str:
@@ -65,6 +64,7 @@ OWN = (
         format="native",
         title="the native core",
         factory="edgekit.runtime.native_session:NativeSession",
+        gives="session",
         probe="edgekit.flashload._native:load",
         threads=True,
     ),
@@ -90,20 +90,20 @@ OWN = (
         format="coreml",
         title="Core ML",
         factory=_COREML,
+        gives="executor",
         needs="coremltools",
         extra="coreml",
         probe=_COREML,
-        packages=True,
     ),
     EngineRow(
         "coreai",
         format="coreai",
         title="Core AI",
         factory=_COREAI,
+        gives="executor",
         needs="coreai",
         extra="coreai",
         probe=_COREAI,
-        packages=True,
     ),
 )
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit.flashload.manifest import Manifest
+from edgekit.flashload.registry import BrokenPlugin
 from edgekit.flashload.sizes import size
-from edgekit.runtime.engine_registry import running
+from edgekit.runtime.engine_registry import EngineRow, running
 
 CARD = "README.md"
 #: What the model card of the checkpoint is called in a bundle.
@@ -132,15 +133,23 @@ def _role(role: Mapping[str, Any]) -> str:
 
 def _extras(form: str) -> str:
     """The extras of edgekit that running a bundle of the format takes."""
-    row = running(form)
+    row = _engine(form)
     own = [row.extra] if row is not None and row.package == "edgekit" and row.extra else []
     return ",".join(["hub", *own])
 
 
 def _tags(form: str) -> tuple[str, ...]:
     """What the hub's users search for; nothing for the engine that is part of edgekit."""
-    row = running(form)
+    row = _engine(form)
     return () if row is not None and row.package == "edgekit" and not row.extra else (form,)
+
+
+def _engine(form: str) -> EngineRow | None:
+    """The engine for a format; none where it is broken: exports end with a card, whatever runs here."""
+    try:
+        return running(form)
+    except BrokenPlugin:
+        return None
 
 
 def _plain(value: Any) -> str:

@@ -128,7 +128,7 @@ def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
     found = edgekit(
         toy, _EDGEKIT_COMPLETE="bash_complete", COMP_WORDS="edgekit export m --target ", COMP_CWORD="4"
     )
-    assert [line.partition(",")[2] for line in found.stdout.split()] == ["host", "mac", "ios", "toaster"]
+    assert {"plain,host", "plain,toaster"} <= set(found.stdout.split()) and "broken" not in found.stdout
     found = edgekit(
         toy, _EDGEKIT_COMPLETE="bash_complete", COMP_WORDS="edgekit export m --target toaster --format ",
         COMP_CWORD="6",
@@ -179,6 +179,14 @@ def test_rows_that_cannot_be_had(toy: Path, tmp_path: Path, monkeypatch: pytest.
     ):
         targets.get("toaster")
     assert targets.get("host").name == "host"
+
+
+def test_metadata_that_cannot_be_read_is_in_nobodys_way(toy: Path, tmp_path: Path) -> None:
+    install(tmp_path / "site", "garbled", "[edgekit.targets]\nno equals sign\n")
+    page = " ".join(edgekit(toy, "export", "--help").stdout.split())
+    assert "Device family: host, mac, ios, broken or toaster." in page
+    refused = edgekit(toy, "export", "tiny-llada", "--target", "broken")
+    assert refused.returncode == 2 and "comes with edgekit-toy 1.5" in " ".join(refused.stderr.split())
 
 
 def test_own_rows_are_found_without_looking_at_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

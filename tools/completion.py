@@ -29,7 +29,8 @@ def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Formats of the target that is on the line or the default; all of them for one that nobody knows."""
     from edgekit.export.formats import FORMATS
 
-    target = targets.TARGETS.find(ctx.params.get("target") or "")
+    asked = ctx.params.get("target")
+    target = next((target for target in targets.TARGETS.working() if target.name == asked), None)
     return _names(FORMATS if target is None else target.formats, incomplete)
 
 

@@ -34,7 +34,7 @@ def create(bundle: Bundle, threads: int) -> Engine:
     """
     name = bundle.manifest.programs.get("format")
     row = running(name)
-    if row is None or row.packages:
+    if row is None or row.gives != "engine":
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
     engine: Engine = row.load()(bundle.folder, bundle.manifest, threads)
     return engine
@@ -51,7 +51,7 @@ def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> Pac
     if executor is None:
         name = bundle.manifest.programs.get("format")
         row = running(name)
-        if row is None or not row.packages:
+        if row is None or row.gives != "executor":
             raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
         executor = row.load()()
         if row.name == "coreai":

@@ -6,7 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 
 from edgekit import targets
 from edgekit.export import formats
-from edgekit.export.formats import FORMATS
+from edgekit.export.formats import FORMATS, FormatRow
 from edgekit.flashload.sizes import size
 from edgekit.tools.completion import (
     activation_names,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
 
 
-def _offering(what: str) -> list[str]:
-    """The formats that offer a choice of `precisions`, `activations` or `packages`."""
-    return [row.name for row in FORMATS.working() if getattr(row, what)]
+def _formats(offering: Callable[[FormatRow], object]) -> Callable[[], list[str]]:
+    """What names the formats that offer something."""
+    return lambda: [row.name for row in FORMATS.working() if offering(row)]
 
 
 #: Notes shown at the end of an export; `inspect` shows all.
@@ -104,7 +104,7 @@ _MOST_NOTES = 6
 @click.option(
     "--precision",
     cls=RareListing,
-    names=lambda: _offering("precisions"),
+    names=_formats(lambda row: row.precisions),
     joined=", ",
     metavar="NAME",
     shell_complete=precision_names,
@@ -113,7 +113,7 @@ _MOST_NOTES = 6
 @click.option(
     "--activations",
     cls=RareListing,
-    names=lambda: _offering("activations"),
+    names=_formats(lambda row: row.activations),
     joined=", ",
     metavar="NAME",
     shell_complete=activation_names,
@@ -130,7 +130,7 @@ _MOST_NOTES = 6
 @click.option(
     "--lengths",
     cls=RareListing,
-    names=lambda: _offering("packages"),
+    names=_formats(lambda row: row.packages),
     joined=", ",
     metavar="N,N...",
     help="Positions to make functions for ({names}); DiffusionGemma: positions of the prefix.",
@@ -138,7 +138,7 @@ _MOST_NOTES = 6
 @click.option(
     "--max-positions",
     cls=RareListing,
-    names=lambda: _offering("packages"),
+    names=_formats(lambda row: row.packages),
     joined=", ",
     type=Count(),
     metavar="N",
@@ -147,7 +147,7 @@ _MOST_NOTES = 6
 @click.option(
     "--layers-per-chunk",
     cls=RareListing,
-    names=lambda: _offering("packages"),
+    names=_formats(lambda row: row.packages),
     joined=", ",
     type=Count(),
     metavar="N",
