@@ -20,7 +20,6 @@ from edgekit.flashload.errors import BundleError, ChecksumMismatch, LayoutError,
 from edgekit.flashload.format import RUN_ALIGNMENT, STORAGE_DTYPES, RunSpec, TensorSpec
 from edgekit.flashload.packed import Slice, packed_layout
 from edgekit.flashload.reader import FlashFile
-from edgekit.flashload.ring import Ring
 from edgekit.flashload.writer import FlashWriter
 
 Stored = dict[str, tuple[Slice, ...]]
@@ -89,16 +88,13 @@ def test_readers_of_safetensors_and_runs_see_the_same_bytes(
     for name, parts in stored.items():
         joined = np.concatenate([whole[p.name][p.first : p.first + p.rows] for p in parts])
         assert joined.tobytes() == tensors[name].tobytes(), name
-    with FlashFile(path) as file, Ring(file, sum(r.length for r in file.layout.runs)) as ring:
-        ring.schedule(run.name for run in runs)
+    with FlashFile(path) as file:
         for run in runs:
             own = {t.name: tensors[t.name] for t in run.tensors}
             buffer, views = file.load(run.name)
             assert all(view.flags.aligned for view in views.values())
             equal(views, own)
             file.verify(run.name)
-            loaded = ring.take(run.name)
-            equal(loaded.views, own)
             for name, array in own.items():
                 rows = np.random.default_rng(3).integers(0, len(array), 5)
                 assert file.read_rows(name, rows).tobytes() == array[rows].tobytes()

@@ -28,10 +28,9 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.memory import units
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
-from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session import Session, SessionOptions, plan_session
 
 LAYERS, EXPERTS = 2, 8
 #: The last in the file, so that reading in the order of the file would come to them last.
@@ -131,9 +130,8 @@ def length_of(model: Model) -> int:
 
 def pinning(model: Model, per_layer: int) -> SessionOptions:
     """So many experts of every layer in memory, and the dense runs."""
-    with FlashFile(model.weights) as file:
-        step, _ = units(Bundle.open(model.bundle).model, file)
-    dense = sum(unit.nbytes for unit in step if unit.group != "expert")
+    step = plan_session(Bundle.open(model.bundle)).units
+    dense = sum(unit.nbytes for unit in step if unit.group not in ("expert", "embedding"))
     return SessionOptions(
         resident_bytes=dense + per_layer * LAYERS * length_of(model), canvas=64, positions=256
     )

@@ -118,7 +118,7 @@ def test_samples_are_the_argmax_with_the_specified_noise(case: Case) -> None:
         np.testing.assert_array_equal(again.logits, out.logits[::-1])
         with pytest.raises(errors.InvalidRequest, match="noise for 4 positions"):
             session.project(HeadRequest(gumbel=gumbel))
-        with pytest.raises(errors.InvalidRequest, match="makes its own noise"):
+        with pytest.raises(errors.InvalidRequest, match="make their own noise"):
             session.project(HeadRequest(rows=rows, gumbel=lambda a, b: np.zeros((4, b - a), np.float32)))
 
 
@@ -173,7 +173,7 @@ RUN = """
 import json, resource, sys
 import numpy as np
 from edgekit.runtime.sampling import HeadRequest
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 options = SessionOptions(memory_bytes=int(sys.argv[2]) or None, positions=0, canvas=128, threads=2)
 with Session(sys.argv[1], options) as session:
     canvas = np.random.default_rng(0).integers(0, session.vocab_size, 128)

@@ -49,9 +49,8 @@ NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threa
     fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": its programs are not ", kFormat, "/", kLayout,
          ", which the native engine runs; export the bundle again for this engine");
   }
-  if (bundle.packaged() || bundle.file().layout().packed) {
-    fail(EK_UNSUPPORTED_BUNDLE, bundle.file().path(), ": is packed, where the native engine needs aligned tensors; ",
-         "export the bundle again for this engine");
+  if (bundle.packaged()) {
+    fail(EK_MALFORMED_FILE, bundle.path(), ": has packages, which the native engine does not open; export it again");
   }
   const Json &entries = programs.at("entries");
   softcap_ = head_softcap(entries.at("head"));
