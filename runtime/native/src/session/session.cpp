@@ -1,10 +1,12 @@
 #include "session/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 #include "error.h"
@@ -151,7 +153,44 @@ struct Session::Implementation {
     }
   }
 
+  // Follows limit_resident. No unit is in use.
+  void relieve() {
+    const std::uint64_t limit = resident_limit.load();
+    if (plan.pinned_bytes <= limit) return;
+    // Experts have changed places since the plan was made.
+    ResidencyPlan own = plan;
+    own.pinned.clear();
+    for (const Unit &unit : weight_units(bundle)) {
+      if (pinned(unit)) own.pinned.insert(unit.name);
+    }
+    ResidencyPlan less = with_fewer_pins(bundle, own, limit);
+    std::unordered_set<std::string> gone;
+    std::vector<const Run *> runs;
+    for (const std::string &name : own.pinned) {
+      if (less.pinned.count(name) != 0) continue;
+      gone.insert(name);
+      const FlashLayout &file = bundle.file().layout();
+      const auto run = file.index.find(name);
+      if (run != file.index.end()) runs.push_back(&file.runs[run->second]);
+    }
+    weights.unpin(runs, in_flash(bundle, less).ring_bytes);
+    std::swap(plan, less);  // `less` is what was
+    experts.follow(plan);
+    const std::uint64_t before = less.pinned_bytes + less.ring_bytes, after = plan.pinned_bytes + plan.ring_bytes;
+    if (after < before) reservation.give_back(before - after);
+    if (packages) packages->unpin(gone, plan.ring_bytes);
+  }
+
+  // Whether it is in memory now: of experts the plan knows how many stay, the store which.
+  bool pinned(const Unit &unit) const {
+    const FlashLayout &file = bundle.file().layout();
+    const auto run = file.index.find(unit.name);
+    if (bundle.packaged() || run == file.index.end()) return plan.pinned.count(unit.name) != 0;
+    return weights.pinned(file.runs[run->second]) != nullptr;
+  }
+
   void begin(Pass kind, Pass then) {
+    relieve();
     weights.begin(kind, then);
     if (packages) packages->begin(kind, then);
   }
@@ -159,6 +198,7 @@ struct Session::Implementation {
   void idle() {
     weights.idle();
     if (packages) packages->idle();
+    relieve();
   }
 
   // Times a pass and has its weights read ahead. One that fails leaves no half-read schedule, and a prefill no
@@ -319,7 +359,7 @@ struct Session::Implementation {
   const std::uint64_t machine;  // bytes of memory; 0: nobody knows
   MemoryNeeds needs;
   ResidencyPlan plan;
-  const Reservation reservation;  // fills the two before it
+  Reservation reservation;  // fills the two before it
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   Experts experts;
@@ -329,6 +369,7 @@ struct Session::Implementation {
   FloatBuffer hidden_states, soft_input, last, picked;
   std::int64_t last_rows = 0;  // of the last denoise; 0: none, or it failed
   double pass_seconds = 0;
+  std::atomic<std::uint64_t> resident_limit{UINT64_MAX};
 };
 
 Session::Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
@@ -354,6 +395,13 @@ void Session::idle() {
   implementation_->experts.exchange();
 }
 
+void Session::limit_resident(std::uint64_t bytes) {
+  std::atomic<std::uint64_t> &limit = implementation_->resident_limit;
+  std::uint64_t known = limit.load();
+  while (bytes < known && !limit.compare_exchange_weak(known, bytes)) {
+  }
+}
+
 SessionPlan Session::plan() const {
   const Implementation &own = *implementation_;
   const std::vector<Unit> units = weight_units(own.bundle);
@@ -373,13 +421,7 @@ PlannedUnit Session::unit(std::size_t index) const {
   const std::vector<Unit> units = weight_units(own.bundle);
   if (index >= units.size()) fail(EK_INVALID_ARGUMENT, "unit ", index, " of ", units.size());
   const Unit &found = units[index];
-  // Experts change places: of them the plan knows how many stay, the store which.
-  const FlashLayout &file = own.bundle.file().layout();
-  const auto run = file.index.find(found.name);
-  const bool in_file = !own.bundle.packaged() && run != file.index.end();
-  const bool pinned = in_file ? own.weights.pinned(file.runs[run->second]) != nullptr
-                              : own.plan.pinned.count(found.name) != 0;
-  return {found.name, found.group, found.bytes, pinned};
+  return {found.name, found.group, found.bytes, own.pinned(found)};
 }
 
 void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
