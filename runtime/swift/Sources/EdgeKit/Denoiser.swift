@@ -1,76 +1,276 @@
-/// What whoever drives a sampler sees of a model: a canvas goes in, statistics of the scores come out. Full scores
-/// (positions times vocabulary) are hundreds of megabytes, so samplers work on what one pass over tiles of the table can
-/// produce.
+import CEdgeKit
+import Synchronization
+
+/// A model being run, pass by pass: a session of the native core, over its own engine or one that this package plugs in.
+/// A canvas goes in, statistics of the scores come out: full scores (positions times vocabulary) are hundreds of megabytes.
 ///
 /// Not for use by several threads at once.
-public protocol Denoiser: AnyObject {
-  var vocabulary: Int { get }
-  var hiddenSize: Int { get }
-  /// Committed positions whose keys and values are kept.
-  var prefixLength: Int { get }
-  /// The tokens behind the prefix, in the pieces in which they were encoded.
-  var encoded: [[Int]] { get }
-  /// Text behind the prefix that is final and that no `prefill` has encoded: the end of the last answer. Whoever drives a
-  /// sampler leaves it here, and encodes it with the text that follows it.
-  var uncached: [Int] { get set }
+public final class Denoiser {
+  public let vocabulary: Int
+  public let hiddenSize: Int
+  private let handle: OpaquePointer
+  /// nil: the native engine.
+  private let table: EngineTable?
+  private let relief: Relief
+  private let observation: (any MemoryPressureObservation)?
+  /// Positions of the last canvas.
+  private var positions = 0
 
-  /// Forgets the prefix, and what is uncached.
-  func reset()
+  /// Reads the weights that stay in memory. Throws `unsupportedBundle`, `budgetExceeded`, and what opening throws.
+  init(
+    _ bundle: Bundle, _ executor: SegmentExecutor, _ options: SessionOptions,
+    _ memoryPressure: (any MemoryPressureSource)?
+  ) throws(EdgeKitError) {
+    try NativeLibrary.check()
+    let table = try executor.engine(bundle).map(EngineTable.init)
+    var wanted = ek_session_options(
+      struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: Int32(clamping: options.threads),
+      memory_bytes: options.memoryBytes ?? 0, resident_bytes: options.residentBytes ?? .max,
+      positions: Int64(options.positions), canvas: Int64(options.canvas))
+    var opened: OpaquePointer?
+    try EngineTable.check(table) {
+      guard var engine = table?.native else { return ek_session_open(bundle.path, &wanted, &opened) }
+      return ek_session_open_engine(bundle.path, &wanted, &engine, &opened)
+    }
+    guard let opened else { throw .internalError("ek_session_open_engine gave no session") }
+    (handle, self.table) = (opened, table)
+    let (info, statistics): (SessionInfo, SessionStatistics)
+    do throws(EdgeKitError) {
+      (info, statistics) = (try Self.info(of: opened), try Self.statistics(of: opened))
+    } catch {
+      ek_session_close(opened)
+      throw error
+    }
+    (vocabulary, hiddenSize) = (info.vocabulary, info.hiddenSize)
+    let relief = Relief(opened, pinnedBytes: statistics.pinnedBytes)
+    self.relief = relief
+    observation = memoryPressure?.observe { relief.feel($0) }
+  }
+
+  deinit {
+    relief.end()
+    // What the engine fails with now nobody waits for.
+    withExtendedLifetime(table) { ek_session_close(handle) }
+  }
+
+  /// Committed positions whose keys and values are kept.
+  public var prefixLength: Int { (try? info().prefixLength) ?? 0 }
+
+  /// Forgets the prefix, and what a generation has left to be encoded.
+  public func reset() throws(EdgeKitError) { try EngineTable.check(table) { ek_session_reset(handle) } }
 
   /// Causal pass over `ids` that appends their keys and values to the prefix. A failure forgets the whole prefix.
-  func prefill(_ ids: [Int]) throws
+  public func prefill(_ ids: [Int]) throws(EdgeKitError) {
+    let ids = ids.map(Int64.init)
+    try EngineTable.check(table) { ek_session_prefill(handle, ids, Int64(ids.count)) }
+  }
 
   /// Bidirectional pass of `ids` behind the prefix. `soft` [ids, hidden] is what the last step gave as
   /// `HeadOutput.soft`, or nil.
-  func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws -> HeadOutput
+  public func denoise(_ ids: [Int], _ request: HeadRequest, soft: Tensor?) throws(EdgeKitError) -> HeadOutput {
+    if let soft, soft.shape != [ids.count, hiddenSize] {
+      throw .invalidArgument("soft embeddings of shape \(soft.shape) for \(ids.count) positions of \(hiddenSize)")
+    }
+    let (own, earlier) = (ids.map(Int64.init), soft?.floats)
+    let found = try answer(request, request.rows?.count ?? ids.count) { request, output in
+      guard let earlier else { return ek_session_denoise(handle, own, Int64(own.count), nil, request, output) }
+      return ek_session_denoise(handle, own, Int64(own.count), earlier, request, output)
+    }
+    positions = ids.count
+    return found
+  }
 
   /// What the last `denoise` would have given to this request.
-  func project(_ request: HeadRequest) throws -> HeadOutput
+  public func project(_ request: HeadRequest) throws(EdgeKitError) -> HeadOutput {
+    try answer(request, request.rows?.count ?? positions) { ek_session_project(handle, $0, $1) }
+  }
 
-  /// Told that no pass follows soon, after a generation.
-  func idle()
+  /// Tells that no pass follows soon.
+  public func idle() throws(EdgeKitError) { try EngineTable.check(table) { ek_session_idle(handle) } }
+
+  private func answer(
+    _ request: HeadRequest, _ count: Int,
+    _ call: (UnsafePointer<ek_head_request>, UnsafePointer<ek_head_output>) -> ek_status
+  ) throws(EdgeKitError) -> HeadOutput {
+    let k = min(request.topK, vocabulary)
+    let (argmax, sample, topIds) = (
+      Results<Int64>(count), Results<Int64>(request.gumbel == nil ? nil : count), Results<Int64>(k > 0 ? count * k : nil)
+    )
+    let (others, entropy, logZ) = (Results<Float>(count), Results<Float>(count), Results<Float>(count))
+    let probability = Results<Float>(request.gumbel == nil ? nil : count)
+    let soft = Results<Float>(request.soft ? count * hiddenSize : nil)
+    let topZ = Results<Float>(k > 0 ? count * k : nil)
+    let logits = Results<Float>(request.logits ? count * vocabulary : nil)
+    var output = ek_head_output()
+    output.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
+    (output.argmax, output.sample, output.top_ids) = (argmax.start, sample.start, topIds.start)
+    (output.others, output.entropy, output.log_z) = (others.start, entropy.start, logZ.start)
+    (output.sample_prob, output.soft, output.top_z) = (probability.start, soft.start, topZ.start)
+    output.logits = logits.start
+    try EngineTable.check(table) { request.withNative { call($0, &output) } }
+    func rows<Value>(_ values: [Value]?) -> [[Value]]? {
+      values.map { values in (0..<count).map { Array(values[($0 * k)..<(($0 + 1) * k)]) } }
+    }
+    return HeadOutput(
+      argmax: argmax.integers ?? [], others: others.all ?? [], entropy: entropy.all ?? [], logZ: logZ.all ?? [],
+      sample: sample.integers, sampleProbability: probability.all,
+      soft: soft.all.map { Tensor([count, hiddenSize], $0) }, topIds: rows(topIds.integers), topZ: rows(topZ.all),
+      logits: logits.all.map { Tensor([count, vocabulary], $0) })
+  }
 }
 
-extension Denoiser {
-  public func idle() {}
+extension Denoiser: Engine {
+  func generate(
+    prompt: [Int], settings: GenerationSettings, onEvent: (Event) -> Bool
+  ) throws(EdgeKitError) {
+    let ids = prompt.map(Int64.init)
+    try EngineTable.check(table) {
+      let status = withoutActuallyEscaping(onEvent) { escapable in
+        let receiver = Receiver(escapable)
+        return withExtendedLifetime(receiver) {
+          NativeLibrary.withOptions(settings) { options in
+            ek_generate(
+              handle, ids, Int64(ids.count), options, receive, Unmanaged.passUnretained(receiver).toOpaque(), nil)
+          }
+        }
+      }
+      return status == EK_STOPPED ? EK_OK : status  // a stop is no error
+    }
+  }
+
+  func info() throws(EdgeKitError) -> SessionInfo { try Self.info(of: handle) }
+  func statistics() throws(EdgeKitError) -> SessionStatistics { try Self.statistics(of: handle) }
+  func whenRelieved(_ wake: @escaping @Sendable () -> Void) { relief.wake(wake) }
+
+  private static func info(of session: OpaquePointer) throws(EdgeKitError) -> SessionInfo {
+    var found = ek_session_info()
+    found.struct_size = UInt32(MemoryLayout<ek_session_info>.size)
+    try EdgeKitError.check(ek_session_get_info(session, &found))
+    return SessionInfo(
+      threads: Int(found.threads), vocabulary: Int(found.vocabulary), hiddenSize: Int(found.hidden_size),
+      prefixLength: Int(found.prefix_length),
+      canvasLength: found.canvas_length == 0 ? nil : Int(found.canvas_length),
+      maxPositions: found.max_positions == 0 ? nil : Int(found.max_positions),
+      causalPrefix: found.causal_prefix != 0)
+  }
+
+  private static func statistics(of session: OpaquePointer) throws(EdgeKitError) -> SessionStatistics {
+    var found = ek_session_statistics()
+    found.struct_size = UInt32(MemoryLayout<ek_session_statistics>.size)
+    try EdgeKitError.check(ek_session_get_statistics(session, &found))
+    return SessionStatistics(
+      ioMode: found.io_mode.map { String(cString: $0) } ?? "", pinnedBytes: found.pinned_bytes,
+      ringBytes: found.ring_bytes, streamedBytesPerStep: found.streamed_bytes_per_step,
+      bytesRead: found.bytes_read, ioSeconds: found.io_seconds, ioWaitSeconds: found.io_wait_seconds,
+      passSeconds: found.pass_seconds)
+  }
 }
 
-/// What to compute from the scores z = logits / temperature.
-public struct HeadRequest {
-  /// Positions on the canvas, in the order of the results; nil: all.
-  public var rows: [Int]?
-  /// Above 0.
-  public var temperature: Float = 1
-  /// Standard Gumbel noise [rows, stop - start] for the tokens start..<stop, to sample with; a pure function.
-  public var gumbel: ((_ start: Int, _ stop: Int) throws -> [Float])?
-  public var gumbelScale: Float = 1
-  /// The expected embedding softmax(z) @ table, for self-conditioning.
-  public var soft = false
-  /// The largest scores of every row.
-  public var topK = 0
-  /// All of z.
-  public var logits = false
-
-  public init() {}
+extension HeadRequest {
+  /// As the C ABI has it, without what the output's arrays say.
+  fileprivate func withNative<Result>(_ body: (UnsafePointer<ek_head_request>) -> Result) -> Result {
+    var asked = ek_head_request()
+    asked.struct_size = UInt32(MemoryLayout<ek_head_request>.size)
+    asked.temperature = temperature
+    if let gumbel {
+      asked.gumbel = 1
+      (asked.gumbel_scale, asked.seed, asked.draw) = (gumbel.scale, gumbel.seed, gumbel.draw)
+    }
+    asked.soft = soft ? 1 : 0
+    asked.top_k = Int64(topK)
+    guard let rows else { return body(&asked) }
+    return (rows.map(Int64.init) + [0]).withUnsafeBufferPointer { own in
+      // Never null, which stands for all rows.
+      (asked.rows, asked.row_count) = (own.baseAddress, Int64(rows.count))
+      return body(&asked)
+    }
+  }
 }
 
-/// Statistics of z for R rows. Ties go to the lower token.
-public struct HeadOutput: Sendable {
-  public var argmax: [Int]
-  /// The sum of exp(z - max z) over all tokens but the argmax: softmax(z) there is 1 / (1 + others).
-  public var others: [Float]
-  /// Of softmax(z), in nats.
-  public var entropy: [Float]
-  /// Log of the sum of exp(z).
-  public var logZ: [Float]
-  /// argmax(z + gumbelScale * noise).
-  public var sample: [Int]?
-  public var sampleProbability: [Float]?
-  /// [R, hidden]
-  public var soft: Tensor?
-  /// [R, k] by descending score, k = min(topK, vocabulary).
-  public var topIds: [[Int]]?
-  public var topZ: [[Float]]?
-  /// [R, vocabulary]
-  public var logits: Tensor?
+/// An array that C fills; none for nil.
+private final class Results<Element: Numeric> {
+  private let buffer: UnsafeMutableBufferPointer<Element>?
+  private let size: Int
+
+  init(_ count: Int?) {
+    buffer = count.map { .allocate(capacity: max($0, 1)) }
+    buffer?.initialize(repeating: 0)
+    size = count ?? 0
+  }
+
+  deinit { buffer?.deallocate() }
+
+  var start: UnsafeMutablePointer<Element>? { buffer?.baseAddress }
+  var all: [Element]? { buffer.map { Array($0.prefix(size)) } }
+}
+
+extension Results where Element == Int64 {
+  fileprivate var integers: [Int]? { all?.map { Int($0) } }
+}
+
+/// Gives weights of a session back under memory pressure, from any thread: half of what stays in memory after a warning,
+/// all when memory is critical. The core does so between two passes, of a generation too.
+private final class Relief: Sendable {
+  private struct State {
+    /// nil: the session is about to be closed.
+    nonisolated(unsafe) var session: OpaquePointer?
+    var pinnedBytes: UInt64
+    var wake: (@Sendable () -> Void)?
+  }
+
+  private let state: Mutex<State>
+
+  init(_ session: OpaquePointer, pinnedBytes: UInt64) {
+    nonisolated(unsafe) let session = session
+    state = Mutex(State(session: session, pinnedBytes: pinnedBytes))
+  }
+
+  /// `body` has the session made idle, on its thread, where no pass is to follow.
+  func wake(_ body: @escaping @Sendable () -> Void) { state.withLock { $0.wake = body } }
+
+  func feel(_ pressure: MemoryPressure) {
+    guard pressure > .normal else { return }
+    let wake = state.withLock { state in
+      state.pinnedBytes = pressure == .critical ? 0 : state.pinnedBytes / 2
+      // It fails for a session that is not there alone.
+      if let session = state.session { _ = ek_session_limit_resident(session, state.pinnedBytes) }
+      return state.session == nil ? nil : state.wake
+    }
+    wake?()
+  }
+
+  func end() { state.withLock { $0.session = nil } }
+}
+
+/// What the event callback gets as its user data.
+private final class Receiver {
+  let onEvent: (Event) -> Bool
+
+  init(_ onEvent: @escaping (Event) -> Bool) { self.onEvent = onEvent }
+}
+
+private func receive(_ event: UnsafePointer<ek_event>?, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  guard let event, let user, let converted = Event(event.pointee) else { return 0 }
+  return Unmanaged<Receiver>.fromOpaque(user).takeUnretainedValue().onEvent(converted) ? 0 : 1
+}
+
+extension Event {
+  /// nil for kinds that a later version of the library may add.
+  fileprivate init?(_ event: ek_event) {
+    let tokens = UnsafeBufferPointer(start: event.ids, count: Int(event.count)).map { Int($0) }
+    switch event.kind {
+    case EK_EVENT_DRAFT:
+      let accepted = UnsafeBufferPointer(start: event.accepted, count: Int(event.count)).map { $0 != 0 }
+      self = .draft(
+        Draft(
+          canvasIndex: Int(event.canvas_index), step: Int(event.step), start: Int(event.start), tokens: tokens,
+          accepted: accepted))
+    case EK_EVENT_COMMITTED:
+      self = .committed(Committed(canvasIndex: Int(event.canvas_index), start: Int(event.start), tokens: tokens))
+    case EK_EVENT_DONE:
+      self = .done(event.statistics.map { GenerationStatistics($0.pointee) } ?? GenerationStatistics())
+    default:
+      return nil
+    }
+  }
 }

@@ -1,173 +1,159 @@
+import CEdgeKit
 import Foundation
 
 /// What runs the functions of an MLX bundle: mlx-c, or one that stands in for it. Used by one thread at a time.
 public protocol FunctionRunner: AnyObject {
   /// Runs the function in the file of the manifest's entry on tensors in the order of its inputs; gives its outputs
-  /// in their order: F32 as floats, I64 as integers. Throws `EdgeKitError.engineFailed`.
+  /// in their order: F32 as floats, I64 as integers. Stored inputs, which are weights, are valid until it returns. Throws
+  /// `EdgeKitError.engineFailed`.
   func call(
     _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
   ) throws(EdgeKitError) -> [Tensor]
 }
 
-/// Runs the functions of an MLX bundle. They serve every length; the weights of the run that a call is for are
-/// arguments, and experts run one after the other on the rows that chose them.
-final class MLXBackend: SegmentBackend {
-  typealias Weights = [String: Tensor]
+/// Runs the functions of an MLX bundle. They serve every length; the weights that a call is for are arguments, and
+/// experts run on the rows that chose them.
+final class MLXEngine: PluggedEngine {
+  typealias Arrays = [String: Tensor]
 
-  let chunks: [[Int]]
-  let tiles: [Range<Int>]
+  /// What lies between the functions of a layer with experts.
+  private struct Between {
+    var arrays: Arrays
+    var mixture: Mixture
+  }
+
+  let name = "mlx"
   private let path: String
-  private let layerTable: [Manifest.Layer]
-  private let entries: [String: MLXPrograms.Entry]
-  private let headRuns: [String]
+  private let manifest: Manifest
+  private let programs: MLXPrograms
   private let runner: any FunctionRunner
-  private let store: SegmentStore<Weights>
+  private var between: [Between] = []
 
-  /// `limits` bound the weights that are in memory at once.
-  init(
-    bundle: Bundle, programs: MLXPrograms, file: FlashFile, runner: any FunctionRunner, limits: WeightLimits
-  ) throws(EdgeKitError) {
+  init(_ bundle: Bundle, _ programs: MLXPrograms, _ runner: any FunctionRunner) throws(EdgeKitError) {
     guard programs.layout == "mlx-2" else {
       throw .unsupportedVersion(
         "\(bundle.path): functions of another layout than mlx-2, which this version reads; update it or export the "
           + "bundle again")
     }
     path = bundle.path
-    layerTable = bundle.manifest.layers
-    entries = programs.entries
+    manifest = bundle.manifest
+    self.programs = programs
     self.runner = runner
-    chunks = layerTable.indices.map { [$0] }
-    let tables = bundle.manifest.model.tables
-    let table = tables.head ?? tables.embedding
-    headRuns = table.runs
-    tiles = table.tiles
-    let conditioning = bundle.manifest.model.selfConditioning ? ["self_conditioning"] : []
-    let layers = layerTable.flatMap { layer in [(layer.run, "layer")] + layer.experts.map { ($0, "expert") } }
-    let step =
-      conditioning.map { ($0, "self-conditioning") } + layers + [("final", "final")] + table.runs.map { ($0, "head") }
-    var units: [ResidencyUnit] = []
-    for (name, group) in step {
-      units.append(ResidencyUnit(name, bytes: try file.bytes(of: [name]), group: group))
-    }
-    store = try SegmentStore(
-      units: units,
-      passes: [.denoise: step.map(\.0), .prefill: layers.map(\.0), .head: table.runs], limits: limits,
-      lookedUpBytes: tables.head == nil ? 0 : try file.bytes(of: tables.embedding.runs),
-      open: { name throws(EdgeKitError) in try file.load(name) }, close: { _ in })
   }
 
-  var relieve: @Sendable (MemoryPressure) -> Void { store.relieve }
-
-  var residency: WeightResidency { store.residency }
-
-  func begin(_ pass: Pass, then: Pass?) { store.begin(pass, then: then) }
-  func idle() { store.idle() }
-
-  func selfCondition(embedded: Tensor, soft: Tensor) throws -> Tensor {
-    let function = try whole("self_conditioning")
-    return try store.use("self_conditioning") { weights in
-      try output(try run("self_conditioning", function, ["embedded": embedded, "soft": soft], weights), "y")
-    }
+  func bytes(rows: Int, kept: Int, headRows: Int) -> EngineBytes {
+    programs.bytes(manifest, rows: rows, kept: kept, headRows: headRows)
   }
 
-  func final(_ x: Tensor) throws -> Tensor {
-    let function = try whole("final")
-    return try store.use("final") { try output(try run("final", function, ["x": x], $0), "y") }
+  func selfCondition(
+    _ weights: ek_weights, rows: Int, _ x: UnsafeMutablePointer<Float>, _ soft: UnsafePointer<Float>
+  ) throws {
+    let embedded = UnsafeMutableBufferPointer(start: x, count: rows * manifest.model.hiddenSize)
+    let earlier = UnsafeBufferPointer(start: soft, count: embedded.count)
+    try whole("self_conditioning", weights, rows, ["embedded": Array(embedded), "soft": Array(earlier)], embedded)
   }
 
-  func layers(_ chunk: Int, x: Tensor, _ inputs: [LayerInputs]) throws -> (y: Tensor, kept: [(Tensor, Tensor)]) {
-    let layer = layerTable[chunk]
-    let given = inputs[0]
-    let arrays = [
-      "x": x, "prefix_k": given.prefixKeys, "prefix_v": given.prefixValues, "cos": given.cos, "sin": given.sin,
-      "mask": given.mask, "phase": Tensor([1], integers: [Int64(given.phase.rawValue)]),
-    ]
-    guard let entry = entries[layer.program] else { throw missing(layer.program) }
-    let out = try store.use(layer.run) { weights -> [String: Tensor] in
-      switch entry {
-      case .whole(let function):
-        return try run(layer.program, function, arrays, weights)
-      case .experts(let before, let expert, let after):
-        let first = try run("\(layer.program).before", before, arrays, weights)
-        let mixed = try mix(layer, expert, first)
-        let between = arrays.merging(first) { $1 }.merging(["experts.y": mixed]) { $1 }
-        let last = try run("\(layer.program).after", after, between, weights)
-        return first.merging(last) { $1 }
+  func final(_ weights: ek_weights, rows: Int, _ x: UnsafeMutablePointer<Float>) throws {
+    let own = UnsafeMutableBufferPointer(start: x, count: rows * manifest.model.hiddenSize)
+    try whole("final", weights, rows, ["x": Array(own)], own)
+  }
+
+  private func whole(
+    _ name: String, _ weights: ek_weights, _ rows: Int, _ arrays: [String: [Float]],
+    _ target: UnsafeMutableBufferPointer<Float>
+  ) throws {
+    let function = try function(name)
+    let given = arrays.mapValues { Tensor([1, rows, manifest.model.hiddenSize], $0) }
+    let out = try weights.bound { try run(name, function, given, $0) }
+    try output(out, "y").store(to: target)
+  }
+
+  func layers(_ call: ek_layers_call) throws {
+    let name = String(cString: call.program)
+    let function = try function(name)
+    try call.weights.pointee.bound { weights in
+      for part in try call.parts() {
+        try finish(part, try run(name, function, inputs(part, call.hidden), weights))
       }
     }
-    return (try output(out, "y"), [(try output(out, "k"), try output(out, "v"))])
   }
 
-  func head(
-    _ tile: Int, x: Tensor, temperature: Float, noise: Tensor?, soft: Bool, logits: Bool
-  ) throws -> (part: TilePart, z: [Float]?) {
-    let name = HeadVariant(samples: noise != nil, soft: soft).name
-    let function = try whole(name)
-    let logitsFunction = logits ? try whole("head_logits") : nil
-    var arrays = ["x": x, "temperature": Tensor([1], [temperature])]
-    arrays["noise"] = noise
-    return try store.use(headRuns[tile]) { weights in
+  func route(_ call: ek_layers_call, _ counts: UnsafeMutableBufferPointer<Int64>) throws {
+    let (name, before, _, _) = try experts(call)
+    counts.update(repeating: 0)
+    between = try call.weights.pointee.bound { weights in
+      try call.parts().map { part in
+        let given = inputs(part, call.hidden)
+        let first = try run("\(name).before", before, given, weights)
+        let mixture = try Mixture(
+          name, x: try output(first, "experts.x"), index: try output(first, "experts.index"),
+          weight: try output(first, "experts.weight"), experts: counts.count)
+        for (number, rows) in mixture.counts() { counts[number] += Int64(rows) }
+        return Between(arrays: given.merging(first) { $1 }, mixture: mixture)
+      }
+    }
+  }
+
+  func expert(_ call: ek_layers_call, _ number: Int, _ weights: ek_weights) throws {
+    let (name, _, expert, _) = try experts(call)
+    try weights.bound { weights in
+      for index in between.indices {
+        try between[index].mixture.add(number) { rows in
+          try output(try run("\(name).expert", expert, ["x": rows], weights), "y")
+        }
+      }
+    }
+  }
+
+  func join(_ call: ek_layers_call) throws {
+    let (name, _, _, after) = try experts(call)
+    defer { between = [] }
+    try call.weights.pointee.bound { weights in
+      for (part, own) in zip(try call.parts(), between) {
+        let given = own.arrays.merging(["experts.y": own.mixture.sum()]) { $1 }
+        try finish(part, own.arrays.merging(try run("\(name).after", after, given, weights)) { $1 })
+      }
+    }
+  }
+
+  func tile(_ call: ek_tile_call) throws {
+    let name = call.variant.name
+    let function = try function(name)
+    let logits = call.z == nil ? nil : try self.function("head_logits")
+    let arrays = try call.inputs()
+    try call.weights.pointee.bound { weights in
       let table = Dictionary(uniqueKeysWithValues: weights.map { ("table.\($0.key)", $0.value) })
-      let out = try run(name, function, arrays, table)
-      let part = TilePart(
-        top: try output(out, "max").floats, arg: try output(out, "argmax").integers,
-        sumOthers: try output(out, "sum_others").floats, sumZOthers: try output(out, "sum_z_others").floats,
-        score: out["score"]?.floats, sample: out["sample"]?.integers, sampleZ: out["sample_z"]?.floats,
-        soft: out["soft"]?.floats)
-      guard let logitsFunction else { return (part, nil) }
-      return (part, try output(try run("head_logits", logitsFunction, arrays, table), "z").floats)
+      try call.store(try run(name, function, arrays, table))
+      if let logits { try call.store(try run("head_logits", logits, arrays, table)) }
     }
   }
 
-  /// sum over j of weight[t, j] * expert[index[t, j]](x[t]) [T, H]. Experts in memory first: they compute while the
-  /// others are read. What they say of a token is added in the order of their number.
-  private func mix(_ layer: Manifest.Layer, _ expert: MLXPrograms.Function, _ given: [String: Tensor]) throws -> Tensor
-  {
-    let x = try output(given, "experts.x")
-    let index = try output(given, "experts.index")
-    let weight = try output(given, "experts.weight").floats
-    guard x.shape.count == 2, index.shape.count == 2, index.shape[0] == x.shape[0], weight.count == index.count else {
-      throw EdgeKitError.engineFailed(
-        "program \(layer.program) chooses experts \(index.shape) for rows \(x.shape); export the bundle again")
-    }
-    let (rows, hidden, k) = (x.shape[0], x.shape[1], index.shape[1])
-    let chosen = index.integers
-    let values = x.floats
-    var parts = [Float](repeating: 0, count: rows * k * hidden)
-    let numbers = Dictionary(layer.experts.enumerated().map { ($0.element, $0.offset) }) { $1 }
-    var left = layer.experts
-    while !left.isEmpty {
-      try store.use(anyOf: left) { (name: String, weights: Weights) throws -> Void in
-        left.removeAll { $0 == name }
-        let places = chosen.indices.filter { chosen[$0] == numbers[name] }
-        if places.isEmpty { return }
-        var own: [Float] = []
-        for place in places {
-          let row = place / k * hidden
-          own += values[row..<(row + hidden)]
-        }
-        let out = try run("\(layer.program).expert", expert, ["x": Tensor([places.count, hidden], own)], weights)
-        let y = try output(out, "y").floats
-        for (row, place) in places.enumerated() {
-          let scale = weight[place]
-          for column in 0..<hidden { parts[place * hidden + column] = y[row * hidden + column] * scale }
-        }
-      }
-    }
-    var total = [Float](repeating: 0, count: rows * hidden)
-    for row in 0..<rows {
-      let own = Array(chosen[(row * k)..<((row + 1) * k)])
-      let order = (0..<k).sorted { own[$0] != own[$1] ? own[$0] < own[$1] : $0 < $1 }
-      for slot in order {
-        let at = (row * k + slot) * hidden
-        for column in 0..<hidden { total[row * hidden + column] += parts[at + column] }
-      }
-    }
-    return Tensor([rows, hidden], total)
+  private func inputs(_ part: CallSegment, _ hidden: Int) -> Arrays {
+    let own = part.layers[0]
+    let (prefix, rotary) = (own.prefix, own.rotary(part.rows))
+    return [
+      "x": part.input(hidden), "prefix_k": prefix.keys, "prefix_v": prefix.values, "cos": rotary.cos,
+      "sin": rotary.sin, "mask": own.addedMask(part.rows), "phase": part.phase,
+    ]
   }
 
-  private func whole(_ name: String) throws(EdgeKitError) -> MLXPrograms.Function {
-    guard case .whole(let function) = entries[name] else { throw missing(name) }
+  private func finish(_ part: CallSegment, _ out: Arrays) throws {
+    try part.layers[0].store(keys: try output(out, "k"), values: try output(out, "v"), rows: part.rows)
+    try output(out, "y").store(to: part.x)
+  }
+
+  private func experts(
+    _ call: ek_layers_call
+  ) throws(EdgeKitError) -> (
+    name: String, before: MLXPrograms.Function, expert: MLXPrograms.Function, after: MLXPrograms.Function
+  ) {
+    let name = String(cString: call.program)
+    guard case .experts(let before, let expert, let after) = programs.entries[name] else { throw missing(name) }
+    return (name, before, expert, after)
+  }
+
+  private func function(_ name: String) throws(EdgeKitError) -> MLXPrograms.Function {
+    guard case .whole(let function) = programs.entries[name] else { throw missing(name) }
     return function
   }
 
@@ -176,8 +162,8 @@ final class MLXBackend: SegmentBackend {
   }
 
   private func run(
-    _ name: String, _ function: MLXPrograms.Function, _ arrays: [String: Tensor], _ weights: Weights
-  ) throws(EdgeKitError) -> [String: Tensor] {
+    _ name: String, _ function: MLXPrograms.Function, _ arrays: Arrays, _ weights: Arrays
+  ) throws(EdgeKitError) -> Arrays {
     var lengths: [String: Int] = [:]
     // Functions do not check sizes: a wrong one would read beyond the array.
     func check(_ argument: MLXPrograms.Argument, _ own: Tensor, _ verb: String) throws(EdgeKitError) {
@@ -212,7 +198,7 @@ final class MLXBackend: SegmentBackend {
     return Dictionary(zip(function.outputs.map(\.name), outputs)) { $1 }
   }
 
-  private func output(_ out: [String: Tensor], _ name: String) throws(EdgeKitError) -> Tensor {
+  private func output(_ out: Arrays, _ name: String) throws(EdgeKitError) -> Tensor {
     guard let tensor = out[name] else {
       throw .malformedFile("\(path): a program gives no '\(name)'; export the bundle again")
     }

@@ -1,17 +1,14 @@
-/// Bytes of an array as a file stores them. Arrays that were read together share their memory.
+/// Bytes of an array as a file stores them. Weights that an engine is given are the native core's memory: their bytes must
+/// not be used once the call that they were given to has returned.
 public struct StoredBytes: Sendable, Equatable {
-  private let memory: PageAlignedMemory
+  private let memory: StoredMemory
   private let range: Range<Int>
 
   /// A copy of `bytes`.
-  public init(_ bytes: [UInt8]) {
-    let memory = PageAlignedMemory(count: bytes.count)
-    memory.buffer.copyBytes(from: bytes)
-    self.init(memory, 0..<bytes.count)
-  }
+  public init(_ bytes: [UInt8]) { self.init(StoredMemory(copying: bytes), 0..<bytes.count) }
 
-  /// `range` lies in the memory, which nobody writes to any more.
-  init(_ memory: PageAlignedMemory, _ range: Range<Int>) {
+  /// `range` lies in the memory.
+  init(_ memory: StoredMemory, _ range: Range<Int>) {
     self.memory = memory
     self.range = range
   }
@@ -21,7 +18,7 @@ public struct StoredBytes: Sendable, Equatable {
   /// The pointer is valid inside `body`.
   public func withUnsafeBytes<Result>(_ body: (UnsafeRawBufferPointer) throws -> Result) rethrows -> Result {
     try withExtendedLifetime(memory) {
-      try body(UnsafeRawBufferPointer(rebasing: memory.buffer[range]))
+      try body(UnsafeRawBufferPointer(rebasing: memory.bytes[range]))
     }
   }
 
@@ -30,14 +27,29 @@ public struct StoredBytes: Sendable, Equatable {
   }
 }
 
-/// Memory at a page boundary, which systems read into without a copy. Whoever made it fills it before it is shared.
-final class PageAlignedMemory: @unchecked Sendable {
-  /// Apple's page size; every other system's divides it.
-  private static let pageBytes = 16 << 10
+/// What stored arrays share: memory of their own, or somebody's until `end`. Nobody writes to it meanwhile.
+final class StoredMemory: @unchecked Sendable {
+  private var buffer: UnsafeRawBufferPointer?
+  private let own: UnsafeMutableRawBufferPointer?
 
-  let buffer: UnsafeMutableRawBufferPointer
+  init(copying bytes: [UInt8]) {
+    let made = UnsafeMutableRawBufferPointer.allocate(byteCount: bytes.count, alignment: 64)
+    made.copyBytes(from: bytes)
+    own = made
+    buffer = UnsafeRawBufferPointer(made)
+  }
 
-  init(count: Int) { buffer = .allocate(byteCount: count, alignment: Self.pageBytes) }
+  init(borrowing bytes: UnsafeRawBufferPointer) {
+    own = nil
+    buffer = bytes
+  }
 
-  deinit { buffer.deallocate() }
+  deinit { own?.deallocate() }
+
+  var bytes: UnsafeRawBufferPointer {
+    guard let buffer else { preconditionFailure("weights were used after the call that they were given to") }
+    return buffer
+  }
+
+  func end() { buffer = nil }
 }
