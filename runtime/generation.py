@@ -25,7 +25,6 @@ from edgekit.runtime.session import Session, SessionOptions, open_session
 
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
-    from edgekit.runtime.native_session import NativeSession
     from edgekit.runtime.sampling import Stats
 
 
@@ -95,7 +94,7 @@ class Generator:
         self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
-        self._session: Session | NativeSession | None = None
+        self._session: Session | None = None
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
@@ -228,7 +227,7 @@ class Generator:
         session = self._session
         return self._text if session is None else _Text(session.encoded.calls, session.uncached)
 
-    def _open(self, lengths: Lengths, text: _Text) -> Session | NativeSession:
+    def _open(self, lengths: Lengths, text: _Text) -> Session:
         """A session for these lengths that holds `text`."""
         needed = self.session_options(lengths)
         if self._session is not None:
@@ -252,7 +251,7 @@ class Generator:
         return session
 
     @property
-    def session(self) -> Session | NativeSession:
+    def session(self) -> Session:
         """The open session. Raises EdgekitError before the first prompt."""
         if self._session is None:
             raise EdgekitError("no session is open yet: it opens at the first generate()")
@@ -298,12 +297,12 @@ class _Text:
         pieces = [piece for piece in (*self.encoded, self.uncached) if len(piece)]
         return int(pieces[-1][-1]) if pieces else None
 
-    def is_in(self, session: Session | NativeSession) -> bool:
+    def is_in(self, session: Session) -> bool:
         """Whether its encoded part is what the session has encoded."""
         calls = session.encoded.calls
         return len(calls) == len(self.encoded) and all(map(np.array_equal, calls, self.encoded))
 
-    def put_into(self, session: Session | NativeSession) -> None:
+    def put_into(self, session: Session) -> None:
         """Have the session hold it."""
         if not self.is_in(session):
             session.reset()

@@ -15,8 +15,6 @@ from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.engines.packages import OpenedPackage, PackageEngine
 from edgekit.runtime.packages import Package
 from edgekit.runtime.sampling.types import Floats, Ids
-from edgekit.runtime.session import PREFILL, pass_mask
-from edgekit.runtime.weights import table_floats
 
 NOT_COVERED = (
     "layers were compared with themselves at other lengths and prefixes only, self-conditioning with "
@@ -84,7 +82,7 @@ def _pass(
                 "prefix_v": v,
                 "cos": np.cos(angle),
                 "sin": np.sin(angle),
-                "mask": pass_mask(positions, positions[0] - k.shape[2], layer.window, PREFILL),
+                "mask": _causal_mask(positions, positions[0] - k.shape[2], layer.window),
                 "phase": np.zeros(1, np.int64),
             }
         )
@@ -194,9 +192,23 @@ def _table(bundle: Bundle, entry: Package) -> Floats:
         for run, start, stop in bundle.model.embedding.spans():
             rows = np.arange(max(start, entry.start), min(stop, entry.start + entry.rows)) - start
             if rows.size > 0:
-                held = [t.name for t in file.run(run).tensors]
-                parts.append(table_floats({n.removeprefix(run + "."): file.read_rows(n, rows) for n in held}))
+                tensors = {t.name.removeprefix(run + "."): t.name for t in file.run(run).tensors}
+                parts.append(_table_floats({n: file.read_rows(full, rows) for n, full in tensors.items()}))
     return np.concatenate(parts)
+
+
+def _table_floats(tensors: Mapping[str, np.ndarray]) -> Floats:
+    """Rows in float32: bfloat16, or 8-bit codes with a scale each."""
+    if "codes" in tensors:
+        return (tensors["codes"].astype(np.float32) - 128) * tensors["scales"][:, None]
+    return (tensors["weight"].astype(np.uint32) << 16).view(np.float32)
+
+
+def _causal_mask(positions: Ids, first: int, window: int | None) -> Floats:
+    """Additive mask [T, P + T] over a prefix from absolute position `first` on and the rows themselves."""
+    distance = positions[:, None] - np.arange(first, positions[-1] + 1)
+    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+    return np.where(hidden, np.float32(-1e30), np.float32(0))
 
 
 def _finite(found: Mapping[str, np.ndarray]) -> str:

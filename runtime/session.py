@@ -1,43 +1,41 @@
-"""A model being run: engine, streamed weights, prefix KV and vocabulary head behind the denoiser interface
-of the sampling loops.
+"""A model being run: the core's session over the engine of a bundle's format.
+
+The core holds weights, prefix and head; arrays cross the C ABI of `edgekit.h`, and calls release the
+interpreter lock. Engines in Python are called back (`edgekit.runtime.engines.plug`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import ctypes
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
-from edgekit.runtime.bundle import Bundle, Layer
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.core_structs import EngineStruct, HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.runtime.encoded_ids import EncodedIds
 from edgekit.runtime.engines.base import Engine, Executor
-from edgekit.runtime.engines.packages import PackageEngine
-from edgekit.runtime.head import HeadState
-from edgekit.runtime.memory import check_machine, needs, residency
-from edgekit.runtime.package_cache import PackageCache
-from edgekit.runtime.prefix import EncodedIds, PrefixKV
+from edgekit.runtime.engines.plug import EnginePlug
+from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
+from edgekit.runtime.sampling.errors import NonFiniteLogits
+from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-from edgekit.runtime.weights import WeightStore
 
-if TYPE_CHECKING:
-    from edgekit.runtime.native_session import NativeSession
-
-#: Positions per prefill pass for models without a canvas length of their own.
-PREFILL_POSITIONS = 256
-#: The additive mask value that hides a key.
-MASKED = np.float32(-1e30)
-DENOISE, PREFILL, HEAD = "denoise", "prefill", "head"
-#: The `phase` input of layer programs, see `edgekit.export.models.base`.
-_PHASES = {DENOISE: np.array([0], np.int64), PREFILL: np.array([1], np.int64)}
+_UNLIMITED = 2**64 - 1
+_ERRORS = {13: NonFiniteLogits, 19: EngineFailed}
 
 
 @dataclass(frozen=True)
@@ -60,66 +58,120 @@ class SessionOptions:
             check_int("threads", self.threads, 1, MOST_THREADS)
 
 
+class _Options(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
+        ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64),
+    )  # fmt: skip
+
+
+class _Info(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
+        ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
+        ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
+        ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
+        ("causal_prefix", c_int32), ("reserved", c_int32), ("uncached_length", c_int64),
+    )  # fmt: skip
+
+
+class _Statistics(Struct):
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
+        ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
+        ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
+        ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
+    )  # fmt: skip
+
+
+_PASS = POINTER(HeadRequestStruct), POINTER(HeadOutputStruct)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ek_session_open_engine": (c_char_p, POINTER(_Options), POINTER(EngineStruct), POINTER(c_void_p)),
+    "ek_plan_session": PLAN_SIGNATURE,
+    "ek_session_get_plan": (c_void_p, POINTER(c_void_p)),
+    "ek_session_get_info": (c_void_p, POINTER(_Info)),
+    "ek_session_reset": (c_void_p,),
+    "ek_session_idle": (c_void_p,),
+    "ek_session_prefill": (c_void_p, c_void_p, c_int64),
+    "ek_session_denoise": (c_void_p, c_void_p, c_int64, c_void_p, *_PASS),
+    "ek_session_project": (c_void_p, *_PASS),
+    "ek_session_get_statistics": (c_void_p, POINTER(_Statistics)),
+}
+
+
+def _library() -> ctypes.CDLL:
+    return _native.functions(_SIGNATURES, "ek_session_close")
+
+
+def _core_options(bundle: Bundle, o: SessionOptions) -> _Options:
+    positions = o.positions
+    if bundle.packages is not None:  # no function takes more
+        positions = min(positions, max(p for _, p in bundle.packages.lengths()))
+    return _Options(
+        threads=o.threads,
+        memory_bytes=o.memory_bytes or 0,
+        resident_bytes=_UNLIMITED if o.resident_bytes is None else o.resident_bytes,
+        positions=positions,
+        canvas=o.canvas,
+    )
+
+
 class Session:
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
     In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
     Raises:
+        NativeError: the core is missing or cannot be loaded.
         EdgekitError: the bundle is damaged, its engine is not available, or the budget is too small.
+
+    What an engine in Python raises within a call is raised by the call.
     """
 
     def __init__(
-        self, path: str | Path, options: SessionOptions | None = None, executor: Executor | None = None
+        self,
+        path: str | Path,
+        options: SessionOptions | None = None,
+        executor: Executor | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        """`executor` runs a bundle's packages in place of the format's own, for checks."""
+        """`executor` runs a bundle's packages in place of the format's own, for checks; `engine` computes in
+        place of the format's own altogether.
+        """
+        self._handle: int | None = None
         self._process = OwnerProcess()
-        self.options = options or SessionOptions()
+        self.options = o = options or SessionOptions()
         self.bundle = Bundle.open(path)
-        model = self.model = self.bundle.model
-        packaged: PackageEngine | None = None
-        if self.bundle.packages is not None:
-            packaged = engines.create_for_packages(self.bundle, executor)
-        self._engine: Engine = packaged or engines.create(self.bundle, self.options.threads or usable_cores())
-        self._file = self.bundle.open_weights()
-        try:
-            self.needs = needs(self.bundle, self._file, self.options.positions, self.options.canvas)
-            self.plan = residency(
-                self.bundle, self._file, self.needs, self.options.memory_bytes, self.options.resident_bytes
-            )
-            if self.options.memory_bytes is None:
-                check_machine(self.bundle, self._file, self.needs, self.plan.footprint_bytes)
-            firsts = [model.layers[chunk[0]] for chunk in model.chunks]
-            layers = [r for layer in firsts for r in (layer.run, *layer.experts)]
-            head = list((model.head or model.embedding).runs)
-            before = ["self_conditioning"] if model.self_conditioning else []
-            passes = {DENOISE: [*before, *layers, "final", *head], PREFILL: layers, HEAD: head}
-            self._weights: WeightStore | PackageCache
-            if packaged is None:
-                self._weights = WeightStore(self._file, self.plan, passes)
-            else:
-                self._weights = PackageCache(self._file, self.plan, passes, packaged.open)
-        except BaseException:
-            self._file.close()
-            raise
-        self._prefix = PrefixKV([(x.kv_heads, x.head_dim, x.window) for x in model.layers])
-        self._ropes = {name: np.array(f, np.float32) for name, f in model.ropes.items()}
+        self.model = self.bundle.model
+        self._library = _library()
+        if engine is None:
+            engine = engines.create(self.bundle, o.threads or usable_cores(), executor)
+        self._plug = None if engine is None else EnginePlug(engine, self.bundle)
         self.encoded = EncodedIds()
         self.uncached: Ids = np.empty(0, np.int64)
-        self._last: Floats | None = None
-        self._pass_seconds = 0.0
+        self._positions = 0  # of the last denoise
+        handle = c_void_p()
+        wanted = _core_options(self.bundle, o)
+        table = None if self._plug is None else ctypes.byref(self._plug.struct)
+        folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(handle)
+        self._check(
+            lambda: self._library.ek_session_open_engine(folder, ctypes.byref(wanted), table, place)
+        )
+        self._handle = handle.value
+        info = self._info()
+        self.vocab_size, self.hidden_size = int(info.vocabulary), int(info.hidden_size)
+        self.threads = int(info.threads)
+        self._process_bytes = int(info.process_bytes)
 
     @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
+    def plan(self) -> MemoryPlan:
+        """The plan that runs: memory by cause, and which weights stay there now."""
+        return read_plan(
+            lambda plan: self._library.ek_session_get_plan(self._open_handle(), plan), _native.check
+        )
 
     @property
     def prefix_length(self) -> int:
-        return self._prefix.length
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of a soft embedding."""
-        return self.model.hidden_size
+        return int(self._info().prefix_length)
 
     @property
     def pieces(self) -> list[Ids]:
@@ -128,88 +180,77 @@ class Session:
 
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
-        self._check_process()
-        self._prefix.clear()
+        self._call(self._library.ek_session_reset)
         self.encoded.calls.clear()
         self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
-        chunk = self.model.canvas_length or PREFILL_POSITIONS
-        self._check_lengths(min(chunk, len(ids)), self.prefix_length + len(ids))
+        ids = np.ascontiguousarray(ids, np.int64)
         try:
-            for start in range(0, len(ids), chunk):
-                part = ids[start : start + chunk]
-                more = start + chunk < len(ids)
-                with self._pass(PREFILL, PREFILL if more else DENOISE):
-                    self._layers(self._embed(part), PREFILL)
-                    self._prefix.advance(len(part))
+            self._call(self._library.ek_session_prefill, ids.ctypes.data, ids.size)
         finally:
             self.encoded.prefilled(ids, self.prefix_length)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
-        self._check_lengths(len(ids), self.prefix_length)
-        with self._pass(DENOISE, DENOISE):
-            x = self._embed(ids)
-            if self.model.self_conditioning:
-                scale = np.float32(self.model.embedding_scale)
-                earlier = np.zeros_like(x) if soft is None else (soft * scale)[None]
-                with self._weights.use("self_conditioning") as weights:
-                    x = self._engine.self_condition(x, earlier, weights)
-            x = self._layers(x, DENOISE)
-            with self._weights.use("final") as weights:
-                self._last = self._engine.final(x, weights)[0]
-            return self._head(request)
+        ids = np.ascontiguousarray(ids, np.int64)
+        if soft is not None:
+            soft = np.ascontiguousarray(soft, np.float32)
+            if soft.shape != (ids.size, self.hidden_size):
+                raise errors.InvalidRequest(
+                    f"soft embeddings of shape {soft.shape} for {ids.size} positions of {self.hidden_size}"
+                )
+        output = self._request(
+            ids.size,
+            request,
+            lambda wanted, arrays: self._call(
+                self._library.ek_session_denoise, ids.ctypes.data, ids.size,
+                None if soft is None else soft.ctypes.data, wanted, arrays,
+            ),
+        )  # fmt: skip
+        self._positions = ids.size
+        return output
 
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last `denoise`."""
-        with self._pass(HEAD, DENOISE):
-            return self._head(request)
-
-    @contextmanager
-    def _pass(self, kind: str, then: str) -> Iterator[None]:
-        """Time a pass and have its weights read ahead. One that fails leaves no half-read schedule, and a
-        prefill no half-filled prefix: the prefix is forgotten then.
-        """
-        self._check_process()
-        started = time.perf_counter()
-        self._weights.begin(kind, then)
-        try:
-            yield
-        except BaseException:
-            self._weights.idle()
-            if kind == PREFILL:
-                self._prefix.clear()
-            raise
-        finally:
-            self._pass_seconds += time.perf_counter() - started
+        return self._request(
+            self._positions,
+            request,
+            lambda wanted, arrays: self._call(self._library.ek_session_project, wanted, arrays),
+        )
 
     def idle(self) -> None:
-        """Tell that no pass follows soon: stops reading ahead."""
-        self._check_process()
-        self._weights.idle()
+        """Tell that no pass follows soon: stops reading ahead, and may keep other experts in memory."""
+        self._call(self._library.ek_session_idle)
 
     def statistics(self) -> dict[str, Any]:
         """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
-        self._check_process()
-        stats = self._weights.statistics() | self._engine.statistics()
-        return stats | {
-            "pass_seconds": self._pass_seconds,
-            "compute_seconds": self._pass_seconds - stats["io_wait_seconds"],
-            "process_bytes": self.needs.process,
+        found = _Statistics()
+        self._call(self._library.ek_session_get_statistics, ctypes.byref(found))
+        stats = {
+            name: getattr(found, name)
+            for name, _ in _Statistics._fields_
+            if name not in ("struct_size", "reserved", "io_mode")
+        }
+        own = {"engine": "native"} if self._plug is None else self._plug.engine.statistics()
+        return stats | own | {
+            "io_mode": found.io_mode.decode(),
+            "compute_seconds": found.pass_seconds - found.io_wait_seconds,
+            "process_bytes": self._process_bytes,
             "peak_bytes": peak_bytes(),
             "memory_bytes": self.options.memory_bytes,
-        }
+        }  # fmt: skip
 
     def close(self) -> None:
         """Release memory and files; in a child of fork, which has no part in them, nothing."""
-        if not self._process.here:
+        handle, self._handle = self._handle, None
+        if handle is None or not self._process.here:
             return
-        try:
-            self._weights.close()
-        finally:
-            self._file.close()
+        with nullcontext() if self._plug is None else self._plug.raising():
+            self._library.ek_session_close(handle)
+        if self._plug is not None:
+            self._plug.close()
 
     def __enter__(self) -> Session:
         return self
@@ -219,85 +260,73 @@ class Session:
     ) -> None:
         self.close()
 
-    def _check_process(self) -> None:
-        self._process.check(f"{self.bundle.path}: the session")
+    def __del__(self) -> None:
+        self.close()
 
-    def _check_lengths(self, count: int, committed: int) -> None:
-        """Without a budget memory grows with passes, up to what the machine has. Raises BudgetExceeded."""
-        o = self.options
-        if o.memory_bytes is not None or (count <= o.canvas and committed <= o.positions):
-            return
-        longer = needs(self.bundle, self._file, max(o.positions, committed), max(o.canvas, count))
-        own = replace(longer, process=self.needs.process)
-        check_machine(self.bundle, self._file, own, self.plan.footprint_bytes)
+    def _open_handle(self) -> int:
+        if self._handle is None:
+            raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
+        return self._handle
 
-    def _embed(self, ids: Ids) -> Floats:
-        """Scaled embeddings [1, T, H]."""
-        table, ids = self.model.embedding, np.asarray(ids, np.int64)
-        out = np.empty((1, len(ids), self.model.hidden_size), np.float32)
-        for run, start, stop in table.spans():
-            here = np.nonzero((ids >= start) & (ids < stop))[0]
-            if here.size:
-                out[0, here] = self._weights.table_rows(run, ids[here] - start)
-        return out * np.float32(self.model.embedding_scale)
+    def _call(self, function: Any, *arguments: Any) -> None:
+        handle = self._open_handle()
+        self._check(lambda: function(handle, *arguments))
 
-    def _layers(self, x: Floats, phase: str) -> Floats:
-        length = x.shape[1]
-        positions = np.arange(self._prefix.length, self._prefix.length + length)
-        tables = {}
-        for name, frequency in self._ropes.items():
-            angle = positions.astype(np.float32)[:, None] * frequency
-            tables[name] = (np.cos(angle), np.sin(angle))
-        for chunk in self.model.chunks:
-            first = self.model.layers[chunk[0]]
-            inputs = [self._layer_inputs(i, positions, tables, phase) for i in chunk]
-            inputs[0]["x"] = x
-            with self._weights.use(first.run) as weights:
-                x, kept = self._engine.layers(first.program, inputs, weights, self._experts(first))
-            if phase == PREFILL:
-                for i, (k, v) in zip(chunk, kept, strict=True):
-                    self._prefix.append(i, k, v)
-        return x
+    def _check(self, call: Callable[[], int]) -> None:
+        """Raise what an engine in Python raised within a call into the core, else what its status says."""
+        if self._plug is None:
+            return _native.check(call(), _ERRORS)
+        with self._plug.raising():
+            _native.check(call(), _ERRORS)
 
-    def _layer_inputs(
-        self, i: int, positions: Ids, tables: dict[str, tuple[Floats, Floats]], phase: str
-    ) -> dict[str, np.ndarray]:
-        """The inputs of layer i but x."""
-        layer = self.model.layers[i]
-        keys, values, first = self._prefix.view(i)
-        cos, sin = tables[layer.rope]
-        return {
-            "prefix_k": keys,
-            "prefix_v": values,
-            "cos": cos,
-            "sin": sin,
-            "mask": pass_mask(positions, first, layer.window, phase),
-            "phase": _PHASES[phase],
-        }
+    def _info(self) -> _Info:
+        info = _Info()
+        _native.check(self._library.ek_session_get_info(self._open_handle(), ctypes.byref(info)))
+        return info
 
-    def _experts(self, layer: Layer) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Resident experts first: they compute while the others are read."""
-        pinned = [e for e, run in enumerate(layer.experts) if self._weights.is_pinned(run)]
-        streamed = [e for e, run in enumerate(layer.experts) if not self._weights.is_pinned(run)]
-        for e in (*pinned, *streamed):
-            with self._weights.use(layer.experts[e]) as weights:
-                yield e, weights
-
-    def _head(self, request: HeadRequest) -> HeadOutput:
-        assert self._last is not None, "project() needs a denoise() before it"
-        x = self._last if request.rows is None else self._last[np.asarray(request.rows, np.int64)]
-        x = np.ascontiguousarray(x)
-        state = HeadState(x.shape[0], self.model.hidden_size, request, self.vocab_size)
-        temperature = np.float32(request.temperature)
-        for run, start, stop in (self.model.head or self.model.embedding).spans():
-            noise = None
-            if request.gumbel is not None:
-                noise = request.gumbel(start, stop) * np.float32(request.gumbel_scale)
-            with self._weights.use(run) as table:
-                state.add(start, self._engine.head_tile(x, float(temperature), noise, request.soft, table))
-                if request.logits or request.top_k:
-                    state.add_logits(start, self._engine.head_logits(x, float(temperature), table))
-        return state.result()
+    def _request(self, positions: int, request: HeadRequest, run: Callable[[Any, Any], None]) -> HeadOutput:
+        """Arrays for the answer to `request`, filled by `run`."""
+        rows = None if request.rows is None else np.ascontiguousarray(request.rows, np.int64)
+        count = positions if rows is None else rows.size
+        k = min(request.top_k, self.vocab_size)
+        noise = request.gumbel
+        if noise is not None and not isinstance(noise, PhiloxGumbel):
+            raise errors.InvalidRequest(
+                "sessions make their own noise: give a draw of PhiloxNoise, not a function"
+            )
+        if noise is not None and (noise.positions, noise.vocab_size) != (count, self.vocab_size):
+            raise errors.InvalidRequest(
+                f"noise for {noise.positions} positions and {noise.vocab_size} tokens was drawn for a "
+                f"request of {count} and {self.vocab_size}"
+            )
+        wanted = HeadRequestStruct(
+            temperature=request.temperature,
+            rows=None if rows is None else rows.ctypes.data,
+            row_count=count,
+            gumbel=noise is not None,
+            gumbel_scale=request.gumbel_scale,
+            seed=0 if noise is None else noise.seed,
+            draw=0 if noise is None else noise.draw,
+            soft=request.soft,
+            top_k=k,
+        )
+        output = HeadOutput(
+            argmax=np.empty(count, np.int64),
+            others=np.empty(count, np.float32),
+            entropy=np.empty(count, np.float32),
+            log_z=np.empty(count, np.float32),
+        )
+        if noise is not None:
+            output.sample, output.sample_prob = np.empty(count, np.int64), np.empty(count, np.float32)
+        if request.soft:
+            output.soft = np.empty((count, self.hidden_size), np.float32)
+        if k > 0:
+            output.top_ids, output.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
+        if request.logits:
+            output.logits = np.empty((count, self.vocab_size), np.float32)
+        arrays = HeadOutputStruct(**{n: a.ctypes.data for n, a in vars(output).items() if a is not None})
+        run(ctypes.byref(wanted), ctypes.byref(arrays))
+        return output
 
 
 def open_session(
@@ -305,30 +334,33 @@ def open_session(
     options: SessionOptions | None = None,
     engine: str | None = None,
     executor: Executor | None = None,
-) -> Session | NativeSession:
-    """The session for a bundle's format: the native core's, or the shared one over an engine. Of a set it is
-    the bundle that `engine` or this system runs.
+) -> Session:
+    """The session for a bundle. Of a set it is the bundle that `engine` or this system runs.
 
     `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"); `executor` is as in
-    `Session`. Raises what `Bundle.open` and the sessions raise.
+    `Session`. Raises what `Bundle.open` and `Session` raise.
     """
-    bundle = Bundle.open(path, engine)
-    if bundle.manifest.programs.get("format") == "native":
-        from edgekit.runtime.native_session import NativeSession
-
-        return NativeSession(bundle.path, options)
-    return Session(bundle.path, options, executor)
+    return Session(Bundle.open(path, engine).path, options, executor)
 
 
-def pass_mask(positions: Ids, first: int, window: int | None, phase: str) -> Floats:
-    """Additive mask [T, P' + T] over kept prefix and own positions; keys count from absolute position
-    `first`.
+def plan_session(
+    bundle: Bundle,
+    options: SessionOptions | None = None,
+    engine: Engine | None = None,
+    process_bytes: int | None = None,
+) -> MemoryPlan:
+    """The plan that a session over `engine` (None: the core's own) would make, from headers alone.
+    `process_bytes` stands for what the process holds; None: what this one does.
 
-    A canvas sees all of what is kept: a layer with a window keeps window - 1 positions.
+    Raises:
+        BudgetExceeded: the budget is too small; says how much would be enough.
     """
-    keys = np.arange(first, positions[-1] + 1)
-    if phase == DENOISE:
-        return np.zeros((len(positions), len(keys)), np.float32)
-    distance = positions[:, None] - keys
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return np.where(hidden, MASKED, np.float32(0))
+    plug = None if engine is None else EnginePlug(engine, bundle)
+    wanted = _core_options(bundle, options or SessionOptions())
+    table = None if plug is None else ctypes.byref(plug.struct)
+    folder, held = _native.path_bytes(bundle.path), _UNLIMITED if process_bytes is None else process_bytes
+    with nullcontext() if plug is None else plug.raising():
+        return read_plan(
+            lambda plan: _library().ek_plan_session(folder, ctypes.byref(wanted), table, held, plan),
+            functools.partial(_native.check, further=_ERRORS),
+        )

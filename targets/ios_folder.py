@@ -15,10 +15,10 @@ from edgekit.flashload.bundle_set import BundleSet
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size, size_up
+from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.memory import needs, residency
 from edgekit.runtime.model_card import with_front_matter
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.ios import TIERS, Tier
 
 README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
@@ -100,40 +100,40 @@ def info(bundle: Bundle) -> dict[str, Any]:
     on each tier.
     """
     manifest, packages = bundle.manifest, bundle.packages
-    with bundle.open_weights() as file:
-        lengths = SessionOptions()
-        canvas = bundle.model.canvas_length or lengths.canvas
-        # The budget of a tier is the model's alone.
-        wanted = replace(needs(bundle, file, lengths.positions, canvas), process=0)
+    lengths = SessionOptions()
+    options = replace(lengths, canvas=bundle.model.canvas_length or lengths.canvas)
+    engine = engines.to_plan(bundle)
+    # The budget of a tier is the model's alone.
+    wanted = plan_session(bundle, options, engine, process_bytes=0)
 
-        def tier(known: Tier) -> dict[str, Any]:
-            row: dict[str, Any] = asdict(known)
-            try:
-                plan = residency(bundle, file, wanted, known.budget_bytes, None)
-            except BudgetExceeded as error:
-                return row | {"runs": False, "needed_bytes": error.needed_bytes}
-            kept, streamed = plan.pinned_bytes, plan.streamed_bytes
-            return row | {"runs": True, "resident_bytes": kept, "bytes_per_step": streamed}
+    def tier(known: Tier) -> dict[str, Any]:
+        row: dict[str, Any] = asdict(known)
+        try:
+            plan = plan_session(bundle, replace(options, memory_bytes=known.budget_bytes), engine, 0)
+        except BudgetExceeded as error:
+            return row | {"runs": False, "needed_bytes": error.needed_bytes}
+        kept, streamed = plan.pinned_bytes, plan.streamed_bytes
+        return row | {"runs": True, "resident_bytes": kept, "bytes_per_step": streamed}
 
-        found: dict[str, Any] = {
-            "model": bundle.model.family,
-            "format": manifest.programs["format"],
-            "quantization": manifest.quantization["preset"],
-            "download_bytes": manifest.weights.size
-            + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),
-            "canvas": canvas,
-            "activation_bytes": wanted.activations,
-            "prefix_bytes": wanted.prefix,
+    found: dict[str, Any] = {
+        "model": bundle.model.family,
+        "format": manifest.programs["format"],
+        "quantization": manifest.quantization["preset"],
+        "download_bytes": manifest.weights.size
+        + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),
+        "canvas": options.canvas,
+        "activation_bytes": wanted.activations + wanted.head,
+        "prefix_bytes": wanted.prefix,
+    }
+    if packages is not None:
+        found |= {
+            "minimum_os": dict(packages.minimum_os),
+            "precision": packages.precision,
+            "activations": packages.activations,
+            "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
+            "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
         }
-        if packages is not None:
-            found |= {
-                "minimum_os": dict(packages.minimum_os),
-                "precision": packages.precision,
-                "activations": packages.activations,
-                "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
-                "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
-            }
-        return found | {"tiers": [tier(known) for known in TIERS]}
+    return found | {"tiers": [tier(known) for known in TIERS]}
 
 
 def readme(name: str, facts: dict[str, Any]) -> str:

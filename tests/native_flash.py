@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload import _native
-from edgekit.runtime.native_structs import Struct
+from edgekit.runtime.core_structs import Struct
 
 
 class Tensor(Struct):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from native_sampler import Outcome, copy_of
 
-from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.native_structs import Struct
+from edgekit.runtime.core_structs import Struct
 from edgekit.runtime.sampling.core_abi import StatisticsStruct as Statistics
 from edgekit.runtime.sampling.core_abi import Wishes as Options
+from edgekit.runtime.session import Session
 
 #: Finish reasons by number; the first is that of a generation that has not come to its end.
 REASONS = ("none", "eos", "length", "cancelled")
@@ -31,7 +31,7 @@ class Event(Struct):
 ON_EVENT = ctypes.CFUNCTYPE(c_int32, POINTER(Event), c_void_p)
 
 
-def function(session: NativeSession) -> Any:
+def function(session: Session) -> Any:
     """ek_generate."""
     found = session._library.ek_generate
     found.argtypes = (
@@ -41,7 +41,7 @@ def function(session: NativeSession) -> Any:
     return found
 
 
-def last_error(session: NativeSession) -> str:
+def last_error(session: Session) -> str:
     text: bytes = session._library.ek_last_error()
     return text.decode()
 
@@ -54,7 +54,7 @@ def plain(statistics: Statistics) -> dict[str, Any]:
 
 
 def generate(
-    session: NativeSession,
+    session: Session,
     prompt: Sequence[int],
     *,
     seed: int = 0,

@@ -16,15 +16,14 @@ import native_generation
 import numpy as np
 from bundles import make_bundle
 from native_bundles import native_bundle
+from native_plan import Unit, plan
 from native_sampler import OK
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch
-from edgekit.flashload.plan import Unit, plan
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import needs, residency, units
 from edgekit.runtime.mlx_programs import Function
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
 
@@ -76,7 +75,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _generation(bundle: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    with NativeSession(bundle, SessionOptions(threads=2)) as session:
+    with Session(bundle, SessionOptions(threads=2)) as session:
         outcome = native_generation.generate(session, PROMPT, **settings)
     assert outcome.status == OK, outcome.message
     assert outcome.stats is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from native_plan import DENSE_SMALL, EXPERT, Plan, Unit, plan
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
-from edgekit.flashload.plan import DENSE_SMALL, EXPERT, Plan, Unit, plan
 
 GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, "head"])
 

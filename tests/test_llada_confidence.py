@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from fake_denoiser import FakeDenoiser
+from head_join import HeadState
 from sampler_runs import committed, run
 from torch import Tensor
 
 from edgekit.export.ops import head_statistics
-from edgekit.runtime.head import HeadState, TilePart
+from edgekit.runtime.engines.base import TilePart
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 

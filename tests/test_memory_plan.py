@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from native_plan import Plan, Unit
 
 from edgekit.flashload.errors import BudgetExceeded
-from edgekit.flashload.plan import Plan, Unit
 from edgekit.runtime.memory import RING_MOST, divide
 
 #: Lengths of runs: multiples of 16 KiB up to half a gigabyte, small and large ones alike.

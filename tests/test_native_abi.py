@@ -16,17 +16,16 @@ from native_bundles import native_bundle
 from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
+from native_plan import Unit, _Unit, plan
 from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
-from edgekit.flashload.plan import Unit, _Unit, plan
 from edgekit.runtime import native_session
-from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
     "ek_session_options": native_session._Options,
@@ -61,11 +60,11 @@ FIRST_SIZES = {
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeSession]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """One that streams every weight and has computed."""
     folder = tmp_path_factory.mktemp("session")
     bundle = native_bundle(folder, "diffusion_gemma", Scheme("mixed4"), num_hidden_layers=2)
-    with NativeSession(bundle, SessionOptions(resident_bytes=0)) as opened:
+    with Session(bundle, SessionOptions(resident_bytes=0)) as opened:
         opened.prefill(np.arange(30))
         opened.denoise(np.arange(8), HeadRequest())
         opened.idle()
@@ -102,7 +101,7 @@ def test_structs_are_laid_out_as_a_c_compiler_reads_the_header(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("what", ["statistics", "info"])
-def test_structs_are_filled_as_far_as_their_callers_know_them(session: NativeSession, what: str) -> None:
+def test_structs_are_filled_as_far_as_their_callers_know_them(session: Session, what: str) -> None:
     """Of every size: what lies behind it keeps its bytes, what lies within has those of the whole struct."""
     name, fill = f"ek_session_{what}", getattr(session._library, f"ek_session_get_{what}")
     whole, size = STRUCTS[name](), ctypes.sizeof(STRUCTS[name])
@@ -126,14 +125,14 @@ def test_structs_are_filled_as_far_as_their_callers_know_them(session: NativeSes
 LARGEST = 2**63 - 1
 
 
-def refused(session: NativeSession, status: int, words: str, code: int = INVALID_ARGUMENT) -> None:
+def refused(session: Session, status: int, words: str, code: int = INVALID_ARGUMENT) -> None:
     message: bytes = session._library.ek_last_error()
     assert status == code and words in message.decode(), message
 
 
 @pytest.mark.parametrize("count", [-1, -LARGEST - 1, LARGEST, 2**22 + 1])
 def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
-    session: NativeSession, count: int
+    session: Session, count: int
 ) -> None:
     library, handle, one = session._library, session._handle, np.zeros(1, np.int64)
     before = session.prefix_length
@@ -151,14 +150,14 @@ def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
     assert session.prefix_length == before
 
 
-def test_nothing_may_be_encoded(session: NativeSession) -> None:
+def test_nothing_may_be_encoded(session: Session) -> None:
     before = session.prefix_length
     assert session._library.ek_session_prefill(session._handle, None, 0) == 0
     assert session.prefix_length == before
     refused(session, session._library.ek_session_prefill(session._handle, None, 1), "no token ids are given")
 
 
-def test_reserved_members_are_zero(session: NativeSession) -> None:
+def test_reserved_members_are_zero(session: Session) -> None:
     ids = np.zeros(2, np.int64)
     request, output = HeadRequestStruct(temperature=1.0), HeadOutputStruct()
     call = (session._handle, ids.ctypes.data, 2, None, ctypes.byref(request), ctypes.byref(output))
@@ -173,7 +172,7 @@ def test_reserved_members_are_zero(session: NativeSession) -> None:
 
 
 @pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
-def test_noise_has_a_scale(session: NativeSession, scale: float) -> None:
+def test_noise_has_a_scale(session: Session, scale: float) -> None:
     gumbel = PhiloxNoise(0).gumbel(8, session.vocab_size)
     with pytest.raises(errors.InvalidRequest, match="gumbel_scale .* is not a number at least 0"):
         session.denoise(np.arange(8), HeadRequest(gumbel=gumbel, gumbel_scale=scale))
@@ -181,7 +180,7 @@ def test_noise_has_a_scale(session: NativeSession, scale: float) -> None:
     np.testing.assert_array_equal(none.sample, none.argmax)
 
 
-def test_no_function_takes_a_null_session(session: NativeSession) -> None:
+def test_no_function_takes_a_null_session(session: Session) -> None:
     library = session._library
     for name, arguments in native_session._SIGNATURES.items():
         if name != "ek_session_open":
@@ -191,7 +190,7 @@ def test_no_function_takes_a_null_session(session: NativeSession) -> None:
     refused(session, generate(None, None, 0, None, ON_EVENT(0), None, None), "the session is null")
 
 
-def test_a_message_is_that_of_the_last_failure_on_its_thread(session: NativeSession) -> None:
+def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -> None:
     """What other calls return, on this thread or another one, leaves it as it is."""
     library, found = session._library, []
 
@@ -210,7 +209,7 @@ def test_a_message_is_that_of_the_last_failure_on_its_thread(session: NativeSess
 
 
 def plan_residency(
-    session: NativeSession, units: list[Unit], budget: int, least: int = 0, ahead: int = 2
+    session: Session, units: list[Unit], budget: int, least: int = 0, ahead: int = 2
 ) -> tuple[int, set[str], int]:
     """Status, names of the units that stay, and bytes for those that do not."""
     given = (_Unit * len(units))(*((u.name.encode(), u.group.encode(), u.nbytes) for u in units))
@@ -222,7 +221,7 @@ def plan_residency(
     return status, {u.name for u, flag in zip(units, pinned, strict=True) if flag}, ahead_bytes.value
 
 
-def test_plans_of_a_caller_are_those_of_sessions(session: NativeSession) -> None:
+def test_plans_of_a_caller_are_those_of_sessions(session: Session) -> None:
     rng = np.random.default_rng(5)
     groups = ["layer", "expert", "head", "dense small"]
     units = [Unit(f"u{i}", int(rng.integers(1, 50)), str(rng.choice(groups))) for i in range(20)]
@@ -238,7 +237,7 @@ def test_plans_of_a_caller_are_those_of_sessions(session: NativeSession) -> None
             assert (status, pinned, ahead_bytes) == (0, expected.pinned, expected.ring_bytes)
 
 
-def test_units_that_cannot_be_planned_are_refused(session: NativeSession) -> None:
+def test_units_that_cannot_be_planned_are_refused(session: Session) -> None:
     one = Unit("a", 5, "layer")
     for units, words in (
         ([one, one], "unit a: listed twice"),

@@ -29,10 +29,9 @@ from edgekit.flashload import errors
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.memory import units
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 LAYERS, EXPERTS = 2, 8
 #: The last in the file, so that reading in the order of the file would come to them last.
@@ -77,11 +76,11 @@ def make(folder: Path, family: str) -> Model:
     route_to_used(folder / "checkpoint", ROUTERS[family])
     options = ExportOptions("native", scheme=Scheme("mixed4"), tile_bytes=TILE_BYTES)
     export(folder / "checkpoint", folder / "bundle", options)
-    with NativeSession(folder / "bundle", SessionOptions(canvas=64)) as resident:
+    with Session(folder / "bundle", SessionOptions(canvas=64)) as resident:
         return Model(folder / "bundle", logits(resident))
 
 
-def logits(opened: NativeSession) -> Floats:
+def logits(opened: Session) -> Floats:
     """Of a canvas, after a prompt where the model encodes one."""
     opened.reset()
     if opened.model.causal_prefix:
@@ -91,7 +90,7 @@ def logits(opened: NativeSession) -> Floats:
     return found
 
 
-def run_passes(opened: NativeSession, count: int) -> None:
+def run_passes(opened: Session, count: int) -> None:
     for _ in range(count):
         opened.denoise(CANVAS, HeadRequest(rows=np.array([0])))
 
@@ -103,7 +102,7 @@ class Expert(NamedTuple):
     pinned: bool
 
 
-def experts(opened: NativeSession) -> list[list[Expert]]:
+def experts(opened: Session) -> list[list[Expert]]:
     """Of the layers of a session of the testing library."""
 
     def expert(layer: int, index: int) -> Expert:
@@ -115,7 +114,7 @@ def experts(opened: NativeSession) -> list[list[Expert]]:
     return [[expert(i, e) for e in range(EXPERTS)] for i in range(LAYERS)]
 
 
-def skipped_and_exchanged(opened: NativeSession) -> tuple[int, int]:
+def skipped_and_exchanged(opened: Session) -> tuple[int, int]:
     """Bytes."""
     statistics = opened.statistics()
     return statistics["bytes_skipped"], statistics["bytes_exchanged"]
@@ -141,7 +140,7 @@ def pinning(model: Model, per_layer: int) -> SessionOptions:
 
 
 @contextmanager
-def opened(model: Model, options: SessionOptions, on_read: OnRead | None = None) -> Iterator[NativeSession]:
+def opened(model: Model, options: SessionOptions, on_read: OnRead | None = None) -> Iterator[Session]:
     disk = Disk()
     disk.on_read = on_read
     with session(model, disk, options) as made:

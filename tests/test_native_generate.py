@@ -36,9 +36,8 @@ from edgekit.flashload.errors import MalformedFile
 from edgekit.runtime import generation
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Settings
-from edgekit.runtime.native_session import NativeSession, _Info
 from edgekit.runtime.sampling import CoreSampler, Done, SamplerModel, drive
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions, _Info
 
 BUDGET_EXCEEDED, CHECKSUM_MISMATCH, MALFORMED_FILE, UNSUPPORTED_BUNDLE = 12, 8, 9, 11
 PROMPT = [7, 3, 300, 21, 5]
@@ -79,13 +78,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def session(bundle: Callable[[str], Path]) -> Iterator[Callable[[str], NativeSession]]:
+def session(bundle: Callable[[str], Path]) -> Iterator[Callable[[str], Session]]:
     """An open session of a family, without a budget."""
-    opened: dict[str, NativeSession] = {}
+    opened: dict[str, Session] = {}
 
-    def of(family: str) -> NativeSession:
+    def of(family: str) -> Session:
         if family not in opened:
-            opened[family] = NativeSession(bundle(family), SessionOptions(threads=2))
+            opened[family] = Session(bundle(family), SessionOptions(threads=2))
         return opened[family]
 
     yield of
@@ -94,7 +93,7 @@ def session(bundle: Callable[[str], Path]) -> Iterator[Callable[[str], NativeSes
 
 
 def python(
-    session: NativeSession,
+    session: Session,
     prompt: list[int],
     *,
     seed: int = 0,
@@ -128,7 +127,7 @@ def python(
 
 @pytest.mark.parametrize(("family", "settings"), CASES)
 def test_a_generation_is_that_of_the_sampler_driven_from_python(
-    session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
+    session: Callable[[str], Session], family: str, settings: dict[str, Any]
 ) -> None:
     own = session(family)
     expected = python(own, PROMPT, **settings)
@@ -142,7 +141,7 @@ def test_a_generation_is_that_of_the_sampler_driven_from_python(
 
 @pytest.mark.parametrize("family", SETTINGS)
 def test_a_stop_is_at_the_event_that_asked_for_it(
-    session: Callable[[str], NativeSession], family: str
+    session: Callable[[str], Session], family: str
 ) -> None:
     own, settings = session(family), SETTINGS[family][1]
     full = python(own, PROMPT, **settings)
@@ -158,7 +157,7 @@ def test_a_stop_is_at_the_event_that_asked_for_it(
     assert (found.status, found.events) == (OK, full.events), "there is nothing left to stop when it is done"
 
 
-def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> None:
+def test_a_prefix_can_be_continued(session: Callable[[str], Session]) -> None:
     """A second turn behind what the session has encoded, as Python has it."""
     own, turns = session("diffusion_gemma"), []
     for run_turn in (python, generate):
@@ -178,7 +177,7 @@ def test_a_prefix_can_be_continued(session: Callable[[str], NativeSession]) -> N
     assert kept == len(PROMPT) and longer == kept + canvas + 2 + canvas
 
 
-def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], NativeSession]) -> None:
+def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], Session]) -> None:
     own = session("diffusion_gemma")
     own.reset()
     first = generate(own, PROMPT, steps=2)
@@ -195,7 +194,7 @@ def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], 
     assert (info.prefix_length, info.uncached_length) == (0, 0)
 
 
-def test_callback_options_and_statistics_may_be_left_out(session: Callable[[str], NativeSession]) -> None:
+def test_callback_options_and_statistics_may_be_left_out(session: Callable[[str], Session]) -> None:
     own = session("diffusion_gemma")
     ids = np.array(PROMPT, dtype=np.int64)
     arguments = (own._handle, ids.ctypes.data, len(ids))
@@ -206,7 +205,7 @@ def test_callback_options_and_statistics_may_be_left_out(session: Callable[[str]
     assert function(own)(*arguments, None, ON_EVENT(0), None, None) == OK
 
 
-def test_structs_of_other_sizes(session: Callable[[str], NativeSession]) -> None:
+def test_structs_of_other_sizes(session: Callable[[str], Session]) -> None:
     own = session("diffusion_gemma")
     ids = np.array(PROMPT, dtype=np.int64)
 
@@ -255,7 +254,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("family", "settings", "words"), WRONG)
 def test_wrong_options_are_refused_before_the_first_pass(
-    session: Callable[[str], NativeSession], family: str, settings: dict[str, Any], words: str
+    session: Callable[[str], Session], family: str, settings: dict[str, Any], words: str
 ) -> None:
     found = generate(session(family), PROMPT, **settings)
     assert found.status == INVALID_ARGUMENT and words in found.message and "\n" not in found.message
@@ -263,7 +262,7 @@ def test_wrong_options_are_refused_before_the_first_pass(
     assert set((found.stats or {}).values()) == {0, "none"}
 
 
-def test_wrong_prompts_and_handles_are_refused(session: Callable[[str], NativeSession]) -> None:
+def test_wrong_prompts_and_handles_are_refused(session: Callable[[str], Session]) -> None:
     own = session("diffusion_gemma")
     assert "prompt is empty" in generate(own, []).message
     assert generate(own, []).status == generate(own, [3, 384]).status == INVALID_PROMPT
@@ -283,7 +282,7 @@ def test_wrong_prompts_and_handles_are_refused(session: Callable[[str], NativeSe
 
 @pytest.mark.parametrize("family", SETTINGS)
 def test_prompts_beyond_the_model_have_the_sentence_of_python(
-    session: Callable[[str], NativeSession], bundle: Callable[[str], Path], family: str
+    session: Callable[[str], Session], bundle: Callable[[str], Path], family: str
 ) -> None:
     own, options = session(family), {"block_length": 1} if family == "llada" else {}
     limit = own.model.max_positions
@@ -309,7 +308,7 @@ def test_prompts_beyond_the_model_have_the_sentence_of_python(
 def test_a_budget_must_have_been_planned_for_the_lengths(bundle: Callable[[str], Path], family: str) -> None:
     """Enough is what edgekit.h says; a position less is refused before the first pass."""
     path, new = bundle(family), 40
-    with NativeSession(path) as own:
+    with Session(path) as own:
         info = _Info()
         assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
         expected = own.model.canvas_length or 0, own.model.max_positions, own.model.causal_prefix
@@ -321,20 +320,20 @@ def test_a_budget_must_have_been_planned_for_the_lengths(bundle: Callable[[str],
         positions, canvas = 0, len(PROMPT) + (-(-new // 32) * 32 if family == "llada" else new)
     budget = 8 << 30
     settings: dict[str, Any] = {"max_new_tokens": new, "steps": 2}
-    with NativeSession(path, SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas)) as own:
+    with Session(path, SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas)) as own:
         assert generate(own, PROMPT, **settings).status == OK
     shorter = [SessionOptions(memory_bytes=budget, positions=positions, canvas=canvas - 1)]
     if info.causal_prefix:
         shorter.append(SessionOptions(memory_bytes=budget, positions=positions - 1, canvas=canvas))
     for options in shorter:
-        with NativeSession(path, options) as own:
+        with Session(path, options) as own:
             found = generate(own, PROMPT, **settings)
             assert (found.status, found.events) == (BUDGET_EXCEEDED, [])
             assert found.stats is not None and found.stats["forwards"] == found.stats["prefills"] == 0
             # What these lengths need, however much the session was given for others.
             needed = own._library.ek_last_error_bytes()
         enough = SessionOptions(memory_bytes=needed + (32 << 20), positions=positions, canvas=canvas)
-        with NativeSession(path, enough) as own:
+        with Session(path, enough) as own:
             assert needed < budget and generate(own, PROMPT, **settings).status == OK
 
 
@@ -348,7 +347,7 @@ def test_weights_that_give_no_finite_scores_end_the_run(tmp_path: Path) -> None:
     save_file(tensors, weights)
     options = ExportOptions("native", scheme=Scheme("bf16"), tile_bytes=8192)
     export(tmp_path / "checkpoint", tmp_path / "bundle", options)
-    with NativeSession(tmp_path / "bundle") as own:
+    with Session(tmp_path / "bundle") as own:
         found = generate(own, PROMPT, max_new_tokens=8)
     assert found.status == NOT_FINITE and "are not finite; the weights" in found.message
     assert found.stats is not None and (found.events, found.stats["forwards"]) == ([], 1)
@@ -363,7 +362,7 @@ def test_a_failed_read_ends_the_run_and_the_session_goes_on(
     bundle: Callable[[str], Path], tmp_path: Path, run_name: str, reached: dict[str, int]
 ) -> None:
     copy = Path(shutil.copytree(bundle("diffusion_gemma"), tmp_path / "bundle"))
-    with NativeSession(copy, SessionOptions(resident_bytes=0)) as own:
+    with Session(copy, SessionOptions(resident_bytes=0)) as own:
         repair = flip_byte(copy, run_name)
         found = generate(own, PROMPT)
         assert found.status == CHECKSUM_MISMATCH and run_name in found.message and found.events == []
@@ -401,9 +400,9 @@ def test_what_a_manifest_says_about_the_loop_is_checked(
     edit_manifest(copy, lambda manifest: change(manifest) and None)
     if status == MALFORMED_FILE:
         with pytest.raises(MalformedFile, match=words):
-            NativeSession(copy)
+            Session(copy)
         return
-    with NativeSession(copy) as own:
+    with Session(copy) as own:
         found = generate(own, PROMPT, max_new_tokens=16 if status else 600, steps=1, stop_after=1)
     if status == OK:  # nothing is known about positions, so that nothing is refused
         assert (found.status, len(found.events)) == (STOPPED, 1)
@@ -424,7 +423,7 @@ def test_the_program_of_the_readme_prints_the_answer(bundle: Callable[[str], Pat
     done = subprocess.run([tmp_path / "answer"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     prompt = json.loads(re.findall(r"prompt\[\] = {(.*?)}", program)[0].join("[]"))
-    with NativeSession(tmp_path / "llada") as own:
+    with Session(tmp_path / "llada") as own:
         assert list(map(int, done.stdout.split())) == python(own, prompt).answer
     shutil.rmtree(tmp_path / "llada")
     failed = subprocess.run([tmp_path / "answer"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from head_join import HeadState
 from head_oracle import check_saturated, entropy, others
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from native_head import Floats, Head, aligned
 from native_testing import library
 from numpy.typing import NDArray
 
-from edgekit.runtime.head import HeadState, TilePart
+from edgekit.runtime.engines.base import TilePart
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest

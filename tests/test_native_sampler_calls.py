@@ -19,15 +19,14 @@ from test_native_generate import CASES, LAYERS, MALFORMED_FILE, PROMPT, SETTINGS
 from test_native_samplers import OPTIONS, first_pass, sampler
 
 from edgekit.export.quantize import Scheme
-from edgekit.runtime.native_session import NativeSession
-from edgekit.runtime.native_structs import HeadOutputStruct
+from edgekit.runtime.core_structs import HeadOutputStruct
 from edgekit.runtime.sampling import Event
 from edgekit.runtime.sampling.asks import Denoise, Project
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import AskStruct, LengthsStruct, Model, SamplerModel, library
 from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 INVALID_STATE = 15
 FORGET, ENCODE, DENOISE, PROJECT, DRAFT, COMMITTED, DONE = range(7)
@@ -41,16 +40,16 @@ PROJECTING: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], NativeSession]]:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Session]]:
     """An open session of a family."""
-    opened: dict[str, NativeSession] = {}
+    opened: dict[str, Session] = {}
 
-    def of(family: str) -> NativeSession:
+    def of(family: str) -> Session:
         if family not in opened:
             path = native_bundle(
                 tmp_path_factory.mktemp(family), family, Scheme("mixed4", 16), **{LAYERS[family]: 2}
             )
-            opened[family] = NativeSession(path, SessionOptions(threads=2))
+            opened[family] = Session(path, SessionOptions(threads=2))
         return opened[family]
 
     yield of
@@ -58,7 +57,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         each.close()
 
 
-def facts(own: NativeSession, **changes: Any) -> SamplerModel:
+def facts(own: Session, **changes: Any) -> SamplerModel:
     """What a sampler is told of an open session, and of the text that it holds."""
     given: dict[str, Any] = {
         "section": own.bundle.manifest.sampler, "vocab_size": own.vocab_size, "hidden_size": own.hidden_size,
@@ -68,13 +67,13 @@ def facts(own: NativeSession, **changes: Any) -> SamplerModel:
     return SamplerModel(**(given | changes))
 
 
-def driven(own: NativeSession, prompt: list[int], **settings: Any) -> Iterator[Event]:
+def driven(own: Session, prompt: list[int], **settings: Any) -> Iterator[Event]:
     return drive(CoreSampler(facts(own), prompt, **settings), own)
 
 
 @pytest.mark.parametrize(("family", "settings"), CASES + PROJECTING)
 def test_a_sampler_over_a_session_is_its_generation(
-    session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
+    session: Callable[[str], Session], family: str, settings: dict[str, Any]
 ) -> None:
     own = session(family)
     expected = generate(own, PROMPT, **settings)
@@ -86,7 +85,7 @@ def test_a_sampler_over_a_session_is_its_generation(
 
 @pytest.mark.parametrize("stop", [1, 2, 4, 5, 100])
 def test_a_conversation_goes_on_where_a_generation_was_left(
-    session: Callable[[str], NativeSession], stop: int
+    session: Callable[[str], Session], stop: int
 ) -> None:
     """As that of ek_generate after a stop: with what was committed, encoded and not."""
     own, turns = session("diffusion_gemma"), []
@@ -107,7 +106,7 @@ def test_a_conversation_goes_on_where_a_generation_was_left(
 class Watched:
     """A session whose passes are looked at, and which asks for nothing again without `project`."""
 
-    def __init__(self, own: NativeSession, look: Callable[[Ids, HeadRequest, Any], None]) -> None:
+    def __init__(self, own: Session, look: Callable[[Ids, HeadRequest, Any], None]) -> None:
         self.own, self.look = own, look
 
     def __getattr__(self, name: str) -> Any:
@@ -122,7 +121,7 @@ class Watched:
 
 @pytest.mark.parametrize(("family", "settings"), PROJECTING)
 def test_a_model_that_does_not_project_is_asked_for_the_pass_again(
-    session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
+    session: Callable[[str], Session], family: str, settings: dict[str, Any]
 ) -> None:
     own, passes = session(family), []
     expected = [plain(event) for event in driven(own, PROMPT, **settings)]
@@ -135,7 +134,7 @@ def test_a_model_that_does_not_project_is_asked_for_the_pass_again(
 
 
 def test_a_model_without_a_hidden_size_has_no_self_conditioning(
-    session: Callable[[str], NativeSession],
+    session: Callable[[str], Session],
 ) -> None:
     own, seen = session("diffusion_gemma"), []
     settings = SETTINGS["diffusion_gemma"][1]
@@ -157,7 +156,7 @@ def ids_at(address: int | None, count: int) -> Ids:
 
 @pytest.mark.parametrize(("family", "settings"), CASES + PROJECTING)
 def test_asks_hold_what_the_header_says(
-    session: Callable[[str], NativeSession], family: str, settings: dict[str, Any]
+    session: Callable[[str], Session], family: str, settings: dict[str, Any]
 ) -> None:
     own, passes = session(family), 0
     asking, ask = CoreSampler(facts(own), PROMPT, **settings), AskStruct()

@@ -24,13 +24,12 @@ from edgekit.flashload.errors import (
     MalformedFile,
     UnsupportedVersion,
 )
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler, SamplerModel
 from edgekit.runtime.sampling.drive import drive
 from edgekit.runtime.sampling.types import Floats, HeadRequest, Ids
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {"max_new_tokens": 12, "canvas_length": 4, "max_denoising_steps": 3},
@@ -88,20 +87,20 @@ def test_a_saved_canvas_goes_on_under_other_threads_and_residency(family: str, t
     bundle = native_bundle(tmp_path, family, Scheme("mixed4", 16))
     asked = {"options": {"temperature": 0.8}, "seed": 3} if family == "dream" else {"seed": 3, "steps": 6}
 
-    def begun(session: NativeSession) -> SamplerModel:
+    def begun(session: Session) -> SamplerModel:
         manifest = session.bundle.manifest
         return SamplerModel(
             manifest.sampler, session.vocab_size, session.hidden_size,
             canvas_length=session.model.canvas_length, bundle="digest",
         )  # fmt: skip
 
-    with NativeSession(bundle, SessionOptions(threads=1)) as session:
+    with Session(bundle, SessionOptions(threads=1)) as session:
         model = begun(session)
         expected = [plain(e) for e in drive(CoreSampler(model, [5, 17, 33, 2], **asked), session)]
         own = CoreSampler(model, [5, 17, 33, 2], **asked)
         first = [plain(event) for event in itertools.islice(drive(own, session), 3)]
         state = own.save()
-    with NativeSession(bundle, SessionOptions(threads=3, resident_bytes=0)) as session:
+    with Session(bundle, SessionOptions(threads=3, resident_bytes=0)) as session:
         loaded = CoreSampler.load(begun(session), state)
         rest = [plain(event) for event in drive(loaded, session)]
     assert first + rest == expected and len(rest) > 2

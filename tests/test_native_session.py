@@ -26,9 +26,8 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime import process
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise, generate
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 Case = tuple[Path, Any]
 
@@ -41,7 +40,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return bundle, quantized_reference(bundle.parent / "checkpoint", scheme)
 
 
-def passes(session: NativeSession, arch: Any, prompt: int = 43) -> tuple[Any, Any, Any]:
+def passes(session: Session, arch: Any, prompt: int = 43) -> tuple[Any, Any, Any]:
     """A canvas after a prefix, which comes in two calls and several chunks, longer than the windows: ids of
     both, the first step's soft embedding, and the second step's output.
     """
@@ -64,7 +63,7 @@ def test_the_session_equals_the_reference_with_rounded_activations(case: Case) -
     """
     bundle, model = case
     arch = model.architecture
-    with NativeSession(bundle) as session, torch.no_grad(), int8_activations():
+    with Session(bundle) as session, torch.no_grad(), int8_activations():
         (ids, canvas), first, out = passes(session, arch)
         kv = model.encode(torch.from_numpy(ids)[None]) if arch.causal_prefix else None
         soft = None if first is None else torch.from_numpy(first)[None]
@@ -76,7 +75,7 @@ def test_the_session_equals_the_reference_with_rounded_activations(case: Case) -
 
 def test_head_statistics_are_those_of_the_logits(case: Case) -> None:
     bundle, model = case
-    with NativeSession(bundle) as session:
+    with Session(bundle) as session:
         _, _, out = passes(session, model.architecture)
     z = torch.from_numpy(out.logits)
     p = torch.softmax(z, -1)
@@ -96,7 +95,7 @@ def test_head_statistics_are_those_of_the_logits(case: Case) -> None:
 def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
     bundle, model = case
     canvas = np.random.default_rng(2).integers(0, model.architecture.vocab_size, 16)
-    with NativeSession(bundle) as session:
+    with Session(bundle) as session:
         check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
 
 
@@ -107,7 +106,7 @@ def test_samples_are_the_argmax_with_the_specified_noise(case: Case) -> None:
     noise = PhiloxNoise(3)
     noise.uniform(1)  # so that the draw is not the first
     gumbel = noise.gumbel(4, vocab)
-    with NativeSession(bundle) as session:
+    with Session(bundle) as session:
         if model.architecture.causal_prefix:
             session.prefill(canvas)
         out = session.denoise(canvas, HeadRequest(rows=rows, gumbel=gumbel, gumbel_scale=0.5, logits=True))
@@ -125,12 +124,12 @@ def test_samples_are_the_argmax_with_the_specified_noise(case: Case) -> None:
 
 def test_threads_and_residency_do_not_change_a_bit(case: Case) -> None:
     bundle, model = case
-    with NativeSession(bundle, SessionOptions(threads=1)) as session:
+    with Session(bundle, SessionOptions(threads=1)) as session:
         assert session.threads == 1 and session.statistics()["streamed_bytes_per_step"] == 0
         *_, expected = passes(session, model.architecture)
     for threads, resident in ((2, None), (3, 40_000), (1, 0)):
         options = SessionOptions(threads=threads, resident_bytes=resident, positions=5, canvas=4)
-        with NativeSession(bundle, options) as session:
+        with Session(bundle, options) as session:
             for _ in range(2):  # also with runs that were read ahead
                 *_, found = passes(session, model.architecture)
             for name, value in vars(expected).items():
@@ -150,7 +149,7 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
     arch = model.architecture
     answers = []
     for resident in (None, 0):
-        with NativeSession(bundle, SessionOptions(resident_bytes=resident)) as session:
+        with Session(bundle, SessionOptions(resident_bytes=resident)) as session:
             section = session.bundle.manifest.sampler
             options = {
                 "diffusion_gemma": {"canvas_length": arch.canvas_length, "max_new_tokens": 20,
@@ -173,11 +172,10 @@ def test_generation_repeats_whatever_is_resident(case: Case) -> None:
 RUN = """
 import json, resource, sys
 import numpy as np
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import SessionOptions
 options = SessionOptions(memory_bytes=int(sys.argv[2]) or None, positions=0, canvas=128, threads=2)
-with NativeSession(sys.argv[1], options) as session:
+with Session(sys.argv[1], options) as session:
     canvas = np.random.default_rng(0).integers(0, session.vocab_size, 128)
     for _ in range(2):
         out = session.denoise(canvas, HeadRequest(top_k=4))
@@ -216,31 +214,31 @@ def test_the_budget_holds_and_the_answer_is_the_same(large: Path) -> None:
 def test_too_small_a_budget_says_what_would_do(large: Path) -> None:
     words = r"budget of 1 MB is too small; .* at least \d+ MB \(process"
     with pytest.raises(BudgetExceeded, match=words) as refused:
-        NativeSession(large, SessionOptions(memory_bytes=1_000_000, canvas=32))
+        Session(large, SessionOptions(memory_bytes=1_000_000, canvas=32))
     needed = refused.value.needed_bytes
-    with NativeSession(large, SessionOptions(memory_bytes=needed, canvas=32)) as session:
+    with Session(large, SessionOptions(memory_bytes=needed, canvas=32)) as session:
         assert session.plan.streamed
         with pytest.raises(BudgetExceeded, match="up to 32 positions") as longer:
             session.denoise(np.zeros(64, np.int64), HeadRequest())
         assert longer.value.needed_bytes > needed
         assert session.denoise(np.zeros(32, np.int64), HeadRequest()).argmax.shape == (32,)
     with pytest.raises(BudgetExceeded):
-        NativeSession(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=32))
+        Session(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=32))
 
 
 def test_a_pass_that_is_too_long_names_the_least_budget_for_it_not_the_present_one_and_more(
     large: Path,
 ) -> None:
     with (
-        NativeSession(large, SessionOptions(memory_bytes=8 * 10**9, canvas=32)) as session,
+        Session(large, SessionOptions(memory_bytes=8 * 10**9, canvas=32)) as session,
         pytest.raises(BudgetExceeded, match="open the session for these") as longer,
     ):
         session.denoise(np.zeros(64, np.int64), HeadRequest())
     needed = longer.value.needed_bytes
-    with NativeSession(large, SessionOptions(memory_bytes=needed + (8 << 20), canvas=64)) as session:
+    with Session(large, SessionOptions(memory_bytes=needed + (8 << 20), canvas=64)) as session:
         assert session.plan.streamed
     with pytest.raises(BudgetExceeded):
-        NativeSession(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=64))
+        Session(large, SessionOptions(memory_bytes=int(needed / 1.05), canvas=64))
 
 
 def test_without_a_budget_what_no_machine_has_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
@@ -250,9 +248,9 @@ def test_without_a_budget_what_no_machine_has_is_refused_before_it_is_allocated(
         r"need \d+ MB \(weights .* this machine has \d+ MB; with weights read from the disk .* fewer tokens"
     )
     with pytest.raises(BudgetExceeded, match=words) as refused:
-        NativeSession(gemma, SessionOptions(canvas=1 << 22))
+        Session(gemma, SessionOptions(canvas=1 << 22))
     assert refused.value.needed_bytes > (process.machine_memory() or 0)
-    with NativeSession(gemma, SessionOptions(positions=0, canvas=4)) as session:
+    with Session(gemma, SessionOptions(positions=0, canvas=4)) as session:
         few = session.denoise(np.zeros(4, np.int64), HeadRequest())
         before = process.resident_bytes()
         with pytest.raises(BudgetExceeded, match=words):
@@ -273,7 +271,7 @@ def test_weights_beyond_the_machine_are_said_to_need_a_budget(large: Path) -> No
     assert check(0)[0] == check(1 << 40)[0] == 0
     status, said, least = check(process.resident_bytes() + (40 << 20))
     assert status != 0 and "give a memory budget (--memory), at least" in said, said
-    with NativeSession(
+    with Session(
         large, SessionOptions(memory_bytes=least + (8 << 20), canvas=32, threads=2)
     ) as session:
         assert session.plan.streamed

@@ -21,13 +21,12 @@ from native_bundles import native_bundle
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
+from edgekit.runtime.core_structs import HeadOutputStruct as _Output
+from edgekit.runtime.core_structs import HeadRequestStruct as _Request
 from edgekit.runtime.errors import UnsupportedBundle
-from edgekit.runtime.native_session import NativeSession, _Info, _library, _Options
-from edgekit.runtime.native_structs import HeadOutputStruct as _Output
-from edgekit.runtime.native_structs import HeadRequestStruct as _Request
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import HeadRequest, InvalidOption
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions, _Info, _library, _Options
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wrong_arguments_are_refused_and_harm_nothing(gemma: Path) -> None:
     canvas = np.arange(8)
-    with NativeSession(gemma) as session:
+    with Session(gemma) as session:
         with pytest.raises(errors.InvalidRequest, match="project needs a denoise"):
             session.project(HeadRequest())
         session.prefill(np.arange(20))
@@ -72,12 +71,12 @@ def test_wrong_arguments_are_refused_and_harm_nothing(gemma: Path) -> None:
         session.denoise(canvas, HeadRequest())
     for options in (SessionOptions(canvas=0), SessionOptions(positions=-1)):
         with pytest.raises(errors.InvalidRequest):
-            NativeSession(gemma, options)
+            Session(gemma, options)
 
 
 def test_a_model_without_prefix_says_so(tmp_path: Path) -> None:
     bundle = native_bundle(tmp_path, "llada", Scheme("int8"), n_layers=1)
-    with NativeSession(bundle) as session, pytest.raises(errors.InvalidRequest, match="encodes no prefix"):
+    with Session(bundle) as session, pytest.raises(errors.InvalidRequest, match="encodes no prefix"):
         session.prefill(np.arange(3))
 
 
@@ -226,9 +225,9 @@ def test_damaged_manifests_are_refused(gemma: Path, tmp_path: Path, damage: str)
     change, expected, words = DAMAGE[damage]
     bundle = shutil.copytree(gemma, tmp_path / "bundle")
     edit_manifest(bundle, change)
-    # Straight through the ABI too: Python's own checks come first in a NativeSession.
+    # Straight through the ABI too: Python's own checks come first in a Session.
     with pytest.raises(expected):
-        NativeSession(bundle)
+        Session(bundle)
     library, handle = _library(), ctypes.c_void_p()
     status = library.ek_session_open(str(bundle).encode(), None, ctypes.byref(handle))
     assert status in (6, 9, 11) and not handle
@@ -249,26 +248,26 @@ def test_damaged_files_are_refused(gemma: Path, tmp_path: Path) -> None:
         return Path(shutil.copytree(gemma, tmp_path / name))
 
     with pytest.raises(errors.OpenFailed, match="not a bundle"):
-        NativeSession(tmp_path)
+        Session(tmp_path)
     bundle = fresh("missing")
     (bundle / "weights.safetensors").unlink()
     with pytest.raises(errors.OpenFailed, match="weights"):
-        NativeSession(bundle)
+        Session(bundle)
     bundle = fresh("cut")
     os.truncate(bundle / "weights.safetensors", (bundle / "weights.safetensors").stat().st_size - 20_000)
     with pytest.raises(errors.TruncatedFile):
-        NativeSession(bundle)
+        Session(bundle)
     bundle = fresh("header")
     with open(bundle / "weights.safetensors", "r+b") as file:
         file.seek(8)
         file.write(b"[[[[")
     with pytest.raises(errors.MalformedFile):
-        NativeSession(bundle)
+        Session(bundle)
     for run in ("layers.1", "layers.0.experts.1", "embedding.0"):
         bundle = fresh(run)
         flip_byte(bundle, run)
         with pytest.raises(errors.ChecksumMismatch, match=run):
-            NativeSession(bundle)
+            Session(bundle)
 
 
 @pytest.mark.parametrize("run", ["layers.1", "layers.1.experts.0", "final", "embedding.1"])
@@ -276,10 +275,10 @@ def test_a_failed_read_ends_the_pass_and_the_session_goes_on(gemma: Path, tmp_pa
     """Damage that a streamed run shows when it is first read, repaired afterwards."""
     bundle = Path(shutil.copytree(gemma, tmp_path / "bundle"))
     canvas, prompt = np.arange(8), np.arange(30)
-    with NativeSession(gemma) as session:
+    with Session(gemma) as session:
         session.prefill(prompt)
         expected = session.denoise(canvas, HeadRequest(logits=True)).logits
-    with NativeSession(bundle, SessionOptions(resident_bytes=0)) as session:
+    with Session(bundle, SessionOptions(resident_bytes=0)) as session:
         repair = flip_byte(bundle, run)
         if run.startswith("layers"):
             with pytest.raises(errors.ChecksumMismatch, match=run):
@@ -306,14 +305,14 @@ def test_sessions_give_everything_back(gemma: Path) -> None:
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("threads and descriptors are counted in /proc")
-    NativeSession(gemma).close()
+    Session(gemma).close()
     before = held()
     for _ in range(3):
-        with NativeSession(gemma, SessionOptions(threads=3, resident_bytes=0)) as session:
+        with Session(gemma, SessionOptions(threads=3, resident_bytes=0)) as session:
             session.denoise(np.arange(4), HeadRequest())
         with pytest.raises(BudgetExceeded):
-            NativeSession(gemma, SessionOptions(memory_bytes=1))
-        forgotten = NativeSession(gemma, SessionOptions(resident_bytes=0))
+            Session(gemma, SessionOptions(memory_bytes=1))
+        forgotten = Session(gemma, SessionOptions(resident_bytes=0))
         forgotten.denoise(np.arange(4), HeadRequest())
         del forgotten
     assert held() == before

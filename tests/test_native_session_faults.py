@@ -27,10 +27,9 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native, errors
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime import native_session
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
-from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session import Session, SessionOptions
 
 CANVAS, PROMPT = np.arange(8), np.arange(30)
 STREAMED = SessionOptions(resident_bytes=0)
@@ -56,7 +55,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Experts, prefix KV, self-conditioning; every kind of run, and rows of a table."""
     folder = tmp_path_factory.mktemp("gemma")
     bundle = native_bundle(folder, "diffusion_gemma", Scheme("mixed4"), num_hidden_layers=2)
-    with NativeSession(bundle) as session:
+    with Session(bundle) as session:
         session.prefill(PROMPT)
         return Model(bundle, logits(session))
 
@@ -67,7 +66,7 @@ def copy(gemma: Model, tmp_path: Path) -> Model:
     return Model(Path(shutil.copytree(gemma.bundle, tmp_path / "bundle")), gemma.expected)
 
 
-def logits(session: NativeSession) -> Floats:
+def logits(session: Session) -> Floats:
     found = session.denoise(CANVAS, HeadRequest(logits=True)).logits
     assert found is not None
     return found
@@ -93,7 +92,7 @@ class Disk:
 @contextmanager
 def session(
     model: Model, disk: Disk, options: SessionOptions = STREAMED, refuse: int = 0, uring_enters: int = -1
-) -> Iterator[NativeSession]:
+) -> Iterator[Session]:
     """A session of the testing library that reads from `disk`."""
 
     def open_session(folder: bytes, wanted: Any, handle: Any) -> int:
@@ -104,11 +103,11 @@ def session(
         patch.setenv(_native.LIBRARY_VARIABLE, library()._name)
         core = native_session._library()
         patch.setattr(core, "ek_session_open", open_session)
-        with NativeSession(model.bundle, options) as opened:
+        with Session(model.bundle, options) as opened:
             yield opened
 
 
-def usable(session: NativeSession, model: Model) -> None:
+def usable(session: Session, model: Model) -> None:
     """It computes what a session that never met a fault computes."""
     session.reset()
     session.prefill(PROMPT)

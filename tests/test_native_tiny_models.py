@@ -14,8 +14,8 @@ from bundles import quantized_reference
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.runtime.native_session import NativeSession
 from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session
 from edgekit.tools.tiny import tokenizer
 from edgekit.tools.tiny.corpus import Encoder
 from edgekit.tools.tiny.models import CANVAS
@@ -58,7 +58,7 @@ def reference_logits(model: ReferenceModel, prompt: np.ndarray, canvas: np.ndarr
         return model.denoise(ids)[0, len(prompt) :].numpy()
 
 
-def native_logits(session: NativeSession, prompt: np.ndarray, canvas: np.ndarray) -> np.ndarray:
+def native_logits(session: Session, prompt: np.ndarray, canvas: np.ndarray) -> np.ndarray:
     session.reset()
     if session.model.causal_prefix:
         session.prefill(prompt)
@@ -77,7 +77,7 @@ def test_tokens_are_those_of_float_activations(tmp_path: Path, family: str, pres
     export(checkpoint, tmp_path / "bundle", ExportOptions("native", scheme=scheme))
     model = quantized_reference(checkpoint, scheme, "native")
     same, errors = [], []
-    with NativeSession(tmp_path / "bundle") as session:
+    with Session(tmp_path / "bundle") as session:
         for prompt, canvas in canvases(family):
             found, expected = native_logits(session, prompt, canvas), reference_logits(model, prompt, canvas)
             same.append(found.argmax(-1) == expected.argmax(-1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -143,17 +142,17 @@ def remark(answer: Answer, others: str = "another --seed or a higher --steps") -
 
 def plan_as_dict(generator: Generator) -> dict[str, Any]:
     """The residency plan of the open session, in bytes."""
-    session = generator.session
-    plan = session.plan
+    memory, plan = generator.session.options.memory_bytes, generator.session.plan
+    causes = ("process", "prefix", "activations", "scratch", "head", "allowance")
     return {
-        "memory_bytes": session.options.memory_bytes,
-        "needs": asdict(session.needs) | {"total": session.needs.total},
-        "weights_budget_bytes": plan.budget_bytes,
+        "memory_bytes": memory,
+        "needs": {cause: getattr(plan, cause) for cause in causes} | {"total": plan.needs},
+        "weights_budget_bytes": plan.weights_bytes if memory is None else memory - plan.needs,
         "pinned_bytes": plan.pinned_bytes,
         "streamed_bytes": plan.streamed_bytes,
         "ring_bytes": plan.ring_bytes,
         "pinned_runs": len(plan.pinned),
-        "streamed_runs": len(plan.streamed),
+        "streamed_runs": len(plan.units) - len(plan.pinned),
     }
 
 

@@ -5,13 +5,15 @@ for.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
 
 from edgekit.flashload import _native
 from edgekit.flashload.names import unknown
 from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle_choice import ENGINES
-from edgekit.runtime.engines.base import Engine, Executor
+from edgekit.runtime.engines.base import Engine, Executor, OpenModel
 from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 
@@ -52,13 +54,20 @@ def _installed(module: str) -> bool:
         return False
 
 
-def create(bundle: Bundle, threads: int) -> Engine:
-    """The engine for a bundle whose weights lie in the flash file.
+def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> Engine | None:
+    """The engine in Python that runs a bundle; None for one that the core runs itself. `executor` runs
+    packages in place of the format's own: a check may bring its own.
 
     Raises:
-        UnsupportedBundle: a format without an engine here. EngineUnavailable: its packages are missing.
+        UnsupportedBundle: a format without an engine here, or packages written by a version that the format's
+            runtime does not read.
+        EngineUnavailable: its packages are missing, or there is none for this system.
     """
+    if bundle.packages is not None:
+        return PackageEngine(bundle, executor or _executor(bundle))
     name = bundle.manifest.programs.get("format")
+    if name == "native":
+        return None
     if name == "onnx":
         from edgekit.runtime.engines.onnx import OnnxEngine
 
@@ -70,24 +79,28 @@ def create(bundle: Bundle, threads: int) -> Engine:
     raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
 
 
-def create_for_packages(bundle: Bundle, executor: Executor | None = None) -> PackageEngine:
-    """The engine for a bundle whose weights lie in packages, over the executor of its format, or over
-    `executor`: a check may bring its own.
+def to_plan(bundle: Bundle, threads: int = 1) -> Engine | None:
+    """As `create`, for a plan of memory: packages are planned for on any system. Raises as that does."""
+    return create(bundle, threads, _NoExecutor() if bundle.packages is not None else None)
 
-    Raises:
-        EngineUnavailable: the format's runtime is missing, or there is none for this system.
-        UnsupportedBundle: the packages were written by a version that the format's runtime does not read.
-    """
-    if executor is None:
-        if bundle.manifest.programs.get("format") == "coreml":
-            from edgekit.runtime.engines.coreml import CoremlExecutor
 
-            executor = CoremlExecutor()
-        else:
-            from edgekit.runtime.engines.coreai import CoreaiExecutor
+class _NoExecutor:
+    name = "none"
 
-            executor = CoreaiExecutor()
-            written_by = "" if bundle.packages is None else bundle.packages.written_by
-            if complaint := coreai_version.bundle_complaint(written_by):
-                raise UnsupportedBundle(f"{bundle.path}: {complaint}")
-    return PackageEngine(bundle, executor)
+    def open(self, path: Path, functions: Sequence[str]) -> OpenModel:
+        raise EngineUnavailable(f"{path}: no runtime was asked for")
+
+
+def _executor(bundle: Bundle) -> Executor:
+    """The system's own, for a bundle of packages."""
+    if bundle.manifest.programs.get("format") == "coreml":
+        from edgekit.runtime.engines.coreml import CoremlExecutor
+
+        return CoremlExecutor()
+    from edgekit.runtime.engines.coreai import CoreaiExecutor
+
+    executor = CoreaiExecutor()
+    written_by = "" if bundle.packages is None else bundle.packages.written_by
+    if complaint := coreai_version.bundle_complaint(written_by):
+        raise UnsupportedBundle(f"{bundle.path}: {complaint}")
+    return executor

@@ -1,40 +1,109 @@
-"""What every engine implements: the programs of a bundle, run on arrays; all else (streaming, prefix, head,
-sampling) is shared.
+"""What an engine in Python implements: the programs of a bundle, run on arrays. All else (streaming, prefix,
+masks, experts' weights, head, sampling) is the core's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from edgekit.runtime.errors import EngineFailed
-from edgekit.runtime.head import TilePart
-from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.sampling.types import Floats, Ids
 
 Arrays = Mapping[str, np.ndarray]
-#: Experts as they become available, in any order: (index, tensors of its run by short name).
-Experts = Iterable[tuple[int, Arrays]]
+#: y [1, T, H] of the last of some layers, and k, v [1, KV, T, D] of these positions for each.
+LayersOutput = tuple[Floats, list[tuple[Floats, Floats]]]
+
+
+@dataclass(frozen=True)
+class EngineBytes:
+    """Memory that an engine takes besides weights and what the session holds for it, in bytes: arrays within
+    a pass, copies of weights that are being used, arrays of the vocabulary head, and what it allocates
+    later and cannot name.
+    """
+
+    activations: int = 0
+    scratch: int = 0
+    head: int = 0
+    allowance: int = 0
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a session is opened for: rows of the longest pass, positions kept before it, sequences at a time,
+    and rows of the largest head request.
+    """
+
+    rows: int
+    kept: int
+    sequences: int
+    head_rows: int
+
+
+@dataclass(eq=False)
+class TilePart:
+    """Statistics of z over one tile of the vocabulary, one entry per row; arg and sample are relative to the
+    tile's first row.
+
+    top, sum_others, sum_z_others float32 [R]: the largest z, and sums over the tile but the argmax of
+    exp(z - top) and z exp(z - top). score, sample, sample_z [R] where noise was given. soft [R, H] where it
+    was asked for: exp(z - top) @ tile.
+    """
+
+    top: Floats
+    arg: Ids
+    sum_others: Floats
+    sum_z_others: Floats
+    score: Floats | None = None
+    sample: Ids | None = None
+    sample_z: Floats | None = None
+    soft: Floats | None = None
+
+
+@dataclass(eq=False)
+class Routing:
+    """What comes before a layer's experts: their rows x [T, H], the chosen experts index [T, k] of each row
+    and weight [T, k]; `further` are results that `join` wants.
+    """
+
+    x: Floats
+    index: np.ndarray
+    weight: Floats
+    further: Arrays = field(default_factory=dict)
 
 
 class Engine(Protocol):
-    """Weights come as the stored tensors of a run, under their names within it, or as the opened package
-    that holds them (`engines.packages.OpenedPackage`); arrays are float32 unless stated.
+    """Weights come as the stored tensors of a run, under their names within it, or as what `open` gave for a
+    package; arrays are float32 unless stated. Weights are valid during the call only: they lie in memory that
+    is read into again.
 
-    Weights are valid during the call only: they lie in the read-ahead ring.
+    Calls come from the thread that uses the session, one at a time; `open` may come from another.
     """
 
     name: str
 
-    def layers(
-        self, program: str, inputs: Sequence[Arrays], weights: Any, experts: Experts
-    ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-        """The consecutive layers of one run: y [1, T, H] of the last, and k, v [1, KV, T, D] of these
-        positions for each. `inputs` holds those of each layer, as in `export.programs.layer_program`; only
-        the first has `x`.
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        """What the engine takes for passes of these lengths."""
+
+    def layers(self, program: str, inputs: Sequence[Arrays], weights: Any) -> LayersOutput:
+        """The consecutive layers of one run without experts. `inputs` holds those of each layer, as in
+        `export.programs.layer_program`; only the first has `x` [1, T, H].
         """
+
+    def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
+        """What comes before the experts of a layer that has them."""
+
+    def expert(self, program: str, x: Floats, weights: Any) -> Floats:
+        """One expert on its rows [N, H]."""
+
+    def join(
+        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
+    ) -> LayersOutput:
+        """What comes after the experts, whose weighted sum is `mixed` [T, H]."""
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Any) -> Floats:
         """The decoder's input [1, T, H]; both arguments carry the embedding scale."""
@@ -52,38 +121,22 @@ class Engine(Protocol):
     def head_logits(self, x: Floats, temperature: float, table: Any) -> Floats:
         """z [R, V'] of one tile."""
 
-    def scratch_bytes(self) -> int:
-        """Memory the engine allocates for itself at most, besides activations: unpacked weights, for
-        instance.
-        """
-
     def statistics(self) -> dict[str, Any]:
         """Counters for the `done` event."""
 
 
-class OneLayerEngine:
-    """For engines whose runs hold one layer each: they have `layer`."""
+class Opened(Protocol):
+    """A package that an engine has open."""
 
-    def layer(
-        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
-    ) -> tuple[Floats, Floats, Floats]:
-        """One layer: y [1, T, H], and k, v [1, KV, T, D] of these positions."""
-        raise NotImplementedError
+    def close(self) -> None:
+        """Give its memory back."""
 
-    def layers(
-        self, program: str, inputs: Sequence[Arrays], weights: Arrays, experts: Experts
-    ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
-        (only,) = inputs
-        y, k, v = self.layer(program, only, weights, experts)
-        _, heads, _, width = only["prefix_k"].shape
-        kept = (1, heads, only["x"].shape[1], width)
-        for name, array, shape in (("y", y, only["x"].shape), ("k", k, kept), ("v", v, kept)):
-            if array.shape != shape:
-                raise EngineFailed(
-                    f"program {program} gives {name} of shape {list(array.shape)}, not {list(shape)}; "
-                    "export the bundle again"
-                )
-        return y, [(k, v)]
+
+class PackageOpener(Protocol):
+    """An engine whose weights lie in packages."""
+
+    def open(self, name: str) -> Opened:
+        """Open a package of the bundle by name. May be called by another thread than the calls."""
 
 
 class OpenModel(Protocol):

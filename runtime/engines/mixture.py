@@ -6,36 +6,39 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgekit.runtime.engines.base import Arrays, Experts
 from edgekit.runtime.errors import EngineFailed
-from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.sampling.types import Floats, Ids
 
 
-def mix(
-    x: Floats, index: np.ndarray, weight: Floats, experts: Experts, run: Callable[[Floats, Arrays], Floats]
-) -> Floats:
+class Mixture:
     """sum_j weight[t, j] * expert_{index[t, j]}(x[t]) for x [T, H], index and weight [T, k].
 
-    `run` applies an expert's tensors to rows. Experts come in any order; what they say of a token is added
-    in the order of expert index.
-
-    Raises EngineFailed: the router chose an expert that the layer does not have.
+    Experts come in any order; what they say of a row is added in the order of expert index.
     """
-    parts = np.empty((*index.shape, x.shape[1]), np.float32)
-    filled = 0
-    for e, tensors in experts:
-        token, slot = np.nonzero(index == e)
+
+    def __init__(self, x: Floats, index: np.ndarray, weight: Floats, experts: int) -> None:
+        """Raises EngineFailed: the router chose an expert that the layer does not have."""
+        if index.size and not (index.min() >= 0 and index.max() < experts):
+            raise EngineFailed(
+                f"the router chose experts from {index.min()} to {index.max()}, the layer has {experts}; "
+                "export the bundle again"
+            )
+        self._x, self._index, self._weight = x, index, weight
+        self._parts = np.empty((*index.shape, x.shape[1]), np.float32)
+        #: Rows of each expert, int64 [experts].
+        self.counts: Ids = np.bincount(index.ravel(), minlength=experts).astype(np.int64)
+
+    def add(self, expert: int, run: Callable[[Floats], Floats]) -> None:
+        """Apply an expert to its rows by `run`."""
+        token, slot = np.nonzero(self._index == expert)
         if token.size:
-            parts[token, slot] = run(x[token], tensors) * weight[token, slot, None]
-            filled += token.size
-    if filled != index.size:
-        raise EngineFailed(
-            f"the router chose experts from {index.min()} to {index.max()}, which the layer does not have; "
-            "export the bundle again"
-        )
-    order = np.argsort(index, axis=1, kind="stable")[..., None]
-    parts = np.take_along_axis(parts, order, 1)
-    total = parts[:, 0].copy()
-    for j in range(1, parts.shape[1]):
-        total += parts[:, j]
-    return total
+            self._parts[token, slot] = run(self._x[token]) * self._weight[token, slot, None]
+
+    def total(self) -> Floats:
+        """The weighted sum [T, H], once every expert that has rows was added."""
+        order = np.argsort(self._index, axis=1, kind="stable")[..., None]
+        parts = np.take_along_axis(self._parts, order, 1)
+        total = parts[:, 0].copy()
+        for j in range(1, parts.shape[1]):
+            total += parts[:, j]
+        return total

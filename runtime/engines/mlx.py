@@ -16,10 +16,10 @@ import numpy as np
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
 from edgekit.runtime import mlx_functions, mlx_programs, mlx_version
-from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
-from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines import memory
+from edgekit.runtime.engines.base import Arrays, EngineBytes, LayersOutput, Lengths, Routing, TilePart
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
-from edgekit.runtime.head import TilePart
 from edgekit.runtime.mlx_functions import Array, ExportedFunction
 from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
 from edgekit.runtime.sampling.types import Floats
@@ -42,7 +42,7 @@ class _Imported:
     replayed: set[tuple[Array, ...]] = field(default_factory=set)
 
 
-class MlxEngine(OneLayerEngine):
+class MlxEngine:
     """Runs the programs of an `mlx` bundle on MLX's default device.
 
     Raises:
@@ -86,23 +86,27 @@ class MlxEngine(OneLayerEngine):
                 # ordinary stream runs in the thread alone that made it.
                 _streams.append(mx.new_thread_unsafe_stream(mx.default_device()))
 
-    def layer(
-        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
-    ) -> tuple[Floats, Floats, Floats]:
-        if program in self._programs:
-            out = self._run(program, inputs, weights)
-            return out["y"], out["k"], out["v"]
-        first = self._run(f"{program}.before", inputs, weights)
-        mixed = mix(
-            first["experts.x"],
-            first["experts.index"],
-            first["experts.weight"],
-            experts,
-            lambda x, tensors: self._run(f"{program}.expert", {"x": x}, tensors)["y"],
-        )
-        last = self._run(f"{program}.after", {**inputs, **first, "experts.y": mixed}, weights)
-        out = {**first, **last}
-        return out["y"], out["k"], out["v"]
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        return memory.stored_weights(bundle, lengths, copies=True, uint8=False)
+
+    def layers(self, program: str, inputs: Sequence[Arrays], weights: Arrays) -> LayersOutput:
+        (only,) = inputs
+        out = self._run(program, only, weights)
+        return out["y"], [(out["k"], out["v"])]
+
+    def route(self, program: str, inputs: Arrays, weights: Arrays) -> Routing:
+        out = self._run(f"{program}.before", inputs, weights)
+        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out)
+
+    def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
+        return self._run(f"{program}.expert", {"x": x}, weights)["y"]
+
+    def join(
+        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
+    ) -> LayersOutput:
+        last = self._run(f"{program}.after", {**inputs, **routing.further, "experts.y": mixed}, weights)
+        out = {**routing.further, **last}
+        return out["y"], [(out["k"], out["v"])]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
@@ -128,11 +132,9 @@ class MlxEngine(OneLayerEngine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         return self._run("head_logits", inputs, _table(table))["z"]
 
-    def scratch_bytes(self) -> int:
-        return int(self._mx.get_cache_memory())
-
     def statistics(self) -> dict[str, Any]:
-        return {"engine": self.name, "device": self._device, "scratch_bytes": self.scratch_bytes()}
+        held = int(self._mx.get_cache_memory())
+        return {"engine": self.name, "device": self._device, "scratch_bytes": held}
 
     def _run(self, name: str, inputs: Arrays, weights: Arrays) -> dict[str, np.ndarray]:
         mx, program = self._mx, self._programs[name]

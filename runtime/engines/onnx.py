@@ -9,7 +9,7 @@ import ctypes
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -18,11 +18,11 @@ import numpy as np
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import integer_product
-from edgekit.runtime.engines.base import Arrays, Experts, OneLayerEngine
-from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines import memory
+from edgekit.runtime.engines.base import Arrays, EngineBytes, LayersOutput, Lengths, Routing, TilePart
 from edgekit.runtime.engines.onnx_programs import Refused, check_program
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
-from edgekit.runtime.head import TilePart
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_in_child)
 
 
-class OnnxEngine(OneLayerEngine):
+class OnnxEngine:
     """Runs the programs of an `onnx` bundle.
 
     Raises:
@@ -100,30 +100,28 @@ class OnnxEngine(OneLayerEngine):
         self._bfloat16 = 16  # onnx.TensorProto.BFLOAT16
         self._uint8 = integer_product.takes_uint8(manifest)
 
-    def layer(
-        self, program: str, inputs: Arrays, weights: Arrays, experts: Experts
-    ) -> tuple[Floats, Floats, Floats]:
-        entry, x = self._entry(program), inputs["x"]
-        kept = (1, inputs["prefix_k"].shape[1], x.shape[1], inputs["prefix_k"].shape[3])
-        results = {"y": x.shape, "k": kept, "v": kept}
-        if "before" not in entry:
-            out = self._run(program, entry, inputs, weights)
-        else:
-            first = self._run(program + ".before", self._part(program, "before"), inputs, weights)
-            _check(program + ".before", first, _routing(first, x.shape))
-            mixed = mix(
-                first["experts.x"],
-                first["experts.index"],
-                first["experts.weight"],
-                experts,
-                lambda rows, tensors: self._one(
-                    f"{program}.expert", self._part(program, "expert"), {"x": rows}, tensors, rows.shape
-                ),
-            )
-            after = {**inputs, **first, "experts.y": mixed}
-            out = {**first, **self._run(program + ".after", self._part(program, "after"), after, weights)}
-        _check(program, out, results)
-        return out["y"], out["k"], out["v"]
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        return memory.stored_weights(bundle, lengths, copies=False, uint8=self._uint8)
+
+    def layers(self, program: str, inputs: Sequence[Arrays], weights: Arrays) -> LayersOutput:
+        (only,) = inputs
+        return _kept(self._run(program, self._entry(program), only, weights))
+
+    def route(self, program: str, inputs: Arrays, weights: Arrays) -> Routing:
+        name = program + ".before"
+        out = self._run(name, self._part(program, "before"), inputs, weights)
+        _check(name, out, _routing(out, inputs["x"].shape))
+        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out)
+
+    def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
+        return self._one(f"{program}.expert", self._part(program, "expert"), {"x": x}, weights, x.shape)
+
+    def join(
+        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
+    ) -> LayersOutput:
+        given = {**inputs, **routing.further, "experts.y": mixed}
+        out = self._run(program + ".after", self._part(program, "after"), given, weights)
+        return _kept({**routing.further, **out})
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
@@ -156,14 +154,11 @@ class OnnxEngine(OneLayerEngine):
         _check("head_logits", out, {"z": (x.shape[0], out["z"].shape[-1] if "z" in out else 0)})
         return out["z"]
 
-    def scratch_bytes(self) -> int:
-        return sum(a.nbytes for a in self._scratch.values())
-
     def statistics(self) -> dict[str, Any]:
         return {
             "engine": self.name,
             "unpack_seconds": self._unpack_seconds,
-            "scratch_bytes": self.scratch_bytes(),
+            "scratch_bytes": sum(a.nbytes for a in self._scratch.values()),
         }
 
     def _run(
@@ -277,6 +272,10 @@ class OnnxEngine(OneLayerEngine):
             self._sessions[name] = session
             self._wanted[name] = {i.name: i.type for i in session.get_inputs()}
         return self._sessions[name]
+
+
+def _kept(out: Arrays) -> LayersOutput:
+    return out["y"], [(out["k"], out["v"])]
 
 
 def _names(names: list[Any]) -> str:

@@ -15,9 +15,18 @@ from typing import Any
 import numpy as np
 
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.base import Arrays, Executor, Experts, OpenModel
+from edgekit.runtime.engines import memory
+from edgekit.runtime.engines.base import (
+    Arrays,
+    EngineBytes,
+    Executor,
+    LayersOutput,
+    Lengths,
+    OpenModel,
+    Routing,
+    TilePart,
+)
 from edgekit.runtime.errors import EngineFailed, PromptTooLong, UnsupportedBundle
-from edgekit.runtime.head import TilePart
 from edgekit.runtime.packages import TOKENS, Function, Package, Port
 from edgekit.runtime.sampling.types import Floats
 
@@ -96,16 +105,26 @@ class PackageEngine:
             entry, self._executor.open(Path(self._folder, entry.path), self._called.get(name, ()))
         )
 
-    def layers(
-        self, program: str, inputs: Sequence[Arrays], weights: OpenedPackage, experts: Experts
-    ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        return memory.packages(bundle.model, self._packages, lengths)
+
+    def layers(self, program: str, inputs: Sequence[Arrays], weights: OpenedPackage) -> LayersOutput:
         kept = [i["prefix_k"].shape[2] for i in inputs]
         function = self._fitting(weights.entry, inputs[0]["x"].shape[1], kept)
         return self.call(weights, function, inputs)
 
-    def call(
-        self, weights: OpenedPackage, function: Function, inputs: Sequence[Arrays]
-    ) -> tuple[Floats, list[tuple[Floats, Floats]]]:
+    def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
+        raise _no_experts(program)
+
+    def expert(self, program: str, x: Floats, weights: Any) -> Floats:
+        raise _no_experts(program)
+
+    def join(
+        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
+    ) -> LayersOutput:
+        raise _no_experts(program)
+
+    def call(self, weights: OpenedPackage, function: Function, inputs: Sequence[Arrays]) -> LayersOutput:
         """`layers` by a function that they fit. Raises EngineFailed."""
         length = inputs[0]["x"].shape[1]
         arrays: dict[str, np.ndarray] = {"x": inputs[0]["x"], "phase": inputs[0]["phase"]}
@@ -150,12 +169,8 @@ class PackageEngine:
         arrays = {"x": x, "temperature": np.array([temperature], np.float32)}
         return self._run(table, function, arrays)["z"][: len(x)]
 
-    def scratch_bytes(self) -> int:
-        """What the executor allocates is its own: it cannot be asked."""
-        return 0
-
     def statistics(self) -> dict[str, Any]:
-        return {"engine": self.name, "scratch_bytes": self.scratch_bytes(), "calls": self._calls}
+        return {"engine": self.name, "scratch_bytes": 0, "calls": self._calls}
 
     def _run(self, package: OpenedPackage, function: Function, arrays: Arrays) -> dict[str, np.ndarray]:
         out = package.run(function, arrays)
@@ -200,6 +215,10 @@ class PackageEngine:
                 f"package {entry.name} was exported for; {exported_for(self._packages.lengths())}"
             )
         return min(fitting, key=lambda f: (f.t, f.p))
+
+
+def _no_experts(program: str) -> EngineFailed:
+    return EngineFailed(f"package {program} has its experts within itself; export the bundle again")
 
 
 def exported_for(lengths: Sequence[tuple[int, int]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from edgekit.flashload import _native
-from edgekit.runtime.native_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
     ERRORS,

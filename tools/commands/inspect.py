@@ -27,10 +27,10 @@ from edgekit.tools.request import Request, opened
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
-    from edgekit.flashload.plan import Plan
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.generation import Generator
+    from edgekit.runtime.memory import MemoryPlan
     from edgekit.runtime.sampling import Lengths
 
 #: Of the prompt that memory is planned for, with what the chat template puts around it: a question or two.
@@ -201,10 +201,10 @@ def _lengths(generator: Generator, prompt: int) -> Lengths:
 
 def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     """What `run` would plan for a short prompt and the bundle's own settings."""
-    from edgekit.runtime.engines import create
-    from edgekit.runtime.memory import NEXT_PROCESS_BYTES, Needs, needs, residency
+    from edgekit.runtime import engines
+    from edgekit.runtime.memory import NEXT_PROCESS_BYTES
     from edgekit.runtime.process import usable_cores
-    from edgekit.runtime.session import open_session
+    from edgekit.runtime.session import plan_session
     from edgekit.tools import answer, watch  # noqa: F401
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
@@ -224,31 +224,21 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
                 positions=min(options.positions, max(p for _, p in lengths)),
                 canvas=min(options.canvas, max(t for t, _ in lengths)),
             )
-        wanted: Needs
-        if bundle.manifest.programs.get("format") == "native":
-            # The core knows its own needs; with nothing to pin it opens at once, whatever the budget.
-            with open_session(bundle.path, replace(options, resident_bytes=0)) as session:
-                wanted = session.needs
-        else:
-            # Packages are planned for on any system; their own system's runtime is small beside them.
-            engine = None if bundle.packages is not None else create(bundle, usable_cores())
-            with bundle.open_weights() as file:
-                wanted = needs(bundle, file, options.positions, options.canvas)
-            del engine
+        engine = engines.to_plan(bundle, usable_cores())
+        held = plan_session(bundle, options, engine).process
         # A plan that is shown here is one that `run` finds room for.
-        wanted = replace(wanted, process=wanted.process + NEXT_PROCESS_BYTES)
-        with bundle.open_weights() as file:
-            planned = residency(bundle, file, wanted, memory_bytes, None)
+        options = replace(options, memory_bytes=memory_bytes)
+        planned = plan_session(bundle, options, engine, held + NEXT_PROCESS_BYTES)
     return {
         "memory_bytes": memory_bytes,
         "prompt_tokens": prompt,
         "new_tokens": asked.new_tokens,
         "prefix_positions": options.positions if bundle.model.causal_prefix else 0,
         "canvas": options.canvas,
-        "process_bytes": wanted.process + wanted.allowance,
-        "prefix_bytes": wanted.prefix,
-        "activation_bytes": wanted.activations,
-        "unpacked_bytes": wanted.scratch,
+        "process_bytes": planned.process + planned.allowance,
+        "prefix_bytes": planned.prefix,
+        "activation_bytes": planned.activations + planned.head,
+        "unpacked_bytes": planned.scratch,
         "pinned_bytes": planned.pinned_bytes,
         "ring_bytes": planned.ring_bytes,
         "streamed_bytes": planned.streamed_bytes,
@@ -256,7 +246,7 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     }
 
 
-def _groups(plan: Plan) -> list[dict[str, Any]]:
+def _groups(plan: MemoryPlan) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for unit in plan.units:
         row = groups.setdefault(
@@ -264,7 +254,7 @@ def _groups(plan: Plan) -> list[dict[str, Any]]:
         )
         row["runs"] += 1
         row["bytes"] += unit.nbytes
-        if unit.name in plan.pinned:
+        if unit.pinned:
             row["pinned"] += 1
             row["pinned_bytes"] += unit.nbytes
     return list(groups.values())

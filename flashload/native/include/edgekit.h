@@ -465,43 +465,52 @@ typedef struct ek_engine {
 EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_options *options, const ek_engine *engine,
                                         ek_session **session) EK_NOEXCEPT;
 
-/* What a session takes, in bytes, or would take. */
-typedef struct ek_memory_plan {
+/* What a session takes, or would take, and which weights stay in memory: a value of its own, which the caller gives to
+ * ek_plan_close. Any thread may read it. A null plan is EK_INVALID_ARGUMENT everywhere but there. */
+typedef struct ek_plan ek_plan;
+
+/* The plan of an open session: the one that runs, with the experts that are in memory now. EK_INVALID_ARGUMENT,
+ * EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_get_plan(ek_session *session, ek_plan **plan) EK_NOEXCEPT;
+
+/* The plan that ek_session_open_engine would make, from headers alone. `process` stands for what the process holds;
+ * UINT64_MAX: what this one does. Fails as ek_session_open_engine does, but the memory of the machine is not looked at. */
+EK_API ek_status ek_plan_session(const char *bundle, const ek_session_options *options, const ek_engine *engine,
+                                 uint64_t process, ek_plan **plan) EK_NOEXCEPT;
+
+EK_API void ek_plan_close(ek_plan *plan) EK_NOEXCEPT;
+
+typedef struct ek_memory_plan { /* in bytes */
   uint32_t struct_size;
   uint32_t reserved;
-  uint64_t process;          /* what the process holds without it */
-  uint64_t prefix;           /* keys and values of the longest prefix */
-  uint64_t activations;      /* arrays between layers and within them */
+  uint64_t process;      /* what the process holds without it */
+  uint64_t prefix;       /* keys and values of the longest prefix */
+  uint64_t activations;  /* arrays between layers and within them */
   uint64_t scratch;
   uint64_t head;
   uint64_t allowance;
-  uint64_t pinned;           /* weights that stay in memory */
-  uint64_t ring;             /* memory for reading ahead */
-  uint64_t streamed;         /* weights that a step reads at most */
-  uint64_t weights;          /* all of them */
-  uint64_t least_memory;     /* the smallest memory_bytes for these lengths */
-  int64_t units;             /* what can stay or be read by itself: runs or packages */
+  uint64_t pinned;       /* weights that stay in memory */
+  uint64_t ring;         /* memory for reading ahead */
+  uint64_t streamed;     /* weights that a step reads at most */
+  uint64_t weights;      /* all of them */
+  uint64_t least_memory; /* the smallest memory_bytes for these lengths */
+  int64_t units;         /* what can stay or be read by itself: runs or packages */
 } ek_memory_plan;
 
-/* The plan of an open session, the one that runs. Fills *plan up to its struct_size. EK_INVALID_ARGUMENT. */
-EK_API ek_status ek_session_get_plan(ek_session *session, ek_memory_plan *plan) EK_NOEXCEPT;
+/* Fills *memory up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_plan_get_memory(ek_plan *plan, ek_memory_plan *memory) EK_NOEXCEPT;
 
 typedef struct ek_unit_plan {
   uint32_t struct_size;
-  int32_t pinned;    /* not 0: it is in memory now */
-  const char *name;  /* these belong to the session, until the next such call */
+  int32_t pinned;    /* not 0: it is in memory */
+  const char *name;  /* these belong to the plan */
   const char *group; /* "layer", "expert", "head", "embedding", ... */
   uint64_t bytes;
 } ek_unit_plan;
 
-/* Unit number `index` of ek_memory_plan.units, in the order in which a step uses them. EK_INVALID_ARGUMENT. */
-EK_API ek_status ek_session_get_unit(ek_session *session, int64_t index, ek_unit_plan *unit) EK_NOEXCEPT;
-
-/* The plan that ek_session_open_engine would make for these options, from headers alone. `process` stands for what the
- * process holds; UINT64_MAX: what this one does. After EK_BUDGET_EXCEEDED *plan is filled too, but for pinned, ring and
- * streamed. Fails as ek_session_open_engine does. */
-EK_API ek_status ek_plan_session(const char *bundle, const ek_session_options *options, const ek_engine *engine,
-                                 uint64_t process, ek_memory_plan *plan) EK_NOEXCEPT;
+/* Unit number `index` of ek_memory_plan.units, in the order in which a step uses them, then those that are looked up row
+ * by row. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_plan_get_unit(ek_plan *plan, int64_t index, ek_unit_plan *unit) EK_NOEXCEPT;
 
 /* ---- Bundles --------------------------------------------------------------------------------------------------
  *

@@ -18,7 +18,7 @@ MakeEngine engine_of(const ek_engine *given, const SessionOptions &options) {
   return [table](Bundle &bundle) { return std::make_unique<PluggedEngine>(bundle, table); };
 }
 
-ek_memory_plan plan_of(const SessionPlan &plan) {
+ek_memory_plan memory_of(const SessionPlan &plan) {
   ek_memory_plan made{};
   made.process = plan.needs.process;
   made.prefix = plan.needs.prefix;
@@ -31,13 +31,34 @@ ek_memory_plan plan_of(const SessionPlan &plan) {
   made.streamed = plan.streamed;
   made.weights = plan.weights;
   made.least_memory = plan.least_memory;
-  made.units = static_cast<std::int64_t>(plan.units);
+  made.units = static_cast<std::int64_t>(plan.units.size());
   return made;
 }
 
 std::string path_of(const char *bundle) {
   if (bundle == nullptr) fail(EK_INVALID_ARGUMENT, "the path of the bundle is null");
   return bundle;
+}
+
+}  // namespace
+}  // namespace edgekit
+
+struct ek_plan {
+  edgekit::SessionPlan plan;
+};
+
+namespace edgekit {
+namespace {
+
+const SessionPlan &required(const ek_plan *plan) {
+  if (plan == nullptr) fail(EK_INVALID_ARGUMENT, "the plan is null");
+  return plan->plan;
+}
+
+ek_plan *&place(ek_plan **plan) {
+  if (plan == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the plan");
+  *plan = nullptr;
+  return *plan;
 }
 
 }  // namespace
@@ -55,38 +76,38 @@ ek_status ek_session_open_engine(const char *bundle, const ek_session_options *o
   });
 }
 
-ek_status ek_session_get_plan(ek_session *session, ek_memory_plan *plan) noexcept {
-  return guarded([&] { write_struct(plan, plan_of(required(session).session.plan()), "ek_memory_plan"); });
-}
-
-ek_status ek_session_get_unit(ek_session *session, int64_t index, ek_unit_plan *unit) noexcept {
-  return guarded([&] {
-    ek_session &own = required(session);
-    if (index < 0) fail(EK_INVALID_ARGUMENT, "unit ", index, "; they count from 0");
-    PlannedUnit found = own.session.unit(static_cast<std::size_t>(index));
-    own.unit_name = std::move(found.name);
-    own.unit_group = std::move(found.group);
-    ek_unit_plan made{};
-    made.pinned = found.pinned;
-    made.name = own.unit_name.c_str();
-    made.group = own.unit_group.c_str();
-    made.bytes = found.bytes;
-    write_struct(unit, made, "ek_unit_plan");
-  });
+ek_status ek_session_get_plan(ek_session *session, ek_plan **plan) noexcept {
+  return guarded([&] { place(plan) = new ek_plan{required(session).session.plan()}; });
 }
 
 ek_status ek_plan_session(const char *bundle, const ek_session_options *options, const ek_engine *engine,
-                          uint64_t process, ek_memory_plan *plan) noexcept {
+                          uint64_t process, ek_plan **plan) noexcept {
   return guarded([&] {
+    ek_plan *&made = place(plan);
     const SessionOptions wanted = session_options_of(options);
-    SessionPlan made;
-    try {
-      plan_session(path_of(bundle), wanted, engine_of(engine, wanted),
-                   process == UINT64_MAX ? Reservation::process_bytes() : process, made);
-    } catch (const BudgetError &) {
-      write_struct(plan, plan_of(made), "ek_memory_plan");
-      throw;
+    const std::uint64_t held = process == UINT64_MAX ? Reservation::process_bytes() : process;
+    made = new ek_plan{plan_session(path_of(bundle), wanted, engine_of(engine, wanted), held)};
+  });
+}
+
+void ek_plan_close(ek_plan *plan) noexcept { delete plan; }
+
+ek_status ek_plan_get_memory(ek_plan *plan, ek_memory_plan *memory) noexcept {
+  return guarded([&] { write_struct(memory, memory_of(required(plan)), "ek_memory_plan"); });
+}
+
+ek_status ek_plan_get_unit(ek_plan *plan, int64_t index, ek_unit_plan *unit) noexcept {
+  return guarded([&] {
+    const std::vector<PlannedUnit> &units = required(plan).units;
+    if (index < 0 || static_cast<std::uint64_t>(index) >= units.size()) {
+      fail(EK_INVALID_ARGUMENT, "unit ", index, " of a plan of ", units.size());
     }
-    write_struct(plan, plan_of(made), "ek_memory_plan");
+    const PlannedUnit &found = units[static_cast<std::size_t>(index)];
+    ek_unit_plan made{};
+    made.pinned = found.pinned;
+    made.name = found.name.c_str();
+    made.group = found.group.c_str();
+    made.bytes = found.bytes;
+    write_struct(unit, made, "ek_unit_plan");
   });
 }

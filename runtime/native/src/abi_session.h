@@ -17,9 +17,8 @@ struct ek_session {
 
   edgekit::OwnerProcess process;
   edgekit::Session session;
-  std::atomic<bool> busy{false};      // a pass is under way
-  std::string io_mode;                // the text that the last statistics point at
-  std::string unit_name, unit_group;  // those of the last unit
+  std::atomic<bool> busy{false};  // a call that changes it is under way
+  std::string io_mode;            // the text that the last statistics point at
 };
 
 namespace edgekit {

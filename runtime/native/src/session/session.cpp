@@ -55,10 +55,20 @@ ResidencyPlan in_flash(const Bundle &bundle, const ResidencyPlan &plan) {
   return out;
 }
 
-std::uint64_t total_bytes(const std::vector<Unit> &units) {
-  std::uint64_t total = 0;
-  for (const Unit &unit : units) total += unit.bytes;
-  return total;
+SessionPlan plan_of(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,
+                    const SessionOptions &options) {
+  SessionPlan out;
+  out.needs = needs;
+  out.pinned = plan.pinned_bytes;
+  out.ring = plan.ring_bytes;
+  out.streamed = plan.streamed_bytes;
+  for (Unit &unit : weight_units(bundle)) {
+    out.weights += unit.bytes;
+    const bool pinned = plan.pinned.count(unit.name) != 0;
+    out.units.push_back({std::move(unit.name), std::move(unit.group), unit.bytes, pinned});
+  }
+  out.least_memory = least_budget(bundle, needs, options);
+  return out;
 }
 
 }  // namespace
@@ -70,21 +80,14 @@ MakeEngine native_engine(const SessionOptions &options) {
   };
 }
 
-void plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make, std::uint64_t process,
-                  SessionPlan &plan) {
+SessionPlan plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make,
+                         std::uint64_t process) {
   const SessionOptions options = checked(given);
   Bundle bundle(folder);
   const std::unique_ptr<Engine> engine = make(bundle);
-  plan.needs = memory_needs(bundle, *engine, options);
-  plan.needs.process = process;
-  const std::vector<Unit> units = weight_units(bundle);
-  plan.units = units.size();
-  plan.weights = total_bytes(units);
-  plan.least_memory = least_budget(bundle, plan.needs, options);
-  const ResidencyPlan made = plan_weights(bundle, plan.needs, options);
-  plan.pinned = made.pinned_bytes;
-  plan.ring = made.ring_bytes;
-  plan.streamed = made.streamed_bytes;
+  MemoryNeeds needs = memory_needs(bundle, *engine, options);
+  needs.process = process;
+  return plan_of(bundle, needs, plan_weights(bundle, needs, options), options);
 }
 
 struct Session::Implementation {
@@ -161,7 +164,7 @@ struct Session::Implementation {
     ResidencyPlan own = plan;
     own.pinned.clear();
     for (const Unit &unit : weight_units(bundle)) {
-      if (pinned(unit)) own.pinned.insert(unit.name);
+      if (pinned(unit.name)) own.pinned.insert(unit.name);
     }
     ResidencyPlan less = with_fewer_pins(bundle, own, limit);
     std::unordered_set<std::string> gone;
@@ -182,10 +185,10 @@ struct Session::Implementation {
   }
 
   // Whether it is in memory now: of experts the plan knows how many stay, the store which.
-  bool pinned(const Unit &unit) const {
+  bool pinned(const std::string &unit) const {
     const FlashLayout &file = bundle.file().layout();
-    const auto run = file.index.find(unit.name);
-    if (bundle.packaged() || run == file.index.end()) return plan.pinned.count(unit.name) != 0;
+    const auto run = file.index.find(unit);
+    if (bundle.packaged() || run == file.index.end()) return plan.pinned.count(unit) != 0;
     return weights.pinned(file.runs[run->second]) != nullptr;
   }
 
@@ -404,24 +407,9 @@ void Session::limit_resident(std::uint64_t bytes) {
 
 SessionPlan Session::plan() const {
   const Implementation &own = *implementation_;
-  const std::vector<Unit> units = weight_units(own.bundle);
-  SessionPlan out;
-  out.needs = own.needs;
-  out.pinned = own.plan.pinned_bytes;
-  out.ring = own.plan.ring_bytes;
-  out.streamed = own.plan.streamed_bytes;
-  out.weights = total_bytes(units);
-  out.least_memory = least_budget(own.bundle, own.needs, own.options);
-  out.units = units.size();
+  SessionPlan out = plan_of(own.bundle, own.needs, own.plan, own.options);
+  for (PlannedUnit &unit : out.units) unit.pinned = own.pinned(unit.name);
   return out;
-}
-
-PlannedUnit Session::unit(std::size_t index) const {
-  const Implementation &own = *implementation_;
-  const std::vector<Unit> units = weight_units(own.bundle);
-  if (index >= units.size()) fail(EK_INVALID_ARGUMENT, "unit ", index, " of ", units.size());
-  const Unit &found = units[index];
-  return {found.name, found.group, found.bytes, own.pinned(found)};
 }
 
 void Session::check_lengths(std::int64_t count, std::int64_t committed) const {

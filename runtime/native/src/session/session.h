@@ -19,8 +19,6 @@ class Engine;
 class Json;
 struct ExpertUse;
 struct Model;
-struct ResidencyPlan;
-struct Unit;
 
 // Makes the engine for an opened bundle.
 using MakeEngine = std::function<std::unique_ptr<Engine>(Bundle &)>;
@@ -48,28 +46,27 @@ struct MemoryNeeds {
   std::uint64_t total() const { return process + prefix + activations + scratch + head + allowance; }
 };
 
-// What a session takes.
-struct SessionPlan {
-  MemoryNeeds needs;
-  std::uint64_t pinned = 0, ring = 0, streamed = 0;
-  std::uint64_t weights = 0;       // all of them
-  std::uint64_t least_memory = 0;  // the smallest memory_bytes for these lengths
-  std::size_t units = 0;
-};
-
 struct PlannedUnit {
   std::string name, group;
   std::uint64_t bytes = 0;
   bool pinned = false;
 };
 
+// What a session takes.
+struct SessionPlan {
+  MemoryNeeds needs;
+  std::uint64_t pinned = 0, ring = 0, streamed = 0;
+  std::uint64_t weights = 0;       // all of them
+  std::uint64_t least_memory = 0;  // the smallest memory_bytes for these lengths
+  std::vector<PlannedUnit> units;
+};
+
 // The native engine for `options`.
 MakeEngine native_engine(const SessionOptions &options);
 
-// What Session would take, from headers alone; `process` stands for what the process holds. `plan` is filled as far as
-// possible also where it throws BudgetError. Throws Error.
-void plan_session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make, std::uint64_t process,
-                  SessionPlan &plan);
+// What Session would take, from headers alone; `process` stands for what the process holds. Throws Error.
+SessionPlan plan_session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
+                         std::uint64_t process);
 
 // Not for use by several threads at once.
 class Session : public Denoiser {
@@ -97,7 +94,6 @@ class Session : public Denoiser {
   ExpertUse expert_use(std::size_t layer, std::size_t expert) const;
   const MemoryNeeds &needs() const;
   SessionPlan plan() const;
-  PlannedUnit unit(std::size_t index) const;  // of SessionPlan::units; throws Error (EK_INVALID_ARGUMENT)
   int threads() const;
   const Model &model() const;
   const Json &sampler() const;  // the manifest's section

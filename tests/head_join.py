@@ -1,31 +1,11 @@
-"""The vocabulary head over tiles: what each tile of the table says, joined by the online softmax (arXiv
-1805.02867).
-"""
+"""A reference for the core's joining of the vocabulary head's tiles, by the online softmax (arXiv 1805.02867)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from edgekit.runtime.engines.base import TilePart
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-
-
-@dataclass
-class TilePart:
-    """One tile's part, as `edgekit::vocab_head` gives it: over its tokens, max z, argmax, and over all but
-    the argmax sum exp(z - max) and sum z exp(z - max); with noise the best z + noise, its token and z there;
-    with soft sum exp(z - max) E over all. Tokens count from the tile's first row.
-    """
-
-    top: Floats
-    arg: Ids
-    sum_others: Floats
-    sum_z_others: Floats
-    score: Floats | None = None
-    sample: Ids | None = None
-    sample_z: Floats | None = None
-    soft: Floats | None = None
 
 
 class HeadState:

@@ -1,0 +1,153 @@
+"""Structs of `edgekit.h` that several bindings share."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+
+class Struct(ctypes.Structure):
+    """A struct whose first member is its size."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(self), **members)
+
+
+class HeadRequestStruct(Struct):
+    """`ek_head_request`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("temperature", c_float), ("rows", c_void_p), ("row_count", c_int64),
+        ("gumbel", c_int32), ("gumbel_scale", c_float), ("seed", c_uint64), ("draw", c_uint64),
+        ("soft", c_int32), ("reserved", c_int32), ("top_k", c_int64),
+    )  # fmt: skip
+
+
+class HeadOutputStruct(Struct):
+    """`ek_head_output`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("others", c_void_p),
+        ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
+        ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
+    )  # fmt: skip
+
+
+class TensorStruct(Struct):
+    """`ek_flash_tensor`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
+        ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
+    )  # fmt: skip
+
+
+class WeightsStruct(ctypes.Structure):
+    """`ek_weights`."""
+
+    _fields_ = (
+        ("unit", c_char_p), ("data", c_void_p), ("bytes", c_uint64), ("tensors", POINTER(TensorStruct)),
+        ("tensor_count", c_int64),
+    )  # fmt: skip
+
+
+class AttentionStruct(ctypes.Structure):
+    """`ek_attention`."""
+
+    _fields_ = (
+        ("layer", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("window", c_int64),
+        ("kept", c_int64), ("kept_stride", c_int64), ("kept_k", c_void_p), ("kept_v", c_void_p),
+        ("cos", c_void_p), ("sin", c_void_p), ("frequencies", c_int64), ("rope", c_char_p),
+        ("mask", c_void_p), ("k", c_void_p), ("v", c_void_p), ("own_stride", c_int64),
+    )  # fmt: skip
+
+
+class SegmentStruct(ctypes.Structure):
+    """`ek_segment`."""
+
+    _fields_ = (
+        ("first_row", c_int64), ("count", c_int64), ("causal", c_int32), ("reserved", c_int32),
+        ("layers", POINTER(AttentionStruct)),
+    )  # fmt: skip
+
+
+class LayersCallStruct(ctypes.Structure):
+    """`ek_layers_call`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("program", c_char_p),
+        ("weights", POINTER(WeightsStruct)), ("rows", c_int64), ("hidden_size", c_int64), ("x", c_void_p),
+        ("first_layer", c_int64), ("layer_count", c_int64), ("segment_count", c_int64),
+        ("segments", POINTER(SegmentStruct)), ("experts", c_int64),
+    )  # fmt: skip
+
+
+class TileCallStruct(ctypes.Structure):
+    """`ek_tile_call`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("weights", POINTER(WeightsStruct)),
+        ("first_token", c_int64), ("tokens", c_int64), ("rows", c_int64), ("hidden_size", c_int64),
+        ("x", c_void_p), ("temperature", c_float), ("gumbel", c_int32), ("gumbel_scale", c_float),
+        ("seed", c_uint64), ("draw", c_uint64), ("largest", c_void_p), ("argmax", c_void_p),
+        ("sum_others", c_void_p), ("sum_z_others", c_void_p), ("score", c_void_p), ("sample", c_void_p),
+        ("sample_z", c_void_p), ("soft", c_void_p), ("z", c_void_p),
+    )  # fmt: skip
+
+
+class EngineBytesStruct(ctypes.Structure):
+    """`ek_engine_bytes`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("activations", c_uint64), ("scratch", c_uint64),
+        ("head", c_uint64), ("allowance", c_uint64),
+    )  # fmt: skip
+
+
+#: Functions of `ek_engine`, in its order: names, and arguments behind the first, `user`.
+ENGINE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "get_bytes": (c_int64, c_int64, c_int64, c_int64, POINTER(EngineBytesStruct)),
+    "layers": (POINTER(LayersCallStruct),),
+    "route": (POINTER(LayersCallStruct), POINTER(c_int64)),
+    "expert": (POINTER(LayersCallStruct), c_int64, POINTER(WeightsStruct)),
+    "join": (POINTER(LayersCallStruct),),
+    "self_condition": (POINTER(WeightsStruct), c_int64, c_void_p, c_void_p),
+    "final": (POINTER(WeightsStruct), c_int64, c_void_p),
+    "tile": (POINTER(TileCallStruct),),
+    "open_begin": (c_char_p,),
+    "open_finish": (c_char_p, POINTER(ctypes.c_double)),
+    "close_unit": (c_char_p,),
+}
+ENGINE_FUNCTION_TYPES = {
+    name: ctypes.CFUNCTYPE(c_int32, c_void_p, *arguments) for name, arguments in ENGINE_FUNCTIONS.items()
+}
+
+
+class EngineStruct(Struct):
+    """`ek_engine`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
+        *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p),
+    )  # fmt: skip
+
+
+class MemoryPlanStruct(Struct):
+    """`ek_memory_plan`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("process", c_uint64), ("prefix", c_uint64),
+        ("activations", c_uint64), ("scratch", c_uint64), ("head", c_uint64), ("allowance", c_uint64),
+        ("pinned", c_uint64), ("ring", c_uint64), ("streamed", c_uint64), ("weights", c_uint64),
+        ("least_memory", c_uint64), ("units", c_int64),
+    )  # fmt: skip
+
+
+class UnitPlanStruct(Struct):
+    """`ek_unit_plan`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("pinned", c_int32), ("name", c_char_p), ("group", c_char_p),
+        ("bytes", c_uint64),
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""What the engines in Python state about their memory, from what a bundle stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from edgekit.flashload.format import Run
+from edgekit.flashload.reader import FlashFile
+from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.engines.base import EngineBytes, Lengths
+from edgekit.runtime.packages import Packages
+
+#: What the process allocates later and nothing else counts: sessions of programs, thread stacks, the
+#: tokenizer.
+ALLOWANCE_BYTES = 48 << 20
+
+
+def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: bool) -> EngineBytes:
+    """For an engine whose programs take stored weights. `copies`: it copies them; `uint8`: it also copies
+    8-bit matrices.
+    """
+    with bundle.open_weights() as file:
+        layer, head = _activations(bundle.model, file, lengths)
+        return EngineBytes(layer, _scratch(bundle.model, file, copies, uint8), head, ALLOWANCE_BYTES)
+
+
+def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
+    """For an engine whose programs hold their weights: what goes in and out of the largest function in
+    float32, as it is, padded and converted, and what lies between: scores of attention and outputs of
+    matrices, of which packages do not tell the sizes. What a system makes of a package besides its bytes is
+    its own.
+    """
+    most = 0
+    for package in held.entries.values():
+        for function in package.functions:
+            ports = (*function.inputs.values(), *function.outputs.values())
+            most = max(most, sum(3 * 4 * math.prod(port.shape) for port in ports))
+    rows = max([lengths.rows, *(t for t, _ in held.lengths())])
+    heads = max(max(layer.kv_heads, model.hidden_size // layer.head_dim) for layer in model.layers)
+    tile = max(package.rows for package in held.head)
+    layer = 3 * heads * rows * (lengths.rows + lengths.kept) * 4 + 2 * rows * 16 * model.hidden_size * 4
+    return EngineBytes(most + max(layer, 3 * rows * tile * 4), 0, 0, ALLOWANCE_BYTES)
+
+
+def _activations(model: Model, file: FlashFile, lengths: Lengths) -> tuple[int, int]:
+    """Outputs of one layer at a time in float32 with their int8 forms and its attention scores; and what a
+    tile of the head takes.
+    """
+    layer, rows, seen = 0, lengths.rows, lengths.rows + lengths.kept
+    for kind in {x.program: x for x in model.layers}.values():
+        tensors = file.run(kind.run).tensors
+        outputs = sum(s.shape[0] for s in tensors if s.name.endswith(".scales") or s.dtype == "BF16")
+        query = next(
+            (s.shape for s in tensors if ".q_proj." in s.name and s.name.endswith("scales")),
+            (model.hidden_size,),
+        )
+        heads = max(1, query[0] // kind.head_dim)
+        attention = 3 * heads * rows * seen * 4 + 4 * heads * seen * kind.head_dim * 4
+        layer = max(layer, 2 * rows * (outputs + 8 * model.hidden_size) * 4 + attention)
+    table = model.head or model.embedding
+    tile = max(stop - start for _, start, stop in table.spans())
+    head = 6 * lengths.head_rows * tile * 4 + 3 * lengths.head_rows * model.hidden_size * 4
+    if model.self_conditioning:
+        head += 2 * tile * model.hidden_size * 4
+    return layer, max(0, head - layer)  # one after the other
+
+
+def _scratch(model: Model, file: FlashFile, copies: bool, uint8: bool) -> int:
+    """Unpacked and widened weights, and the weights themselves where the engine copies them."""
+    dense = [file.run(x.run) for x in model.layers]
+    experts = [file.run(x.experts[0]) for x in model.layers if x.experts]
+    tables = [file.run(r) for r in (model.head or model.embedding).runs]
+    others = [file.run("self_conditioning")] if model.self_conditioning else []
+
+    def of(run: Run) -> int:
+        widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
+        widened += sum(2 * s.nbytes for s in run.tensors if s.dtype == "F16")
+        return widened + (run.length if copies else 0)
+
+    passing = max(max(map(of, dense)) + max(map(of, experts), default=0), max(map(of, tables), default=0))
+    return passing + _unpacked([*dense, *experts, *others], uint8)
+
+
+def _unpacked(runs: Sequence[Run], uint8: bool) -> int:
+    """Buffers of 8-bit codes: an engine keeps one for each name that a matrix has in its run."""
+    buffers: dict[str, int] = {}
+    for run in runs:
+        for s in run.tensors:
+            name = s.name.removeprefix(run.name + ".")
+            if name.endswith(".packed"):
+                size = 2 * s.shape[0] * s.shape[1]
+            elif uint8 and s.dtype == "I8":
+                size = s.nbytes
+            else:
+                continue
+            matrix = name.rpartition(".")[0]
+            buffers[matrix] = max(size, buffers.get(matrix, 0))
+    return sum(buffers.values())

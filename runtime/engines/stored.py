@@ -1,0 +1,53 @@
+"""Arrays over memory of the core: the tensors of a run, and what goes in and out of a call."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from edgekit.flashload.format import STORAGE_DTYPES
+from edgekit.runtime.core_structs import WeightsStruct
+
+
+def array(address: int | None, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """An array over memory at `address`, which outlives it; empty ones need none."""
+    kind = np.dtype(dtype)
+    size = kind.itemsize
+    for length in shape:
+        size *= length
+    if size == 0 or address is None:
+        return np.empty(shape, kind)
+    return np.ndarray(shape, kind, (ctypes.c_char * size).from_address(address))
+
+
+def heads(address: int | None, count: int, stride: int, shape: tuple[int, int]) -> np.ndarray:
+    """[1, count, *shape], whose heads begin `stride` floats behind each other."""
+    if address is None or count * shape[0] * shape[1] == 0:
+        return np.empty((1, count, *shape), np.float32)
+    flat = array(address, ((count - 1) * stride + shape[0] * shape[1],))
+    strides = (0, 4 * stride, 4 * shape[1], 4)
+    return np.lib.stride_tricks.as_strided(flat, (1, count, *shape), strides)
+
+
+class StoredWeights:
+    """Makes the arrays of units, which stay as long as their memory does: of pinned ones for ever."""
+
+    def __init__(self) -> None:
+        self._made: dict[bytes, tuple[int, dict[str, np.ndarray]]] = {}
+
+    def views(self, weights: WeightsStruct) -> dict[str, np.ndarray]:
+        """Read-only arrays of a run by the names of its tensors. BF16 comes as uint16, F8 as uint8."""
+        unit, data = weights.unit, weights.data
+        made = self._made.get(unit)
+        if made is not None and made[0] == data:
+            return made[1]
+        views = {}
+        for tensor in weights.tensors[: weights.tensor_count]:
+            shape = tuple(tensor.shape[: tensor.rank])
+            view = array(data + tensor.offset, shape, STORAGE_DTYPES[tensor.dtype.decode()])
+            view.flags.writeable = False
+            views[tensor.name.decode()] = view
+        self._made[unit] = (data, views)
+        return views
