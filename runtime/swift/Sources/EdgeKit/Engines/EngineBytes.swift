@@ -27,23 +27,16 @@ private func product(_ shape: some Sequence<Int>) -> Double { shape.reduce(1) { 
 extension PackagePrograms {
   /// What goes in and out of the largest function in float32, as it is, padded and converted, and what lies between:
   /// scores of attention and outputs of matrices, of which packages do not tell the sizes.
-  func bytes(_ manifest: Manifest, rows: Int, kept: Int, headRows: Int) -> EngineBytes {
-    func arrays(_ isHead: Bool) -> Double {
-      let functions = packages.values.flatMap(\.functions.values).filter { ($0.kind == .head) == isHead }
-      return most(
-        functions.map { function in (function.inputs + function.outputs).reduce(0) { $0 + 12 * product($1.shape) } })
-    }
-    let longest = lengths
+  func bytes(_ manifest: Manifest, rows: Int, kept: Int) -> EngineBytes {
+    let functions = packages.values.flatMap(\.functions.values)
+    let arrays = most(
+      functions.map { function in (function.inputs + function.outputs).reduce(0) { $0 + 12 * product($1.shape) } })
     let hidden = Double(manifest.model.hiddenSize)
-    let padded = Double(max(rows, longest.map(\.t).max() ?? 0))
-    // No function takes a longer prefix.
-    let seen = Double(rows + min(kept, longest.map(\.p).max() ?? 0))
+    let padded = Double(max(rows, lengths.map(\.t).max() ?? 0))
     let heads = most(manifest.layers.map { Double(max($0.kvHeads, manifest.model.hiddenSize / $0.headDim)) })
     let tile = most(packages.values.map { Double($0.rows ?? 0) })
-    let layer = 3 * heads * padded * seen * 4 + 2 * padded * 16 * hidden * 4
-    return EngineBytes(
-      layers: arrays(false) + layer,
-      head: arrays(true) + 3 * Double(max(headRows, longest.map(\.t).max() ?? 0)) * tile * 4, scratch: 0)
+    let layer = 3 * heads * padded * Double(rows + kept) * 4 + 2 * padded * 16 * hidden * 4
+    return EngineBytes(layers: arrays + max(layer, 3 * padded * tile * 4), head: 0, scratch: 0)
   }
 }
 
@@ -67,7 +60,7 @@ extension MLXPrograms {
       layers = max(layers, Self.arrays(functions, own, hidden, rows: rows, seen: seen))
     }
     var head = 6 * headRows * tile * 4 + 3 * headRows * hidden * 4
-    if manifest.model.selfConditioning { head += 2 * tile * hidden * 4 + 2 * headRows * hidden * 4 }
+    if manifest.model.selfConditioning { head += 2 * tile * hidden * 4 }
     let tiles = most(entries.filter { $0.key.hasPrefix("head") }.map { Self.copies($0.value.functions, tile: tile) })
     return EngineBytes(layers: layers, head: head, scratch: max(dense + experts, tiles))
   }

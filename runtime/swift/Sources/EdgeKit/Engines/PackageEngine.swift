@@ -40,7 +40,7 @@ final class PackageEngine: PluggedEngine {
   }
 
   func bytes(rows: Int, kept: Int, headRows: Int) -> EngineBytes {
-    programs.bytes(manifest, rows: rows, kept: kept, headRows: headRows)
+    programs.bytes(manifest, rows: rows, kept: kept)
   }
 
   func openBegin(_ unit: String) throws { try opener.begin(unit) }
