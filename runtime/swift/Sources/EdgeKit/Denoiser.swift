@@ -1,8 +1,8 @@
 import CEdgeKit
-import Synchronization
 
-/// A model being run, pass by pass: a session of the native core, over its own engine or one that this package plugs in.
-/// A canvas goes in, statistics of the scores come out: full scores (positions times vocabulary) are hundreds of megabytes.
+/// A model being run, pass by pass: a session of the native core, over its own engine or one that this package plugs
+/// in. A canvas goes in, statistics of the scores come out: full scores (positions times vocabulary) are hundreds of
+/// megabytes.
 ///
 /// Not for use by several threads at once.
 public final class Denoiser {
@@ -76,7 +76,7 @@ public final class Denoiser {
       throw .invalidArgument("soft embeddings of shape \(soft.shape) for \(ids.count) positions of \(hiddenSize)")
     }
     let (own, earlier) = (ids.map(Int64.init), soft?.floats)
-    let found = try answer(request, request.rows?.count ?? ids.count) { request, output in
+    let found = try answer(request, request.rows ?? Array(ids.indices)) { request, output in
       guard let earlier else { return ek_session_denoise(handle, own, Int64(own.count), nil, request, output) }
       return ek_session_denoise(handle, own, Int64(own.count), earlier, request, output)
     }
@@ -86,20 +86,21 @@ public final class Denoiser {
 
   /// What the last `denoise` would have given to this request.
   public func project(_ request: HeadRequest) throws(EdgeKitError) -> HeadOutput {
-    try answer(request, request.rows?.count ?? positions) { ek_session_project(handle, $0, $1) }
+    // All by number: whatever pass the core remembers, it writes no more rows than there is room for.
+    try answer(request, request.rows ?? Array(0..<positions)) { ek_session_project(handle, $0, $1) }
   }
 
   /// Tells that no pass follows soon.
   public func idle() throws(EdgeKitError) { try EngineTable.check(table) { ek_session_idle(handle) } }
 
   private func answer(
-    _ request: HeadRequest, _ count: Int,
+    _ request: HeadRequest, _ rows: [Int],
     _ call: (UnsafePointer<ek_head_request>, UnsafePointer<ek_head_output>) -> ek_status
   ) throws(EdgeKitError) -> HeadOutput {
-    let k = min(request.topK, vocabulary)
-    let (argmax, sample, topIds) = (
-      Results<Int64>(count), Results<Int64>(request.gumbel == nil ? nil : count), Results<Int64>(k > 0 ? count * k : nil)
-    )
+    let (count, k) = (rows.count, min(request.topK, vocabulary))
+    let argmax = Results<Int64>(count)
+    let sample = Results<Int64>(request.gumbel == nil ? nil : count)
+    let topIds = Results<Int64>(k > 0 ? count * k : nil)
     let (others, entropy, logZ) = (Results<Float>(count), Results<Float>(count), Results<Float>(count))
     let probability = Results<Float>(request.gumbel == nil ? nil : count)
     let soft = Results<Float>(request.soft ? count * hiddenSize : nil)
@@ -111,14 +112,14 @@ public final class Denoiser {
     (output.others, output.entropy, output.log_z) = (others.start, entropy.start, logZ.start)
     (output.sample_prob, output.soft, output.top_z) = (probability.start, soft.start, topZ.start)
     output.logits = logits.start
-    try EngineTable.check(table) { request.withNative { call($0, &output) } }
-    func rows<Value>(_ values: [Value]?) -> [[Value]]? {
+    try EngineTable.check(table) { request.withNative(rows) { call($0, &output) } }
+    func lists<Value>(_ values: [Value]?) -> [[Value]]? {
       values.map { values in (0..<count).map { Array(values[($0 * k)..<(($0 + 1) * k)]) } }
     }
     return HeadOutput(
       argmax: argmax.integers ?? [], others: others.all ?? [], entropy: entropy.all ?? [], logZ: logZ.all ?? [],
       sample: sample.integers, sampleProbability: probability.all,
-      soft: soft.all.map { Tensor([count, hiddenSize], $0) }, topIds: rows(topIds.integers), topZ: rows(topZ.all),
+      soft: soft.all.map { Tensor([count, hiddenSize], $0) }, topIds: lists(topIds.integers), topZ: lists(topZ.all),
       logits: logits.all.map { Tensor([count, vocabulary], $0) })
   }
 }
@@ -171,8 +172,10 @@ extension Denoiser: Engine {
 }
 
 extension HeadRequest {
-  /// As the C ABI has it, without what the output's arrays say.
-  fileprivate func withNative<Result>(_ body: (UnsafePointer<ek_head_request>) -> Result) -> Result {
+  /// As the C ABI has it, for these rows.
+  fileprivate func withNative<Result>(
+    _ rows: [Int], _ body: (UnsafePointer<ek_head_request>) -> Result
+  ) -> Result {
     var asked = ek_head_request()
     asked.struct_size = UInt32(MemoryLayout<ek_head_request>.size)
     asked.temperature = temperature
@@ -182,9 +185,8 @@ extension HeadRequest {
     }
     asked.soft = soft ? 1 : 0
     asked.top_k = Int64(topK)
-    guard let rows else { return body(&asked) }
+    // Never without a place, which stands for all rows.
     return (rows.map(Int64.init) + [0]).withUnsafeBufferPointer { own in
-      // Never null, which stands for all rows.
       (asked.rows, asked.row_count) = (own.baseAddress, Int64(rows.count))
       return body(&asked)
     }
@@ -210,40 +212,6 @@ private final class Results<Element: Numeric> {
 
 extension Results where Element == Int64 {
   fileprivate var integers: [Int]? { all?.map { Int($0) } }
-}
-
-/// Gives weights of a session back under memory pressure, from any thread: half of what stays in memory after a warning,
-/// all when memory is critical. The core does so between two passes, of a generation too.
-private final class Relief: Sendable {
-  private struct State {
-    /// nil: the session is about to be closed.
-    nonisolated(unsafe) var session: OpaquePointer?
-    var pinnedBytes: UInt64
-    var wake: (@Sendable () -> Void)?
-  }
-
-  private let state: Mutex<State>
-
-  init(_ session: OpaquePointer, pinnedBytes: UInt64) {
-    nonisolated(unsafe) let session = session
-    state = Mutex(State(session: session, pinnedBytes: pinnedBytes))
-  }
-
-  /// `body` has the session made idle, on its thread, where no pass is to follow.
-  func wake(_ body: @escaping @Sendable () -> Void) { state.withLock { $0.wake = body } }
-
-  func feel(_ pressure: MemoryPressure) {
-    guard pressure > .normal else { return }
-    let wake = state.withLock { state in
-      state.pinnedBytes = pressure == .critical ? 0 : state.pinnedBytes / 2
-      // It fails for a session that is not there alone.
-      if let session = state.session { _ = ek_session_limit_resident(session, state.pinnedBytes) }
-      return state.session == nil ? nil : state.wake
-    }
-    wake?()
-  }
-
-  func end() { state.withLock { $0.session = nil } }
 }
 
 /// What the event callback gets as its user data.

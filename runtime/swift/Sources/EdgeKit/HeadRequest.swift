@@ -6,7 +6,9 @@ public struct HeadRequest: Sendable, Equatable {
     public var draw: UInt64
     public var scale: Float
 
-    public init(seed: UInt64, draw: UInt64, scale: Float = 1) { (self.seed, self.draw, self.scale) = (seed, draw, scale) }
+    public init(seed: UInt64, draw: UInt64, scale: Float = 1) {
+      (self.seed, self.draw, self.scale) = (seed, draw, scale)
+    }
   }
 
   /// Positions on the canvas, in the order of the results; nil: all.

@@ -4,8 +4,8 @@ public final class Segments {
   /// The model. For one thread at a time.
   public let denoiser: Denoiser
 
-  /// Packages, by the system's runtime or what stands in for it. Of the options, threads do not matter. Memory pressure has
-  /// weights given back before the next pass.
+  /// Packages, by the system's runtime or what stands in for it. Of the options, threads do not matter. Memory pressure
+  /// has weights given back before the next pass.
   ///
   /// Throws `unsupportedBundle` for a bundle of another format, `budgetExceeded`, and what opening throws.
   public init(
@@ -23,8 +23,8 @@ public final class Segments {
     denoiser = try Denoiser(bundle, .functions(runner), options, memoryPressure)
   }
 
-  /// With this build's own executor for the bundle's format, the native core's among them. Throws `unsupportedBundle` where
-  /// there is none, and as above.
+  /// With this build's own executor for the bundle's format, the native core's among them. Throws `unsupportedBundle`
+  /// where there is none, and as above.
   public init(
     bundle: Bundle, options: SessionOptions = SessionOptions(),
     memoryPressure: (any MemoryPressureSource)? = defaultMemoryPressureSource()

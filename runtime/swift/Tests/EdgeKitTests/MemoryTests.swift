@@ -16,11 +16,12 @@ final class MemoryTests: XCTestCase {
     var allowance: UInt64
   }
 
-  private func bundles() throws -> [(EdgeKit.Bundle, Replay, SegmentExecutor)] {
+  private func bundles() throws -> [(EdgeKit.Bundle, SegmentExecutor)] {
     try Fixtures().decode("segments.json", as: [String: String].self).map { name, format in
       let recording = try Recording(name)
       let replay = Replay(recording)
-      return (try EdgeKit.Bundle(path: recording.path), replay, format == "mlx" ? .functions(replay) : .packages(replay))
+      let executor: SegmentExecutor = format == "mlx" ? .functions(replay) : .packages(replay)
+      return (try EdgeKit.Bundle(path: recording.path), executor)
     }
   }
 
@@ -42,7 +43,7 @@ final class MemoryTests: XCTestCase {
   }
 
   func testAPlanHoldsWhatTheEngineStates() throws {
-    for (bundle, _, executor) in try bundles() {
+    for (bundle, executor) in try bundles() {
       let engine = try XCTUnwrap(try executor.engine(bundle))
       let table = EngineTable(engine)
       var options = ek_session_options(
@@ -64,7 +65,7 @@ final class MemoryTests: XCTestCase {
   }
 
   func testABudgetForTheProcessHoldsWhatItMustOrSaysWhatIsEnough() throws {
-    for (bundle, _, executor) in try bundles() {
+    for (bundle, executor) in try bundles() {
       var options = SessionOptions(memoryBytes: 1, positions: 32, canvas: 16)
       func opened() throws(EdgeKitError) -> SessionStatistics {
         try Denoiser(bundle, executor, options, nil).statistics()

@@ -147,6 +147,31 @@ final class NativeTests: XCTestCase {
     XCTAssertGreaterThan(refused, 0)
   }
 
+  /// Single passes, also behind one of another length that a generation has made.
+  func testPassesGiveAsManyRowsAsWereAskedFor() throws {
+    for expected in try recorded() {
+      let model = try Segments(bundle: try EdgeKit.Bundle(path: expected.bundle)).denoiser
+      XCTAssertThrowsError(try model.project(HeadRequest())) { error in
+        guard case EdgeKitError.invalidState = error else { return XCTFail("\(error)") }
+      }
+      var request = HeadRequest()
+      (request.topK, request.logits, request.temperature) = (4, true, 0.5)
+      request.gumbel = HeadRequest.Gumbel(seed: 3, draw: 1)
+      let found = try model.denoise(expected.prompt, request, soft: nil)
+      XCTAssertEqual(found.argmax, try model.project(request).argmax)
+      XCTAssertEqual(found.topIds?.map { $0[0] }, found.argmax)
+      XCTAssertEqual(found.logits?.shape, [expected.prompt.count, model.vocabulary])
+      XCTAssertEqual(found.sample?.count, expected.prompt.count)
+      XCTAssertNil(found.soft)
+      try model.generate(prompt: expected.prompt, settings: expected.settings) { _ in true }
+      XCTAssertEqual(try model.project(request).argmax.count, expected.prompt.count)
+      request.rows = []
+      XCTAssertEqual(try model.project(request).argmax, [])
+      request.rows = [1 << 20]
+      XCTAssertThrowsError(try model.project(request))
+    }
+  }
+
   func testEveryStatusHasAMessage() {
     for status in 1...19 {
       XCTAssertFalse(EdgeKitError(status: ek_status(status)).message.isEmpty)

@@ -119,7 +119,9 @@ final class SegmentTests: XCTestCase {
   /// What an executor gives is looked at before anything is made of it.
   func testArraysOfAnotherShapeAndTokensThatATileDoesNotHaveAreErrors() throws {
     let shorter: @Sendable (Tensor) -> Tensor = { Tensor(zeros: [$0.count + 1]) }
-    let outside: @Sendable (Tensor) -> Tensor = { Tensor($0.shape, integers: [Int64](repeating: 1 << 30, count: $0.count)) }
+    let outside: @Sendable (Tensor) -> Tensor = {
+      Tensor($0.shape, integers: [Int64](repeating: 1 << 30, count: $0.count))
+    }
     for (name, format) in try Fixtures().decode("segments.json", as: [String: String].self) {
       let recording = try Recording(name)
       let places = try [recording.calls.firstIndex { !$0.isHead }, recording.calls.firstIndex { $0.isHead }].map {

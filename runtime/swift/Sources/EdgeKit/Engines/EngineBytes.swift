@@ -1,4 +1,5 @@
-/// What an engine takes besides weights and what the native core holds for it, in bytes: estimates, as for every engine.
+/// What an engine takes besides weights and what the native core holds for it, in bytes: estimates, as for every
+/// engine.
 struct EngineBytes: Equatable {
   /// Arrays within a pass.
   var activations: UInt64 = 0
@@ -41,8 +42,8 @@ extension PackagePrograms {
 }
 
 extension MLXPrograms {
-  /// Outputs of one layer at a time in float32 with their int8 forms, its attention scores, a tile of the head, and MLX's
-  /// copies of the largest layer and expert with their widened forms.
+  /// Outputs of one layer at a time in float32 with their int8 forms, its attention scores, a tile of the head, and
+  /// MLX's copies of the largest layer and expert with their widened forms.
   func bytes(_ manifest: Manifest, rows: Int, kept: Int, headRows: Int) -> EngineBytes {
     let hidden = Double(manifest.model.hiddenSize)
     let (rows, headRows, seen) = (Double(rows), Double(headRows), Double(rows + kept))

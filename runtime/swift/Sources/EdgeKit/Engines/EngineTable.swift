@@ -1,8 +1,8 @@
 import CEdgeKit
 import Foundation
 
-/// Computes for a session of the native core: the functions of `ek_engine`, with Swift's errors. They are called one at a
-/// time, on the thread that called the session; what a call points at is valid until they return.
+/// Computes for a session of the native core: the functions of `ek_engine`, with Swift's errors. They are called one at
+/// a time, on the thread that called the session; what a call points at is valid until they return.
 protocol PluggedEngine: AnyObject {
   /// For messages.
   var name: String { get }
@@ -38,8 +38,8 @@ extension PluggedEngine {
   }
 }
 
-/// An engine as the C ABI takes it. Errors do not cross C: the one that ended a call is kept for whoever called the core.
-/// A session that was opened with it must be closed before it is released.
+/// An engine as the C ABI takes it. Errors do not cross C: the one that ended a call is kept for whoever called the
+/// core. A session that was opened with it must be closed before it is released.
 final class EngineTable {
   private let engine: any PluggedEngine
   private let name: UnsafeMutablePointer<CChar>?

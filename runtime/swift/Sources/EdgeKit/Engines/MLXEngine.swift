@@ -4,8 +4,8 @@ import Foundation
 /// What runs the functions of an MLX bundle: mlx-c, or one that stands in for it. Used by one thread at a time.
 public protocol FunctionRunner: AnyObject {
   /// Runs the function in the file of the manifest's entry on tensors in the order of its inputs; gives its outputs
-  /// in their order: F32 as floats, I64 as integers. Stored inputs, which are weights, are valid until it returns. Throws
-  /// `EdgeKitError.engineFailed`.
+  /// in their order: F32 as floats, I64 as integers. Stored inputs, which are weights, are valid until it returns.
+  /// Throws `EdgeKitError.engineFailed`.
   func call(
     _ name: String, _ function: MLXPrograms.Function, inputs: [Tensor]
   ) throws(EdgeKitError) -> [Tensor]

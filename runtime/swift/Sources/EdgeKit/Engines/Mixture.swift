@@ -1,5 +1,5 @@
-/// sum over j of weight[t, j] * expert[index[t, j]](x[t]) [T, H], by experts in any order: what they say of a row is added
-/// in the order of their number.
+/// sum over j of weight[t, j] * expert[index[t, j]](x[t]) [T, H], by experts in any order: what they say of a row is
+/// added in the order of their number.
 struct Mixture {
   private let rows: Int
   private let hidden: Int

@@ -11,7 +11,8 @@ final class PackageEngine: PluggedEngine {
   private final class Known: Sendable {
     /// The functions called when a package was last open: they are made ready when it is opened again.
     let called = Mutex<[String: [String]]>([:])
-    /// Packages whose files were compared with the manifest: systems end the process over a file that they cannot parse.
+    /// Packages whose files were compared with the manifest: systems end the process over a file that they cannot
+    /// parse.
     let verified = Mutex<Set<String>>([])
   }
 

@@ -1,5 +1,5 @@
-/// Bytes of an array as a file stores them. Weights that an engine is given are the native core's memory: their bytes must
-/// not be used once the call that they were given to has returned.
+/// Bytes of an array as a file stores them. Weights that an engine is given are the native core's memory: their bytes
+/// must not be used once the call that they were given to has returned.
 public struct StoredBytes: Sendable, Equatable {
   private let memory: StoredMemory
   private let range: Range<Int>
