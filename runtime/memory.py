@@ -62,6 +62,11 @@ class MemoryPlan:
         return frozenset(unit.name for unit in self.units if unit.pinned)
 
     @property
+    def streamed(self) -> tuple[str, ...]:
+        """What is read again in every step, in its order."""
+        return tuple(u.name for u in self.units if not u.pinned and u.group != "embedding")
+
+    @property
     def footprint_bytes(self) -> int:
         """Memory of weights: those that stay, and the ring."""
         return self.pinned_bytes + self.ring_bytes

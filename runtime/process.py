@@ -47,28 +47,6 @@ def usable_cores() -> int:
     return allowed if granted is None else min(allowed, granted)
 
 
-def machine_memory(root: Path = Path("/")) -> int | None:
-    """Physical memory of the machine in bytes, or less where the control groups of this process grant less;
-    None where the system does not tell. `root` is as in `group_cores`.
-    """
-    physical = None
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            physical = int(line.split()[1]) * 1024
-    if physical is None and sys.platform == "darwin":
-        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-    def limit(folder: Path, unified: bool) -> int | None:
-        try:
-            given = int(_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")))
-        except ValueError:  # "max", or no such file
-            return None
-        return given if given > 0 else None
-
-    known = [x for x in (physical, _group_limit(root, "memory", limit)) if x is not None]
-    return min(known, default=None)
-
-
 def group_cores(root: Path = Path("/")) -> int | None:
     """Cores for which the control groups of this process grant time, rounded up; None for no limit.
 

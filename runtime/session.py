@@ -163,6 +163,11 @@ class Session:
         self._process_bytes = int(info.process_bytes)
 
     @property
+    def engine(self) -> Engine | None:
+        """What computes in Python; None for the core's own engine."""
+        return None if self._plug is None else self._plug.engine
+
+    @property
     def plan(self) -> MemoryPlan:
         """The plan that runs: memory by cause, and which weights stay there now."""
         return read_plan(

@@ -1,4 +1,4 @@
-"""A reference for the core's joining of the vocabulary head's tiles, by the online softmax (arXiv 1805.02867)."""
+"""A reference for the core's joining of the head's tiles, by the online softmax (arXiv 1805.02867)."""
 
 from __future__ import annotations
 

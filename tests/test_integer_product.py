@@ -121,7 +121,7 @@ def test_both_variants_agree_to_the_bit(
         kinds.clear()
         with Session(bundle) as session:
             found[right] = logits(session)
-            needed, held = session.needs.scratch, session.statistics()["scratch_bytes"]
+            needed, held = session.plan.scratch, session.statistics()["scratch_bytes"]
         # Routers take float products of int8 codes in both.
         assert right in kinds and (right == UINT8 or len(kinds) == 1)
         assert held <= needed, f"{held} bytes of scratch, {needed} planned with {right}"
@@ -136,7 +136,7 @@ def test_the_memory_plan_counts_the_copies_of_8_bit_weights(
         processor(right)
         with Session(int8_bundle) as session:
             logits(session)
-            planned[right], held[right] = session.needs.scratch, session.statistics()["scratch_bytes"]
+            planned[right], held[right] = session.plan.scratch, session.statistics()["scratch_bytes"]
     assert held[INT8] == 0 < held[UINT8] == planned[UINT8] - planned[INT8]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgekit.runtime.engines.mixture import mix
+from edgekit.runtime.engines.mixture import Mixture
 from edgekit.runtime.errors import EngineFailed
 
 
@@ -17,14 +17,16 @@ def test_rows_are_mixed_whatever_the_order_of_the_experts() -> None:
     matrices = rng.standard_normal((4, 3, 3)).astype(np.float32)
     expected = sum(weight[:, j, None] * np.einsum("ti,tij->tj", x, matrices[index[:, j]]) for j in range(2))
     for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
-        made = mix(x, index, weight, [(e, {"w": matrices[e]}) for e in order], lambda x, w: x @ w["w"])
-        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+        mixture = Mixture(x, index, weight, 4)
+        assert mixture.counts.tolist() == [int((index == e).sum()) for e in range(4)]
+        for e in order:
+            mixture.add(e, lambda rows, e=e: rows @ matrices[e])  # type: ignore[misc]
+        np.testing.assert_allclose(mixture.total(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("chosen", [4, -1, 1 << 40])
 def test_an_expert_that_is_not_there_is_an_error(chosen: int) -> None:
     """Programs of a stranger's bundle choose: what they leave out would be whatever lay in memory."""
     index = np.array([[0, 1], [chosen, 2]])
-    experts = [(e, {"w": np.eye(3, dtype=np.float32)}) for e in range(4)]
-    with pytest.raises(EngineFailed, match="the router chose experts .* which the layer does not have"):
-        mix(np.ones((2, 3), np.float32), index, np.ones((2, 2), np.float32), experts, lambda x, w: x @ w["w"])
+    with pytest.raises(EngineFailed, match="the router chose experts from .* to .*, the layer has 4"):
+        Mixture(np.ones((2, 3), np.float32), index, np.ones((2, 2), np.float32), 4)

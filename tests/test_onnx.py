@@ -21,7 +21,7 @@ from edgekit.runtime import integer_product
 from edgekit.runtime.engines.onnx_programs import check_program
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.integer_product import INT8, UINT8, is_exact
-from edgekit.runtime.sampling import Committed, Done, HeadRequest
+from edgekit.runtime.sampling import Committed, Done, HeadRequest, PhiloxNoise
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.telemetry import load_onnxruntime
 from edgekit.runtime.unpack import unpack_int4
@@ -115,13 +115,13 @@ def test_gumbel_sample_is_the_argmax_with_noise(case: tuple[Path, Any, Scheme]) 
     bundle, model, _ = case
     rng = np.random.default_rng(5)
     canvas = rng.integers(0, model.architecture.vocab_size, 11)
-    noise = rng.gumbel(size=(4, model.architecture.vocab_size)).astype(np.float32)
-    rows = np.array([9, 2, 2, 0])
+    rows, draw = np.array([9, 2, 2, 0]), PhiloxNoise(5).gumbel(4, model.architecture.vocab_size)
+    noise = draw(0, draw.vocab_size)
     with Session(bundle) as session:
         if model.architecture.causal_prefix:
             session.prefill(canvas)
         out = session.denoise(
-            canvas, HeadRequest(rows=rows, gumbel=lambda a, b: noise[:, a:b], gumbel_scale=0.5, logits=True)
+            canvas, HeadRequest(rows=rows, gumbel=draw, gumbel_scale=0.5, logits=True)
         )
         assert out.logits is not None and out.sample is not None and out.sample_prob is not None
         np.testing.assert_array_equal(out.sample, (out.logits + np.float32(0.5) * noise).argmax(-1))
@@ -248,8 +248,9 @@ def test_a_failed_pass_leaves_the_session_usable(
         if model.architecture.causal_prefix:
             session.prefill(canvas)
         expected = session.denoise(canvas, HeadRequest(logits=True)).logits
-        real = session._engine.layer
-        calls = []
+        engine: Any = session.engine
+        name = "route" if model.architecture.layers[0].experts else "layers"
+        real, calls = getattr(engine, name), []
 
         def fails(*args: Any) -> Any:
             calls.append(args)
@@ -257,7 +258,7 @@ def test_a_failed_pass_leaves_the_session_usable(
                 raise KeyboardInterrupt
             return real(*args)
 
-        monkeypatch.setattr(session._engine, "layer", fails)
+        monkeypatch.setattr(engine, name, fails)
         with pytest.raises(KeyboardInterrupt):
             session.denoise(canvas, HeadRequest())
         np.testing.assert_array_equal(session.denoise(canvas, HeadRequest(logits=True)).logits, expected)

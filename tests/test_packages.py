@@ -24,10 +24,10 @@ from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.packages import MASKED, padded_mask
+from edgekit.runtime.engines.base import EngineBytes
+from edgekit.runtime.engines.packages import MASKED, PackageEngine, padded_mask
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Settings
-from edgekit.runtime.memory import Needs
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
 from edgekit.runtime.session import Session, SessionOptions, open_session
 
@@ -237,14 +237,15 @@ def test_under_a_budget_packages_come_and_go(case: Case, resident: int) -> None:
 
 
 def test_a_budget_that_is_too_small_says_what_would_do(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Needs besides weights are set to nothing: packages of a test are smaller than any estimate."""
-    monkeypatch.setattr("edgekit.runtime.session.needs", lambda *a: Needs(0, 0, 0, 0, 0))
+    """The engine states that it needs nothing: packages of a test are smaller than any estimate."""
+    monkeypatch.setattr(PackageEngine, "memory", lambda *a: EngineBytes())
     with pytest.raises(BudgetExceeded, match="is too small; this model and length need at least") as error:
         session_of(gemma, SessionOptions(memory_bytes=1000))
-    session, executor = session_of(gemma, SessionOptions(memory_bytes=error.value.needed_bytes))
+    session, executor = session_of(gemma, SessionOptions(memory_bytes=error.value.needed_bytes + (4 << 20)))
     with session:
         session.denoise(np.arange(16), HeadRequest())
-    assert executor.most_open_bytes <= error.value.needed_bytes
+        plan = session.plan
+    assert executor.most_open_bytes <= plan.footprint_bytes
 
 
 def test_a_failed_pass_leaves_the_session_usable(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,9 +275,7 @@ def test_a_failed_pass_leaves_the_session_usable(gemma: Case, monkeypatch: pytes
 
 def test_closing_in_the_middle_closes_everything(gemma: Case) -> None:
     session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
-    session._weights.begin("denoise", "denoise")
-    with session._weights.use("self_conditioning"):
-        pass
+    session.denoise(np.arange(16), HeadRequest())  # the next pass is opened ahead
     session.close()
     gc.collect()
     assert executor.opened and not executor.open_now
@@ -285,7 +284,7 @@ def test_closing_in_the_middle_closes_everything(gemma: Case) -> None:
 def test_packages_give_what_they_declare_or_the_pass_ends(gemma: Case) -> None:
     session, executor = session_of(gemma)
     with session:
-        opened = session._weights._pinned["final"]  # type: ignore[union-attr]
+        opened: Any = session._plug._opened["final"]  # type: ignore[union-attr]
         real = opened._model.call
         opened._model.call = lambda f, a: {name: array[:, :-1] for name, array in real(f, a).items()}
         with pytest.raises(EngineFailed, match=r"final.*gives shape \[1, 15, \d+\] for output out0, the"):

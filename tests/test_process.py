@@ -104,23 +104,19 @@ MEMORIES: dict[str, tuple[str, Mapping[str, str], int]] = {
 }
 
 
-@pytest.mark.parametrize("native", [False, True], ids=["python", "native"])
 @pytest.mark.parametrize("tree", MEMORIES)
-def test_the_memory_of_the_machine_is_that_of_its_control_groups(
-    tree: str, native: bool, tmp_path: Path
-) -> None:
+def test_the_memory_of_the_machine_is_that_of_its_control_groups(tree: str, tmp_path: Path) -> None:
     groups, files, expected = MEMORIES[tree]
     below = {tmp_path / "sys/fs/cgroup" / name: text for name, text in files.items()}
     below[tmp_path / "proc/meminfo"] = "MemTotal:        1048576 kB\nMemFree:  1 kB\n"
     for path, text in {tmp_path / "proc/self/cgroup": groups, **below}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = native_memory(os.fsencode(tmp_path)) if native else process.machine_memory(tmp_path)
-    assert found == expected
+    assert native_memory(os.fsencode(tmp_path)) == expected
 
 
-def test_both_see_the_same_memory() -> None:
-    assert process.machine_memory() == native_memory(b"") > 1 << 28
+def test_this_machine_has_memory() -> None:
+    assert (native_memory(b"") or 0) > 1 << 28
 
 
 def test_both_count_the_same_cores() -> None:

@@ -450,7 +450,7 @@ typedef struct ek_engine {
 
   /* For bundles whose weights lie in packages: `open_begin` starts to open one, on a thread of the engine's own, and
    * returns at once; `open_finish` waits until it is open and tells how long that took (seconds of opening, not of
-   * waiting), and `close_unit` ends it. Several may be under way. Each begin has its finish, also where it failed, and
+   * waiting), and `close_unit` ends it. Several may be under way, of different packages. Each begin has its finish, also where it failed, and
    * each finish that was done its close. Null: no packages. */
   int32_t (*open_begin)(void *user, const char *unit);
   int32_t (*open_finish)(void *user, const char *unit, double *seconds);

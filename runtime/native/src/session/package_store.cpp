@@ -66,11 +66,18 @@ void PackageStore::schedule(Pass pass) {
 void PackageStore::pump() {
   while (!queued_.empty() && (held_ == 0 || held_ + queued_.front()->bytes <= budget_)) {
     const WeightUnit *unit = queued_.front();
+    if (open_.count(unit) != 0) return;  // by the pass under way: engines know packages by their names
     engine_.open_begin(*unit);
     queued_.pop_front();
     opening_.push_back(unit);
+    open_.insert(unit);
     held_ += unit->bytes;
   }
+}
+
+void PackageStore::gone(const WeightUnit &unit) noexcept {
+  held_ -= unit.bytes;
+  open_.erase(&unit);
 }
 
 void PackageStore::take(const WeightUnit &unit) {
@@ -87,7 +94,7 @@ void PackageStore::take(const WeightUnit &unit) {
   try {
     open_seconds_ += engine_.open_finish(unit);
   } catch (...) {
-    held_ -= unit.bytes;
+    gone(unit);
     waited();
     throw;
   }
@@ -111,7 +118,7 @@ void PackageStore::drop() noexcept {
   while (!opening_.empty()) {
     const WeightUnit *unit = opening_.front();
     opening_.pop_front();
-    held_ -= unit->bytes;
+    gone(*unit);
     try {
       open_seconds_ += engine_.open_finish(*unit);
     } catch (...) {
@@ -153,7 +160,7 @@ PackageStore::Use::Use(PackageStore &store, const WeightUnit &unit)
 PackageStore::Use::~Use() {
   if (!taken_) return;
   store_.close(unit_);
-  store_.held_ -= unit_.bytes;
+  store_.gone(unit_);
   try {
     store_.pump();
   } catch (...) {

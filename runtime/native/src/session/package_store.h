@@ -62,6 +62,7 @@ class PackageStore {
  private:
   void schedule(Pass pass);
   void pump();
+  void gone(const WeightUnit &unit) noexcept;
   void take(const WeightUnit &unit);
   void close(const WeightUnit &unit) noexcept;  // keeps the error for the next call that may throw
   void complain();
@@ -71,7 +72,8 @@ class PackageStore {
   const UnitsOf units_of_;
   std::unordered_set<const WeightUnit *> pinned_;
   std::deque<const WeightUnit *> queued_, opening_;  // in the order of the passes
-  std::uint64_t held_ = 0;                           // bytes of packages that are being opened, open ahead, or taken
+  std::unordered_set<const WeightUnit *> open_;      // of those: being opened, open ahead, or taken
+  std::uint64_t held_ = 0;                           // their bytes
   std::optional<Pass> expected_;                     // scheduled already, after the pass under way
   std::optional<Error> failed_;                      // of closing
   std::uint64_t bytes_opened_ = 0;
