@@ -11,9 +11,8 @@ final class PackageOpener {
 
   private let thread = ConfinedThread<Void>(name: "edgekit packages") {}
   private let open: @Sendable (String) throws(EdgeKitError) -> any OpenPackage
-  /// A package can be on its way again while it is in use.
-  private var under: [String: [Opening]] = [:]
-  private var opened: [String: [any OpenPackage]] = [:]
+  private var underWay: [String: Opening] = [:]
+  private var opened: [String: any OpenPackage] = [:]
 
   /// `open` is called on the thread.
   init(open: @escaping @Sendable (String) throws(EdgeKitError) -> any OpenPackage) { self.open = open }
@@ -28,26 +27,26 @@ final class PackageOpener {
       opening.done.signal()
     }
     guard taken else { throw .internalError("package \(name) is asked for after the last") }
-    under[name, default: []].append(opening)
+    underWay[name] = opening
   }
 
-  /// Waits for the one that was begun first, and gives the seconds that opening took. Throws what opening it threw.
+  /// Waits until it is open, and gives the seconds that opening took. Throws what opening it threw.
   func finish(_ name: String) throws(EdgeKitError) -> Double {
-    guard under[name]?.isEmpty == false, let opening = under[name]?.removeFirst() else { throw notOpen(name) }
+    guard let opening = underWay.removeValue(forKey: name) else { throw notOpen(name) }
     opening.done.wait()
     guard let (result, seconds) = opening.outcome.withLock({ $0 }) else { throw notOpen(name) }
-    opened[name, default: []].append(try result.get())
+    opened[name] = try result.get()
     return seconds
   }
 
   /// The open package of that name.
   func package(_ name: String) throws(EdgeKitError) -> any OpenPackage {
-    guard let package = opened[name]?.first else { throw notOpen(name) }
+    guard let package = opened[name] else { throw notOpen(name) }
     return package
   }
 
   func close(_ name: String) throws(EdgeKitError) {
-    guard opened[name]?.isEmpty == false, let package = opened[name]?.removeFirst() else { throw notOpen(name) }
+    guard let package = opened.removeValue(forKey: name) else { throw notOpen(name) }
     package.close()
   }
 
