@@ -17,6 +17,8 @@ NATIVE_OPTIONS = --config-settings=cmake.define.EDGEKIT_WERROR=ON \
 	--config-settings=cmake.define.EDGEKIT_TESTING=$(if $(filter %-dev,$@),ON,OFF)
 COMMA := ,
 GENERATOR := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+# A folder keeps the generator that it was made with: tests find Ninja where a shell may not.
+GENERATOR_OF = $(if $(wildcard build/$(1)/CMakeCache.txt),,$(GENERATOR))
 JOBS := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NATIVE_SOURCES := CMakeLists.txt $(shell find flashload/native runtime/native -type f 2>/dev/null)
 
@@ -31,7 +33,7 @@ SET_UP = @$(MAKE) --no-print-directory -j 2 $(call STAMPS,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-arm test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
+.PHONY: help venv demo test test-arm test-windows build-windows build-macos objects-macos test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -52,6 +54,39 @@ test-arm:  ## the native core's own tests for AArch64, under emulation
 		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 	cmake --build build/arm --parallel $(JOBS) --target edgekit_native_tests
 	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/flashload/native/edgekit_native_tests
+
+# Needs the cross compiler and Wine (Debian: g++-mingw-w64-x86-64 wine64).
+WINDOWS_TARGETS = edgekit_core edgekit_native_tests
+
+test-windows: venv build-windows  ## the native core for Windows: its own tests and whole generations, under Wine
+	EDGEKIT_WINDOWS_TESTS=build/windows/flashload/native/edgekit_native_tests.exe $(BIN)/pytest tests/test_windows.py
+
+build-windows:
+	cmake $(call GENERATOR_OF,windows) -S . -B build/windows -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Windows \
+		-DCMAKE_SYSTEM_PROCESSOR=x86_64 -DCMAKE_CXX_COMPILER=x86_64-w64-mingw32-g++-posix
+	cmake --build build/windows --parallel $(JOBS) --target $(WINDOWS_TARGETS)
+
+# zig brings compiler, headers and libraries. The first link builds its C++ library, which takes a minute or two. A
+# compiler cache would take Python for the compiler.
+MACOS_TARGET := aarch64-macos.14.0
+ZIG := $(CURDIR)/$(BIN)/python -m ziglang
+SPACE := $(subst ,, )
+MACOS = cmake $(call GENERATOR_OF,$(1)) -S . -B build/$(1) -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Darwin \
+	-DCMAKE_SYSTEM_PROCESSOR=arm64 "-DCMAKE_CXX_COMPILER=$(subst $(SPACE),;,$(ZIG) c++)" \
+	-DCMAKE_CXX_COMPILER_TARGET=$(MACOS_TARGET) -DCMAKE_CXX_COMPILER_LAUNCHER=
+
+build-macos: venv  ## the native core for macOS on arm64, compiled and linked by zig; nothing of it can run here
+	$(call MACOS,macos) -DEDGEKIT_TESTING=ON
+	cmake --build build/macos --parallel $(JOBS) --target edgekit_core edgekit_native_tests
+	$(ZIG) cc --target=$(MACOS_TARGET) -Iflashload/native/include tests/generate.c \
+		build/macos/flashload/native/libedgekit_core.dylib -o build/macos/generate
+
+# Warnings and what is missing show without optimization too, in two thirds of the time. CMake's own test programs are
+# not linked either.
+objects-macos:
+	$(call MACOS,macos-objects) -DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY -DCMAKE_BUILD_TYPE=Debug \
+		"-DCMAKE_CXX_FLAGS_DEBUG=-g0 -fno-sanitize=undefined"
+	cmake --build build/macos-objects --parallel $(JOBS) --target edgekit_objects
 
 test-sanitizers: test-address test-thread test-python-address  ## native tests with address, undefined behaviour and thread sanitizers
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edgekit.export import formats
-from edgekit.export.formats import Format
-from edgekit.export.models.base import Architecture
-from edgekit.export.quantize import Choice, QuantizationReport, Scheme
+from edgekit.export.formats.base import Format, WrittenPrograms
+from edgekit.export.quantize import QuantizationReport, Scheme
 from edgekit.export.units import RunPlan
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
@@ -20,7 +19,6 @@ from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime import model_card
 
-WEIGHTS_FILE: str = formats.OPTIONAL["WEIGHTS_FILE"]
 REPORT_FILE = manifests.REPORT_NAME
 
 
@@ -29,9 +27,7 @@ class Contents:
     """What a manifest is made of besides programs and files. `config` is a config.json."""
 
     format: Format
-    architecture: Architecture
     scheme: Scheme
-    choices: Mapping[str, Choice]
     runs: Sequence[RunPlan]
     report: QuantizationReport
     weights: FileDigest
@@ -39,33 +35,30 @@ class Contents:
     sampler_config: dict[str, Any]
 
 
-def write_programs(folder: Path, contents: Contents, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Compile the programs; returns the manifest's section about them."""
-    module = contents.format
-    entries = module.write_programs(folder, contents.architecture, contents.choices, progress)
-    facts = formats.optional(module, "facts")()
-    section = formats.optional(module, "SECTION")
-    return {"format": module.NAME, "layout": module.LAYOUT, **facts, section: entries}
-
-
 def write_manifest(
     folder: Path,
     contents: Contents,
-    programs: dict[str, Any],
+    programs: WrittenPrograms,
     files: Sequence[str],
     provenance: dict[str, Any],
-) -> None:
-    """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle. `files`
-    are those that lie there besides programs and report; a README among them becomes part of the card.
+) -> Manifest:
+    """Write the report, the model card and then edgekit.json, with which the folder becomes a bundle; returns
+    what it says. `files` are those that lie there beside programs and report; a README among them becomes
+    part of the card.
     """
-    report, architecture = contents.report, contents.architecture
+    report, form = contents.report, contents.format
     write_atomic(folder / REPORT_FILE, json.dumps(report.tensors_as_dicts(), indent=1).encode())
     manifest = Manifest(
         model=_model_section(contents),
-        programs=programs,
+        programs={
+            "format": form.row.name,
+            "layout": form.row.layout,
+            **form.facts(),
+            form.SECTION: programs.entries,
+        },
         layers=_layer_section(contents),
         sampler={
-            "name": architecture.sampler,
+            "name": form.architecture.sampler,
             "config": contents.sampler_config,
         },
         quantization=report.as_dict()
@@ -73,12 +66,9 @@ def write_manifest(
             "group_size": contents.scheme.group_size,
             "overrides": [asdict(o) for o in contents.scheme.overrides],
         },
-        weights=WeightsEntry(formats.optional(contents.format, "WEIGHTS_FILE"), **asdict(contents.weights)),
-        files={
-            name: manifests.file_entry(folder / name)
-            for name in (REPORT_FILE, *files, *_program_files(programs))
-        },
-        provenance=provenance | {"versions": _versions()},
+        weights=WeightsEntry(form.WEIGHTS_FILE, **asdict(contents.weights)),
+        files={name: manifests.file_entry(folder / name) for name in (REPORT_FILE, *files, *programs.files)},
+        provenance=provenance | {"versions": _versions(form)},
     )
     path = folder / model_card.CARD
     if model_card.CARD in files:
@@ -87,11 +77,13 @@ def write_manifest(
         text = model_card.card(manifest)
     write_atomic(path, text.encode())
     card = {model_card.CARD: manifests.file_entry(path)}
-    manifests.save(replace(manifest, files=manifest.files | card), folder)
+    manifest = replace(manifest, files=manifest.files | card)
+    manifests.save(manifest, folder)
+    return manifest
 
 
 def _model_section(contents: Contents) -> dict[str, Any]:
-    architecture = contents.architecture
+    form, architecture = contents.format, contents.format.architecture
 
     def table(name: str) -> dict[str, Any]:
         tiles = [r for r in contents.runs if r.unit == name]
@@ -99,14 +91,13 @@ def _model_section(contents: Contents) -> dict[str, Any]:
             "runs": [r.spec.name for r in tiles],
             "starts": [r.pieces[0].start for r in tiles],
             "rows": architecture.vocab_size,
-            "bits": contents.choices[name].bits,
+            "bits": form.choices[name].bits,
         }
 
     tables = {"embedding": table("embedding")}
     if architecture.head is not None:
         tables["head"] = table("head")
-        if formats.optional(contents.format, "open_store") is not None:
-            # Packages of a head have rows of their own, which their entries say.
+        if not form.HEAD_IN_RUNS:
             del tables["head"]["runs"], tables["head"]["starts"]
     return {
         "family": architecture.family,
@@ -126,10 +117,8 @@ def _model_section(contents: Contents) -> dict[str, Any]:
 
 
 def _layer_section(contents: Contents) -> list[dict[str, Any]]:
-    architecture, module = contents.architecture, contents.format
-    kinds = module.layer_kinds(architecture, contents.choices)
-    facts = formats.optional(module, "layer_facts")
-    own = facts() if facts is not None else [{}] * len(kinds)
+    form = contents.format
+    each = zip(form.layer_kinds(), form.architecture.layers, form.layer_facts(), strict=True)
     return [
         {
             "program": kind,
@@ -140,22 +129,9 @@ def _layer_section(contents: Contents) -> list[dict[str, Any]]:
             "rope": layer.rope,
             "window": layer.window,
         }
-        | own[i]
-        for i, (kind, layer) in enumerate(zip(kinds, architecture.layers, strict=True))
+        | own
+        for i, (kind, layer, own) in enumerate(each)
     ]
-
-
-def _program_files(entries: Any) -> list[str]:
-    """The files that entries name, nested ones included; a format whose programs are all in the manifest
-    names none.
-    """
-    if isinstance(entries, dict) and "files" in entries:
-        return list(entries["files"])
-    if isinstance(entries, dict):
-        if "file" in entries:
-            return [entries[key] for key in ("file", "file_uint8") if key in entries]
-        return [f for e in entries.values() for f in _program_files(e)]
-    return []
 
 
 def package_bytes(programs: dict[str, Any]) -> int:
@@ -163,11 +139,13 @@ def package_bytes(programs: dict[str, Any]) -> int:
     return sum(package["bytes"] for package in programs.get("packages", {}).values())
 
 
-def _versions() -> dict[str, str]:
+def _versions(form: Format) -> dict[str, str]:
+    """The installed versions of what exports are made with."""
+    rows = (*formats.ROWS, form.row)
     found = {}
-    for package in ("edgekit", "torch", "onnx", "onnxscript", "mlx", "coremltools", "coreai-core"):
+    for name in dict.fromkeys(["edgekit", *(name for row in rows for name in row.distributions)]):
         try:
-            found[package] = importlib.metadata.version(package)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found

@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from edgekit.export.bundle_files import WEIGHTS_FILE
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
-from edgekit.export.formats.packaging import PACKAGE_FOLDER
+from edgekit.export.formats.base import Format
+from edgekit.export.formats.packages.cut import PACKAGE_FOLDER
+from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import DiskFull, EdgekitError, MalformedFile, cut
 from edgekit.flashload.files import write_failed
 from edgekit.flashload.sizes import size
+from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.hub.repository import existing, free_bytes
 
 #: Of the first line of a journal, which anyone may have written.
@@ -31,25 +33,37 @@ _MOST_LETTERS = 10_000
 
 @dataclass(frozen=True)
 class Found:
-    """An earlier export: a set of bundles (`several`) or one, whole or unfinished."""
+    """An earlier export in a folder: a set of bundles (`several`) or one, whole or unfinished. `members` has
+    what is in the folders of a set by their names, where that was asked for.
+    """
 
+    path: Path
     several: bool
     whole: bool
+    members: Mapping[str, Found | None] = field(default_factory=dict)
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """One that is whole, opened once. Raises as `Bundle.open` does."""
+        return Bundle.open(self.path)
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A folder that an export writes to, known by what no other folder has while this one is there."""
+    """A folder that an export writes to, known by what no other folder has while this one is there. `found`
+    is what an earlier export has left there and this one goes on with.
+    """
 
     path: Path
     device: int
     inode: int
+    found: Found | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, path: Path) -> Claimed:
+    def of(cls, path: Path, found: Found | None = None) -> Claimed:
         """The folder that is at `path`."""
         status = os.stat(path)
-        return cls(path, status.st_dev, status.st_ino)
+        return cls(path, status.st_dev, status.st_ino, found)
 
     def check(self) -> None:
         """To be called before files in it are opened by their path: another folder may have come there.
@@ -141,8 +155,7 @@ def examine(
                 else ("one bundle", "say which with --format or --min-os to go on with it")
             )
             raise ExportError(f"{output}: holds {held}; {advice}, or start again with --overwrite")
-        for member in members:
-            find(output / member, weights)
+        found = replace(found, members={member: find(output / member, weights) for member in members})
         _refuse_links(output)
         if overwrite and found.several:
             _earlier_set(output)
@@ -172,17 +185,20 @@ def check_space(output: Path, nbytes: int) -> None:
 
 
 def claim(
-    output: Path, weights: str, *, resume: bool, overwrite: bool, members: Sequence[str] = ()
-) -> Found | None:
-    """Make the folder ours: arguments and errors as in `examine`. Returns what was found and is to go on."""
-    found = examine(output, weights, resume=resume, overwrite=overwrite, members=members)
+    output: Path, weights: str, found: Found | None, *, overwrite: bool, several: bool = False
+) -> Claimed:
+    """Make a folder ours in which `examine` has found that: for a set of bundles (`several`) or one.
+
+    Raises:
+        ExportError: the set that is to be replaced cannot be read.
+    """
     if found is not None and overwrite:
         _clear_set(output) if found.several else _clear_bundle(output, weights)
-        if not members:
+        if not several:
             (output / bundle_set.PARTIAL_NAME).unlink(missing_ok=True)
         found = None
     output.mkdir(parents=True, exist_ok=True)
-    return found
+    return Claimed.of(output, found)
 
 
 def _refuse_links(folder: Path) -> None:
@@ -213,13 +229,13 @@ def find(output: Path, weights: str) -> Found | None:
     if not output.exists() or not any(output.iterdir()):
         return None
     if (output / manifests.MANIFEST_NAME).exists():
-        return Found(several=False, whole=True)
+        return Found(output, several=False, whole=True)
     for name, whole in ((bundle_set.SET_NAME, True), (bundle_set.PARTIAL_NAME, False)):
         if (output / name).exists():
-            return Found(several=True, whole=whole)
+            return Found(output, several=True, whole=whole)
     # Weights alone are no sign of an export: a checkpoint may have a file of that name.
     if any(path.exists() for path in _leftovers(output / weights)):
-        return Found(several=False, whole=False)
+        return Found(output, several=False, whole=False)
     raise ExportError(f"{output}: holds files that are not a bundle; give an empty or new folder")
 
 
@@ -253,7 +269,7 @@ def _clear_set(output: Path) -> None:
         os.replace(whole, partial)
     for member in earlier.members:
         if (output / member.path).is_dir():
-            _clear_bundle(output / member.path, WEIGHTS_FILE)
+            _clear_bundle(output / member.path, Format.WEIGHTS_FILE)
     _remove(output, [*earlier.files, *(f"{m.path}/{manifests.MANIFEST_NAME}" for m in earlier.members)])
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,33 +26,31 @@ from edgekit.export.bundle_files import (
     Contents,
     package_bytes,
     write_manifest,
-    write_programs,
 )
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import check_texts
 from edgekit.export.errors import QuantizationError
-from edgekit.export.formats.package_writer import JOURNAL as PACKAGE_JOURNAL
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.base import Format
+from edgekit.export.formats.options import FormatOptions, Packaging
+from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (
     Claimed,
+    Found,
     begun_with,
     check_space,
     claim,
     examine,
-    find,
     report_journal,
     resumable,
 )
 from edgekit.export.quantize import (
-    Choice,
     QuantizationReport,
     Scheme,
     TensorReport,
     check_finite,
-    choose,
     joined_report,
     quantize_matrix,
 )
@@ -60,14 +58,11 @@ from edgekit.export.sampler_config import check_generation_config, sampler_confi
 from edgekit.export.tied_head import check_tied_head
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
-from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
-from edgekit.flashload.format import RUN_ALIGNMENT
 from edgekit.flashload.sizes import size
-from edgekit.flashload.writer import FileDigest, FlashWriter, planned_layout
+from edgekit.flashload.writer import FileDigest
 from edgekit.runtime import quantization_report
-from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sections import Wrong
 from edgekit.runtime.text import Tokenizer
@@ -90,15 +85,6 @@ class Progress(Protocol):
     def advance(self, done: int, what: str) -> None: ...
 
 
-class Store(Protocol):
-    """Where the runs of an export go: `FlashWriter`, or what a format with packages has."""
-
-    def done(self, run_name: str) -> bool: ...
-    def write_run(self, name: str, tensors: Iterator[tuple[str, np.ndarray]]) -> None: ...
-    def finish(self) -> FileDigest: ...
-    def close(self) -> None: ...
-
-
 class _Silent:
     def stage(self, name: str, total: int) -> None: ...
     def advance(self, done: int, what: str) -> None: ...
@@ -118,6 +104,11 @@ class ExportOptions:
     precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
     packaging: Packaging | None = None  # for formats whose weights are in packages
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
+
+    @property
+    def form(self) -> FormatOptions:
+        """What formats let choose."""
+        return FormatOptions(self.precision, self.packaging, self.activations)
 
     def as_words(self) -> str:
         """What decides about the stored bytes, as options of `edgekit export`."""
@@ -152,13 +143,11 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """An export that nothing is known against: all but the output folder has been checked."""
+    """A validated export: only the output folder is unchecked."""
 
     options: ExportOptions
     checkpoint: Checkpoint
-    architecture: Architecture
-    format: Any  # see `edgekit.export.formats`; fitted to the model where it has that
-    choices: Mapping[str, Choice]
+    format: Format
     runs: Sequence[RunPlan]
     tag: str
     sampler: dict[str, Any]  # configuration of the denoising loop
@@ -167,34 +156,29 @@ class ExportPlan:
     @property
     def weights_file(self) -> str:
         """The name of the flash file."""
-        return str(formats.optional(self.format, "WEIGHTS_FILE"))
+        return self.format.WEIGHTS_FILE
 
     @property
     def weights_bytes(self) -> int:
         """What the weights will take, but for alignment and what packages hold besides."""
         runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
-        return runs + int(formats.optional(self.format, "copied_bytes")())
+        return runs + self.format.copied_bytes()
 
     @property
     def output_bytes(self) -> int:
         """What the folder holds just before the export ends, hardly less: programs are compiled later, and
         what they take is estimated.
         """
-        specs = [run.spec for run in self.runs]
-        kinds = self.format.layer_kinds(self.architecture, self.choices)
-        if formats.optional(self.format, "open_store") is None:
-            stored = formats.optional(self.format, "stored")(self.runs)
-            weights, programs = planned_layout(specs, self.tag, stored).size, len(set(kinds))
-        else:
-            weights, programs = self.weights_bytes + RUN_ALIGNMENT * len(specs), len(kinds)
+        weights = self.format.planned_bytes(self.runs, self.tag)
+        programs = self.format.layer_programs() + _OTHER_PROGRAMS
         texts = sum(map(len, self.checkpoint.tokenizer.values()))
         texts += sum(path.stat().st_size for path in legal_files(self.checkpoint.path).values())
         rows = sum(len(run.pieces) for run in self.runs) + len(self.runs)
-        return weights + texts + rows * _ROW_BYTES + (programs + _OTHER_PROGRAMS) * _PROGRAM_BYTES
+        return weights + texts + rows * _ROW_BYTES + programs * _PROGRAM_BYTES
 
     def alike(self, other: ExportPlan) -> bool:
         """Whether both store the same arrays."""
-        return self.runs == other.runs and bool(formats.optional(self.format, "stores_like")(other.format))
+        return self.runs == other.runs and self.format.stores_like(other.format)
 
 
 def export(
@@ -216,82 +200,80 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     Raises:
         EdgekitError: one line on what is wrong with the checkpoint or the options.
     """
-    module: Any = formats.load(options.format, options.precision, options.packaging, options.activations)
+    bind = formats.load(options.format)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
     check_generation_config(architecture, checkpoint.generation_config)
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     check_tied_head(checkpoint, architecture)
-    choices = choose(architecture, options.scheme)
-    choices = formats.optional(module, "storable")(architecture, options.scheme, choices)
-    if (fitted := formats.optional(module, "fitted")) is not None:
-        module = fitted(architecture, choices, architecture.max_positions)
-    runs = plan_runs(architecture, choices, module, options.tile_bytes)
+    form = bind(architecture, options.scheme, options.form)
+    runs = plan_runs(form, options.tile_bytes)
     sampler = _sampler(checkpoint, architecture)
     tag = _fingerprint(checkpoint, options, architecture)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, architecture, module, choices, runs, tag, sampler, left_out)
+    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out)
 
 
 def check_output(
     plans: Sequence[ExportPlan], output: Path, members: Sequence[str] = (), download_bytes: int = 0
-) -> None:
+) -> Found | None:
     """Refuse an output folder that cannot take these bundles, in its folders `members` where they are
-    several. `download_bytes` go to the same disk before. Changes nothing.
+    several. `download_bytes` go to the same disk before. Changes nothing; returns what is there.
 
     Raises:
         ExportError: what is wrong with the folder or the space on its disk.
+        ResumeMismatch: what is complete there is another export's.
     """
     first = plans[0]
     resume, overwrite = first.options.resume, first.options.overwrite
     found = examine(output, first.weights_file, resume=resume, overwrite=overwrite, members=members)
     if found is not None and found.whole and resume:
-        for plan, folder in zip(plans, [output / m for m in members] or [output], strict=True):
-            finished(plan, folder)
+        for plan, each in zip(plans, [found.members[m] for m in members] or [found], strict=True):
+            finished(plan, each)
     check_space(output, sum(plan.output_bytes for plan in plans) + download_bytes)
+    return found
 
 
-def check_leftovers(plan: ExportPlan, output: Path) -> None:
+def check_leftovers(plan: ExportPlan, found: Found | None) -> None:
     """Refuse to go on with what another export has left in a folder, if anything. Opens it as `write` does.
 
     Raises:
         ResumeMismatch or MalformedFile: it is another export's, or cannot be read.
     """
-    if find(output, plan.weights_file) is not None and finished(plan, output) is None:
-        _Sink(plan, Claimed.of(output)).close()
+    if found is not None and finished(plan, found) is None:
+        _Sink(plan, Claimed.of(found.path)).close()
 
 
 def write(plan: ExportPlan, output: Path, progress: Progress | None = None) -> ExportResult:
     """Do what is planned, in the folder `output`. Raises EdgekitError as `export` does."""
-    return write_each([plan], [output], progress or _Silent())[0]
+    found = check_output([plan], output)
+    folder = claim(output, plan.weights_file, found, overwrite=plan.options.overwrite)
+    return write_each([plan], [folder], progress or _Silent())[0]
 
 
 def write_each(
-    plans: Sequence[ExportPlan], outputs: Sequence[Path], progress: Progress
+    plans: Sequence[ExportPlan], folders: Sequence[Claimed], progress: Progress
 ) -> list[ExportResult]:
     """Do what is planned, each in a folder of its own. Every weight is quantized once: plans of several must
     store them alike, see `ExportPlan.alike`. Raises EdgekitError as `export` does.
     """
     results: dict[Path, ExportResult] = {}
     todo: list[tuple[ExportPlan, Claimed]] = []
-    for plan, output in zip(plans, outputs, strict=True):
-        check_output([plan], output)
-    for plan, output in zip(plans, outputs, strict=True):
-        claim(output, plan.weights_file, resume=plan.options.resume, overwrite=plan.options.overwrite)
-        if plan.options.resume and (done := finished(plan, output)) is not None:
-            results[output] = done
+    for plan, folder in zip(plans, folders, strict=True):
+        if (done := finished(plan, folder.found)) is not None:
+            results[folder.path] = done
         else:
-            todo.append((plan, Claimed.of(output)))
-    with resumable(outputs[0]):
+            todo.append((plan, folder))
+    with resumable(folders[0].path):
         written = _write_weights(todo, progress)
     for (plan, folder), weights in zip(todo, written, strict=True):
         named = f"{plan.options.format}: " if len(plans) > 1 else ""
         progress.stage(f"{named}compiling programs", 0)
         with resumable(folder.path):
             results[folder.path] = _complete(plan, folder, *weights, progress)
-    return [results[output] for output in outputs]
+    return [results[folder.path] for folder in folders]
 
 
 def _write_weights(
@@ -310,7 +292,7 @@ def _write_weights(
         for run in runs:
             lacking = [sink for sink in sinks if not sink.store.done(run.spec.name)]
             rows: list[TensorReport] = []
-            tensors = _tensors(run, first.checkpoint, first.format, first.choices, rows)
+            tensors = _tensors(run, first.checkpoint, first.format, rows)
             if len(lacking) > 1:
                 # Several stores take their turns, so that the run is held; one takes tensor by tensor.
                 held = list(tensors)
@@ -330,15 +312,8 @@ class _Sink:
     def __init__(self, plan: ExportPlan, folder: Claimed) -> None:
         self._folder = folder
         weights, resume = folder.path / plan.weights_file, plan.options.resume
-        opening = formats.optional(plan.format, "open_store")
-        self.store: Store
         try:
-            if opening is None:
-                stored = formats.optional(plan.format, "stored")(plan.runs)
-                specs = [r.spec for r in plan.runs]
-                self.store = FlashWriter(weights, specs, resume=resume, tag=plan.tag, stored=stored)
-            else:
-                self.store = opening(weights, plan.runs, resume=resume, tag=plan.tag)
+            self.store = plan.format.open_store(weights, plan.runs, resume=resume, tag=plan.tag)
         except ResumeMismatch as error:
             raise ResumeMismatch(f"{error}{begun_with(report_journal(weights))}") from error
         self.reports = _ReportJournal(report_journal(weights), plan.options.as_words(), keep=resume)
@@ -378,29 +353,18 @@ def _complete(
         progress.advance(0, name)
 
     claimed.check()
-    options, checkpoint, architecture = plan.options, plan.checkpoint, plan.architecture
-    module, choices, runs = plan.format, plan.choices, plan.runs
-    folder = output / formats.optional(module, "TOKENIZER_FOLDER")
+    options, checkpoint, form = plan.options, plan.checkpoint, plan.format
+    folder = output / form.TOKENIZER_FOLDER
     for name, content in checkpoint.tokenizer.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
     files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
-    contents = Contents(
-        module,
-        architecture,
-        options.scheme,
-        choices,
-        runs,
-        report,
-        digest,
-        checkpoint.config,
-        plan.sampler,
-    )
-    programs = write_programs(output, contents, advance)
+    contents = Contents(form, options.scheme, plan.runs, report, digest, checkpoint.config, plan.sampler)
+    programs = form.write_programs(output, advance)
     claimed.check()
-    files += formats.optional(module, "write_files")(output, checkpoint.config, choices, runs)
+    files += form.write_files(output, checkpoint.config, plan.runs)
     files += copy_legal_files(checkpoint.path, output)
-    notes = [*architecture.notes, *report.notes()]
+    notes = [*form.architecture.notes, *report.notes()]
     if plan.left_out:
         notes.insert(0, f"{plan.left_out} are not part of the bundle")
     made_of = {
@@ -411,23 +375,23 @@ def _complete(
         "tag": plan.tag,
     }
     claimed.check()
-    write_manifest(output, contents, programs, files, made_of)
+    manifest = write_manifest(output, contents, programs, files, made_of)
     claimed.check()
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
-    nbytes = digest.size + package_bytes(programs)
+    nbytes = digest.size + package_bytes(manifest.programs)
     return ExportResult(output, options.format, report, tuple(notes), nbytes)
 
 
-def finished(plan: ExportPlan, output: Path) -> ExportResult | None:
-    """The result of an export that is already complete; its journal of reports is gone.
+def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
+    """The result of an export that was found complete; its journal of reports is gone.
 
     Raises:
         ResumeMismatch: what is complete is another export's.
     """
-    if not (output / manifests.MANIFEST_NAME).exists():
+    if found is None or found.several or not found.whole:
         return None
-    bundle = Bundle.open(output)
+    output, bundle = found.path, found.bundle
     manifest = bundle.manifest
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
@@ -483,7 +447,7 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
 
 
 def _tensors(
-    run: RunPlan, checkpoint: Checkpoint, module: Any, choices: Mapping[str, Choice], rows: list[TensorReport]
+    run: RunPlan, checkpoint: Checkpoint, form: Format, rows: list[TensorReport]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The stored arrays of a run in order, made one weight at a time; what is to be reported on them goes to
     `rows`.
@@ -493,12 +457,12 @@ def _tensors(
         if piece.spec.role == "float":
             with _named(checkpoint, piece.spec):
                 check_finite(torch.from_numpy(value))
-            yield piece.name, formats.optional(module, "floats")(piece.name, value)
+            yield piece.name, form.floats(piece.name, value)
             continue
-        choice = choices[piece.matrix]
+        choice = form.choices[piece.matrix]
         with _named(checkpoint, piece.spec):
             quantized = quantize_matrix(torch.from_numpy(value), choice.bits, choice.group_size)
-        stored = module.arrays(piece.name, piece.spec.role, quantized)
+        stored = form.arrays(piece.name, piece.spec.role, quantized)
         del value
         nbytes = sum(a.nbytes for a in stored.values())
         rows.append(

@@ -25,6 +25,17 @@ from edgekit.export.quantize import Choice
 #: Placeholders by tensor name for one weight in the form it has been given.
 Placeholders = Callable[[WeightSpec, Choice], dict[str, Tensor]]
 
+
+def code_placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
+    """Untouched codes [N, K] and scales [N] whatever the form: for formats whose translation of a product
+    does not depend on how its matrix is stored.
+    """
+    return {
+        spec.name + ".codes": torch.empty(spec.shape, dtype=torch.uint8),
+        spec.name + ".scales": torch.empty(spec.shape[0]),
+    }
+
+
 #: Example lengths. Tracing specialises on 0 and 1 and on equal sizes, so they are larger and distinct;
 #: nothing depends on them.
 EXAMPLE_T, EXAMPLE_P, EXAMPLE_ROWS = 12, 7, 20

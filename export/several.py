@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.output_folder import Claimed, claim, resumable
+from edgekit.export.output_folder import Claimed, claim, examine, resumable
 from edgekit.export.pipeline import (
     ExportOptions,
     ExportPlan,
@@ -22,9 +21,7 @@ from edgekit.export.pipeline import (
     Progress,
     check_leftovers,
     check_output,
-    finished,
     plan_export,
-    write,
     write_each,
 )
 from edgekit.flashload import bundle_set
@@ -64,10 +61,11 @@ def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int 
     this one. To be called before weights are downloaded.
     """
     folders = _folders(plans) if len(plans) > 1 else []
-    check_output(plans, output, folders, download_bytes)
-    for plan, folder in zip(plans, [output / name for name in folders] or [output], strict=True):
-        if plan.options.resume:
-            check_leftovers(plan, folder)
+    found = check_output(plans, output, folders, download_bytes)
+    if found is None or not plans[0].options.resume:
+        return
+    for plan, each in zip(plans, [found.members[name] for name in folders] or [found], strict=True):
+        check_leftovers(plan, each)
 
 
 def _folders(plans: Sequence[ExportPlan]) -> list[str]:
@@ -87,26 +85,22 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
         EdgekitError: as `pipeline.export` does.
     """
     options, weights = plans[0].options, plans[0].weights_file
-    check_output(plans, output, _folders(plans))
+    found = check_output(plans, output, _folders(plans))
     members = sorted((_member(plan) for plan in plans), key=_age, reverse=True)
-    found = claim(
-        output, weights, resume=options.resume, overwrite=options.overwrite, members=[m.path for m in members]
-    )
-    if found is not None and found.whole:
-        _reopen(plans, output)
-    folder = Claimed.of(output)
+    folder = claim(output, weights, found, overwrite=options.overwrite, several=True)
+    if folder.found is not None and folder.found.whole:
+        # It is this export's, which has been checked: an unfinished one from here on.
+        os.replace(output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME)
     with resumable(output):
         bundle_set.save(BundleSet(tuple(members)), output, bundle_set.PARTIAL_NAME)
-    # What was to be overwritten is gone.
-    each = [replace(plan, options=replace(plan.options, overwrite=False)) for plan in plans]
-    outputs = [output / folder for folder in _folders(each)]
-    if all(plan.alike(each[0]) for plan in each[1:]):
-        results = write_each(each, outputs, progress)
+    inside = [_claim_member(folder, plan) for plan in plans]
+    if all(plan.alike(plans[0]) for plan in plans[1:]):
+        results = write_each(plans, inside, progress)
     else:
         results = []
-        for plan, member in zip(each, outputs, strict=True):
+        for plan, member in zip(plans, inside, strict=True):
             folder.check()
-            results.append(write(plan, member, progress))
+            results += write_each([plan], [member], progress)
     folder.check()
     files = [f"{m.path}/{manifests.MANIFEST_NAME}" for m in members]
     entries = {name: manifests.file_entry(output / name) for name in files}
@@ -116,23 +110,22 @@ def write_together(plans: Sequence[ExportPlan], output: Path, progress: Progress
     return results
 
 
-def _reopen(plans: Sequence[ExportPlan], output: Path) -> None:
-    """Let a whole set be an unfinished one, unless a bundle of it is of another export.
-
-    Raises:
-        ResumeMismatch: it is.
-    """
-    for plan in plans:
-        finished(plan, output / plan.options.format)
-    os.replace(output / bundle_set.SET_NAME, output / bundle_set.PARTIAL_NAME)
+def _claim_member(folder: Claimed, plan: ExportPlan) -> Claimed:
+    """The folder of a bundle of the set in `folder`. Raises ExportError where it holds other things."""
+    name, weights = plan.options.format, plan.weights_file
+    if folder.found is not None:
+        found = folder.found.members[name]
+    else:  # what was to be overwritten is gone; the rest is somebody else's
+        found = examine(folder.path / name, weights, resume=False, overwrite=False)
+    return claim(folder.path / name, weights, found, overwrite=False)
 
 
 def _member(plan: ExportPlan) -> Member:
     name = plan.options.format
-    minimum = formats.optional(plan.format, "facts")().get("minimum_os")
+    minimum = plan.format.minimum_os()
     if minimum is None:
         raise ExportError(f"format {name} runs on every system; it is exported by itself")
-    return Member(name, name, minimum)
+    return Member(name, name, dict(minimum))
 
 
 def _age(member: Member) -> tuple[int, ...]:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice
-from edgekit.flashload.format import RunSpec
+from edgekit.flashload.format import RunSpec, TensorSpec
 
 #: A tile of a vocabulary table: small against a layer, large against a disk's request size.
 TABLE_TILE_BYTES = 8 << 20
@@ -54,14 +54,21 @@ class RunPlan:
         return sum(p.stop - p.start for p in self.pieces if p.spec.role == "float")
 
 
-def plan_runs(
-    architecture: Architecture, choices: Mapping[str, Choice], layout: Any, tile_bytes: int
-) -> list[RunPlan]:
+class Layout(Protocol):
+    """How a format stores weights; see `edgekit.export.formats.base`."""
+
+    @property
+    def architecture(self) -> Architecture: ...
+    @property
+    def choices(self) -> Mapping[str, Choice]: ...
+    def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]: ...
+
+
+def plan_runs(layout: Layout, tile_bytes: int) -> list[RunPlan]:
     """Runs in execution order: embedding tiles, self-conditioning, per layer its dense part and each
     expert, final norm, head tiles.
-
-    `layout` has `specs(name, spec, choice)`, see `edgekit.export.formats`.
     """
+    architecture, choices = layout.architecture, layout.choices
     units: dict[str, list[WeightSpec]] = {}
     for unit, spec in architecture.weights():
         units.setdefault(unit, []).append(spec)
@@ -78,7 +85,7 @@ def plan_runs(
     return plans
 
 
-def _tiles(unit: str, spec: WeightSpec, choice: Choice, layout: Any, tile_bytes: int) -> list[RunPlan]:
+def _tiles(unit: str, spec: WeightSpec, choice: Choice, layout: Layout, tile_bytes: int) -> list[RunPlan]:
     rows, columns = spec.shape
     at_once = max(1, tile_bytes // (columns * choice.bits // 8))
     if at_once > TILE_ROWS:

@@ -6,6 +6,8 @@ Every message is one line: what was found, where, and what to do about it.
 from __future__ import annotations
 
 _MOST_LETTERS = 1000
+#: Longest text of another library that a message quotes: their messages can hold whole files.
+_MOST_QUOTED = 300
 
 
 def quoted(value: object, limit: int = 80) -> str:
@@ -17,6 +19,12 @@ def quoted(value: object, limit: int = 80) -> str:
 def cut(value: object, limit: int = 80) -> str:
     """The same without quotation marks, for names that a word such as "tensor" stands before."""
     return quoted(value, limit)[1:-1]
+
+
+def one_line(error: BaseException) -> str:
+    """What another library's error says, in one line and cut to fit; its name if it says nothing."""
+    said = " ".join(str(error)[: 20 * _MOST_QUOTED].split()) or type(error).__name__
+    return said if len(said) <= _MOST_QUOTED else said[: _MOST_QUOTED - 4] + " ..."
 
 
 class EdgekitError(Exception):

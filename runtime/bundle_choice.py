@@ -8,10 +8,8 @@ from pathlib import Path
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.names import unknown
+from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.errors import UnsupportedBundle
-
-#: What runs bundles, by the format that it is for.
-ENGINES = ("native", "onnx", "mlx", "coreml", "coreai")
 
 
 def check_engine(engine: str | None) -> None:
@@ -24,10 +22,16 @@ def check_engine(engine: str | None) -> None:
 
 def check_written_for(written: object, engine: str | None, path: str | Path) -> None:
     """Raises UnsupportedBundle where the bundle at `path` was exported for another engine than `engine`."""
-    if engine is not None and engine != written:
+    if engine is not None and format_of(engine) != written:
         raise UnsupportedBundle(
             f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
         )
+
+
+def format_of(engine: str) -> str:
+    """The format of the bundles that an engine runs. Raises BrokenPlugin."""
+    row = ENGINES.find(engine)
+    return engine if row is None else row.format
 
 
 def choose(path: str | Path, engine: str | None = None) -> Path:
@@ -54,7 +58,8 @@ def fitting(bundles: BundleSet, engine: str | None, path: Path) -> Member:
     Raises UnsupportedBundle where there is none.
     """
     members = bundles.members
-    found = [m for m in members if m.format == engine or (engine is None and _runs_here(m))]
+    wanted = None if engine is None else format_of(engine)
+    found = [m for m in members if m.format == wanted or (wanted is None and _runs_here(m))]
     if found:
         return found[0]
     if engine is not None:

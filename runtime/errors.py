@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.errors import UnsupportedBundle as UnsupportedBundle
+from edgekit.flashload.errors import one_line as one_line
 
 
 class EngineUnavailable(EdgekitError):
@@ -22,13 +23,3 @@ class GenerationEnded(EdgekitError):
     """The generation cannot go on: its model was closed, generates something else meanwhile, or is in use by
     another thread.
     """
-
-
-#: Longest text of another library that a message quotes: their messages can hold whole files.
-_MOST_QUOTED = 300
-
-
-def one_line(error: BaseException) -> str:
-    """What another library's error says, in one line and cut to fit; its name if it says nothing."""
-    said = " ".join(str(error)[: 20 * _MOST_QUOTED].split()) or type(error).__name__
-    return said if len(said) <= _MOST_QUOTED else said[: _MOST_QUOTED - 4] + " ..."

@@ -21,7 +21,7 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.packages import exported_for
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, Ids, Lengths, SamplerModel, SamplerOptions, generate, settle
-from edgekit.runtime.session import Session, SessionOptions, open_session
+from edgekit.runtime.session import MakeEngine, Session, SessionOptions, open_session
 
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
@@ -79,18 +79,18 @@ class Generator:
         memory_bytes: int | None = None,
         resident_bytes: int | None = None,
         threads: int = 0,
-        engine: str | None = None,
+        engine: str | MakeEngine | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """`engine` insists on one by name; otherwise it is the one that the bundle was exported for, and of a
-        set of bundles the newest that this system runs.
+        """`engine` insists on one by name, or makes one of the caller's own; otherwise it is the one that the
+        bundle was exported for, and of a set of bundles the newest that this system runs.
         `executor` runs a bundle's packages in place of the format's own, for checks.
 
         Raises EdgekitError when the bundle or its tokenizer cannot be read, is not for `engine`, or no engine
         takes so many threads.
         """
         self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
-        self.bundle = Bundle.open(path, engine)
+        self.bundle = Bundle.open(path, None if callable(engine) else engine)
         self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor

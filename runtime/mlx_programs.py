@@ -8,7 +8,7 @@ Section `programs` of the manifest:
     FUNCTION = {"inputs": [ARGUMENT...], "outputs": [ARGUMENT...], "gpu": {"file"}, "cpu": {"file"}}
     ARGUMENT = {"name", "dtype", "shape"}: sizes are numbers, or names of lengths
 
-See `edgekit.export.formats.mlx` for what they compute.
+See `edgekit.export.formats.mlx.writer` for what they compute.
 """
 
 from __future__ import annotations

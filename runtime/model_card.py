@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgekit.flashload.manifest import Manifest
+from edgekit.flashload.registry import BrokenPlugin
 from edgekit.flashload.sizes import size
+from edgekit.runtime.engine_registry import EngineRow, running
 
 CARD = "README.md"
 #: What the model card of the checkpoint is called in a bundle.
 SOURCE_CARD = "SOURCE_README.md"
 #: Names of licences, notices and policies of use, as repositories have them. They travel with the weights.
 LEGAL_FILES = ("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "COPYING*")
-
-_TAGS = {"mlx": ("mlx",), "onnx": ("onnx",), "coreml": ("coreml",), "coreai": ("coreai",), "native": ()}
 
 _BODY = """\
 # {model} for edgekit
@@ -70,7 +70,7 @@ def front_matter(manifest: Manifest) -> str:
             fields[key] = source[key]
     if isinstance(source.get("repository"), str):
         fields |= {"base_model": source["repository"], "base_model_relation": "quantized"}
-    fields["tags"] = ["edgekit", "diffusion-language-model", "quantized", *_TAGS.get(form, (form,))]
+    fields["tags"] = ["edgekit", "diffusion-language-model", "quantized", *_tags(form)]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     return "\n".join(["---", *lines, "---", ""])
 
@@ -132,7 +132,24 @@ def _role(role: Mapping[str, Any]) -> str:
 
 
 def _extras(form: str) -> str:
-    return ",".join(["hub", *([form] if form in ("onnx", "mlx", "coreml", "coreai") else [])])
+    """The extras of edgekit that running a bundle of the format takes."""
+    row = _engine(form)
+    own = [row.extra] if row is not None and row.package == "edgekit" and row.extra else []
+    return ",".join(["hub", *own])
+
+
+def _tags(form: str) -> tuple[str, ...]:
+    """What the hub's users search for; nothing for the engine that is part of edgekit."""
+    row = _engine(form)
+    return () if row is not None and row.package == "edgekit" and not row.extra else (form,)
+
+
+def _engine(form: str) -> EngineRow | None:
+    """The engine for a format; none where it is broken: exports end with a card, whatever runs here."""
+    try:
+        return running(form)
+    except BrokenPlugin:
+        return None
 
 
 def _plain(value: Any) -> str:

@@ -34,6 +34,9 @@ from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
+#: Makes an engine for an opened bundle, such as its class.
+MakeEngine = Callable[[Bundle], Engine]
+
 _UNLIMITED = 2**64 - 1
 _ERRORS = {13: NonFiniteLogits, 19: EngineFailed}
 
@@ -132,10 +135,10 @@ class Session:
         path: str | Path,
         options: SessionOptions | None = None,
         executor: Executor | None = None,
-        engine: Engine | None = None,
+        engine: MakeEngine | None = None,
     ) -> None:
-        """`executor` runs a bundle's packages in place of the format's own, for checks; `engine` computes in
-        place of the format's own altogether.
+        """`executor` runs a bundle's packages in place of the format's own, for checks; `engine` makes what
+        computes in place of the format's own engine altogether.
         """
         self._handle: int | None = None
         self._process = OwnerProcess()
@@ -143,9 +146,12 @@ class Session:
         self.bundle = Bundle.open(path)
         self.model = self.bundle.model
         self._library = _library()
-        if engine is None:
-            engine = engines.create(self.bundle, o.threads or usable_cores(), executor)
-        self._plug = None if engine is None else EnginePlug(engine, self.bundle)
+        computes = (
+            engines.create(self.bundle, o.threads or usable_cores(), executor)
+            if engine is None
+            else engine(self.bundle)
+        )
+        self._plug = None if computes is None else EnginePlug(computes, self.bundle)
         self.encoded = EncodedIds()
         self.uncached: Ids = np.empty(0, np.int64)
         self._positions = 0  # of the last denoise
@@ -337,15 +343,18 @@ class Session:
 def open_session(
     path: str | Path,
     options: SessionOptions | None = None,
-    engine: str | None = None,
+    engine: str | MakeEngine | None = None,
     executor: Executor | None = None,
 ) -> Session:
     """The session for a bundle. Of a set it is the bundle that `engine` or this system runs.
 
-    `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"); `executor` is as in
-    `Session`. Raises what `Bundle.open` and `Session` raise.
+    `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"), or makes one of the
+    caller's own for the opened bundle; `executor` is as in `Session`. Raises what `Bundle.open` and `Session`
+    raise.
     """
-    return Session(Bundle.open(path, engine).path, options, executor)
+    own = engine if callable(engine) else None
+    bundle = Bundle.open(path, None if callable(engine) else engine)
+    return Session(bundle.path, options, executor, own)
 
 
 def plan_session(

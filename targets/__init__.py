@@ -1,16 +1,16 @@
-"""Device families: one export recipe each, in a module of the same name with a constant `TARGET`."""
+"""Device families: one export recipe each. edgekit's own are in modules of their names as `TARGET`; installed
+distributions add theirs as entry points of the group `edgekit.targets`.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import shown, supported, unknown
-
-TARGETS = ("host", "mac", "ios")
+from edgekit.flashload.registry import Registry, resolve
 
 
 class UnknownTarget(EdgekitError):
@@ -24,8 +24,8 @@ class Target:
     `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
     `since` names the formats for the newest systems, each with the first version of the system that has it;
     `together` the formats that are written side by side where none is asked for and their weights take less
-    than `together_bytes`; `describe` the module whose `describe(folder)` adds to a finished bundle, or set of
-    bundles, what its users need besides.
+    than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
+    or set of bundles, and adds what its users need.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Target:
         UnknownTarget when it does not run there.
         """
         if wanted is not None and wanted not in self.formats:
-            others = [name for name in TARGETS if wanted in get(name).formats]
+            others = [target.name for target in TARGETS.working() if wanted in target.formats]
             hint = (
                 f"did you mean --target {others[0]}? supported: {', '.join(self.formats)}"
                 if others
@@ -64,7 +64,16 @@ class Target:
     def finish(self, folder: Path) -> None:
         """Add to the bundle or set in `folder` what the target brings besides. Raises EdgekitError."""
         if self.describe is not None:
-            importlib.import_module(self.describe).describe(folder)
+            resolve(self.describe)(folder)
+
+
+#: Named in the order in which messages list them.
+TARGETS = Registry(
+    "target",
+    "edgekit.targets",
+    Target,
+    {name: f"edgekit.targets.{name}:TARGET" for name in ("host", "mac", "ios")},
+)
 
 
 def _major(version: str | None) -> int:
@@ -74,8 +83,12 @@ def _major(version: str | None) -> int:
 
 
 def get(name: str) -> Target:
-    """The target of that name. Raises UnknownTarget, which lists the known ones."""
-    if name not in TARGETS:
+    """The target of that name.
+
+    Raises:
+        UnknownTarget: there is none. BrokenPlugin: its distribution cannot give it.
+    """
+    target = TARGETS.find(name)
+    if target is None:
         raise UnknownTarget(unknown("target", name, TARGETS))
-    target: Target = importlib.import_module(f"edgekit.targets.{name}").TARGET
     return target

@@ -43,5 +43,5 @@ TARGET = Target(
     since={"coreai": 27},
     together=("coreml", "coreai"),
     together_bytes=APP_BYTES - REST_BYTES,
-    describe="edgekit.targets.ios_folder",
+    describe="edgekit.targets.ios_folder:describe",
 )

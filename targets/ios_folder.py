@@ -17,13 +17,13 @@ from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engine_registry import running
 from edgekit.runtime.model_card import with_front_matter
 from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.ios import TIERS, Tier
 
 README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
 
-_RUNTIMES = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
 _NATIVE_SYSTEMS = {"ios": "18", "macos": "15"}  # of the Swift package
 
 _README = """\
@@ -144,11 +144,18 @@ def readme(name: str, facts: dict[str, Any]) -> str:
         model=each[0]["model"],
         preset=each[0]["quantization"],
         bundles="\n".join(map(_bundle_line, each)),
-        runtimes=" or ".join(_RUNTIMES[own["format"]] for own in each),
+        runtimes=" or ".join(_runtime(own["format"]) for own in each),
         choice=_CHOICE if len(each) > 1 else "",
         memory="\n\n".join(map(_memory, each)),
         info=INFO_FILE,
     )
+
+
+def _runtime(program_format: str) -> str:
+    """What computes a bundle, as a sentence begins with it."""
+    row = running(program_format)
+    title = program_format if row is None else row.title
+    return title[:1].upper() + title[1:]
 
 
 def _bundle_line(facts: dict[str, Any]) -> str:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from edgekit.export import formats, ops
 from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import ExportOptions, _embedding_dtype, export
-from edgekit.export.quantize import Scheme, choose, quantize_weights
+from edgekit.export.quantize import Scheme, quantize_weights
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import HeadOutput, HeadRequest
@@ -59,8 +60,7 @@ def quantized_reference(checkpoint: Path, scheme: Scheme, program_format: str = 
     source = Checkpoint.open(checkpoint)
     # The stored type rounds the embedding's scale.
     arch = architecture(source.config, _embedding_dtype(source))
-    storable = formats.optional(formats.load(program_format), "storable")
-    choices = storable(arch, scheme, choose(arch, scheme))
+    choices = formats.load(program_format)(arch, scheme, FormatOptions()).choices
     return ReferenceModel(arch, quantize_weights(arch, load_float_weights(arch, source), choices)).eval()
 
 

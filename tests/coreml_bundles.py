@@ -9,7 +9,7 @@ import numpy as np
 import package_bundles
 from package_bundles import Programs
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.mil import Evaluator, Package

@@ -20,7 +20,7 @@ from loop_parity import SETTINGS, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 
 from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.engines.evaluator import MilExecutor

@@ -51,7 +51,7 @@ _TRAINED: dict[str, dict[str, Any]] = {
     "tiny-llada": {"max_new_tokens": 16, "steps": 8, "seed": 3},
     "tiny-gemma": {"max_new_tokens": 32, "steps": 6, "seed": 3},
 }
-_PROMPT = [5, 17, 33, 2, 60, 81]
+PROMPT = [5, 17, 33, 2, 60, 81]
 #: Formats with the models that are run in them: packages take long here.
 ENGINES = {
     "native": list(_TRAINED),
@@ -76,7 +76,7 @@ class Case:
         """What the bundle answers."""
         executor = MilExecutor() if self.format == "coreml" else None
         with Generator(bundle, resident_bytes=self.resident_bytes, executor=executor) as generator:
-            prompt = Prompt("Copy this: Ada 7 cat") if self.model in _TRAINED else _PROMPT
+            prompt = Prompt("Copy this: Ada 7 cat") if self.model in _TRAINED else PROMPT
             events = generator.generate(prompt, Settings(**self.settings))
             return [int(token) for e in events if isinstance(e, Committed) for token in e.ids]
 

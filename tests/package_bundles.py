@@ -18,14 +18,15 @@ from bundles import TILE_BYTES, quantized_reference
 from checkpoints import write_checkpoint
 from click.testing import CliRunner
 from signal_to_noise import decibels
+from support.audit import StoredMatrix
 
 from edgekit.export import formats
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.audit import StoredMatrix
-from edgekit.export.formats.packaged_format import PackagedBundle
-from edgekit.export.formats.packaging import Package, Packaging
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.options import FormatOptions, Packaging
+from edgekit.export.formats.packages.cut import PackagePlan
+from edgekit.export.formats.packages.stamp import Stamped
+from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.models import architecture
 from edgekit.export.models.base import DENOISE, PREFILL
 from edgekit.export.ops import dequantize
@@ -99,7 +100,7 @@ def case_bundle(
     """
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=chunk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgekit.export.formats.packaging.MOST_HEAD_ROWS", 100)
+        patch.setattr("edgekit.export.formats.packages.cut.MOST_HEAD_ROWS", 100)
         bundle = make_bundle(
             folder, family, program_format, scheme, precision, cut, seed=chunk, **SMALL[family]
         )
@@ -110,15 +111,15 @@ def fitted(
     program_format: str,
     checkpoint: Path,
     scheme: Scheme,
-    precision: str,
+    precision: str | None,
     cut: Packaging,
     activations: str | None = None,
-) -> PackagedBundle:
+) -> PackagedFormat:
     """The format for a checkpoint."""
     arch = architecture(Checkpoint.open(checkpoint).config)
-    form: Any = formats.load(program_format, precision, cut, activations)
-    bundle: PackagedBundle = form.fitted(arch, choose(arch, scheme), None)
-    return bundle
+    form = formats.load(program_format)(arch, scheme, FormatOptions(precision, cut, activations))
+    assert isinstance(form, PackagedFormat)
+    return form
 
 
 def quantized_matrices(checkpoint: Path, scheme: Scheme) -> dict[str, Quantized]:
@@ -167,7 +168,7 @@ def float_vectors(checkpoint: Path) -> dict[str, np.ndarray]:
 
 def check_vectors(
     bundle: Path,
-    form: PackagedBundle,
+    form: PackagedFormat,
     stored_vectors: Callable[[Path], Iterable[tuple[str, np.ndarray]]],
 ) -> None:
     """Compare what an audit read of vectors with the checkpoint's; it finds one that is changed."""
@@ -176,7 +177,7 @@ def check_vectors(
     assert found.keys() == expected.keys() and len(found) > 2
     for name, values in found.items():
         assert np.array_equal(values, expected[name].astype(form.precision)), name
-    stamped = Stamped(bundle / f"packages/final{form.suffix}", form.template(Package("final", "final")))
+    stamped = Stamped(bundle / f"packages/final{form.SUFFIX}", form.template(PackagePlan("final", "final")))
     stamped.write("norm.weight", stamped.read("norm.weight", 1, 1) ^ 64, 1)
     after = dict(stored_vectors(bundle))
     assert [n for n in found if not np.array_equal(found[n], after[n])] == ["final.norm.weight"]
@@ -197,12 +198,12 @@ def check_left_over(bundle: Path, stored_matrices: Callable[[Path], Iterable[Sto
 
 
 def check_flipped_bits(
-    bundle: Path, form: PackagedBundle, stored_matrices: Callable[[Path], Iterable[StoredMatrix]]
+    bundle: Path, form: PackagedFormat, stored_matrices: Callable[[Path], Iterable[StoredMatrix]]
 ) -> None:
     """An audit and `verify` find bits flipped in two matrices of a bundle of three layers in one package."""
     before = {m.name: m for m in stored_matrices(bundle)}
     package = next(p for p in form.packages if p.kind == "layers")
-    stamped = Stamped(bundle / f"packages/{package.name}{form.suffix}", form.template(package))
+    stamped = Stamped(bundle / f"packages/{package.name}{form.SUFFIX}", form.template(package))
     for tensor, at in (("1.mlp.up_proj.codes", 77), ("2.self_attn.k_proj.scales", 10)):
         stamped.write(tensor, stamped.read(tensor, at, 1) ^ 16, at)
     after = {m.name: m for m in stored_matrices(bundle)}

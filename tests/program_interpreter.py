@@ -1,6 +1,6 @@
 """Runs the op lists of a native bundle in numpy: the oracle of lowering and of the native core.
 
-Written from the description of the ops in `edgekit.export.formats.native_lowering` alone; every product and
+Written from the description of the ops in `edgekit.export.formats.native.lowering` alone; every product and
 sum is taken in float64 and rounded once, so that what is left is the error of the engine under test.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.export.formats import native_layout
+from edgekit.export.formats.native import layout as native_layout
 from edgekit.export.ops import dequantize
 from edgekit.flashload.reader import FlashFile
 

@@ -34,9 +34,12 @@ from watched import run_watched
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import floats, package_layout, packaging
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Packaging
+from edgekit.export.formats import floats
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages import layout as package_layout
+from edgekit.export.formats.packages.functions import Feature
+from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
@@ -52,11 +55,11 @@ from coreai.authoring import AIModelAsset
 
 # isort: split
 from coreai._compiler.dialects import coreai
+from support.coreai_audit import stored_matrices, stored_vectors
 
-from edgekit.export.formats import coreai as coreai_format
-from edgekit.export.formats import coreai_bytecode, package_content
-from edgekit.export.formats.coreai_audit import stored_matrices, stored_vectors
-from edgekit.export.formats.coreai_graph import PROGRAM_FILE, CoreaiGraph
+from edgekit.export.formats.coreai import bytecode as coreai_bytecode
+from edgekit.export.formats.coreai.graph import PROGRAM_FILE, CoreaiGraph
+from edgekit.export.formats.packages import content as package_content
 
 # --- what is stored ---------------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ def tensors(checkpoint: Path, scheme: Scheme, precision: str) -> dict[str, np.nd
 def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 150)
     scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, "coreai", scheme, precision, cut, **SMALL[family])
     found = {matrix.name: matrix for matrix in stored_matrices(bundle)}
@@ -238,9 +241,9 @@ def test_files_of_placeholders_become_those_of_whole_constants(written: list[byt
 
 GIANT = """
 import json
-from edgekit.export.formats.coreai_graph import CoreaiGraph
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature
+from edgekit.export.formats.coreai.graph import CoreaiGraph
+from edgekit.export.formats.packages.layout import Constant
+from edgekit.export.formats.packages.functions import Feature
 from edgekit.runtime.mil.types import BY_NAME
 
 graph = CoreaiGraph()
@@ -280,11 +283,12 @@ def test_a_node_without_a_form_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_versions_and_precisions_that_there_are_not(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llada", n_layers=1)
     with pytest.raises(ExportError, match="format coreai is not for iOS 18; it is for 27"):
-        formats.load("coreai", None, Packaging(minimum_os="18"))
+        fitted("coreai", tmp_path, Scheme(), None, Packaging(minimum_os="18"))
     with pytest.raises(ExportError, match="unknown precision 'float64' for format coreai"):
-        formats.load("coreai", "float64")
-    assert coreai_format.variant(None, None).precision == "float16"
+        fitted("coreai", tmp_path, Scheme(), "float64", Packaging())
+    assert fitted("coreai", tmp_path, Scheme(), None, Packaging()).precision == "float16"
 
 
 def test_the_oldest_system_decides_between_the_formats_of_ios(tmp_path: Path) -> None:
@@ -333,8 +337,8 @@ def test_another_version_of_core_ai_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_version_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "edgekit.export.formats.coreai")
-    monkeypatch.setitem(sys.modules, "edgekit.export.formats.coreai_graph", None)
+    monkeypatch.delitem(sys.modules, "edgekit.export.formats.coreai.writer")
+    monkeypatch.setitem(sys.modules, "edgekit.export.formats.coreai.graph", None)
     monkeypatch.setattr(coreai_version, "installed", lambda: "2.0")
     with pytest.raises(ExportError, match=r"^coreai-core 2\.0 is installed, edgekit knows 1\.0\.0b3 alone"):
         formats.load("coreai")

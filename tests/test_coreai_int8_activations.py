@@ -13,7 +13,7 @@ from bundles import int8_activations, quantized_reference
 from coreai_bundles import CoreaiPrograms
 from package_bundles import LENGTHS, SMALL, Programs, layer_results, layer_values, make_bundle
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.quantize import Scheme
 
 INT8 = Scheme("int8", 32)

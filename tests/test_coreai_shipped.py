@@ -11,7 +11,7 @@ from package_bundles import check_layers, options
 
 import edgekit
 from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 

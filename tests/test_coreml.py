@@ -27,7 +27,7 @@ from package_bundles import (
 )
 from signal_to_noise import decibels
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.engines.evaluator import MilExecutor

@@ -5,7 +5,6 @@ quantizer's, interrupted exports, and what is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from package_bundles import (
 
 from edgekit.export import formats
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats import packaging
-from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
@@ -38,10 +37,11 @@ from edgekit.tools.cli import main
 ct = pytest.importorskip("coremltools", reason="coremltools is not installed")
 from coremltools.converters.mil.converter import mil_convert  # noqa: E402
 from coremltools.converters.mil.mil.types import nptype_from_builtin, string_to_builtin  # noqa: E402
+from support.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
 
-from edgekit.export.formats import coreml, package_content  # noqa: E402
-from edgekit.export.formats.coreml_audit import stored_matrices, stored_vectors  # noqa: E402
-from edgekit.export.formats.coreml_graph import CoremlGraph  # noqa: E402
+from edgekit.export.formats.coreml.graph import CoremlGraph  # noqa: E402
+from edgekit.export.formats.coreml.writer import CoremlFormat  # noqa: E402
+from edgekit.export.formats.packages import content as package_content  # noqa: E402
 
 LENGTHS = {"diffusion_gemma": (0, 32), "llada": (8, 13), "llada_moe": (11,), "dream": (7,)}
 
@@ -143,7 +143,7 @@ def described(package: Package, name: str) -> dict[str, Any]:
 def test_stored_codes_and_vectors_are_the_quantizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, precision: str
 ) -> None:
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 150)
     scheme = Scheme(preset, 32)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
     bundle = make_bundle(tmp_path, family, scheme, precision, cut, **SMALL[family])
@@ -182,14 +182,14 @@ def test_a_disk_that_returns_something_else_is_found(tmp_path: Path, monkeypatch
 def test_a_chunk_too_large_says_what_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     write_checkpoint(tmp_path / "c", "llada", n_layers=5)
-    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=70_000).variant)
+    monkeypatch.setattr(CoremlFormat, "LIMIT_BYTES", 70_000)
     with pytest.raises(ExportError, match=r"package layers\.0-3 .* use --layers-per-chunk 2$"):
         export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,), layers_per_chunk=4)))
     export(tmp_path / "c", tmp_path / "b", options(Scheme(), None, Packaging((8,))))
     packages = manifests.load(tmp_path / "b").programs["packages"]
     assert [n for n in packages if n.startswith("layers")] == ["layers.0-1", "layers.2-3", "layers.4"]
     assert all(p["bytes"] < 110_000 for p in packages.values())
-    monkeypatch.setattr(coreml, "variant", replace(coreml.SYSTEM, limit_bytes=20_000).variant)
+    monkeypatch.setattr(CoremlFormat, "LIMIT_BYTES", 20_000)
     with pytest.raises(ExportError, match=r"package layers\.0 .* use fewer bits"):
         export(tmp_path / "c", tmp_path / "d", options(Scheme(), None, Packaging((8,))))
 

@@ -10,7 +10,7 @@ from coreml_bundles import CoremlPrograms, options
 from package_bundles import check_layers
 
 from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 

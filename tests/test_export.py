@@ -21,7 +21,8 @@ from bundles import TILE_BYTES
 from checkpoints import SPECIAL_TOKENS, write_checkpoint
 
 from edgekit.export.errors import ExportError, QuantizationError
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.base import WrittenPrograms
+from edgekit.export.formats.options import Packaging
 from edgekit.export.output_folder import examine
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 from edgekit.export.quantize import Override, Scheme
@@ -37,15 +38,13 @@ class NoPrograms:
     """Replaces program conversion, which takes seconds and has its own tests."""
 
     def __enter__(self) -> None:
-        from edgekit.export.formats import onnx
+        from edgekit.export.formats.onnx.writer import OnnxFormat
 
-        self.original = onnx.write_programs
-        onnx.write_programs = lambda folder, architecture, choices, progress: {}
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(OnnxFormat, "write_programs", lambda *_: WrittenPrograms({}))
 
     def __exit__(self, *_: object) -> None:
-        from edgekit.export.formats import onnx
-
-        onnx.write_programs = self.original
+        self.patch.undo()
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -425,7 +424,7 @@ def test_nothing_is_written_to_another_folder_that_comes_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, instead: str
 ) -> None:
     from edgekit.export import pipeline
-    from edgekit.export.formats import onnx
+    from edgekit.export.formats.onnx.writer import OnnxFormat
 
     write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
     out, victim = tmp_path / "out", tmp_path / "victim"
@@ -442,14 +441,14 @@ def test_nothing_is_written_to_another_folder_that_comes_in_place(
     def first(real: Any) -> Any:
         return lambda *arguments: (move(), real(*arguments))[1]
 
-    def programs(folder: Path, architecture: Any, choices: Any, progress: Any) -> dict[str, Any]:
+    def programs(form: Any, folder: Path, progress: Any) -> WrittenPrograms:
         if when == "programs":
             move()
             progress("dense")
             (folder / "program").write_text("")
-        return {}
+        return WrittenPrograms({})
 
-    monkeypatch.setattr(onnx, "write_programs", programs)
+    monkeypatch.setattr(OnnxFormat, "write_programs", programs)
     if when == "runs":
         monkeypatch.setattr(pipeline, "quantize_matrix", first(pipeline.quantize_matrix))
     elif when == "rest":
@@ -483,7 +482,8 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from typing import Any
 from test_export import NoPrograms
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.base import WrittenPrograms
+from edgekit.export.formats.options import Packaging
 from edgekit.export.output_folder import examine
 from edgekit.export.pipeline import ExportOptions, export, plan_export
 import torch

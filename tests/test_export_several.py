@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from package_bundles import options
 
 from edgekit.export import output_folder, pipeline
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import package_writer
-from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Stamped
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packages import store
+from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.pipeline import ExportOptions, ExportResult, export, plan_export
 from edgekit.export.quantize import Scheme
 from edgekit.export.several import plan_together, write_together
@@ -134,17 +135,13 @@ def test_what_does_not_fit_is_told_and_the_first_is_left(
     assert [plan.options.format for plan in plans] == ["coreml"]
     assert "coreml and coreai together have" in why and "an app has room for 1 kB" in why
 
-    from edgekit.export.formats import coreai, coreml
+    from edgekit.export.formats.coreai.writer import CoreaiFormat
+    from edgekit.export.formats.coreml.writer import CoremlFormat
 
-    def limit(module: Any) -> None:
-        system = replace(module.SYSTEM, limit_bytes=1000)
-        monkeypatch.setattr(module, "SYSTEM", system)
-        monkeypatch.setattr(module, "variant", system.variant)
-
-    limit(coreai)
+    monkeypatch.setattr(CoreaiFormat, "LIMIT_BYTES", 1000)
     plans, why = plan_together(checkpoint, each(), PLENTY)
     assert [plan.options.format for plan in plans] == ["coreml"] and "over the limit of 1 kB" in why
-    limit(coreml)
+    monkeypatch.setattr(CoremlFormat, "LIMIT_BYTES", 1000)
     with pytest.raises(ExportError, match="over the limit of 1 kB"):
         plan_together(checkpoint, each(), PLENTY)
 
@@ -156,8 +153,8 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
     """Record what an export does to the disk; killed before step `kill_at`."""
     watched = [
         (Stamped, "write"),
-        (package_writer.PackageWriter, "_append"),
-        (package_writer.os, "replace"),  # of every rename
+        (store.PackageStore, "_append"),
+        (store.os, "replace"),  # of every rename
         (bundle_set, "save"),
         (pipeline, "write_manifest"),
     ]
@@ -291,6 +288,21 @@ def test_files_behind_a_link_are_somebody_elses(checkpoint: Path, tmp_path: Path
         with pytest.raises(
             ExportError, match="tokenizer: is a symbolic link, which exports neither write nor"
         ):
-            output_folder.claim(out, "weights.safetensors", **flags)
+            output_folder.examine(out, "weights.safetensors", **flags)
     assert sorted(p.name for p in elsewhere.iterdir()) == names
     assert (out / "edgekit.json").exists() and (out / "packages").exists()
+
+
+def test_a_manifest_is_read_once(
+    both: Path, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found in a folder answers all that an export that goes on asks of it."""
+    shutil.copytree(both, tmp_path / "set")
+    export(checkpoint, tmp_path / "one", options("coreml", Scheme(), None, CUT))
+    read: list[Path] = []
+    load = manifests.load
+    monkeypatch.setattr(manifests, "load", lambda folder: read.append(folder) or load(folder))
+    export_both(checkpoint, tmp_path / "set", resume=True)
+    assert len(read) == 2
+    export(checkpoint, tmp_path / "one", options("coreml", Scheme(), None, CUT, resume=True))
+    assert len(read) == 3

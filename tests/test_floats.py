@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import mlx_layout, package_layout
 from edgekit.export.formats.floats import block_scales, numbers
+from edgekit.export.formats.mlx import layout as mlx_layout
+from edgekit.export.formats.packages import layout as package_layout
 from edgekit.export.ops import unpack_codes
 from edgekit.export.quantize import Quantized, quantize_matrix
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from edgekit.flashload.errors import (
     OpenFailed,
     UnsupportedVersion,
 )
-from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.hub import Silent, repository, verification
 from edgekit.runtime.hub.bundles import local_folder
@@ -199,7 +200,9 @@ def test_a_bundle_that_cannot_run_here_is_refused_before_its_weights(
     assert len(hub.log) == asked
     with pytest.raises(UnsupportedBundle, match="hf:owner/onnx: was exported for the onnx engine, not mlx"):
         local_folder("hf:owner/onnx", "mlx")
-    monkeypatch.setitem(engines._LIBRARIES, "onnx", "not_installed_here")
+    row = ENGINES.find("onnx")
+    assert row is not None
+    monkeypatch.setitem(ENGINES.own, "onnx", replace(row, needs="not_installed_here"))
     with pytest.raises(EngineUnavailable, match=r"edgekit\[onnx\]"):
         local_folder("hf:owner/onnx")
     assert not [r for r in hub.log if r.path.endswith(".safetensors")]

@@ -37,10 +37,11 @@ from signal_to_noise import decibels
 from torch import Tensor
 
 from edgekit.export import ops
-from edgekit.export.formats import packaging
-from edgekit.export.formats.package_graph import EXPERTS_AT_ONCE, STEP
-from edgekit.export.formats.package_layout import Constant
-from edgekit.export.formats.packaging import Feature, Packaging
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages.functions import Feature
+from edgekit.export.formats.packages.graph import EXPERTS_AT_ONCE, STEP
+from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.errors import EdgekitError
@@ -51,8 +52,7 @@ from edgekit.tools.cli import main
 pytest.importorskip("coremltools", reason="coremltools is not installed")
 
 from coreml_bundles import CoremlPrograms
-
-from edgekit.export.formats.coreml_audit import stored_matrices
+from support.coreml_audit import stored_matrices
 
 INT8 = Scheme("int8", 32)
 #: How far from the nearest integer a package's may be: what rounding before it does to 127.
@@ -120,7 +120,7 @@ class ObservedPrograms(CoremlPrograms):
 def test_core_ml_rounds_rows_to_the_nearest_and_computes_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, precision: str
 ) -> None:
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 100)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 100)
     cut = Packaging(LENGTHS[family][-1:], layers_per_chunk=1)
     bundle = make_bundle(tmp_path, family, "coreml", INT8, precision, cut, "int8", **SMALL[family])
     model = quantized_reference(tmp_path / "checkpoint", INT8, "coreml")
@@ -258,20 +258,21 @@ def one_product(
     path: Path, program_format: str, x: np.ndarray, arrays: dict[str, np.ndarray]
 ) -> tuple[Tensor, Tensor]:
     """The integers and the result of a product of x with a matrix of 8 bits."""
-    made: Any = importlib.import_module(f"edgekit.export.formats.{program_format}").SYSTEM
-    nodes: Any = importlib.import_module(f"edgekit.export.formats.{program_format}_ops").NODES
-    graph = made.graph(True)
+    module: Any = importlib.import_module(f"edgekit.export.formats.{program_format}.graph")
+    graph = getattr(module, f"{program_format.capitalize()}Graph")(True)
     kinds = {n: BY_NAME[a.dtype.name.replace("float", "fp")] for n, a in arrays.items()}
     codes, scales, bias = (Constant(n, kinds[n], a.shape) for n, a in arrays.items())
 
     def body(values: dict[str, Any]) -> dict[str, Any]:
         weight = graph.weight([codes, scales])
         given = {"x": values["x"], "weight": weight, "bias": graph.weight([bias]), "act_bits": 8}
-        y = nodes[torch.ops.edgekit.linear.default](given | graph._extras(None))
+        y = graph.NODES[torch.ops.edgekit.linear.default](given | graph._extras(None))
         return {"steps": graph._operand(values["x"], weight)[0], "y": y}
 
     graph.add("f", [Feature("x", x.dtype.name, x.shape)], body)
-    package = graph.finish().create(path.with_suffix(made.suffix))
+    package = graph.finish().create(
+        path.with_suffix({"coreml": ".mlpackage", "coreai": ".aimodel"}[program_format])
+    )
     for name, array in arrays.items():
         package.write(name, array)
     package.seal()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from edgekit.export.formats.onnx_uint8 import uint8_variant
+from edgekit.export.formats.onnx.uint8 import uint8_variant
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.manifest import load
 from edgekit.runtime import integer_product

@@ -199,7 +199,7 @@ def own_codes(model: Any, name: str) -> tuple[int, torch.Tensor, torch.Tensor | 
 
 def test_stored_codes_are_the_quantizers(case: Case) -> None:
     """Read back from the files alone: every matrix of the model, each in the bits that were asked for."""
-    from edgekit.export.formats.mlx_audit import stored_matrices
+    from support.mlx_audit import stored_matrices
 
     bundle, model = case
     found = {m.name: m for m in stored_matrices(bundle)}
@@ -410,7 +410,7 @@ def test_an_export_repeats_byte_for_byte(small: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_node_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgekit.export.formats.mlx_graph import Graph
+    from edgekit.export.formats.mlx.graph import Graph
 
     class Erf(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -456,12 +456,13 @@ def test_what_the_format_cannot_do_is_one_line(
 
 
 def test_scales_beyond_half_precision_are_refused() -> None:
+    from edgekit.export.formats.mlx import layout as mlx_layout
     from edgekit.export.quantize import quantize_matrix
 
     quantized = quantize_matrix(torch.full((2, 32), 1e6), 8, 0)
     with pytest.raises(ExportError, match=r"big: holds .*, beyond float16; export with --precision float32"):
-        formats.load("mlx").arrays("big", "attention", quantized)
-    stored = formats.load("mlx", "float32").arrays("big", "attention", quantized)
+        mlx_layout.arrays("big", "attention", quantized, "float16")
+    stored = mlx_layout.arrays("big", "attention", quantized, "float32")
     assert np.isfinite(stored["big.scales"]).all()
 
 

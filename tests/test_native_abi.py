@@ -22,17 +22,18 @@ from test_native import HEADER, compiler, run
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
-from edgekit.runtime import native_session
+from edgekit.runtime import core_structs
+from edgekit.runtime import session as core_session
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import Session, SessionOptions
 
 STRUCTS: dict[str, type[Any]] = {
-    "ek_session_options": native_session._Options,
-    "ek_session_info": native_session._Info,
+    "ek_session_options": core_session._Options,
+    "ek_session_info": core_session._Info,
     "ek_head_request": HeadRequestStruct,
     "ek_head_output": HeadOutputStruct,
-    "ek_session_statistics": native_session._Statistics,
+    "ek_session_statistics": core_session._Statistics,
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
@@ -40,6 +41,15 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_sampler_model": core_abi.Model,
     "ek_sampler_lengths": core_abi.LengthsStruct,
     "ek_ask": core_abi.AskStruct,
+    "ek_weights": core_structs.WeightsStruct,
+    "ek_attention": core_structs.AttentionStruct,
+    "ek_segment": core_structs.SegmentStruct,
+    "ek_layers_call": core_structs.LayersCallStruct,
+    "ek_tile_call": core_structs.TileCallStruct,
+    "ek_engine_bytes": core_structs.EngineBytesStruct,
+    "ek_engine": core_structs.EngineStruct,
+    "ek_memory_plan": core_structs.MemoryPlanStruct,
+    "ek_unit_plan": core_structs.UnitPlanStruct,
 }
 BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
@@ -56,6 +66,15 @@ FIRST_SIZES = {
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,
     "ek_ask": 152,
+    "ek_weights": 40,
+    "ek_attention": 128,
+    "ek_segment": 32,
+    "ek_layers_call": 88,
+    "ek_tile_call": 160,
+    "ek_engine_bytes": 40,
+    "ek_engine": 120,
+    "ek_memory_plan": 104,
+    "ek_unit_plan": 32,
 }
 
 
@@ -182,8 +201,8 @@ def test_noise_has_a_scale(session: Session, scale: float) -> None:
 
 def test_no_function_takes_a_null_session(session: Session) -> None:
     library = session._library
-    for name, arguments in native_session._SIGNATURES.items():
-        if name != "ek_session_open":
+    for name, arguments in core_session._SIGNATURES.items():
+        if name not in ("ek_session_open_engine", "ek_plan_session"):
             values = [0 if kind is ctypes.c_int64 else None for kind in arguments]
             refused(session, getattr(library, name)(*values), "the session is null")
     generate = generation_function(session)
@@ -204,7 +223,7 @@ def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -
     thread.start()
     thread.join()
     assert found[0] == b"" and b"session is null" in found[1]
-    assert library.ek_session_get_info(session._handle, ctypes.byref(native_session._Info())) == 0
+    assert library.ek_session_get_info(session._handle, ctypes.byref(core_session._Info())) == 0
     refused(session, INVALID_ARGUMENT, "no token ids are given")
 
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from edgekit.export import formats, ops, pipeline, programs
 from edgekit.export.errors import ExportError
-from edgekit.export.formats import native, native_layout
-from edgekit.export.formats.native_lowering import lower
+from edgekit.export.formats.native import layout as native_layout
+from edgekit.export.formats.native.lowering import lower
+from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Choice, Override, Scheme, quantize_matrix
@@ -142,16 +143,16 @@ def test_what_surrounds_the_layers_equals_the_reference(
 def test_programs_do_not_depend_on_the_form_of_weights(tmp_path: Path, family: str) -> None:
     from edgekit.export.checkpoint import Checkpoint
     from edgekit.export.models import architecture
-    from edgekit.export.quantize import choose
 
     write_checkpoint(tmp_path, family)
     arch = architecture(Checkpoint.open(tmp_path).config)
     found = []
     for preset in ("bf16", "int4"):
-        choices = choose(arch, Scheme(preset, 16, (Override("layers.0.*", 8),)))
-        assert set(native.layer_kinds(arch, choices)) == {x.kind for x in arch.layers}
+        scheme = Scheme(preset, 16, (Override("layers.0.*", 8),))
+        form = formats.load("native")(arch, scheme, FormatOptions())
+        assert set(form.layer_kinds()) == {x.kind for x in arch.layers}
         said: list[str] = []
-        found.append(native.write_programs(tmp_path / "none", arch, choices, said.append))
+        found.append(form.write_programs(tmp_path / "none", said.append).entries)
         assert said == [n for n in found[-1] if n != "head"]
     assert not (tmp_path / "none").exists(), "the native format has no program files"
     assert found[0] == found[1] == json.loads(json.dumps(found[0]))
@@ -356,21 +357,21 @@ def test_specs_are_those_of_the_arrays(
         bits = 8
     q = quantize_matrix(torch.from_numpy(random(rng, rows, columns)), bits, 16)
     spec, choice = WeightSpec("m", (rows, columns), role, ()), Choice(bits, 16 if bits == 4 else 0)
-    specs = native.specs("unit.m", spec, choice)
-    stored = native.arrays("unit.m", role, q)
+    specs = native_layout.specs("unit.m", spec, choice)
+    stored = native_layout.arrays("unit.m", role, q)
     assert [s.name for s in specs] == list(stored)
     for s in specs:
         assert stored[s.name].shape == s.shape and stored[s.name].dtype == STORAGE_DTYPES[s.dtype]
     weight, groups, scales = native_layout.canonical(short(stored), (rows, columns))
     assert torch.equal(ops.dequantize(weight, groups, scales), q.dequantize())
-    assert native.specs("unit.n", WeightSpec("n", (7,), "float", ()), Choice(16, 0))[0].shape == (7,)
+    assert native_layout.specs("unit.n", WeightSpec("n", (7,), "float", ()), Choice(16, 0))[0].shape == (7,)
 
 
 @pytest.mark.parametrize("which", ["codes", "scales", "packed", "group_scales"])
 def test_wrong_padding_is_found(rng: np.random.Generator, which: str) -> None:
     bits = 8 if which == "codes" else 4
     stored = short(
-        native.arrays("m", "mlp", quantize_matrix(torch.from_numpy(random(rng, 65, 48)), bits, 16))
+        native_layout.arrays("m", "mlp", quantize_matrix(torch.from_numpy(random(rng, 65, 48)), bits, 16))
     )
     stored[which].reshape(-1)[-1] += 3
     with pytest.raises(ExportError, match=f"^{which}: padding"):
@@ -471,6 +472,6 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
 
 
 def test_formats_are_told_apart() -> None:
-    assert formats.load("native") is native
-    with pytest.raises(ExportError, match="unknown format 'gguf'; supported: onnx, native"):
+    assert formats.get("native").layout == "native-1"
+    with pytest.raises(ExportError, match="unknown format 'gguf'; supported: native, onnx"):
         formats.load("gguf")

@@ -1,4 +1,4 @@
-"""The native vocabulary head against float64 numpy, against runtime/head.py, and against itself."""
+"""The native vocabulary head against float64 numpy, against a join of tiles in numpy, and against itself."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_broken_scores_surface(value: float) -> None:
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_agrees_with_the_python_head(bits: int) -> None:
-    """runtime/head.py joins the parts that export's reference operator gives for each tile."""
+    """The reference joins the parts that export's reference operator gives for each tile."""
     import torch
 
     from edgekit.export.ops import head_statistics

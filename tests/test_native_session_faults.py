@@ -26,7 +26,7 @@ from native_testing import library
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native, errors
 from edgekit.flashload.reader import FlashFile
-from edgekit.runtime import native_session
+from edgekit.runtime import session as core_session
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.session import Session, SessionOptions
@@ -95,14 +95,14 @@ def session(
 ) -> Iterator[Session]:
     """A session of the testing library that reads from `disk`."""
 
-    def open_session(folder: bytes, wanted: Any, handle: Any) -> int:
+    def open_session(folder: bytes, wanted: Any, engine: None, handle: Any) -> int:
         fault = (disk.hook, ctypes.c_uint32(refuse), ctypes.c_int32(uring_enters))
         return int(core.ekt_session_open(folder, wanted, *fault, handle))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_native.LIBRARY_VARIABLE, library()._name)
-        core = native_session._library()
-        patch.setattr(core, "ek_session_open", open_session)
+        core = core_session._library()
+        patch.setattr(core, "ek_session_open_engine", open_session)
         with Session(model.bundle, options) as opened:
             yield opened
 

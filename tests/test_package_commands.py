@@ -16,7 +16,7 @@ from bundles import TILE_BYTES
 from checkpoints import write_checkpoint
 from click.testing import CliRunner, Result
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.flashload.errors import ChecksumMismatch, TruncatedFile
 from edgekit.runtime.bundle import Bundle
@@ -250,7 +250,7 @@ def gemma(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "coreml", "ios", precision=request.param, packaging=Packaging((40,), layers_per_chunk=2)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgekit.export.formats.packaging.MOST_HEAD_ROWS", 100)
+        patch.setattr("edgekit.export.formats.packages.cut.MOST_HEAD_ROWS", 100)
         export(folder / "checkpoint", folder / "bundle", options)
     return Bundle.open(folder / "bundle")
 

@@ -16,10 +16,13 @@ from checkpoints import write_checkpoint
 from interrupted_exports import Killed, all_files, record_steps
 from package_bundles import SMALL, make_bundle, options
 
-from edgekit.export.formats import package_writer, packaging
-from edgekit.export.formats.packaged_format import Packaged, PackagedBundle
-from edgekit.export.formats.packaging import Packaging
-from edgekit.export.formats.stamp import Region, Stamped, Template
+from edgekit.export import formats
+from edgekit.export.formats.base import Format
+from edgekit.export.formats.options import Packaging
+from edgekit.export.formats.packages import cut as package_cut
+from edgekit.export.formats.packages import store
+from edgekit.export.formats.packages.stamp import Region, Stamped, Template
+from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
@@ -42,22 +45,25 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int | None) -> list[str]:
     watched = [
         *((Stamped, name) for name in ("write", "sync", "seal", "_sync")),
         (Template, "create"),
-        *((package_writer.PackageWriter, name) for name in ("_append", "_complete", "_start_over")),
-        (package_writer.os, "replace"),
+        *((store.PackageStore, name) for name in ("_append", "_complete", "_start_over")),
+        (store.os, "replace"),
     ]
     return record_steps(patch, watched, kill_at)
 
 
 def converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exports of a test, which are alike, share what was converted: it takes most of their time."""
-    real, made = Packaged.fitted, list[PackagedBundle]()
+    real, made = formats.load, list[Format]()
 
-    def fitted(self: Packaged, *args: Any) -> PackagedBundle:
-        if not made:
-            made.append(real(self, *args))
-        return made[0]
+    def load(name: str) -> Callable[..., Format]:
+        def bind(*args: Any) -> Format:
+            if not made:
+                made.append(real(name)(*args))
+            return made[0]
 
-    monkeypatch.setattr(Packaged, "fitted", fitted)
+        return bind
+
+    monkeypatch.setattr(formats, "load", load)
 
 
 # --- exports that are interrupted -------------------------------------------------------------------------
@@ -75,7 +81,7 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, family: str, kills: int
 ) -> None:
     """Killed before and between writes, syncs, journal lines and renames, at many places."""
-    monkeypatch.setattr(packaging, "MOST_HEAD_ROWS", 150)
+    monkeypatch.setattr(package_cut, "MOST_HEAD_ROWS", 150)
     converted_once(monkeypatch)
     cut = Packaging(LENGTHS[family], layers_per_chunk=2)
     expected = all_files(make_bundle(tmp_path, family, form, Scheme(), "float16", cut, **CONFIGS[family]))
@@ -102,7 +108,7 @@ def test_a_torn_journal_line_is_dropped(tmp_path: Path, monkeypatch: pytest.Monk
         steps(patch, 40)
         with pytest.raises(Killed):
             export(tmp_path / "checkpoint", tmp_path / "torn", how())
-    with open(tmp_path / "torn" / package_writer.JOURNAL, "ab") as file:
+    with open(tmp_path / "torn" / store.JOURNAL, "ab") as file:
         file.write(b'{"run":"layers.2","pla')
     export(tmp_path / "checkpoint", tmp_path / "torn", how(resume=True))
     assert all_files(tmp_path / "torn") == expected
@@ -156,7 +162,7 @@ def test_packages_that_were_whole_are_read_back_on_resume(
     how = functools.partial(options, form, Scheme(), "float16", cut)
     converted_once(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(package_writer.PackageWriter, "finish", killed)
+        patch.setattr(store.PackageStore, "finish", killed)
         with pytest.raises(Killed):
             export(tmp_path / "checkpoint", tmp_path / "bundle", how())
     names = {"coreml": ["Manifest.json", "model.mlmodel"], "coreai": ["main.hash", "metadata.json"]}[form]
@@ -181,9 +187,9 @@ def test_a_tensor_that_no_run_has_is_an_error(
     """Templates whose tensors are more, or larger, than what the runs bring."""
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
     cut = Packaging((8,), layers_per_chunk=1)
-    template = PackagedBundle.template
+    template = PackagedFormat.template
 
-    def with_another(self: PackagedBundle, package: packaging.Package) -> Template:
+    def with_another(self: PackagedFormat, package: package_cut.PackagePlan) -> Template:
         real = template(self, package)
         if package.name != "layers.1":
             return real
@@ -196,7 +202,7 @@ def test_a_tensor_that_no_run_has_is_an_error(
             regions={**real.regions, "0.extra": Region(last.file, end, 6)},
         )
 
-    monkeypatch.setattr(PackagedBundle, "template", with_another)
+    monkeypatch.setattr(PackagedFormat, "template", with_another)
     with pytest.raises(
         LayoutError, match=r"layers\.1\.\w+: byte 0 of the 6 of tensor 0\.extra is not written"
     ):
@@ -207,7 +213,7 @@ def test_rows_of_the_head_that_no_run_has_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
-    places = package_writer.PackageWriter._places
+    places = store.PackageStore._places
 
     def without_rows(self: Any, *args: Any) -> Any:
         for place, data in places(self, *args):
@@ -215,7 +221,7 @@ def test_rows_of_the_head_that_no_run_has_are_an_error(
                 place, data = replace(place, nbytes=place.nbytes - 64), data[:-1]
             yield place, data
 
-    monkeypatch.setattr(package_writer.PackageWriter, "_places", without_rows)
+    monkeypatch.setattr(store.PackageStore, "_places", without_rows)
     with pytest.raises(LayoutError, match=r"head\.0\.\w+: byte \d+ of the \d+ of tensor table\.codes is not"):
         export(tmp_path / "checkpoint", tmp_path / "bundle", options(form, Scheme(), None, Packaging((8,))))
 
@@ -224,13 +230,13 @@ def test_a_package_that_went_away_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada", **CONFIGS["llada"])
-    finish = package_writer.PackageWriter.finish
+    finish = store.PackageStore.finish
 
     def without_one(self: Any) -> Any:
         shutil.rmtree(self.path("layers.0-1"))
         return finish(self)
 
-    monkeypatch.setattr(package_writer.PackageWriter, "finish", without_one)
+    monkeypatch.setattr(store.PackageStore, "finish", without_one)
     with pytest.raises(WriteFailed, match=r"packages: cannot be read back: No such file"):
         export(tmp_path / "checkpoint", tmp_path / "bundle", options(form, Scheme(), None, Packaging((8,))))
 
@@ -252,7 +258,7 @@ def test_other_options_do_not_go_on_with_it(
         with pytest.raises(ResumeMismatch):
             export(tmp_path / "checkpoint", tmp_path / "bundle", how(other, resume=True))
     export(tmp_path / "checkpoint", tmp_path / "bundle", how(Packaging((9,)), overwrite=True))
-    assert not (tmp_path / "bundle" / package_writer.JOURNAL).exists()
+    assert not (tmp_path / "bundle" / store.JOURNAL).exists()
     listed = manifests.load(tmp_path / "bundle").files
     on_disk = {n for n in all_files(tmp_path / "bundle") if n.startswith("packages/")}
     assert on_disk == {n for n in listed if n.startswith("packages/")}

@@ -16,7 +16,7 @@ import torch
 from loop_parity import SETTINGS, check_tokens, prompt_loop, run
 from reference_denoiser import ReferenceDenoiser
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel

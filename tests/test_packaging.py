@@ -370,10 +370,12 @@ def test_messages_and_the_readme_name_extras_that_there_are() -> None:
             named[name] = {
                 e.strip() for each in re.findall(r"edgekit\[([\w, -]+)\]", text) for e in each.split(",")
             }
-    from edgekit.export.formats import _EXTRAS as FORMATS
-    from edgekit.tools.failures import _EXTRAS as PACKAGES
+    from edgekit.export.formats import ROWS
+    from edgekit.runtime.engine_registry import OWN
+    from edgekit.tools.failures import extras_by_package
 
-    named["formats"], named["failures"] = set(FORMATS.values()), set(PACKAGES.values())
+    named["formats"], named["engines"] = {row.extra for row in ROWS}, {row.extra for row in OWN} - {""}
+    named["failures"] = set(extras_by_package().values())
     extras = set(project()["optional-dependencies"])
     assert {name: e - extras for name, e in named.items() if e - extras} == {}
     assert {"export", "mac", "ios"} <= named["README.md"]

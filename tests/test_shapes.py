@@ -18,7 +18,7 @@ from bundles import quantized_reference
 from checkpoints import write_checkpoint
 from signal_to_noise import decibels
 
-from edgekit.export.formats.packaging import Packaging
+from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.sampling import PhiloxNoise

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.stamp import Frame, Region, Template
+from edgekit.export.formats.packages.stamp import Frame, Region, Template
 
 
 @pytest.fixture

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from edgekit.tools.failures import extras_by_package
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("export", "runtime", "flashload", "targets", "tools")
-FRAMEWORKS = ("torch", "transformers", "onnxruntime", "onnx", "onnxscript")
+#: What engines and formats bring, and the library that models come from.
+FRAMEWORKS = ("transformers", *(extras_by_package().keys() - {"huggingface_hub"}))
 
 
 def tool(*command: str, **environment: str) -> None:

@@ -19,9 +19,9 @@ from edgekit.flashload.manifest import MANIFEST_NAME
 def target_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Targets with their summaries."""
     return [
-        CompletionItem(name, help=targets.get(name).summary)
-        for name in targets.TARGETS
-        if name.startswith(incomplete)
+        CompletionItem(target.name, help=target.summary)
+        for target in targets.TARGETS.working()
+        if target.name.startswith(incomplete)
     ]
 
 
@@ -29,8 +29,9 @@ def format_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Formats of the target that is on the line or the default; all of them for one that nobody knows."""
     from edgekit.export.formats import FORMATS
 
-    target = ctx.params.get("target")
-    return _names(targets.get(target).formats if target in targets.TARGETS else FORMATS, incomplete)
+    asked = ctx.params.get("target")
+    target = next((target for target in targets.TARGETS.working() if target.name == asked), None)
+    return _names(FORMATS if target is None else target.formats, incomplete)
 
 
 def preset_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -40,7 +41,7 @@ def preset_names(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgekit.export.formats.floats import PRECISIONS
+    from edgekit.export.formats.options import PRECISIONS
 
     return _names(PRECISIONS, incomplete)
 
@@ -52,7 +53,7 @@ def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def engine_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgekit.runtime.bundle_choice import ENGINES
+    from edgekit.runtime.engine_registry import ENGINES
 
     return _names(ENGINES, incomplete)
 

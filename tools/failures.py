@@ -24,12 +24,6 @@ DAMAGED, REFUSED, BUG = 1, 2, 70
 #: Characters of the line: messages quote what files hold.
 _LONGEST_LINE = 600
 
-#: Packages outside the core installation, and the extra that brings them.
-_EXTRAS = {
-    "torch": "export", "onnx": "export-onnx", "onnxscript": "export-onnx", "onnxruntime": "onnx",
-    "huggingface_hub": "hub",
-}  # fmt: skip
-
 
 class Failure(click.ClickException):
     """Ends the command with `edgekit: error: <message>`."""
@@ -73,11 +67,10 @@ def failure(error: Exception) -> Failure:
         return Failure(error.format_message())
     if isinstance(error, EdgekitError):
         return Failure(str(error))
-    if (
-        isinstance(error, ModuleNotFoundError)
-        and (package := (error.name or "").partition(".")[0]) in _EXTRAS
-    ):
-        return Failure(f"this needs the package {package}: pip install 'edgekit[{_EXTRAS[package]}]'")
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package in (extras := extras_by_package()):
+            return Failure(f"this needs the package {package}: pip install 'edgekit[{extras[package]}]'")
     if isinstance(error, OSError):
         where = "stdout" if error.filename is None and _is_of_stdout(error) else error.filename
         return Failure(f"{'' if where is None else f'{where}: '}{error.strerror or error}")
@@ -85,6 +78,21 @@ def failure(error: Exception) -> Failure:
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
     said = f"{type(error).__name__}: {error}".rstrip(": ")
     return Bug(f"{said} (--debug shows where)")
+
+
+def extras_by_package() -> dict[str, str]:
+    """The packages outside the core installation, as they are imported, and the extra that brings each: the
+    first row's that needs it, an engine's before a format's.
+    """
+    from edgekit.export.formats import ROWS
+    from edgekit.runtime.engine_registry import OWN
+
+    needed = [("huggingface_hub", "hub"), *((row.needs, row.extra) for row in OWN if row.extra)]
+    needed += [(module, row.extra) for row in ROWS for module in row.needs]
+    found: dict[str, str] = {}
+    for module, extra in needed:
+        found.setdefault(module.partition(".")[0], extra)
+    return found
 
 
 def _is_of_stdout(error: OSError) -> bool:

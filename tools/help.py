@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -15,6 +15,30 @@ class Rare(click.Option):
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) if ctx.meta.get(_ALL) else None
+
+
+class Listing(click.Option):
+    """An option whose help says what there is to choose from: `{names}` in it stands for what `names` gives
+    when the page is shown, the last after `joined`.
+    """
+
+    def __init__(
+        self, *args: Any, names: Callable[[], Iterable[str]], joined: str = " or ", **attributes: Any
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self._names, self._joined = names, joined
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        if record is None:
+            return None
+        *others, last = self._names()
+        named = self._joined.join([", ".join(others), last] if others else [last])
+        return record[0], record[1].replace("{names}", named)
+
+
+class RareListing(Listing, Rare):
+    """An option that only `--help-all` shows, with what there is to choose from."""
 
 
 class Command(click.Command):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -14,7 +14,7 @@ import click
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.tools.completion import engine_names, setting_names
 from edgekit.tools.console import note, on_terminal
-from edgekit.tools.help import Rare
+from edgekit.tools.help import Rare, RareListing
 from edgekit.tools.options import Assignment, Bytes, Count, Size, bundle_folder, chosen_from, memory_option
 
 if TYPE_CHECKING:
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from edgekit.tools.answer import Display
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _engines() -> Iterable[str]:
+    from edgekit.runtime.engine_registry import ENGINES
+
+    return ENGINES
+
 
 #: Settings with options of their own, by the names that all families know.
 OWN = ("max_new_tokens", "steps", "seed")
@@ -35,8 +42,8 @@ _OPTIONS = (
         help="At most this many bytes of weights stay in memory; 0 streams all.",
     ),
     click.option(
-        "--engine", cls=Rare, metavar="NAME", shell_complete=engine_names,
-        help="Insist on an engine: native, onnx, mlx, coreml or coreai. Default: the bundle's own.",
+        "--engine", cls=RareListing, names=_engines, metavar="NAME", shell_complete=engine_names,
+        help="Insist on an engine: {names}. Default: the bundle's own.",
     ),
     click.option(
         "--threads", cls=Rare, type=Count(1, MOST_THREADS), metavar="N",
@@ -113,7 +120,7 @@ def opened(bundle: str, request: Request, *, quiet: bool = False) -> Iterator[tu
     `quiet`. Settings are checked. Raises EdgekitError.
     """
     from edgekit.runtime.api import Model
-    from edgekit.runtime.engines import ENGINES_WITH_THREADS
+    from edgekit.runtime.engine_registry import running
     from edgekit.runtime.generation import Generator
 
     bundle = bundle_folder(bundle, request.engine, quiet=quiet)
@@ -127,7 +134,8 @@ def opened(bundle: str, request: Request, *, quiet: bool = False) -> Iterator[tu
     with Model(generator) as model:
         check_settings(model, request.settings)
         written = generator.bundle.manifest.programs.get("format")
-        if request.threads is not None and written not in ENGINES_WITH_THREADS:
+        row = running(written)
+        if request.threads is not None and row is not None and not row.threads:
             note(f"note: --threads has no effect: {written} decides about threads itself")
         taken = chosen_from(bundle, generator.bundle)
         if taken and not quiet:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.options import PRECISIONS
 from edgekit.export.quantize.codes import EMPTY
 
-#: Types of floats by precision: safetensors' name and numpy's; the first is the default.
-PRECISIONS: dict[str, tuple[str, Any]] = {"float16": ("F16", np.float16), "float32": ("F32", np.float32)}
+#: Types of floats by precision: safetensors' name and numpy's.
+TYPES: dict[str, tuple[str, Any]] = dict(
+    zip(PRECISIONS, (("F16", np.float16), ("F32", np.float32)), strict=True)
+)
 #: Float16 scales that differ by more than this from what they stand for lose what quantization has kept:
 #: they are below the normal numbers (2^-14).
 MOST_SCALE_ERROR = 1e-2
@@ -23,7 +26,7 @@ def numbers(name: str, values: np.ndarray, precision: str) -> np.ndarray:
         ExportError: one of them is too large for it.
     """
     with np.errstate(over="ignore"):
-        stored = values.astype(PRECISIONS[precision][1])
+        stored = values.astype(TYPES[precision][1])
     if not np.isfinite(stored).all():
         raise ExportError(
             f"{name}: holds {np.abs(values).max():.6g}, beyond float16; export with --precision float32"

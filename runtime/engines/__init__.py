@@ -4,25 +4,16 @@ for.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgekit.flashload import _native
 from edgekit.flashload.names import unknown
 from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle_choice import ENGINES
+from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines.base import Engine, Executor, OpenModel
 from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
-
-#: Those that take as many threads as they are given; the others' systems decide for themselves.
-ENGINES_WITH_THREADS = ("native", "onnx")
-
-
-#: The module without which an engine cannot be, where the engine itself is not cheap to ask.
-_LIBRARIES = {"onnx": "onnxruntime", "mlx": "mlx.core"}
 
 
 def check_available(name: str) -> None:
@@ -30,28 +21,12 @@ def check_available(name: str) -> None:
     bundle.
 
     Raises:
-        EngineUnavailable or NativeError: what is missing.
+        EngineUnavailable or NativeError: what is missing. BrokenPlugin: its distribution cannot give it.
     """
-    if name == "native":
-        _native.load()
-    elif name == "coreml":
-        from edgekit.runtime.engines.coreml import CoremlExecutor
-
-        CoremlExecutor()
-    elif name == "coreai":
-        from edgekit.runtime.engines.coreai import CoreaiExecutor
-
-        CoreaiExecutor()
-    elif not _installed(_LIBRARIES[name]):
-        package = _LIBRARIES[name].partition(".")[0]
-        raise EngineUnavailable(f"the {name} engine needs {package}: pip install 'edgekit[{name}]'")
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ImportError:
-        return False
+    row = ENGINES.find(name)
+    if row is None:
+        raise EngineUnavailable(unknown("engine", name, ENGINES))
+    row.check_available()
 
 
 def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> Engine | None:
@@ -63,20 +38,23 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
             runtime does not read.
         EngineUnavailable: its packages are missing, or there is none for this system.
     """
-    if bundle.packages is not None:
-        return PackageEngine(bundle, executor or _executor(bundle))
     name = bundle.manifest.programs.get("format")
-    if name == "native":
+    row = running(name)
+    if executor is not None and bundle.packages is not None:
+        return PackageEngine(bundle, executor)
+    if row is None or (row.gives == "executor") != (bundle.packages is not None):
+        raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
+    if row.gives == "core":
         return None
-    if name == "onnx":
-        from edgekit.runtime.engines.onnx import OnnxEngine
-
-        return OnnxEngine(bundle.folder, bundle.manifest, threads)
-    if name == "mlx":
-        from edgekit.runtime.engines.mlx import MlxEngine
-
-        return MlxEngine(bundle.folder, bundle.manifest, threads)
-    raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
+    if row.gives == "engine":
+        engine: Engine = row.load()(bundle.folder, bundle.manifest, threads)
+        return engine
+    executor = row.load()()
+    if row.name == "coreai":
+        written_by = "" if bundle.packages is None else bundle.packages.written_by
+        if complaint := coreai_version.bundle_complaint(written_by):
+            raise UnsupportedBundle(f"{bundle.path}: {complaint}")
+    return PackageEngine(bundle, executor)
 
 
 def to_plan(bundle: Bundle, threads: int = 1) -> Engine | None:
@@ -89,18 +67,3 @@ class _NoExecutor:
 
     def open(self, path: Path, functions: Sequence[str]) -> OpenModel:
         raise EngineUnavailable(f"{path}: no runtime was asked for")
-
-
-def _executor(bundle: Bundle) -> Executor:
-    """The system's own, for a bundle of packages."""
-    if bundle.manifest.programs.get("format") == "coreml":
-        from edgekit.runtime.engines.coreml import CoremlExecutor
-
-        return CoremlExecutor()
-    from edgekit.runtime.engines.coreai import CoreaiExecutor
-
-    executor = CoreaiExecutor()
-    written_by = "" if bundle.packages is None else bundle.packages.written_by
-    if complaint := coreai_version.bundle_complaint(written_by):
-        raise UnsupportedBundle(f"{bundle.path}: {complaint}")
-    return executor

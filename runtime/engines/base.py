@@ -12,9 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.types import Floats, Ids
+from edgekit.runtime.unpack import unpack_int4
 
 Arrays = Mapping[str, np.ndarray]
+#: What the process allocates later and nothing else counts: programs, thread stacks, the tokenizer.
+ALLOWANCE_BYTES = 48 << 20
 #: y [1, T, H] of the last of some layers, and k, v [1, KV, T, D] of these positions for each.
 LayersOutput = tuple[Floats, list[tuple[Floats, Floats]]]
 
@@ -76,55 +80,6 @@ class Routing:
     further: Arrays = field(default_factory=dict)
 
 
-class Engine(Protocol):
-    """Weights come as the stored tensors of a run, under their names within it, or as what `open` gave for a
-    package; arrays are float32 unless stated. Weights are valid during the call only: they lie in memory that
-    is read into again.
-
-    Calls come from the thread that uses the session, one at a time; `open` may come from another.
-    """
-
-    name: str
-
-    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
-        """What the engine takes for passes of these lengths."""
-
-    def layers(self, program: str, inputs: Sequence[Arrays], weights: Any) -> LayersOutput:
-        """The consecutive layers of one run without experts. `inputs` holds those of each layer, as in
-        `export.programs.layer_program`; only the first has `x` [1, T, H].
-        """
-
-    def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
-        """What comes before the experts of a layer that has them."""
-
-    def expert(self, program: str, x: Floats, weights: Any) -> Floats:
-        """One expert on its rows [N, H]."""
-
-    def join(
-        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
-    ) -> LayersOutput:
-        """What comes after the experts, whose weighted sum is `mixed` [T, H]."""
-
-    def self_condition(self, embedded: Floats, soft: Floats, weights: Any) -> Floats:
-        """The decoder's input [1, T, H]; both arguments carry the embedding scale."""
-
-    def final(self, x: Floats, weights: Any) -> Floats:
-        """The last norm: [1, T, H]."""
-
-    def head_tile(
-        self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Any
-    ) -> TilePart:
-        """One tile of the vocabulary head for rows x [R, H]; `table` holds codes (or weight) and scales of
-        the tile's rows.
-        """
-
-    def head_logits(self, x: Floats, temperature: float, table: Any) -> Floats:
-        """z [R, V'] of one tile."""
-
-    def statistics(self) -> dict[str, Any]:
-        """Counters for the `done` event."""
-
-
 class Opened(Protocol):
     """A package that an engine has open."""
 
@@ -132,11 +87,108 @@ class Opened(Protocol):
         """Give its memory back."""
 
 
-class PackageOpener(Protocol):
-    """An engine whose weights lie in packages."""
+class Engine:
+    """Weights come as the stored tensors of a run, under their names within it, or as what `open` gave for a
+    package; arrays are float32 unless stated. Weights are valid during the call only: they lie in memory that
+    is read into again.
+
+    Calls come from the thread that uses the session, one at a time; `open` may come from another. A model
+    without experts or self-conditioning needs `layers`, `final` and `head_logits` alone.
+    """
+
+    name: str
+
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        """What the engine takes for passes of these lengths."""
+        return EngineBytes(allowance=ALLOWANCE_BYTES)
+
+    def layers(self, program: str, inputs: Sequence[Arrays], weights: Any) -> LayersOutput:
+        """The consecutive layers of one run without experts. `inputs` holds those of each layer, as in
+        `export.programs.layer_program`; only the first has `x` [1, T, H].
+        """
+        raise self._cannot(f"program {program}")
+
+    def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
+        """What comes before the experts of a layer that has them."""
+        raise self._cannot(f"experts in program {program}")
+
+    def expert(self, program: str, x: Floats, weights: Any) -> Floats:
+        """One expert on its rows [N, H]."""
+        raise self._cannot(f"experts in program {program}")
+
+    def join(
+        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
+    ) -> LayersOutput:
+        """What comes after the experts, whose weighted sum is `mixed` [T, H]."""
+        raise self._cannot(f"experts in program {program}")
+
+    def self_condition(self, embedded: Floats, soft: Floats, weights: Any) -> Floats:
+        """The decoder's input [1, T, H]; both arguments carry the embedding scale."""
+        raise self._cannot("self-conditioning")
+
+    def final(self, x: Floats, weights: Any) -> Floats:
+        """The last norm: [1, T, H]."""
+        raise self._cannot("the last norm")
+
+    def head_tile(
+        self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Any
+    ) -> TilePart:
+        """One tile of the vocabulary head for rows x [R, H]; `table` holds the tile's rows."""
+        z = self.head_logits(x, temperature, table)
+        part = statistics_of(z, noise)
+        if soft:
+            part.soft = np.exp(z - part.top[:, None]) @ matrix(table)
+        return part
+
+    def head_logits(self, x: Floats, temperature: float, table: Any) -> Floats:
+        """z [R, V'] of one tile."""
+        raise self._cannot("the vocabulary head")
 
     def open(self, name: str) -> Opened:
-        """Open a package of the bundle by name. May be called by another thread than the calls."""
+        """Open a package of the bundle by name."""
+        raise self._cannot(f"package {name}")
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters for the `done` event."""
+        return {"engine": self.name}
+
+    def _cannot(self, what: str) -> EngineFailed:
+        return EngineFailed(f"the {self.name} engine does not run {what}; export for another engine")
+
+
+def statistics_of(z: Floats, noise: Floats | None = None) -> TilePart:
+    """What a tile's scores z [R, V'] say, and with noise the sample; without soft."""
+    rows = np.arange(len(z))
+    arg = z.argmax(1)
+    top = z[rows, arg]
+    weight = np.exp(z - top[:, None])
+    weight[rows, arg] = 0  # the argmax is none of the others
+    part = TilePart(top, arg, weight.sum(1), (z * weight).sum(1))
+    if noise is not None:
+        noisy = z + noise
+        part.sample = noisy.argmax(1)
+        part.score, part.sample_z = noisy[rows, part.sample], z[rows, part.sample]
+    return part
+
+
+def matrix(weights: Arrays, name: str = "") -> Floats:
+    """A stored matrix [N, K], or rows of a vocabulary table (no name), in float32: from 16 bits, from 8-bit
+    codes, or from 4-bit codes with integer scales of groups. Layouts: `export.formats.onnx`.
+
+    Raises KeyError: the weights hold none of that name in such a form.
+    """
+    prefix = name and name + "."
+    if prefix + "packed" in weights:
+        packed, groups = weights[prefix + "packed"], weights[prefix + "group_scales"]
+        codes = np.empty((packed.shape[0], groups.shape[1]), np.int8)
+        stored = unpack_int4(packed, groups, codes).T.astype(np.float32)
+        return stored * weights[prefix + "scales"][:, None]
+    if prefix + "codes" in weights:
+        codes = weights[prefix + "codes"]
+        if codes.dtype == np.uint8:
+            return (codes.astype(np.float32) - 128) * weights[prefix + "scales"][:, None]
+        return codes.T.astype(np.float32) * weights[prefix + "scales"][:, None]
+    return (weights[prefix + "weight"].astype(np.uint32) << 16).view(np.float32)
 
 
 class OpenModel(Protocol):

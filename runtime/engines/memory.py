@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from edgekit.flashload.format import Run
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle, Model
-from edgekit.runtime.engines.base import EngineBytes, Lengths
+from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
 from edgekit.runtime.packages import Packages
-
-#: What the process allocates later and nothing else counts: sessions of programs, thread stacks, the
-#: tokenizer.
-ALLOWANCE_BYTES = 48 << 20
 
 
 def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: bool) -> EngineBytes:

@@ -32,7 +32,13 @@ class Mixture:
         """Apply an expert to its rows by `run`."""
         token, slot = np.nonzero(self._index == expert)
         if token.size:
-            self._parts[token, slot] = run(self._x[token]) * self._weight[token, slot, None]
+            made = run(self._x[token])
+            if made.shape != (token.size, self._x.shape[1]):
+                raise EngineFailed(
+                    f"an expert gives {made.dtype}{list(made.shape)} for rows of "
+                    f"{[token.size, self._x.shape[1]]}; export the bundle again"
+                )
+            self._parts[token, slot] = made * self._weight[token, slot, None]
 
     def total(self) -> Floats:
         """The weighted sum [T, H], once every expert that has rows was added."""

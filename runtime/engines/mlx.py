@@ -18,7 +18,7 @@ from edgekit.flashload.manifest import MANIFEST_NAME, Manifest
 from edgekit.runtime import mlx_functions, mlx_programs, mlx_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines import memory
-from edgekit.runtime.engines.base import Arrays, EngineBytes, LayersOutput, Lengths, Routing, TilePart
+from edgekit.runtime.engines.base import Arrays, Engine, EngineBytes, LayersOutput, Lengths, Routing, TilePart
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.mlx_functions import Array, ExportedFunction
 from edgekit.runtime.mlx_programs import DTYPES, Argument, Function
@@ -42,7 +42,7 @@ class _Imported:
     replayed: set[tuple[Array, ...]] = field(default_factory=set)
 
 
-class MlxEngine:
+class MlxEngine(Engine):
     """Runs the programs of an `mlx` bundle on MLX's default device.
 
     Raises:

@@ -20,7 +20,7 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.runtime import integer_product
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines import memory
-from edgekit.runtime.engines.base import Arrays, EngineBytes, LayersOutput, Lengths, Routing, TilePart
+from edgekit.runtime.engines.base import Arrays, Engine, EngineBytes, LayersOutput, Lengths, Routing, TilePart
 from edgekit.runtime.engines.onnx_programs import Refused, check_program
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.sampling.types import Floats
@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_in_child)
 
 
-class OnnxEngine:
+class OnnxEngine(Engine):
     """Runs the programs of an `onnx` bundle.
 
     Raises:

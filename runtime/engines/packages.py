@@ -18,12 +18,12 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines import memory
 from edgekit.runtime.engines.base import (
     Arrays,
+    Engine,
     EngineBytes,
     Executor,
     LayersOutput,
     Lengths,
     OpenModel,
-    Routing,
     TilePart,
 )
 from edgekit.runtime.errors import EngineFailed, PromptTooLong, UnsupportedBundle
@@ -68,7 +68,7 @@ class OpenedPackage:
         self.close()
 
 
-class PackageEngine:
+class PackageEngine(Engine):
     """The engine for bundles whose weights lie in packages, over an executor.
 
     Raises:
@@ -112,17 +112,6 @@ class PackageEngine:
         kept = [i["prefix_k"].shape[2] for i in inputs]
         function = self._fitting(weights.entry, inputs[0]["x"].shape[1], kept)
         return self.call(weights, function, inputs)
-
-    def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
-        raise _no_experts(program)
-
-    def expert(self, program: str, x: Floats, weights: Any) -> Floats:
-        raise _no_experts(program)
-
-    def join(
-        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
-    ) -> LayersOutput:
-        raise _no_experts(program)
 
     def call(self, weights: OpenedPackage, function: Function, inputs: Sequence[Arrays]) -> LayersOutput:
         """`layers` by a function that they fit. Raises EngineFailed."""
@@ -215,10 +204,6 @@ class PackageEngine:
                 f"package {entry.name} was exported for; {exported_for(self._packages.lengths())}"
             )
         return min(fitting, key=lambda f: (f.t, f.p))
-
-
-def _no_experts(program: str) -> EngineFailed:
-    return EngineFailed(f"package {program} has its experts within itself; export the bundle again")
 
 
 def exported_for(lengths: Sequence[tuple[int, int]]) -> str:

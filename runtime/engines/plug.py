@@ -198,7 +198,7 @@ class EnginePlug:
 
     def _open(self, name: str) -> tuple[Opened, float]:
         started = time.perf_counter()
-        opened: Opened = self.engine.open(name)  # type: ignore[attr-defined]  # a PackageOpener
+        opened: Opened = self.engine.open(name)
         return opened, time.perf_counter() - started
 
     def _weights(self, given: Any) -> Any:

@@ -10,7 +10,8 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BundleError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle_choice import ENGINES, check_engine, check_written_for, fitting
+from edgekit.runtime.bundle_choice import check_engine, check_written_for, fitting
+from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.hub import Progress, Silent, verification
@@ -55,14 +56,14 @@ def local_folder(
     manifest_path = repository.get(f"{member}{MANIFEST_NAME}")
     manifest = manifests.load(manifest_path.parent)
     written = manifest.programs.get("format")
-    if written not in ENGINES:
+    if (row := running(written)) is None:
         raise UnsupportedBundle(
             f"{bundle}: is for the engine {str(written)[:40]!r}, which this edgekit does not have; "
             f"it has {', '.join(ENGINES)}"
         )
     check_written_for(written, engine, bundle)
     if to_run:
-        check_available(written)
+        check_available(row.name if engine is None else engine)
     files = {f"{member}{file}": entry for file, entry in verification.listed(manifest).items()}
     _check_listing(bundle, repository, files)
     lacking = repository.lacking(files)

@@ -1,7 +1,7 @@
 """How exact and how fast are the ways to write a product with a weight for Core AI, in its own runtime?
 
 Float16, random [ROWS, K] times the transpose of random [N, K], once as a matrix product, once as one of
-operands in float32, once as a 1x1 convolution with channels first (what `edgekit.export.formats.coreai_ops`
+operands in float32, once as a 1x1 convolution with channels first (what `edgekit.export.formats.coreai.ops`
 writes). The peak signal to noise ratio is that to numpy's product of the same numbers in float64.
 
     python -m edgekit.tools.bench.coreai_products --columns 64,256,4096
@@ -27,21 +27,21 @@ def matrix(x: Any, weight: Any) -> Any:
     """As a matrix product."""
     from coreai._compiler.dialects import coreai
 
-    from edgekit.export.formats.coreai_ops import transposed
+    from edgekit.export.formats.coreai.ops import transposed
 
     return coreai.broadcasting_batch_matmul(x, transposed(weight))
 
 
 def wide_matrix(x: Any, weight: Any) -> Any:
     """As a matrix product in float32."""
-    from edgekit.export.formats.coreai_ops import cast, wide
+    from edgekit.export.formats.coreai.ops import cast, wide
 
     return cast(matrix(wide(x), wide(weight)), x.type.element_type)
 
 
 def convolution(x: Any, weight: Any) -> Any:
     """As a convolution."""
-    from edgekit.export.formats.coreai_ops import projected, reshape, shape_of
+    from edgekit.export.formats.coreai.ops import projected, reshape, shape_of
 
     return projected(x, reshape(weight, [*shape_of(weight), 1, 1]))
 

@@ -21,12 +21,13 @@ import click
 import numpy as np
 
 from edgekit.export import formats
-from edgekit.export.bundle_files import WEIGHTS_FILE, Contents, write_manifest, write_programs
-from edgekit.export.formats import native_layout
-from edgekit.export.formats.native_layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
+from edgekit.export.bundle_files import Contents, write_manifest
+from edgekit.export.formats.native import layout as native_layout
+from edgekit.export.formats.native.layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
+from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress
-from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, choose, joined_report
+from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, joined_report
 from edgekit.export.sampler_config import sampler_config
 from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.flashload.errors import EdgekitError
@@ -155,9 +156,8 @@ def write(
             f"{scheme.preset}: a skew is given to the scales of routers, and this preset has none"
         )
     architecture = architecture_of(config, "bfloat16")
-    module = formats.load("native")
-    choices = choose(architecture, scheme)
-    runs = plan_runs(architecture, choices, module, tile_bytes)
+    form = formats.load("native")(architecture, scheme, FormatOptions())
+    runs = plan_runs(form, tile_bytes)
     out.mkdir(parents=True, exist_ok=True)
     if overwrite:
         (out / MANIFEST_NAME).unlink(
@@ -167,9 +167,9 @@ def write(
     if progress:
         progress.stage("writing random weights", sum(t.nbytes for r in runs for t in r.spec.tensors))
     tag = f"random {seed} {skew} {scheme} {json.dumps(config, sort_keys=True)}"
-    with FlashWriter(out / WEIGHTS_FILE, [r.spec for r in runs], overwrite=overwrite, tag=tag) as writer:
+    with FlashWriter(out / form.WEIGHTS_FILE, [r.spec for r in runs], overwrite=overwrite, tag=tag) as writer:
         for run in runs:
-            writer.write_run(run.spec.name, _tensors(run, source, choices, rows, skew))
+            writer.write_run(run.spec.name, _tensors(run, source, form.choices, rows, skew))
             if progress:
                 progress.advance(sum(t.nbytes for t in run.spec.tensors), run.spec.name)
         if progress:
@@ -177,10 +177,10 @@ def write(
         digest = writer.finish()
     report = joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))
     sampler = sampler_config(architecture, generation_config or {})
-    contents = Contents(module, architecture, scheme, choices, runs, report, digest, config, sampler)
+    contents = Contents(form, scheme, runs, report, digest, config, sampler)
     if progress:
         progress.stage("compiling programs", 0)
-    programs = write_programs(out, contents, lambda name: progress.advance(0, name) if progress else None)
+    programs = form.write_programs(out, lambda name: progress.advance(0, name) if progress else None)
     notes = ["random weights: this model says nothing", *architecture.notes, *report.notes()]
     provenance = {"checkpoint": "random", "target": "host", "notes": notes, "tag": tag}
     write_manifest(out, contents, programs, [], provenance)

@@ -6,13 +6,15 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgekit import targets
+from edgekit.export import formats
+from edgekit.export.formats import FORMATS, FormatRow
 from edgekit.flashload.sizes import size
 from edgekit.tools.completion import (
     activation_names,
@@ -25,13 +27,19 @@ from edgekit.tools.completion import (
 )
 from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
-from edgekit.tools.help import Command, Rare
+from edgekit.tools.help import Command, Listing, Rare, RareListing
 from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
 from edgekit.tools.text import visible
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
+
+
+def _formats(offering: Callable[[FormatRow], object]) -> Callable[[], list[str]]:
+    """What names the formats that offer something."""
+    return lambda: [row.name for row in FORMATS.working() if offering(row)]
+
 
 #: Notes shown at the end of an export; `inspect` shows all.
 _MOST_NOTES = 6
@@ -46,18 +54,22 @@ _MOST_NOTES = 6
 @click.argument("model", shell_complete=models)
 @click.option(
     "--target",
+    cls=Listing,
+    names=lambda: targets.TARGETS,
     default="host",
     show_default=True,
     metavar="NAME",
     shell_complete=target_names,
-    help="Device family: host, mac or ios.",
+    help="Device family: {names}.",
 )
 @click.option(
     "--format",
     "format_",
+    cls=Listing,
+    names=lambda: FORMATS,
     metavar="NAME",
     shell_complete=format_names,
-    help="Format: native, onnx, mlx, coreml or coreai. Default: the target's.",
+    help="Format: {names}. Default: the target's.",
 )
 @click.option(
     "--quant",
@@ -91,17 +103,21 @@ _MOST_NOTES = 6
 )
 @click.option(
     "--precision",
-    cls=Rare,
+    cls=RareListing,
+    names=_formats(lambda row: row.precisions),
+    joined=", ",
     metavar="NAME",
     shell_complete=precision_names,
-    help="float16 or float32 (mlx, coreml, coreai). Default: float16.",
+    help="float16 or float32 ({names}). Default: float16.",
 )
 @click.option(
     "--activations",
-    cls=Rare,
+    cls=RareListing,
+    names=_formats(lambda row: row.activations),
+    joined=", ",
     metavar="NAME",
     shell_complete=activation_names,
-    help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 (coreml, coreai). "
+    help="float, or int8 for the Neural Engine of A17 Pro, M4 and later with --quant int8 ({names}). "
     "Default: float.",
 )
 @click.option(
@@ -113,23 +129,29 @@ _MOST_NOTES = 6
 )
 @click.option(
     "--lengths",
-    cls=Rare,
+    cls=RareListing,
+    names=_formats(lambda row: row.packages),
+    joined=", ",
     metavar="N,N...",
-    help="Positions to make functions for (coreml, coreai); DiffusionGemma: positions of the prefix.",
+    help="Positions to make functions for ({names}); DiffusionGemma: positions of the prefix.",
 )
 @click.option(
     "--max-positions",
-    cls=Rare,
+    cls=RareListing,
+    names=_formats(lambda row: row.packages),
+    joined=", ",
     type=Count(),
     metavar="N",
-    help="Longest pass, or prefix, to make functions for (coreml, coreai).",
+    help="Longest pass, or prefix, to make functions for ({names}).",
 )
 @click.option(
     "--layers-per-chunk",
-    cls=Rare,
+    cls=RareListing,
+    names=_formats(lambda row: row.packages),
+    joined=", ",
     type=Count(),
     metavar="N",
-    help="Layers of a package (coreml, coreai). Default: up to 8.",
+    help="Layers of a package ({names}). Default: up to 8.",
 )
 @click.option("--if-interrupted", metavar="TEXT", hidden=True, help="What to say then.")
 @json_option
@@ -177,12 +199,11 @@ def command(
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("looking for the model", quiet=as_json) as steps:
                 from edgekit.export.checkpoint.hub import locate
-                from edgekit.export.formats import check_installed
 
-                check_installed(names[0])
+                formats.get(names[0]).check_installed()
                 source = locate(model, progress=steps)
             with Steps("loading PyTorch", quiet=as_json):
-                from edgekit.export.formats.packaging import Packaging, parse_lengths
+                from edgekit.export.formats.options import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
                 from edgekit.export.several import check_folder, plan_together, write_together

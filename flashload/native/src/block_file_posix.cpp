@@ -139,6 +139,10 @@ class PosixFile final : public SystemFile {
 
 }  // namespace
 
+std::filesystem::path real_path(const std::filesystem::path &path, std::error_code &error) {
+  return std::filesystem::canonical(path, error);
+}
+
 std::unique_ptr<SystemFile> SystemFile::open(const std::string &path) { return std::make_unique<PosixFile>(path); }
 
 }  // namespace edgekit

@@ -20,7 +20,11 @@ constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 
 fs::path path_of(const std::string &text) {
   if (text.find('\0') != std::string::npos) fail(EK_OPEN_FAILED, "a path holds a null byte; check the path");
-  return fs::u8path(text);
+  try {
+    return fs::u8path(text);
+  } catch (const std::system_error &) {  // where paths are not bytes, as on Windows
+    fail(EK_OPEN_FAILED, text, ": is not UTF-8; check the path");
+  }
 }
 
 bool is_below(const fs::path &path, const fs::path &folder) {
@@ -43,9 +47,9 @@ bool is_blob(const fs::path &path, const fs::path &folder) {
 // Where a file of the folder really lies, if it may be read from there.
 fs::path resolve(const std::string &folder, const std::string &name, const std::string &where) {
   std::error_code error;
-  const fs::path root = fs::canonical(path_of(folder), error);
+  const fs::path root = real_path(path_of(folder), error);
   if (error) fail(EK_OPEN_FAILED, folder, ": cannot open (", error.message(), "); give the path of an exported bundle");
-  const fs::path found = fs::canonical(root / path_of(name), error);
+  const fs::path found = real_path(root / path_of(name), error);
   if (error == std::errc::no_such_file_or_directory) {
     fail(EK_OPEN_FAILED, where, ": is missing; copy or export the bundle again");
   }

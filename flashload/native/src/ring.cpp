@@ -1,8 +1,10 @@
 #include "ring.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -40,6 +42,8 @@ struct Entry {
 };
 
 using EntryPointer = std::shared_ptr<Entry>;
+
+std::atomic<bool> poisoned{false};
 
 }  // namespace
 
@@ -283,6 +287,7 @@ void Ring::release(const std::uint8_t *data) {
   for (const EntryPointer &entry : ring.live) {
     if (entry->state == State::taken && ring.arena.data() + entry->start == data) {
       entry->state = State::gone;
+      if (poisoned) std::memset(ring.arena.data() + entry->start, 0xFF, static_cast<std::size_t>(entry->run->length));
       ring.trim();  // `entry` may be destroyed by this
       ring.pump();
       ring.changed.notify_all();
@@ -303,6 +308,8 @@ void Ring::cancel() {
   ring.changed.notify_all();
   ring.changed.wait(lock, [&] { return ring.reading == 0; });
 }
+
+void poison_released_runs(bool on) { poisoned = on; }
 
 std::string Ring::inconsistency() const {
   const Implementation &ring = *implementation_;

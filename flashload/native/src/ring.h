@@ -1,4 +1,4 @@
-// A circular arena that is filled with runs ahead of the computation that uses them (see flashload/ring.py).
+// A circular arena that is filled with runs ahead of the computation that uses them.
 #ifndef EDGEKIT_RING_H
 #define EDGEKIT_RING_H
 
@@ -64,6 +64,9 @@ class Ring {
   struct Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
+
+// For tests: fills the memory of runs with 0xFF when they are released, so that whoever still reads it computes nonsense.
+void poison_released_runs(bool on);
 
 }  // namespace edgekit
 

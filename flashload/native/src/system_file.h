@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 namespace edgekit {
 
@@ -19,6 +21,9 @@ struct FileIdentity {
 
   bool same_file(const FileIdentity &other) const noexcept { return device == other.device && inode == other.inode; }
 };
+
+// Where a path leads once all links are followed, absolute; empty with `error` set when nothing is there.
+std::filesystem::path real_path(const std::filesystem::path &path, std::error_code &error);
 
 // Safe to use from several threads, except for open_direct().
 class SystemFile {

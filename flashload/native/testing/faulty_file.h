@@ -50,7 +50,7 @@ class FaultyFile final : public edgekit::SystemFile {
     const std::int64_t result = file_->read(direct, out, size, offset);
     return result < most ? result : most;
   }
-  bool interrupted(std::int64_t code) const override { return file_->interrupted(code); }
+  bool interrupted(std::int64_t code) const override { return code == -EINTR || file_->interrupted(code); }
   std::string describe(std::int64_t code) const override { return file_->describe(code); }
   void forget(std::uint64_t offset, std::uint64_t size) override { file_->forget(offset, size); }
 

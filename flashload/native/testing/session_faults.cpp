@@ -5,6 +5,10 @@
 #include "abi_session.h"
 #include "edgekit.h"
 #include "faulty_file.h"
+#include "ring.h"
+
+// Whether memory of weights is filled with 0xFF when it is released.
+extern "C" EK_API void ekt_poison_released_runs(int32_t on) { edgekit::poison_released_runs(on != 0); }
 
 // ek_session_open with a disk, see faulty(). Errors are told by ek_last_error.
 extern "C" EK_API ek_status ekt_session_open(const char *bundle, const ek_session_options *options,

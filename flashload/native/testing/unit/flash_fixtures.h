@@ -2,16 +2,15 @@
 #ifndef EDGEKIT_TESTING_FLASH_FIXTURES_H
 #define EDGEKIT_TESTING_FLASH_FIXTURES_H
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -24,15 +23,14 @@ namespace edgekit_testing {
 
 constexpr std::uint64_t kPage = edgekit::kRunAlignment;
 
-// A flash file of runs r0, r1, ... of so many pages each, in the temporary folder; removed with the object.
+// A flash file of runs r0, r1, ... of so many pages each, in the temporary folder, under a name with a letter beyond
+// ASCII; removed with the object.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::vector<int> &pages) {
-    const char *folder = std::getenv("TMPDIR");
-    path_ = std::string(folder != nullptr ? folder : "/tmp") + "/edgekit_XXXXXX";
-    const int descriptor = ::mkstemp(path_.data());
-    EK_CHECK(descriptor >= 0);
-    ::close(descriptor);
+    std::random_device random;
+    path_ = std::filesystem::temp_directory_path() /
+            std::filesystem::u8path("edgekit_\xC3\xA9_" + std::to_string(random()) + std::to_string(random()));
     std::string rows, tensors, data;
     std::uint32_t state = 1;
     for (std::size_t i = 0; i < pages.size(); ++i) {
@@ -56,9 +54,13 @@ class TemporaryFile {
     for (int i = 0; i < 8; ++i) length[static_cast<std::size_t>(i)] = static_cast<char>((kPage - 8) >> (8 * i));
     std::ofstream(path_, std::ios::binary) << length << header << data;
   }
-  ~TemporaryFile() { std::remove(path_.c_str()); }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
 
-  const std::string &path() const { return path_; }
+  // UTF-8, which file streams do not take on Windows.
+  std::string path() const { return path_.u8string(); }
   bool equal(std::size_t run, const std::uint8_t *found) const {
     return std::equal(runs[run].begin(), runs[run].end(), reinterpret_cast<const char *>(found));
   }
@@ -66,7 +68,7 @@ class TemporaryFile {
   std::vector<std::string> runs;
 
  private:
-  std::string path_;
+  std::filesystem::path path_;
 };
 
 struct Way {

@@ -289,15 +289,16 @@ EK_TEST(manifests) {
 
 EK_TEST(manifest_of_a_folder) {
   namespace fs = std::filesystem;
+  // The path has letters beyond ASCII.
   const fs::path folder =
-      fs::temp_directory_path() / ("edgekit_manifest_" + std::to_string(std::random_device{}()));
-  const auto status = [&] { return status_of([&] { edgekit::BundleFolder(folder.string()); }); };
+      fs::temp_directory_path() / fs::u8path("edgekit_\xC3\xA9\xE6\x96\x87_" + std::to_string(std::random_device{}()));
+  const auto status = [&] { return status_of([&] { edgekit::BundleFolder(folder.u8string()); }); };
   EK_CHECK(status() == EK_OPEN_FAILED);
   fs::create_directories(folder / "edgekit.json");
   EK_CHECK(status() == EK_OPEN_FAILED);
   fs::remove(folder / "edgekit.json");
-  std::ofstream(folder / "edgekit.json") << manifest_text(kWeights);
-  EK_CHECK(edgekit::BundleFolder(folder.string()).weights().name == "w.safetensors");
+  std::ofstream(folder / "edgekit.json", std::ios::binary) << manifest_text(kWeights);
+  EK_CHECK(edgekit::BundleFolder(folder.u8string()).weights().name == "w.safetensors");
   std::ofstream(folder / "edgekit.json") << "";
   EK_CHECK(status() == EK_MALFORMED_FILE);
   fs::resize_file(folder / "edgekit.json", edgekit::kMaxManifestBytes + 1);

@@ -1,5 +1,3 @@
-#if !defined(_WIN32)  // mkstemp, errno values
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -248,5 +246,3 @@ EK_TEST(a_take_hears_of_a_cancel_from_another_thread) {
   canceller.join();
   EK_CHECK(ring.inconsistency().empty());
 }
-
-#endif  // !_WIN32

@@ -1,5 +1,3 @@
-#if !defined(_WIN32)  // flash_fixtures.h
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -221,5 +219,3 @@ EK_TEST(only_what_is_scheduled_so_can_be_skipped) {
   EK_CHECK(made.equal(1, ring.take(*order[1])));
   EK_CHECK(status_of([&] { ring.skip({order[1]}); }) == EK_INTERNAL);  // it is taken
 }
-
-#endif  // !_WIN32

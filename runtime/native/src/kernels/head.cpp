@@ -1,5 +1,5 @@
-// The statistics of runtime/head.py, a block of tokens at a time. Two differences keep more digits: a block is joined
-// as soon as it is known, relative to the largest z so far, and (z - max) exp(z - max) is summed where head.py sums
+// The statistics of tiles (session/head_join.h), a block of tokens at a time. Two differences keep more digits: a block is
+// joined as soon as it is known, relative to the largest z so far, and (z - max) exp(z - max) is summed where tiles sum
 // z exp(z - max), which cancels against log Z in the entropy. The argmax's z is made -infinity before the exponentials
 // of its block are summed, so that the sums are those of the others.
 #include "kernels/head.h"

@@ -1,5 +1,5 @@
-// Weights as the flash file stores them (layout `native-1`, see export/formats/native_layout.py), and activations
-// rounded to int8.
+// Weights as the flash file stores them (layout `native-1`, see export/formats/native/layout.py), and
+// activations rounded to int8.
 #ifndef EDGEKIT_KERNELS_MATRIX_H
 #define EDGEKIT_KERNELS_MATRIX_H
 

@@ -1,4 +1,4 @@
-// The prefix KV cache: keys and values of committed positions, per layer (see runtime/prefix.py).
+// The prefix KV cache: keys and values of committed positions, per layer.
 #ifndef EDGEKIT_SESSION_PREFIX_H
 #define EDGEKIT_SESSION_PREFIX_H
 

@@ -15,6 +15,8 @@
 #include <sys/sysctl.h>
 #elif defined(_WIN32)
 #include <windows.h>
+
+#include <psapi.h>
 #endif
 
 namespace edgekit {
@@ -146,6 +148,9 @@ std::uint64_t process_resident_bytes() {
   const kern_return_t result =
       task_info(mach_task_self(), TASK_VM_INFO, reinterpret_cast<task_info_t>(&info), &count);
   return result == KERN_SUCCESS ? info.phys_footprint : 0;
+#elif defined(_WIN32)
+  PROCESS_MEMORY_COUNTERS counters{};
+  return GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof counters) ? counters.WorkingSetSize : 0;
 #else
   return 0;
 #endif

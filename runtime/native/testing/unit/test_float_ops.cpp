@@ -2,13 +2,12 @@
 // exactly the size that is needed.
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "aligned_array.h"
 #include "cpu.h"
 #include "error.h"
 #include "kernels/attention.h"
@@ -110,14 +109,14 @@ Floats attend(const AttentionCase &c, Inputs &in, int threads) {
   ThreadPool pool(threads);
   Floats y(in.q.size());
   const std::size_t bytes = edgekit::attention_scratch_bytes(threads, c.head_dim, c.prefix + c.positions);
-  std::unique_ptr<void, decltype(&std::free)> scratch(std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free);
+  edgekit_testing::Array<std::uint8_t> scratch(static_cast<std::int64_t>(bytes), 0xFF);  // not a number
   const std::int64_t heads = c.kv_heads * c.group;
   edgekit::attention(pool, dense(in.q, 1, heads, c.positions, c.head_dim),
                      dense(in.k, 1, c.kv_heads, c.positions, c.head_dim),
                      dense(in.v, 1, c.kv_heads, c.positions, c.head_dim),
                      dense(in.prefix_k, 1, c.kv_heads, c.prefix, c.head_dim),
                      dense(in.prefix_v, 1, c.kv_heads, c.prefix, c.head_dim), c.causal ? in.mask.data() : nullptr,
-                     scale_of(c), dense(y, 1, heads, c.positions, c.head_dim), scratch.get());
+                     scale_of(c), dense(y, 1, heads, c.positions, c.head_dim), scratch.data());
   return y;
 }
 

@@ -3,49 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "aligned_array.h"
 #include "error.h"
 #include "kernels/gemm.h"
 #include "thread_pool.h"
 #include "unit.h"
 
 using namespace edgekit;
+using edgekit_testing::Array;
 
 namespace {
-
-struct Free {
-  void operator()(void *p) const { std::free(p); }
-};
-
-// 64-byte aligned memory of exactly `count` elements.
-template <typename T>
-class Array {
- public:
-  explicit Array(std::int64_t count, T value = T{}) : count_(count) {
-    void *p = nullptr;
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-    if (posix_memalign(&p, 64, std::max<std::size_t>(bytes, 1)) != 0) throw std::bad_alloc();
-    data_.reset(static_cast<T *>(p));
-    std::fill(data(), data() + count, value);
-  }
-  T *data() { return data_.get(); }
-  const T *data() const { return data_.get(); }
-  std::int64_t size() const { return count_; }
-  T &operator[](std::int64_t i) { return data_.get()[i]; }
-  bool operator==(const Array &other) const {
-    return count_ == other.count_ &&
-           std::memcmp(data(), other.data(), static_cast<std::size_t>(count_) * sizeof(T)) == 0;
-  }
-
- private:
-  std::int64_t count_;
-  std::unique_ptr<T, Free> data_;
-};
 
 class Random {
  public:

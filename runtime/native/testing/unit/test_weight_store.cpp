@@ -1,7 +1,6 @@
-#if !defined(_WIN32)  // flash_fixtures.h
-
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -49,7 +48,7 @@ bool pass_is_right(WeightStore &weights, const Store &store, const TemporaryFile
 
 // In place and at the same time, as damage is: what was verified before is taken to be right still.
 void flip_byte(const TemporaryFile &made, std::uint64_t offset) {
-  std::fstream file(made.path(), std::ios::in | std::ios::out | std::ios::binary);
+  std::fstream file(std::filesystem::u8path(made.path()), std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(offset));
   const char byte = static_cast<char>(file.get() ^ 0x10);
   file.seekp(static_cast<std::streamoff>(offset));
@@ -159,5 +158,3 @@ EK_TEST(a_pass_does_without_the_runs_that_it_skips) {
     if (i % 4 == 3) weights.idle();
   }
 }
-
-#endif  // !_WIN32

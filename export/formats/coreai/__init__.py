@@ -1,0 +1,1 @@
+"""The `coreai` format: assets (.aimodel) of Core AI."""

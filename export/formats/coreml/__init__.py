@@ -1,0 +1,1 @@
+"""The `coreml` format: packages (.mlpackage) of Core ML."""

@@ -1,0 +1,22 @@
+"""The `coreml` format: packages (.mlpackage) with weights inside of them, for the Neural Engine and GPU.
+
+What a bundle holds and what its manifest says of packages: see `packages.writer`.
+"""
+
+from __future__ import annotations
+
+from edgekit.export.formats.coreml.graph import CoremlGraph
+from edgekit.export.formats.packages.writer import PackagedFormat
+
+
+class CoremlFormat(PackagedFormat):
+    """Layout `coreml-2`, see `packages.layout`."""
+
+    SUFFIX = ".mlpackage"
+    # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
+    VERSIONS = {"18": "15", "26": "26"}
+    # What a chunk may have for the Neural Engine; larger ones run elsewhere without a word.
+    LIMIT_BYTES = 1_000_000_000
+
+    def graph(self) -> CoremlGraph:
+        return CoremlGraph(self.activations == "int8")

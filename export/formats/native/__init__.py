@@ -1,0 +1,1 @@
+"""The `native` format: op lists in the manifest, for the native core."""

@@ -1,0 +1,1 @@
+"""The `onnx` format: programs as .onnx files, for ONNX Runtime."""

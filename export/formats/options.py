@@ -1,0 +1,49 @@
+"""What an export may choose about the form of a bundle besides its format and the bits of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgekit.export.errors import ExportError
+
+#: Types of stored floats and of arithmetic, where a format offers several; the first is the default.
+PRECISIONS = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class Packaging:
+    """How to cut a model into packages and what to make functions for; None where the defaults hold.
+
+    `lengths`: of the prefix for models that keep one (0 is always among them), of the pass for the others.
+    `max_positions` bounds the default ones. `minimum_os` is the version of iOS.
+    """
+
+    lengths: tuple[int, ...] | None = None
+    max_positions: int | None = None
+    layers_per_chunk: int | None = None
+    minimum_os: str | None = None
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """The choices that formats offer, each only some of them; None is a format's own default.
+
+    `precision` is one of PRECISIONS; `packaging` is for formats whose weights are in packages; `activations`
+    are "float" or "int8" before products with weights of 8 bits.
+    """
+
+    precision: str | None = None
+    packaging: Packaging | None = None
+    activations: str | None = None
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Parse numbers of positions, e.g. `128,256`.
+
+    Raises:
+        ExportError: not of that form.
+    """
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise ExportError(f"lengths {text!r} are not numbers with commas (example: 128,256)") from None

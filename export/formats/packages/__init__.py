@@ -1,0 +1,1 @@
+"""What formats that keep weights in packages have in common."""

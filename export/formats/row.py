@@ -1,0 +1,129 @@
+"""The row of a format: all that can be said of it without importing its writer."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgekit.export.errors import ExportError
+from edgekit.export.formats.options import FormatOptions
+from edgekit.flashload.errors import one_line
+from edgekit.flashload.names import unknown
+from edgekit.flashload.registry import resolve
+
+if TYPE_CHECKING:
+    from edgekit.export.formats.base import Format
+    from edgekit.export.models.base import Architecture
+    from edgekit.export.quantize import Scheme
+
+#: Binds a format to a model and the options of an export; raises as `base.Format` does.
+Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
+
+
+@dataclass(frozen=True)
+class Systems:
+    """The systems and machines, as `platform` calls them, that packages exist for, and what to call them."""
+
+    machines: tuple[tuple[str, str], ...]
+    named: str
+
+
+@dataclass(frozen=True)
+class FormatRow:
+    """A format that bundles can be exported for.
+
+    `name` is that of the command line and `writer` its subclass of `base.Format` as `module:class`. `layout`
+    names the stored forms: engines refuse bundles of layouts that they do not know. Exporting imports the
+    modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
+    `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
+    are what can be chosen, the default first; `packages` tells that weights are in packages, and that
+    `Packaging` cuts them.
+    """
+
+    name: str
+    writer: str
+    layout: str
+    needs: tuple[str, ...]
+    extra: str = ""
+    package: str = "edgekit"
+    systems: Systems | None = None
+    distributions: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    activations: tuple[str, ...] = ()
+    packages: bool = False
+
+    @property
+    def install(self) -> str:
+        """What to give to `pip install`."""
+        return f"{self.package}[{self.extra}]" if self.extra else self.package
+
+    def check_installed(self) -> None:
+        """Refuse a format that lacks a module. Imports none of them: that takes seconds.
+
+        Raises:
+            ExportError: which module.
+        """
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                raise ExportError(f"format {self.name} {self._lacks(module)}")
+
+    def check(self, options: FormatOptions) -> None:
+        """Refuse options that the format does not offer.
+
+        Raises:
+            ExportError: which option.
+        """
+        if options.packaging is not None and not self.packages:
+            raise ExportError(
+                f"format {self.name} has no packages, hence no lengths, chunks or minimum OS to choose; "
+                "leave them out"
+            )
+        if options.activations is not None and not self.activations:
+            raise ExportError(
+                f"format {self.name} has no activations to choose, they are its engine's; leave "
+                "--activations out"
+            )
+        if options.precision is not None and not self.precisions:
+            raise ExportError(f"format {self.name} has no precision to choose; leave it out")
+        for what, given, known in (
+            ("precision", options.precision, self.precisions),
+            ("activations", options.activations, self.activations),
+        ):
+            if given is not None and given not in known:
+                raise ExportError(unknown(what, given, known, of=f"format {self.name}"))
+
+    def load(self) -> Writer:
+        """The format's writer, imported.
+
+        Raises:
+            ExportError: its packages are not installed, cannot be loaded, or are of versions that it does not
+                know.
+        """
+        quiet = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
+        try:
+            writer: type[Format] = resolve(self.writer)
+        except ImportError as error:
+            if (error.name or "").startswith("edgekit"):
+                raise
+            package = (error.name or self.name).partition(".")[0]
+            why = f"cannot load the package {package}: {one_line(error)}"
+            if isinstance(error, ModuleNotFoundError):
+                why = self._lacks(package)
+            raise ExportError(f"format {self.name} {why}") from error
+        finally:
+            logging.disable(quiet)
+        writer.check_versions()
+        return functools.partial(writer, self)
+
+    def _lacks(self, module: str) -> str:
+        """What to say of a module that is not installed."""
+        here = (platform.system(), platform.machine())
+        if self.systems is not None and here not in self.systems.machines and module != "torch":
+            return f"needs the package {module}, which there is for {self.systems.named} only"
+        return f"needs the package {module}: pip install '{self.install}'"

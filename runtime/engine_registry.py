@@ -1,0 +1,130 @@
+"""Engines: a row each, named as on the command line. Importing it imports no engine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgekit.flashload.registry import Registry, resolve
+from edgekit.runtime.errors import EngineUnavailable
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """An engine. `format` is that of the bundles that it runs, and `title` what to call it in sentences.
+
+    `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
+    folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
+    with nothing), or nothing, where the core runs it itself. `needs` is the module without which it cannot
+    be, which `extra` of the distribution `package` brings; `probe`, where it is cheap, is called to find out
+    whether the engine works on this system, and raises what is wrong. `threads` tells whether it takes as
+    many threads as it is given; the others' systems decide for themselves.
+    """
+
+    name: str
+    format: str
+    title: str
+    factory: str
+    gives: Literal["engine", "executor", "core"] = "engine"
+    needs: str = ""
+    extra: str = ""
+    package: str = "edgekit"
+    probe: str = ""
+    threads: bool = False
+
+    @property
+    def install(self) -> str:
+        """What to give to `pip install`."""
+        return f"{self.package}[{self.extra}]" if self.extra else self.package
+
+    def check_available(self) -> None:
+        """Refuse an engine whose library is not installed, or not made for this system.
+
+        Raises:
+            EngineUnavailable or NativeError: what is missing.
+        """
+        if self.probe:
+            resolve(self.probe)()
+        elif self.needs and not _installed(self.needs):
+            module = self.needs.partition(".")[0]
+            raise EngineUnavailable(f"the {self.name} engine needs {module}: pip install '{self.install}'")
+
+    def load(self) -> Any:
+        """The factory, imported. Raises what its module does."""
+        return resolve(self.factory)
+
+
+_COREML = "edgekit.runtime.engines.coreml:CoremlExecutor"
+_COREAI = "edgekit.runtime.engines.coreai:CoreaiExecutor"
+#: Those that come with edgekit.
+OWN = (
+    EngineRow(
+        "native",
+        format="native",
+        title="the native core",
+        factory="",
+        gives="core",
+        probe="edgekit.flashload._native:load",
+        threads=True,
+    ),
+    EngineRow(
+        "onnx",
+        format="onnx",
+        title="ONNX Runtime",
+        factory="edgekit.runtime.engines.onnx:OnnxEngine",
+        needs="onnxruntime",
+        extra="onnx",
+        threads=True,
+    ),
+    EngineRow(
+        "mlx",
+        format="mlx",
+        title="MLX",
+        factory="edgekit.runtime.engines.mlx:MlxEngine",
+        needs="mlx.core",
+        extra="mlx",
+    ),
+    EngineRow(
+        "coreml",
+        format="coreml",
+        title="Core ML",
+        factory=_COREML,
+        gives="executor",
+        needs="coremltools",
+        extra="coreml",
+        probe=_COREML,
+    ),
+    EngineRow(
+        "coreai",
+        format="coreai",
+        title="Core AI",
+        factory=_COREAI,
+        gives="executor",
+        needs="coreai",
+        extra="coreai",
+        probe=_COREAI,
+    ),
+)
+ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})
+
+
+def running(program_format: object) -> EngineRow | None:
+    """The engine for bundles of a format, that of the same name before others; None if there is none.
+
+    Raises:
+        BrokenPlugin: a distribution promises the engine of that name and cannot give it.
+    """
+    if not isinstance(program_format, str):
+        return None
+    row = ENGINES.find(program_format)
+    if row is not None and row.format == program_format:
+        return row
+    return next((row for row in ENGINES.working() if row.format == program_format), None)
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:
+        return False
