@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import native_generation
@@ -23,7 +22,6 @@ from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Lengths
 from edgekit.runtime.engines.mlx import MlxEngine
-from edgekit.runtime.engines.packages import PackageEngine
 from edgekit.runtime.mlx_programs import Function
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
@@ -173,11 +171,7 @@ def _memory(session: RecordedSession) -> Iterator[dict[str, Any]]:
     _, opened = open_session()
     with opened:
         bundle = opened.bundle
-        engine: Any = (
-            MlxEngine(bundle.folder, bundle.manifest, 1)
-            if bundle.packages is None
-            else PackageEngine(bundle, SimpleNamespace(name="none"))
-        )
+        engine: Any = opened.engine
         for rows, kept, head_rows in ((16, 0, 16), (256, 2048, 64), (40, 32, 40)):
             found = engine.memory(bundle, Lengths(rows, kept, 1, head_rows))
             yield {"recording": name, "rows": rows, "kept": kept, "head_rows": head_rows} | vars(found)
@@ -216,8 +210,8 @@ def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
         )
 
         def open_session(bundle: Path = bundle) -> tuple[Recording, Session]:
-            recording, opened = Recording(bundle, "mlx"), Bundle.open(bundle)
-            return recording, Session(bundle, engine=_RecordingMlx(opened, recording))
+            recording = Recording(bundle, "mlx")
+            return recording, Session(bundle, engine=lambda opened: _RecordingMlx(opened, recording))
 
         yield f"mlx-{family}", family, open_session
 
