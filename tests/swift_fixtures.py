@@ -16,13 +16,12 @@ import native_generation
 import numpy as np
 from bundles import make_bundle
 from native_bundles import native_bundle
-from native_plan import Unit, plan
 from native_sampler import OK
 
 from edgekit.export.quantize import Scheme
-from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.memory import needs, residency, units
+from edgekit.runtime.engines.base import Lengths
+from edgekit.runtime.engines.mlx import MlxEngine
 from edgekit.runtime.mlx_programs import Function
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
@@ -51,23 +50,23 @@ def write(folder: Path) -> None:
     bundles["onnx"] = str(make_bundle(folder / "onnx", "llada", n_layers=1))
     segments = {}
     sessions = [*_mlx_sessions(folder), *_package_sessions(folder)]
-    own = []
+    damaged = {}
     for name, recorded in _passes(sessions):
         recorded.save(folder, name)
         segments[name] = recorded.format
         bundles[recorded.format] = str(recorded.bundle)
-        own.append(recorded.bundle)
+        if recorded.format == "mlx":
+            damaged[name] = _damaged(recorded.bundle)
     whole = {}
     for name, generation, recorded in _whole_generations(sessions):
         recorded.save(folder, name)
         whole[name] = generation
-    _write_json(folder / "memory.json", [_memory(session) for session in sessions])
-    _write_json(folder / "damaged.json", [_damaged(path) for path in {*map(Path, bundles.values()), *own}])
+    _write_json(folder / "memory.json", [row for session in sessions for row in _memory(session)])
+    _write_json(folder / "damaged.json", damaged)
     _write_json(folder / "segment_generations.json", whole)
     _write_json(folder / "bundles.json", bundles)
     _write_json(folder / "generations.json", generations)
     _write_json(folder / "segments.json", segments)
-    _write_json(folder / "plans.json", list(_plans()))
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -98,26 +97,6 @@ def _events(events: Sequence[Any]) -> Iterator[dict[str, Any]]:
         yield plain
 
 
-def _plans() -> Iterator[dict[str, Any]]:
-    """Residency plans of the Python planner, for units as sessions make them."""
-    rng = np.random.default_rng(11)
-    for case in range(40):
-        sizes = rng.integers(1, 9, int(rng.integers(1, 30))) * int(rng.choice([1, 1 << 20]))
-        groups = [str(rng.choice(["layer", "expert", "head", "dense small"])) for _ in sizes]
-        units = [Unit(f"unit.{i}", int(n), g) for i, (n, g) in enumerate(zip(sizes, groups, strict=True))]
-        ahead = 3 if "expert" in groups else 2
-        least = min(
-            sum(u.nbytes for u in units), sum(sorted((u.nbytes for u in units), reverse=True)[:ahead])
-        )
-        budget = least + int(rng.integers(0, sum(u.nbytes for u in units) + 1)) - (1 if case % 7 == 0 else 0)
-        listed = [{"name": u.name, "bytes": u.nbytes, "group": u.group} for u in units]
-        row = {"units": listed, "budget": budget, "pinned": None, "ahead": 0, "needed": least}
-        if budget >= least:
-            made = plan(units, budget, ring_units=ahead)
-            row |= {"pinned": sorted(made.pinned), "ahead": made.ring_bytes}
-        yield row
-
-
 @dataclass
 class Recording:
     """Passes of a session, and the calls that its engine made. Arrays lie in one file of numbers, float32 and
@@ -129,26 +108,10 @@ class Recording:
     passes: list[dict[str, Any]] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
-    #: The pass that began after the last call.
-    begun: str | None = None
-
-    def watch(self, session: Session) -> None:
-        """Have calls say which pass they begin."""
-        weights: Any = session._weights
-        begin = weights.begin
-
-        def watched(kind: str, then: str) -> None:
-            self.begun = kind
-            begin(kind, then)
-
-        weights.begin = watched
 
     def add(self, unit: str, function: str, inputs: Any, outputs: Any) -> None:
         """A call."""
-        self.calls.append({
-            "unit": unit, "function": function, "inputs": inputs, "outputs": outputs, "begins": self.begun,
-        })  # fmt: skip
-        self.begun = None
+        self.calls.append({"unit": unit, "function": function, "inputs": inputs, "outputs": outputs})
 
     def array(self, array: np.ndarray) -> dict[str, Any]:
         """Where a copy of the array lies. Weights, which the bundle holds, are a sum of their bytes."""
@@ -181,7 +144,7 @@ class Recording:
         request = HeadRequest(temperature=0.7, gumbel=draw, gumbel_scale=0.5, soft=soft, top_k=5, logits=True)
         second = session.denoise(canvas[::-1].copy(), request, first.soft)
         asked = {"temperature": 0.7, "gumbel_scale": 0.5, "soft": soft, "top_k": 5, "logits": True}
-        asked["noise"] = self.array(draw(0, vocab))
+        asked |= {"seed": draw.seed, "draw": draw.draw}
         self._say("denoise", canvas[::-1], asked, second, first.soft)
         rows = np.array([3, 0, 3, 12])
         third = session.project(HeadRequest(rows=rows, temperature=1.5))
@@ -202,58 +165,33 @@ class Recording:
         })  # fmt: skip
 
 
-def _memory(session: RecordedSession) -> dict[str, Any]:
-    """What a session needs besides weights, and its plans under limits of its weights."""
+def _memory(session: RecordedSession) -> Iterator[dict[str, Any]]:
+    """What the engine in Python states about its memory."""
     name, _, open_session = session
-    recording, opened = open_session()
+    _, opened = open_session()
     with opened:
-        bundle, file = opened.bundle, opened._file
-        rows = []
-        for positions, canvas in ((2048, 256), (40, 16)):
-            wanted = replace(needs(bundle, file, positions, canvas), process=0)
-            rows.append({
-                "positions": positions, "canvas": canvas, "prefix": wanted.prefix,
-                "activations": wanted.activations, "scratch": wanted.scratch,
-            })  # fmt: skip
-        step, looked_up = units(bundle.model, file, bundle.packages)
-        total = sum(u.nbytes for u in step)
-        extra = {u.name for u in looked_up}
-        plans = []
-        for weights in (None, total // 3, total // 2, total - 1, total, 2 * total):
-            for resident in (None, 0, total // 4, total):
-                row: dict[str, Any] = {"weights": weights, "resident": resident}
-                memory = None if weights is None else weights + wanted.total
-                try:
-                    made = residency(bundle, file, wanted, memory, resident)
-                    held = sum(u.nbytes for u in made.units if u.name in made.pinned - extra)
-                    row |= {"pinned": held, "ahead": made.ring_bytes, "streamed": made.streamed_bytes}
-                except BudgetExceeded as error:
-                    row |= {"needed": error.needed_bytes - wanted.total}
-                plans.append(row)
-    return {"recording": name, "format": recording.format, "needs": rows, "plans": plans}
+        bundle = opened.bundle
+        engine: Any = opened.engine
+        for rows, kept, head_rows in ((16, 0, 16), (256, 2048, 64), (40, 32, 40)):
+            found = engine.memory(bundle, Lengths(rows, kept, 1, head_rows))
+            yield {"recording": name, "rows": rows, "kept": kept, "head_rows": head_rows} | vars(found)
 
 
 def _damaged(bundle: Path) -> dict[str, Any]:
-    """A copy of a bundle with a bit of its weights turned over, and what Python says of it."""
+    """A copy of a bundle with a bit of a layer's weights turned over, and where."""
     copy = bundle.with_name(f"{bundle.name}-damaged")
     shutil.copytree(bundle, copy)
     opened = Bundle.open(copy)
     path = copy / opened.manifest.weights.file
     with opened.open_weights() as file:
-        run = file.layout.runs[len(file.layout.runs) // 2]
+        run = file.run("layers.1")
     with open(path, "r+b") as raw:
         place = run.offset + run.parts[0].nbytes // 2
         raw.seek(place)
         byte = raw.read(1)[0]
         raw.seek(place)
         raw.write(bytes([byte ^ 4]))
-    with opened.open_weights() as file:
-        try:
-            file.load(run)
-        except ChecksumMismatch as error:
-            # Python's file has the folder's own spelling.
-            return {"bundle": str(copy), "file": str(path), "run": run.name, "message": str(error)}
-    raise AssertionError(f"{path}: the damage was not noticed")
+    return {"bundle": str(copy), "file": str(path), "run": run.name}
 
 
 def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
@@ -272,18 +210,20 @@ def _mlx_sessions(folder: Path) -> Iterator[RecordedSession]:
         )
 
         def open_session(bundle: Path = bundle) -> tuple[Recording, Session]:
-            recording, session = Recording(bundle, "mlx"), Session(bundle)
-            engine: Any = session._engine
-            plain = engine._function
-
-            def function(program: Function) -> Any:
-                imported = plain(program)
-                return replace(imported, call=_recorded(recording, program, imported.call))
-
-            engine._function = function
-            return recording, session
+            recording = Recording(bundle, "mlx")
+            return recording, Session(bundle, engine=lambda opened: _RecordingMlx(opened, recording))
 
         yield f"mlx-{family}", family, open_session
+
+
+class _RecordingMlx(MlxEngine):
+    def __init__(self, bundle: Bundle, recording: Recording) -> None:
+        super().__init__(bundle.folder, bundle.manifest, 1)
+        self._recording = recording
+
+    def _function(self, program: Function) -> Any:
+        imported = super()._function(program)
+        return replace(imported, call=_recorded(self._recording, program, imported.call))
 
 
 def _recorded(recording: Recording, program: Function, call: Any) -> Callable[..., Any]:
@@ -323,7 +263,6 @@ def _whole_generations(
     """Whole generations in Python, with every call of a function that they make."""
     for name, family, open_session in sessions:
         recording, session = open_session()
-        recording.watch(session)
         settings = dict(GENERATIONS)[family]
         sampling = session.bundle.manifest.sampler
         canvas = session.model.canvas_length
@@ -359,14 +298,14 @@ def _package_sessions(folder: Path) -> Iterator[RecordedSession]:
         def open_session(bundle: Path = bundle, model: Any = model) -> tuple[Recording, Session]:
             recording = Recording(bundle, "coreml")
             executor = ReferenceExecutor(model, bundle)
-            return recording, Session(bundle, None, _RecordingExecutor(executor, bundle, recording))
+            return recording, Session(bundle, executor=_RecordingExecutor(executor, recording))
 
         yield name, family, open_session
 
 
 class _RecordingExecutor:
-    def __init__(self, executor: Any, bundle: Path, recording: Recording) -> None:
-        self.name, self._executor, self._bundle, self._recording = executor.name, executor, bundle, recording
+    def __init__(self, executor: Any, recording: Recording) -> None:
+        self.name, self._executor, self._recording = executor.name, executor, recording
 
     def open(self, path: Path, functions: Sequence[str]) -> Any:
         return _RecordingModel(self._executor.open(path, functions), path.stem, self._recording)

@@ -81,7 +81,7 @@ def test_what_swift_uses_is_in_the_header(tmp_path: Path) -> None:
         for name in re.findall(r"\b(?:ek|EK)_\w+", path.read_text())
         if "import CEdgeKit" in path.read_text()
     }
-    assert {"ek_session_open", "ek_generate", "EK_STOPPED", "ek_plan_residency", "ek_flash_read_run"} <= used
+    assert {"ek_session_open_engine", "ek_generate", "EK_STOPPED", "EK_ENGINE_DONE", "ek_tile_call"} <= used
     header = HEADER.read_text()
     assert not [name for name in used if not re.search(rf"\b{name}\b", header)]
     source = tmp_path / "uses.c"
@@ -301,7 +301,7 @@ def test_the_package_builds_and_passes_its_tests(fixtures: Path, tmp_path: Path)
     executed = re.findall(
         r"Executed (\d+) tests?, with (?:(\d+) tests? skipped and )?0 failures", result.stdout
     )
-    assert executed and int(executed[-1][0]) > 60 and executed[-1][1] in ("", "0")
+    assert executed and int(executed[-1][0]) > 50 and executed[-1][1] in ("", "0")
     check_example(fixtures, tmp_path / "build", folder)
 
 

@@ -165,6 +165,12 @@ EK_API ek_status ek_session_reset(ek_session *session) EK_NOEXCEPT;
  * ek_session_reset does. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
 
+/* Bounds the weights that stay in memory further, for where it has run low: from the next pass or ek_session_idle on at
+ * most `bytes` of them stay, and the others are read in every step. Results, the encoded prefix and a generation under
+ * way stay as they are. What was given back does not come again while the session is open. Any thread may call it at any
+ * time, during another call too, but not during ek_session_close. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_session_limit_resident(ek_session *session, uint64_t bytes) EK_NOEXCEPT;
+
 /* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. What ek_generate
  * has left uncached goes before them. Only for models that encode committed text; others: EK_INVALID_STATE. After a
  * failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those

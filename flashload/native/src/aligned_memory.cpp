@@ -30,6 +30,14 @@ std::uint8_t *map(std::size_t size) {
 
 void unmap(std::uint8_t *data, std::size_t) noexcept { VirtualFree(data, 0, MEM_RELEASE); }
 
+std::size_t page_bytes() noexcept {
+  SYSTEM_INFO info;
+  GetSystemInfo(&info);
+  return info.dwPageSize;
+}
+
+void decommit(std::uint8_t *data, std::size_t size) noexcept { VirtualFree(data, size, MEM_DECOMMIT); }
+
 #else
 
 // `size` bytes and `more`; messages tell the size that was asked for.
@@ -68,6 +76,13 @@ std::uint8_t *map(std::size_t size) { return map_pages(size); }
 
 void unmap(std::uint8_t *data, std::size_t size) noexcept { ::munmap(data, size); }
 
+std::size_t page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+// Nothing in their place: what an advice gives back at once differs between systems. Where it fails they stay.
+void decommit(std::uint8_t *data, std::size_t size) noexcept {
+  ::mmap(data, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
 #endif
 
 }  // namespace
@@ -76,6 +91,14 @@ AlignedMemory::AlignedMemory(std::size_t size) : data_(size == 0 ? nullptr : map
 
 AlignedMemory::~AlignedMemory() {
   if (data_ != nullptr) unmap(data_, size_);
+}
+
+void AlignedMemory::discard(std::uint8_t *part, std::size_t size) noexcept {
+  const std::size_t page = page_bytes();
+  const std::size_t first = (static_cast<std::size_t>(part - data_) + page - 1) / page * page;
+  const std::size_t end = static_cast<std::size_t>(part - data_) + size;
+  const std::size_t last = end == size_ ? (end + page - 1) / page * page : end / page * page;
+  if (first < last) decommit(data_ + first, last - first);
 }
 
 AlignedMemory::AlignedMemory(AlignedMemory &&other) noexcept

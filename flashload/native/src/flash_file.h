@@ -27,6 +27,9 @@ class AlignedMemory {
   std::uint8_t *data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
 
+  // Gives the pages that lie wholly in a part of it back to the system; nobody may touch the part again.
+  void discard(std::uint8_t *part, std::size_t size) noexcept;
+
  private:
   std::uint8_t *data_ = nullptr;
   std::size_t size_ = 0;

@@ -153,6 +153,10 @@ ek_status ek_session_idle(ek_session *session) noexcept {
   return guarded([&] { Entry(session)->idle(); });
 }
 
+ek_status ek_session_limit_resident(ek_session *session, uint64_t bytes) noexcept {
+  return guarded([&] { required(session).session.limit_resident(bytes); });
+}
+
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
   return guarded([&] { Entry(session)->encode_behind(ids, count); });
 }

@@ -23,15 +23,18 @@ constexpr std::uint64_t kBatchShare = 4;
 }  // namespace
 
 Experts::Experts(const Bundle &bundle, WeightStore &weights, const ResidencyPlan &plan)
-    : bundle_(bundle),
-      weights_(weights),
-      batch_bytes_(plan.ring_bytes / kBatchShare),
-      most_exchanged_(plan.streamed_bytes / kExchangeShare) {
+    : bundle_(bundle), weights_(weights) {
+  follow(plan);
   for (const BundleChunk &chunk : bundle.chunks()) {
     layers_.emplace_back();
     layers_.back().counts.resize(chunk.experts.size());
     for (std::size_t e = 0; e < chunk.experts.size(); ++e) places_.emplace(chunk.experts[e]->run, e);
   }
+}
+
+void Experts::follow(const ResidencyPlan &plan) {
+  batch_bytes_ = plan.ring_bytes / kBatchShare;
+  most_exchanged_ = plan.streamed_bytes / kExchangeShare;
 }
 
 void Experts::append_runs(std::size_t chunk, std::vector<const Run *> &out) const {

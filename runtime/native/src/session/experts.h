@@ -44,6 +44,9 @@ class Experts {
   // more passes use take the places of pinned ones of their layer.
   void exchange();
 
+  // The plan has changed: fewer of them are pinned.
+  void follow(const ResidencyPlan &plan);
+
   // Throws std::out_of_range. A layer with experts is a chunk of its own.
   ExpertUse use(std::size_t chunk, std::size_t expert) const;
 
@@ -60,7 +63,7 @@ class Experts {
 
   const Bundle &bundle_;
   WeightStore &weights_;
-  const std::uint64_t batch_bytes_, most_exchanged_;
+  std::uint64_t batch_bytes_ = 0, most_exchanged_ = 0;
   std::vector<Layer> layers_;  // of the chunks
   std::unordered_map<const Run *, std::size_t> places_;  // of experts in their layers
   std::uint64_t exchanged_at_ = 0;                       // passes

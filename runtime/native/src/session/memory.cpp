@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -15,6 +16,9 @@ constexpr std::int64_t kPrefillPositions = 256;
 constexpr std::uint64_t kRingShare = 8, kRingMost = std::uint64_t{256} << 20;
 // Runs up to this size are pinned before any other: their reads are too short to hide behind computation.
 constexpr std::uint64_t kSmallRunBytes = std::uint64_t{1} << 20;
+// Of tiles that are looked up row by row, and in no step as a whole.
+constexpr char kEmbeddingGroup[] = "embedding";
+
 std::uint64_t floats(std::int64_t count) { return sizeof(float) * static_cast<std::uint64_t>(count); }
 
 // As flashload/sizes.py has it: what somebody gave is not rounded.
@@ -46,6 +50,15 @@ std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int
     total += floats(positions * (positions + (window == 0 ? prefix : std::min(prefix, window - 1))));
   }
   return total;
+}
+
+// Units that the ring must hold at once: a layer's dense run is held while its experts pass, so there must be room for it
+// anywhere and two experts besides.
+std::size_t units_ahead(const Bundle &bundle) {
+  for (const BundleChunk &chunk : bundle.chunks()) {
+    if (!chunk.experts.empty()) return 3;
+  }
+  return 2;
 }
 
 }  // namespace
@@ -96,14 +109,14 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
   add(bundle.final(), "final");
   for (const BundleTile &tile : bundle.scores()) add(*tile.unit, "head");
   if (bundle.has_head()) {
-    for (const BundleTile &tile : bundle.embedding()) units.push_back({tile.unit->name, tile.unit->bytes, "embedding"});
+    for (const BundleTile &tile : bundle.embedding()) units.push_back({tile.unit->name, tile.unit->bytes, kEmbeddingGroup});
   }
   return units;
 }
 
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options) {
   std::vector<Unit> step = weight_units(bundle), looked_up;
-  const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == "embedding"; });
+  const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == kEmbeddingGroup; });
   looked_up.assign(lookups, step.end());
   step.erase(lookups, step.end());
   std::uint64_t step_bytes = 0;
@@ -119,13 +132,10 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   std::uint64_t budget = everything;
   if (limited) budget = options.memory_bytes > needs.total() ? options.memory_bytes - needs.total() : 0;
   std::uint64_t ring = std::min(kRingMost, std::min(budget, everything) / kRingShare);
-  bool has_experts = false;
-  for (const BundleChunk &chunk : bundle.chunks()) has_experts = has_experts || !chunk.experts.empty();
-  // A layer's dense run is held while its experts pass: room for it anywhere and two experts besides.
-  const std::uint64_t ring_units = has_experts ? 3 : 2;
+  const std::size_t ring_units = units_ahead(bundle);
   if (options.resident_bytes < everything) {
     std::uint64_t largest_bytes = 0;
-    for (std::size_t i = 0; i < std::min<std::size_t>(ring_units, largest.size()); ++i) largest_bytes += largest[i];
+    for (std::size_t i = 0; i < std::min(ring_units, largest.size()); ++i) largest_bytes += largest[i];
     // A budget that holds every unit would pin every unit, whatever the cap.
     const std::uint64_t below = std::max(options.resident_bytes, step_bytes - 1);
     budget = std::min({budget, options.resident_bytes + std::max(ring, largest_bytes), below});
@@ -154,6 +164,24 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
     plan.pinned_bytes += unit.bytes;
   }
   return plan;
+}
+
+ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t pinned_bytes) {
+  ResidencyPlan out = plan;
+  const std::vector<Unit> units = weight_units(bundle);
+  for (auto unit = units.rbegin(); unit != units.rend() && out.pinned_bytes > pinned_bytes; ++unit) {
+    if (out.pinned.erase(unit->name) == 0) continue;
+    out.pinned_bytes -= unit->bytes;
+    if (unit->group != kEmbeddingGroup) out.streamed_bytes += unit->bytes;
+  }
+  std::vector<std::uint64_t> sizes;
+  for (const Unit &unit : units) {
+    if (unit.group != kEmbeddingGroup && out.pinned.count(unit.name) == 0) sizes.push_back(unit.bytes);
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  sizes.resize(std::min(sizes.size(), units_ahead(bundle)));
+  out.ring_bytes = std::max(out.ring_bytes, std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}));
+  return out;
 }
 
 void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,

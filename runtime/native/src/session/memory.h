@@ -41,6 +41,10 @@ std::vector<Unit> weight_units(const Bundle &bundle);
 // Throws BudgetError.
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);
 
+// The same with at most `pinned_bytes` pinned, the last of a step left out first: what stays is used before the rest has
+// been read.
+ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, std::uint64_t pinned_bytes);
+
 // Throws BudgetError where what a session without a budget takes is more than `machine` bytes, the memory there is; 0:
 // nobody knows.
 void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,

@@ -1,5 +1,6 @@
 #include "session/package_store.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -134,6 +135,20 @@ void PackageStore::complain() {
 
 void PackageStore::idle() {
   drop();
+  complain();
+}
+
+void PackageStore::unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes) {
+  drop();
+  budget_ = std::max(budget_, ahead_bytes);
+  for (auto unit = pinned_.begin(); unit != pinned_.end();) {
+    if (names.count((*unit)->name) == 0) {
+      ++unit;
+      continue;
+    }
+    close(**unit);
+    unit = pinned_.erase(unit);
+  }
   complain();
 }
 

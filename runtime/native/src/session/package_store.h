@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -36,6 +37,10 @@ class PackageStore {
   // idle() that keeps what closing fails with for the next call that may throw.
   void drop() noexcept;
 
+  // Closes some that stay open, between passes: they are opened ahead from now on, within `ahead_bytes` together with the
+  // others. Throws the first Error of closing, after the rest.
+  void unpin(const std::unordered_set<std::string> &names, std::uint64_t ahead_bytes);
+
   // A package open for as long as this object lives. Those that do not stay open must be used in the order of the pass.
   class Use {
    public:
@@ -63,7 +68,7 @@ class PackageStore {
   void complain();
 
   Engine &engine_;
-  const std::uint64_t budget_;
+  std::uint64_t budget_;
   const UnitsOf units_of_;
   std::unordered_set<const WeightUnit *> pinned_;
   std::deque<const WeightUnit *> queued_, opening_;  // in the order of the passes

@@ -45,6 +45,14 @@ Reservation::~Reservation() {
   all.bytes -= bytes_;
 }
 
+void Reservation::give_back(std::uint64_t bytes) {
+  Sessions &all = sessions();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const std::uint64_t given = std::min(bytes, bytes_);
+  bytes_ -= given;
+  all.bytes -= given;
+}
+
 std::uint64_t Reservation::process_bytes() {
   Sessions &all = sessions();
   const std::lock_guard<std::mutex> lock(all.mutex);

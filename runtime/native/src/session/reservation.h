@@ -18,6 +18,9 @@ class Reservation {
   Reservation(const Reservation &) = delete;
   Reservation &operator=(const Reservation &) = delete;
 
+  // Of those that the session was planned to take, some that it will not take again.
+  void give_back(std::uint64_t bytes);
+
   // What a session that is planned now would be told.
   static std::uint64_t process_bytes();
 

@@ -1,10 +1,12 @@
 #include "session/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 #include "error.h"
@@ -154,7 +156,44 @@ struct Session::Implementation {
     }
   }
 
+  // Follows limit_resident. No unit is in use.
+  void relieve() {
+    const std::uint64_t limit = resident_limit.load();
+    if (plan.pinned_bytes <= limit) return;
+    // Experts have changed places since the plan was made.
+    ResidencyPlan own = plan;
+    own.pinned.clear();
+    for (const Unit &unit : weight_units(bundle)) {
+      if (pinned(unit.name)) own.pinned.insert(unit.name);
+    }
+    ResidencyPlan less = with_fewer_pins(bundle, own, limit);
+    std::unordered_set<std::string> gone;
+    std::vector<const Run *> runs;
+    for (const std::string &name : own.pinned) {
+      if (less.pinned.count(name) != 0) continue;
+      gone.insert(name);
+      const FlashLayout &file = bundle.file().layout();
+      const auto run = file.index.find(name);
+      if (run != file.index.end()) runs.push_back(&file.runs[run->second]);
+    }
+    weights.unpin(runs, in_flash(bundle, less).ring_bytes);
+    std::swap(plan, less);  // `less` is what was
+    experts.follow(plan);
+    const std::uint64_t before = less.pinned_bytes + less.ring_bytes, after = plan.pinned_bytes + plan.ring_bytes;
+    if (after < before) reservation.give_back(before - after);
+    if (packages) packages->unpin(gone, plan.ring_bytes);
+  }
+
+  // Whether it is in memory now: of experts the plan knows how many stay, the store which.
+  bool pinned(const std::string &unit) const {
+    const FlashLayout &file = bundle.file().layout();
+    const auto run = file.index.find(unit);
+    if (bundle.packaged() || run == file.index.end()) return plan.pinned.count(unit) != 0;
+    return weights.pinned(file.runs[run->second]) != nullptr;
+  }
+
   void begin(Pass kind, Pass then) {
+    relieve();
     weights.begin(kind, then);
     if (packages) packages->begin(kind, then);
   }
@@ -162,6 +201,7 @@ struct Session::Implementation {
   void idle() {
     weights.idle();
     if (packages) packages->idle();
+    relieve();
   }
 
   // Times a pass and has its weights read ahead. One that fails leaves no half-read schedule, and a prefill no
@@ -322,7 +362,7 @@ struct Session::Implementation {
   const std::uint64_t machine;  // bytes of memory; 0: nobody knows
   MemoryNeeds needs;
   ResidencyPlan plan;
-  const Reservation reservation;  // fills the two before it
+  Reservation reservation;  // fills the two before it
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   Experts experts;
@@ -332,6 +372,7 @@ struct Session::Implementation {
   FloatBuffer hidden_states, soft_input, last, picked;
   std::int64_t last_rows = 0;  // of the last denoise; 0: none, or it failed
   double pass_seconds = 0;
+  std::atomic<std::uint64_t> resident_limit{UINT64_MAX};
 };
 
 Session::Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
@@ -357,13 +398,17 @@ void Session::idle() {
   implementation_->experts.exchange();
 }
 
+void Session::limit_resident(std::uint64_t bytes) {
+  std::atomic<std::uint64_t> &limit = implementation_->resident_limit;
+  std::uint64_t known = limit.load();
+  while (bytes < known && !limit.compare_exchange_weak(known, bytes)) {
+  }
+}
+
 SessionPlan Session::plan() const {
   const Implementation &own = *implementation_;
   SessionPlan out = plan_of(own.bundle, own.needs, own.plan, own.options);
-  if (own.bundle.packaged()) return out;
-  // Experts change places: of them the plan knows how many stay, the store which.
-  const FlashLayout &file = own.bundle.file().layout();
-  for (PlannedUnit &unit : out.units) unit.pinned = own.weights.pinned(file.run(unit.name)) != nullptr;
+  for (PlannedUnit &unit : out.units) unit.pinned = own.pinned(unit.name);
   return out;
 }
 

@@ -86,6 +86,10 @@ class Session : public Denoiser {
   HeadResult project(const HeadRequest &request) override;
 
   void idle();
+
+  // From the next pass or idle() on at most so many bytes of weights stay in memory. From any thread.
+  void limit_resident(std::uint64_t bytes);
+
   SessionStatistics statistics() const;
   ExpertUse expert_use(std::size_t layer, std::size_t expert) const;
   const MemoryNeeds &needs() const;

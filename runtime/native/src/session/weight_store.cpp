@@ -49,12 +49,22 @@ class Reads {
   std::optional<Error> error_;
 };
 
+RingStatistics plus(RingStatistics a, const RingStatistics &b) {
+  a.bytes_read += b.bytes_read;
+  a.runs_read += b.runs_read;
+  a.bytes_skipped += b.bytes_skipped;
+  a.read_seconds += b.read_seconds;
+  a.wait_seconds += b.wait_seconds;
+  a.fallbacks += b.fallbacks;
+  return a;
+}
+
 }  // namespace
 
 WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of)
     : file_(file), runs_of_(std::move(runs_of)), pinned_(file.layout().runs.size(), nullptr) {
   load_pinned(plan);
-  if (plan.ring_bytes != 0) ring_.emplace(file, static_cast<std::size_t>(plan.ring_bytes));
+  if (plan.ring_bytes != 0) ring_ = std::make_unique<Ring>(file, static_cast<std::size_t>(plan.ring_bytes));
 }
 
 void WeightStore::load_pinned(const ResidencyPlan &plan) {
@@ -137,9 +147,21 @@ void WeightStore::exchange(const std::vector<Exchange> &wanted) {
   exchange_wait_seconds_ += ring_->statistics().wait_seconds - waited;
 }
 
+void WeightStore::unpin(const std::vector<const Run *> &runs, std::uint64_t ring_bytes) {
+  idle();
+  if (ring_bytes != 0 && (!ring_ || ring_->capacity() < ring_bytes)) {
+    auto made = std::make_unique<Ring>(file_, static_cast<std::size_t>(ring_bytes));
+    if (ring_) earlier_ = plus(earlier_, ring_->statistics());
+    ring_ = std::move(made);
+  }
+  for (const Run *run : runs) {
+    std::uint8_t *data = std::exchange(pinned_[place(*run)], nullptr);
+    if (data != nullptr) memory_.discard(data, static_cast<std::size_t>(run->length));
+  }
+}
+
 RingStatistics WeightStore::ring_statistics() const {
-  if (!ring_) return {};
-  RingStatistics found = ring_->statistics();
+  RingStatistics found = ring_ ? plus(earlier_, ring_->statistics()) : earlier_;
   found.wait_seconds -= exchange_wait_seconds_;
   return found;
 }

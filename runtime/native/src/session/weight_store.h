@@ -46,6 +46,10 @@ class WeightStore {
   // read goes on being streamed, so that its use shows the error, and the one that it was to replace stays.
   void exchange(const std::vector<Exchange> &wanted);
 
+  // Gives the memory of pinned runs back, between passes: they are streamed from now on, through a ring of `ring_bytes`.
+  // Throws Error, with nothing changed.
+  void unpin(const std::vector<const Run *> &runs, std::uint64_t ring_bytes);
+
   // Memory of a pinned run, null for a streamed one.
   const std::uint8_t *pinned(const Run &run) const { return pinned_[place(run)]; }
 
@@ -80,7 +84,8 @@ class WeightStore {
   const RunsOf runs_of_;
   AlignedMemory memory_;                // all pinned runs, one behind the other
   std::vector<std::uint8_t *> pinned_;  // per run of the file
-  std::optional<Ring> ring_;
+  std::unique_ptr<Ring> ring_;          // null: nothing is streamed
+  RingStatistics earlier_;              // of the rings before
   std::optional<Pass> expected_;  // scheduled already, after the pass under way
   std::uint64_t bytes_exchanged_ = 0;
   double exchange_wait_seconds_ = 0;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flash_fixtures.h"
+#include "session/process.h"
 #include "session/weight_store.h"
 #include "unit.h"
 
@@ -95,6 +96,49 @@ EK_TEST(a_run_that_cannot_be_read_is_not_exchanged) {
   weights.idle();
   flip_byte(made, store.runs[3].offset + 5);
   EK_CHECK(pass_is_right(weights, store, made));
+}
+
+EK_TEST(pinned_runs_that_are_given_back_are_streamed) {
+  const TemporaryFile made({2, 2, 1, 3, 2, 3});
+  Store store(made, {0, 1, 2, 3, 4, 5}, 0);
+  WeightStore weights = store.open();
+  const auto run = [&](std::size_t place) { return &store.runs[place]; };
+  EK_CHECK(pass_is_right(weights, store, made));
+  EK_CHECK(weights.ring_statistics().bytes_read == 0);
+  weights.unpin({run(5), run(3)}, 6 * kPage);
+  EK_CHECK(weights.pinned(*run(5)) == nullptr && weights.pinned(*run(3)) == nullptr);
+  for (int i = 0; i < 3; ++i) EK_CHECK(pass_is_right(weights, store, made));  // with the next pass read ahead
+  const std::uint64_t read = weights.ring_statistics().bytes_read;
+  EK_CHECK(read >= 18 * kPage);
+  weights.unpin({run(0), run(1), run(2), run(4)}, 7 * kPage);  // with a larger ring
+  EK_CHECK(weights.ring_statistics().bytes_read >= read);
+  for (int i = 0; i < 3; ++i) EK_CHECK(pass_is_right(weights, store, made));
+  weights.unpin({}, 7 * kPage);
+  weights.unpin({run(0)}, 7 * kPage);  // not pinned any more
+  EK_CHECK(pass_is_right(weights, store, made));
+}
+
+EK_TEST(an_exchanged_run_gives_the_memory_back_that_it_has) {
+  const TemporaryFile made({2, 2, 2});
+  Store store(made, {0, 1}, 4);
+  WeightStore weights = store.open();
+  const auto run = [&](std::size_t place) { return &store.runs[place]; };
+  weights.exchange({{run(2), run(0)}});
+  weights.unpin({run(2)}, 4 * kPage);
+  EK_CHECK(weights.pinned(*run(2)) == nullptr && made.equal(1, weights.pinned(*run(1))));
+  EK_CHECK(pass_is_right(weights, store, made));
+}
+
+EK_TEST(memory_that_is_discarded_goes_back_to_the_system) {
+  constexpr std::size_t kSize = std::size_t{64} << 20;
+  AlignedMemory memory(kSize);
+  std::fill_n(memory.data(), kSize, std::uint8_t{7});
+  const std::uint64_t before = process_resident_bytes();
+  memory.discard(memory.data() + 1, kSize - 3 * kPage);
+  const std::uint64_t after = process_resident_bytes();
+  EK_CHECK(before == 0 || after + kSize - (std::size_t{4} << 20) < before);
+  // What lies beside it stays, also on its pages.
+  EK_CHECK(memory.data()[0] == 7 && memory.data()[kSize - 2 * kPage] == 7 && memory.data()[kSize - 1] == 7);
 }
 
 EK_TEST(a_pass_does_without_the_runs_that_it_skips) {

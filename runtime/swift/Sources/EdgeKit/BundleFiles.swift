@@ -32,21 +32,14 @@ final class BundleFiles: Sendable {
     var size: UInt64 = 0
     try EdgeKitError.check(ek_bundle_read_file(handle, name, nil, 0, &size))
     // Never empty: a buffer without a place would ask for the size again.
-    let memory = PageAlignedMemory(count: Int(size) + 1)
-    try EdgeKitError.check(ek_bundle_read_file(handle, name, memory.buffer.baseAddress, size, &size))
-    return Data(memory.buffer.prefix(Int(size)))
+    var data = Data(count: Int(size) + 1)
+    try EdgeKitError.check(
+      data.withUnsafeMutableBytes { ek_bundle_read_file(handle, name, $0.baseAddress, size, &size) })
+    return data.prefix(Int(size))
   }
 
   /// For files that something else opens by their path; of the weights it compares the header. Throws as `read`.
   func check(_ name: String) throws(EdgeKitError) { try EdgeKitError.check(ek_bundle_check_file(handle, name)) }
-
-  /// The flash file, which belongs to the caller. Throws as `read`.
-  func openWeights() throws(EdgeKitError) -> OpaquePointer {
-    var opened: OpaquePointer?
-    try EdgeKitError.check(ek_bundle_open_weights(handle, &opened))
-    guard let opened else { throw .internalError("ek_bundle_open_weights gave no file") }
-    return opened
-  }
 
   /// A file of a folder that no manifest lists, of at most `limit` bytes; nil where there is none. Throws the errors of
   /// reading.
@@ -55,9 +48,10 @@ final class BundleFiles: Sendable {
       return nil
     }
     try NativeLibrary.check()
-    let memory = PageAlignedMemory(count: limit)
+    var data = Data(count: limit)
     var size: UInt64 = 0
-    try EdgeKitError.check(ek_folder_read_file(folder, name, memory.buffer.baseAddress, UInt64(limit), &size))
-    return Data(memory.buffer.prefix(Int(size)))
+    try EdgeKitError.check(
+      data.withUnsafeMutableBytes { ek_folder_read_file(folder, name, $0.baseAddress, UInt64(limit), &size) })
+    return data.prefix(Int(size))
   }
 }

@@ -22,9 +22,6 @@ public enum EdgeKitError: Error, Equatable, Sendable {
   /// Scores are NaN or infinite: the weights are broken.
   case notFinite(String)
   case invalidState(String)
-  /// The system ran out of memory: the generation was stopped and the weights were given back. The next generation
-  /// runs, with fewer weights in memory.
-  case memoryPressure(String)
   /// The session was closed.
   case closed(String)
   /// An engine of the system (Core ML, MLX) or of the application failed.
@@ -38,8 +35,8 @@ public enum EdgeKitError: Error, Equatable, Sendable {
     case .invalidArgument(let text), .outOfMemory(let text), .openFailed(let text), .readFailed(let text),
       .truncatedFile(let text), .fileChanged(let text), .checksumMismatch(let text), .malformedFile(let text),
       .unsupportedVersion(let text), .unsupportedBundle(let text), .budgetExceeded(let text, _),
-      .notFinite(let text), .invalidState(let text), .memoryPressure(let text), .closed(let text),
-      .engineFailed(let text), .internalError(let text):
+      .notFinite(let text), .invalidState(let text), .closed(let text), .engineFailed(let text),
+      .internalError(let text):
       return text
     }
   }
@@ -69,6 +66,7 @@ extension EdgeKitError {
     case EK_BUDGET_EXCEEDED: self = .budgetExceeded(text, sufficientBytes: ek_last_error_bytes())
     case EK_NOT_FINITE: self = .notFinite(text)
     case EK_INVALID_STATE: self = .invalidState(text)
+    case EK_ENGINE_FAILED: self = .engineFailed(text)
     default: self = .internalError(text)
     }
   }

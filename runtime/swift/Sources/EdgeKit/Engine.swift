@@ -9,6 +9,9 @@ protocol Engine: AnyObject {
   func info() throws(EdgeKitError) -> SessionInfo
   func statistics() throws(EdgeKitError) -> SessionStatistics
 
-  /// Give memory back as far as `pressure` asks for; called between generations. Later calls work as before, slower.
-  func relieve(_ pressure: MemoryPressure)
+  /// Told that no generation follows soon.
+  func idle() throws(EdgeKitError)
+
+  /// Has `wake` called, from any thread, when memory is to be given back, which `idle` does where no pass runs.
+  func whenRelieved(_ wake: @escaping @Sendable () -> Void)
 }

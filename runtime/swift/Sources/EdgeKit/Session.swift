@@ -8,10 +8,9 @@ import Synchronization
 ///       if case .committed(let part) = event { print(part.tokens) }
 ///     }
 ///
-/// Memory pressure never ends the process. Where the native core computes, a warning has the weights given back after the
-/// generation that runs; when memory is critical, that generation stops at its next step with
-/// `EdgeKitError.memoryPressure`. Over segments the generation goes on, and gives weights back between two calls. Later
-/// generations run with fewer weights in memory, to the same tokens.
+/// Memory pressure ends neither the process nor a generation: before its next pass a warning has half of the weights that
+/// stay in memory given back, and all of them when memory is critical. It goes on, slower, to the same tokens, and so do
+/// later ones.
 public final class Session: Sendable {
   /// The opened bundle.
   public let bundle: Bundle
@@ -34,42 +33,30 @@ public final class Session: Sendable {
     bundle: Bundle, options: SessionOptions = SessionOptions(),
     memoryPressure: (any MemoryPressureSource)? = defaultMemoryPressureSource()
   ) async throws {
-    guard case .native = bundle.manifest.programs else {
-      try await self.init(bundle: bundle) {
-        try Segments(bundle: bundle, options: options, memoryPressure: memoryPressure)
-      }
-      return
-    }
-    let path = bundle.path
-    try await self.init(bundle: bundle, memoryPressure: memoryPressure) { () throws(EdgeKitError) in
-      try NativeEngine(path: path, options: options)
+    try await self.init(bundle: bundle) { () throws(EdgeKitError) in
+      try Denoiser(bundle, try .own(bundle), options, memoryPressure)
     }
   }
 
-  /// Generates over segments that an executor of the application's computes, or with a budget for their weights alone.
-  /// `segments` opens them, on the session's thread, which alone uses them:
+  /// Generates over what an executor of the application's computes. `segments` opens it, on the session's thread, which
+  /// alone uses it:
   ///
   ///     let session = try await Session(bundle: bundle) {
-  ///       try Segments(bundle: bundle, executor: MyPackages(), weightBytes: 800_000_000)
+  ///       try Segments(bundle: bundle, executor: MyPackages(), options: SessionOptions(memoryBytes: 1_500_000_000))
   ///     }
   ///
-  /// The segments observe memory pressure themselves and give weights back between two calls, so no generation stops
-  /// for it. Throws what `segments` throws, as `engineFailed` where it is no `EdgeKitError`.
+  /// Throws what `segments` throws, as `engineFailed` where it is no `EdgeKitError`.
   public convenience init(bundle: Bundle, segments: @escaping @Sendable () throws -> Segments) async throws {
-    try await self.init(bundle: bundle, memoryPressure: nil) { () throws(EdgeKitError) in
-      do { return try SegmentEngine(bundle.manifest, try segments()) } catch { throw EdgeKitError(error) }
+    try await self.init(bundle: bundle) { () throws(EdgeKitError) in
+      do { return try segments().denoiser } catch { throw EdgeKitError(error) }
     }
   }
 
   /// Waits until the engine is there.
-  init(
-    bundle: Bundle, memoryPressure: (any MemoryPressureSource)?,
-    engine: @escaping @Sendable () throws(EdgeKitError) -> any Engine
-  ) async throws {
+  init(bundle: Bundle, engine: @escaping @Sendable () throws(EdgeKitError) -> any Engine) async throws {
     self.bundle = bundle
     core = Core(ConfinedThread(name: "edgekit \(bundle.path)", make: engine))
-    core.observe(memoryPressure)
-    _ = try await info()
+    try await core.listen()
   }
 
   /// Generates behind `prompt`, token ids of the bundle's tokenizer, chat template included where the model wants one.
@@ -87,7 +74,7 @@ public final class Session: Sendable {
     try await core.call { engine throws(EdgeKitError) in try engine.info() }
   }
 
-  /// I/O and compute so far; they start anew when memory pressure had the weights given back.
+  /// I/O and compute so far.
   public func statistics() async throws -> SessionStatistics {
     try await core.call { engine throws(EdgeKitError) in try engine.statistics() }
   }
@@ -98,7 +85,7 @@ public final class Session: Sendable {
 }
 
 /// Why a generation is to stop.
-private enum Stop: Int { case none, cancelled, memoryPressure, closed }
+private enum Stop: Int { case none, cancelled, closed }
 
 /// Asked from the engine's thread, set from any other. The first reason stays.
 private final class StopRequest: Sendable {
@@ -117,12 +104,7 @@ private final class Core: Sendable {
     var next = 0
     /// Generations that wait or run.
     var requests: [Int: StopRequest] = [:]
-    /// The one that runs.
-    var running: StopRequest?
-    /// Not relieved yet.
-    var pressure = MemoryPressure.normal
     var isClosed = false
-    var observation: (any MemoryPressureObservation)?
   }
 
   private static let closedError = EdgeKitError.closed("the session is closed")
@@ -131,9 +113,15 @@ private final class Core: Sendable {
 
   init(_ thread: ConfinedThread<any Engine>) { self.thread = thread }
 
-  func observe(_ source: (any MemoryPressureSource)?) {
-    let observation = source?.observe { [weak self] in self?.feel($0) }
-    state.withLock { $0.observation = observation }
+  /// Has the engine give memory back where no generation runs that would.
+  func listen() async throws {
+    let thread = thread
+    try await call { engine throws(EdgeKitError) in
+      // An engine must not keep its own thread.
+      engine.whenRelieved { [weak thread] in
+        _ = thread?.submit { if case .success(let engine) = $0 { try? engine.idle() } }
+      }
+    }
   }
 
   func generate(_ prompt: [Int], _ settings: GenerationSettings) -> AsyncThrowingStream<Event, any Error> {
@@ -152,13 +140,8 @@ private final class Core: Sendable {
     }
     continuation.onTermination = { if case .cancelled = $0 { request.stop(.cancelled) } }
     let taken = thread.submit { engine in
-      self.state.withLock { $0.running = request }
       let outcome = Self.run(engine, prompt, settings, request) { continuation.yield($0) }
-      self.state.withLock { state in
-        state.requests[id] = nil
-        state.running = nil
-      }
-      self.relieve(engine)
+      self.state.withLock { $0.requests[id] = nil }
       continuation.finish(throwing: outcome)
     }
     if !taken { continuation.finish(throwing: Self.closedError) }
@@ -180,7 +163,6 @@ private final class Core: Sendable {
   func close() async {
     let requests = state.withLock { state in
       state.isClosed = true
-      state.observation = nil
       return Array(state.requests.values)
     }
     for request in requests { request.stop(.closed) }
@@ -188,26 +170,6 @@ private final class Core: Sendable {
       if !thread.submit({ _ in continuation.resume() }) { continuation.resume() }
     }
     thread.finish()
-  }
-
-  /// Tells of memory pressure, from any thread.
-  private func feel(_ pressure: MemoryPressure) {
-    guard pressure > .normal else { return }
-    let running = state.withLock { state in
-      state.pressure = max(state.pressure, pressure)
-      return state.running
-    }
-    if pressure == .critical { running?.stop(.memoryPressure) }
-    thread.submit { self.relieve($0) }
-  }
-
-  /// On the engine's thread.
-  private func relieve(_ engine: Result<any Engine, EdgeKitError>) {
-    let pressure = state.withLock { state in
-      defer { state.pressure = .normal }
-      return state.pressure
-    }
-    if pressure > .normal, case .success(let engine) = engine { engine.relieve(pressure) }
   }
 
   /// The error that the stream ends with; nil after a cancellation too, which its consumer asked for.
@@ -228,8 +190,6 @@ private final class Core: Sendable {
     }
     switch request.current {
     case .none, .cancelled: return nil
-    case .memoryPressure:
-      return .memoryPressure("memory ran low: the generation was stopped and the weights given back; ask again")
     case .closed: return closedError
     }
   }

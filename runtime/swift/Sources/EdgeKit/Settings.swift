@@ -49,6 +49,7 @@ public struct GenerationSettings: Sendable, Equatable {
 
 /// What a session says about its model.
 public struct SessionInfo: Sendable, Equatable {
+  /// That compute, where the native core does; 0: the engine's own affair.
   public var threads: Int
   /// Tokens are 0..<vocabulary.
   public var vocabulary: Int

@@ -1,8 +1,9 @@
+import CEdgeKit
 import XCTest
 
 @testable import EdgeKit
 
-/// Arrays, masks and the joined head, beside the plainest way to compute them.
+/// Arrays, masks and mixtures, beside the plainest way to compute them.
 final class ArrayTests: XCTestCase {
   func testHalvesGoThereAndBack() {
     for bits in UInt16.min...UInt16.max {
@@ -52,7 +53,7 @@ final class ArrayTests: XCTestCase {
 
   func testMasksHidePaddingWithinFloat16() {
     var mask = Tensor(zeros: [2, 5]).floats
-    mask[4] = maskedScore
+    mask[4] = -1e30
     let low = packageMaskedScore
     let found = paddedMask(Tensor([2, 5], mask), kept: 3, prefix: 4, length: 3)
     XCTAssertEqual(found.shape, [3, 7])
@@ -61,64 +62,63 @@ final class ArrayTests: XCTestCase {
     XCTAssertEqual(float16(float16Bits(low)), low)
   }
 
-  func testAPrefillSeesWhatLiesBeforeAndWithinTheWindow() {
-    let mask = attentionMask(first: 5, length: 3, kept: 2, window: 3, phase: .prefill).floats
-    let hidden: [Int] = mask.map { $0 < 0 ? 1 : 0 }
-    // Keys at 3, 4, 5, 6, 7 for positions 5, 6, 7.
-    XCTAssertEqual(hidden, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0])
-    XCTAssertEqual(Set(attentionMask(first: 5, length: 3, kept: 2, window: 3, phase: .denoise).floats), [0])
-  }
-
-  func testAWindowKeepsItsLastPositions() {
-    func layer(_ window: Int?) -> Manifest.Layer {
-      Manifest.Layer(
-        program: "", run: "", experts: [], kvHeads: 2, headDim: 3, rope: "", window: window, package: nil, slot: nil)
+  /// Whatever their order, the sum is that of the experts' numbers, bit for bit.
+  func testExpertsInAnyOrderGiveTheSameSum() throws {
+    let (rows, hidden, k, experts) = (5, 3, 2, 4)
+    let x = (0..<(rows * hidden)).map { _ in Float.random(in: -1...1) }
+    let weight = (0..<(rows * k)).map { _ in Float.random(in: 0...1) }
+    let index: [Int64] = [0, 3, 2, 1, 3, 0, 1, 3, 2, 0]
+    func made() throws -> Mixture {
+      try Mixture(
+        "p", x: Tensor([rows, hidden], x), index: Tensor([rows, k], integers: index), weight: Tensor([rows, k], weight),
+        experts: experts)
     }
-    var prefix = PrefixCache([layer(nil), layer(5)])
-    /// Entry (head, position, d) of [1, 2, T, 3] is 1000 head + 10 position + d.
-    func numbered(_ positions: Range<Int>) -> Tensor {
-      var values: [Float] = []
-      for head in 0..<2 {
-        for place in positions {
-          for d in 0..<3 { values.append(Float(1000 * head + 10 * place + d)) }
+    func scale(_ expert: Int) -> Float { [1e8, -1e8, 1, 0.1][expert] }
+    var plain = [Float](repeating: 0, count: rows * hidden)
+    for expert in 0..<experts {
+      for place in index.indices where index[place] == expert {
+        for column in 0..<hidden {
+          plain[place / k * hidden + column] += x[place / k * hidden + column] * scale(expert) * weight[place]
         }
       }
-      return Tensor([1, 2, positions.count, 3], values)
     }
-    var position = 0
-    for added in [1, 3, 2, 7, 1] {
-      let chunk = numbered(position..<(position + added))
-      for index in 0..<2 { prefix.append(index, keys: chunk, values: chunk) }
-      prefix.advance(added)
-      position += added
-      for (index, kept) in [(0, position), (1, min(position, 4))] {
-        XCTAssertEqual(prefix.kept(index), kept)
-        XCTAssertEqual(prefix.view(index).keys, numbered((position - kept)..<position))
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+      var mixture = try made()
+      XCTAssertEqual(mixture.counts(), [0: 3, 1: 2, 2: 2, 3: 3])
+      for expert in order {
+        try mixture.add(expert) { rows in Tensor(rows.shape, rows.floats.map { $0 * scale(expert) }) }
       }
+      XCTAssertEqual(mixture.sum(), Tensor([rows, hidden], plain))
     }
-    XCTAssertEqual(prefix.length, position)
-    prefix.clear()
-    XCTAssertEqual(prefix.view(1).values.shape, [1, 2, 0, 3])
+    var mixture = try made()
+    XCTAssertThrowsError(try mixture.add(0) { _ in Tensor(zeros: [1, hidden]) })
+    XCTAssertThrowsError(
+      try Mixture(
+        "p", x: Tensor(zeros: [1, 1]), index: Tensor([1, 1], integers: [4]), weight: Tensor([1, 1], [1]), experts: 4))
   }
 
-  func testTheHeadDoesNotDependOnHowItIsCut() {
-    var request = HeadRequest()
-    request.soft = true
-    request.topK = 6
-    request.logits = true
-    request.gumbel = { _, _ in [] }
-    let scores = Scores()
-    for cuts in [[0, 50], [0, 1, 17, 49, 50], [0, 25, 50]] {
-      var state = HeadState(rows: Scores.rows, hidden: Scores.hidden, vocabulary: Scores.vocabulary, request: request)
-      for (start, stop) in zip(cuts, cuts.dropFirst()) {
-        let (part, z) = scores.part(start..<stop)
-        state.add(start, part)
-        state.add(start, logits: z)
+  /// Heads lie apart in the core's memory, on both sides.
+  func testKeysAndValuesGoToAndFro() throws {
+    let (heads, kept, rows, dimension, stride) = (2, 3, 4, 2, 20)
+    let stored: [Float] = (0..<(heads * stride)).map { Float($0) }
+    var written = [Float](repeating: -1, count: heads * stride)
+    let values = Tensor([1, heads, rows, dimension], (0..<(heads * rows * dimension)).map { Float(100 + $0) })
+    try stored.withUnsafeBufferPointer { stored in
+      try written.withUnsafeMutableBufferPointer { written in
+        var own = ek_attention()
+        (own.kv_heads, own.head_dim, own.kept) = (Int64(heads), Int64(dimension), Int64(kept))
+        (own.kept_stride, own.kept_k, own.kept_v) = (Int64(stride), stored.baseAddress, stored.baseAddress)
+        (own.own_stride, own.k) = (Int64(stride), written.baseAddress)
+        let expected = Tensor([1, heads, kept, dimension], [0, 1, 2, 3, 4, 5, 20, 21, 22, 23, 24, 25])
+        XCTAssertEqual(own.prefix.keys, expected)
+        XCTAssertEqual(own.addedMask(rows), Tensor(zeros: [rows, kept + rows]))
+        try own.store(keys: values, values: values, rows: rows)
+        XCTAssertThrowsError(try own.store(keys: Tensor(zeros: [1, heads, 3, dimension]), values: values, rows: rows))
       }
-      let found = state.result()
-      for row in 0..<Scores.rows { scores.check(found, row) }
-      XCTAssertEqual(found.logits, Tensor([Scores.rows, Scores.vocabulary], scores.z))
     }
+    let gap = [Float](repeating: -1, count: stride - rows * dimension)
+    let (first, second) = (Array(values.floats.prefix(rows * dimension)), Array(values.floats.suffix(rows * dimension)))
+    XCTAssertEqual(written, first + gap + second + gap)
   }
 
   func testTheCanvasOfAScreen() {
@@ -143,107 +143,5 @@ final class ArrayTests: XCTestCase {
     text.fold(.done(GenerationStatistics()))
     XCTAssertEqual(text.answer, [4, 6, 7, 1])
     XCTAssertEqual(text.statistics, GenerationStatistics())
-  }
-}
-
-/// Random scores, many of them equal, and what is to be said of them.
-private struct Scores {
-  static let rows = 3
-  static let vocabulary = 50
-  static let hidden = 4
-
-  var z: [Float] = []
-  var noise: [Float] = []
-  var table: [Float] = []
-
-  init() {
-    for _ in 0..<(Self.rows * Self.vocabulary) {
-      let value = Float.random(in: -36...36).rounded()
-      z.append(value / 4)
-      noise.append(Float.random(in: -3...3))
-    }
-    for _ in 0..<(Self.vocabulary * Self.hidden) { table.append(Float.random(in: -1...1)) }
-  }
-
-  func row(_ values: [Float], _ row: Int, _ tokens: Range<Int>) -> [Float] {
-    let start = row * Self.vocabulary
-    return Array(values[(start + tokens.lowerBound)..<(start + tokens.upperBound)])
-  }
-
-  /// The first of the largest.
-  func best(_ values: [Float]) -> Int {
-    var found = 0
-    for (index, value) in values.enumerated() where value > values[found] { found = index }
-    return found
-  }
-
-  func part(_ tokens: Range<Int>) -> (TilePart, [Float]) {
-    var part = TilePart(top: [], arg: [], sumOthers: [], sumZOthers: [], score: [], sample: [], sampleZ: [], soft: [])
-    var all: [Float] = []
-    for row in 0..<Self.rows {
-      let values = self.row(z, row, tokens)
-      let own = self.row(noise, row, tokens)
-      var noisy: [Float] = []
-      for index in values.indices { noisy.append(values[index] + own[index]) }
-      let most = best(values)
-      let drawn = best(noisy)
-      var sum: Float = 0
-      var sumZ: Float = 0
-      var soft = [Float](repeating: 0, count: Self.hidden)
-      for index in values.indices {
-        let weight = expf(values[index] - values[most])
-        if index != most {
-          sum += weight
-          sumZ += weight * values[index]
-        }
-        for column in 0..<Self.hidden {
-          soft[column] += weight * table[(tokens.lowerBound + index) * Self.hidden + column]
-        }
-      }
-      all += values
-      part.top.append(values[most])
-      part.arg.append(most)
-      part.sumOthers.append(sum)
-      part.sumZOthers.append(sumZ)
-      part.score?.append(noisy[drawn])
-      part.sample?.append(drawn)
-      part.sampleZ?.append(values[drawn])
-      part.soft? += soft
-    }
-    return (part, all)
-  }
-
-  /// Over the whole vocabulary, in double precision.
-  func check(_ found: HeadOutput, _ row: Int) {
-    let values = self.row(z, row, 0..<Self.vocabulary)
-    let own = self.row(noise, row, 0..<Self.vocabulary)
-    var total = 0.0
-    for value in values { total += exp(Double(value)) }
-    var entropy = 0.0
-    var soft = [Double](repeating: 0, count: Self.hidden)
-    var noisy: [Float] = []
-    for (token, value) in values.enumerated() {
-      let probability = exp(Double(value)) / total
-      entropy -= probability * log(probability)
-      noisy.append(value + own[token])
-      for column in 0..<Self.hidden { soft[column] += probability * Double(table[token * Self.hidden + column]) }
-    }
-    let order = values.indices.sorted { (left: Int, right: Int) -> Bool in
-      values[left] != values[right] ? values[left] > values[right] : left < right
-    }
-    let drawn = best(noisy)
-    XCTAssertEqual(found.argmax[row], order[0])
-    XCTAssertEqual(found.topIds?[row], Array(order.prefix(6)))
-    XCTAssertEqual(found.sample?[row], drawn)
-    XCTAssertEqual(Double(found.logZ[row]), log(total), accuracy: 1e-4)
-    var others = 0.0
-    for token in order.dropFirst() { others += exp(Double(values[token]) - Double(values[order[0]])) }
-    XCTAssertEqual(Double(found.others[row]), others, accuracy: 1e-5 * others)
-    XCTAssertEqual(Double(found.sampleProbability?[row] ?? .nan), exp(Double(values[drawn])) / total, accuracy: 1e-5)
-    XCTAssertEqual(Double(found.entropy[row]), entropy, accuracy: 1e-4)
-    let mixed = found.soft?.floats ?? []
-    for column in 0..<Self.hidden {
-      XCTAssertEqual(Double(mixed[row * Self.hidden + column]), soft[column], accuracy: 1e-5)
-    }
   }
 }

@@ -11,7 +11,8 @@ final class FakeEngine: Engine {
     private struct State {
       var generations = 0
       var eventsGiven = 0
-      var relieved: [MemoryPressure] = []
+      var idles = 0
+      var wake: (@Sendable () -> Void)?
       var isReleased = false
       var ranOnMainThread = false
     }
@@ -21,9 +22,12 @@ final class FakeEngine: Engine {
 
     var generations: Int { state.withLock { $0.generations } }
     var eventsGiven: Int { state.withLock { $0.eventsGiven } }
-    var relieved: [MemoryPressure] { state.withLock { $0.relieved } }
+    var idles: Int { state.withLock { $0.idles } }
     var isReleased: Bool { state.withLock { $0.isReleased } }
     var ranOnMainThread: Bool { state.withLock { $0.ranOnMainThread } }
+
+    /// What a source of memory pressure does.
+    func relieve() { state.withLock { $0.wake }?() }
 
     /// Lets the engine compute so many steps.
     func allow(_ count: Int) { for _ in 0..<count { steps.signal() } }
@@ -36,7 +40,8 @@ final class FakeEngine: Engine {
     }
     fileprivate func waitForStep() { steps.wait() }
     fileprivate func gave() { state.withLock { $0.eventsGiven += 1 } }
-    fileprivate func relieved(_ pressure: MemoryPressure) { state.withLock { $0.relieved.append(pressure) } }
+    fileprivate func idle() { state.withLock { $0.idles += 1 } }
+    fileprivate func listen(_ wake: @escaping @Sendable () -> Void) { state.withLock { $0.wake = wake } }
     fileprivate func released() { state.withLock { $0.isReleased = true } }
   }
 
@@ -77,17 +82,15 @@ final class FakeEngine: Engine {
       passSeconds: 0)
   }
 
-  func relieve(_ pressure: MemoryPressure) { remote.relieved(pressure) }
+  func idle() throws(EdgeKitError) { remote.idle() }
+  func whenRelieved(_ wake: @escaping @Sendable () -> Void) { remote.listen(wake) }
 }
 
 /// A session over a fake engine.
-func fakeSession(
-  _ remote: FakeEngine.Remote, steps: Int = 5, memoryPressure: (any MemoryPressureSource)? = nil
-) async throws -> Session {
+func fakeSession(_ remote: FakeEngine.Remote, steps: Int = 5) async throws -> Session {
   let manifest = try Manifest(data: Data(minimalManifest.utf8), name: "edgekit.json")
-  return try await Session(bundle: EdgeKit.Bundle(path: "fake", manifest: manifest), memoryPressure: memoryPressure) {
-    FakeEngine(remote, steps: steps)
-  }
+  return try await Session(
+    bundle: EdgeKit.Bundle(path: "fake", manifest: manifest), engine: { FakeEngine(remote, steps: steps) })
 }
 
 /// Whether the condition holds within a few seconds.

@@ -10,8 +10,9 @@
         let recording = try Recording(name)
         let bundle = try EdgeKit.Bundle(path: recording.path)
         let runner = try MLXFunctions(bundle: bundle, device: .cpu)
-        for weightBytes in [nil, UInt64(400_000)] {
-          let segments = try Segments(bundle: bundle, runner: runner, weightBytes: weightBytes)
+        for resident in [nil, UInt64(0)] {
+          let options = SessionOptions(residentBytes: resident)
+          let segments = try Segments(bundle: bundle, runner: runner, options: options)
           try check(recording, segments.denoiser, tolerance: 1e-3)
         }
       }

@@ -1,99 +1,94 @@
+import CEdgeKit
 import XCTest
 
 @testable import EdgeKit
 
-/// What a memory budget holds besides weights, and what stays in memory: as in Python.
+/// What engines state about their memory, and what the core plans with it.
 final class MemoryTests: XCTestCase {
   private struct Recorded: Decodable {
-    struct Needs: Decodable {
-      var positions: Int
-      var canvas: Int
-      var prefix: UInt64
-      var activations: UInt64
-      var scratch: UInt64
-    }
-
-    struct Plan: Decodable {
-      var weights: UInt64?
-      var resident: UInt64?
-      var pinned: UInt64?
-      var ahead: UInt64?
-      var streamed: UInt64?
-      var needed: UInt64?
-    }
-
     var recording: String
-    var format: String
-    var needs: [Needs]
-    var plans: [Plan]
+    var rows: Int
+    var kept: Int
+    var head_rows: Int
+    var activations: UInt64
+    var scratch: UInt64
+    var head: UInt64
+    var allowance: UInt64
   }
 
-  private func recorded() throws -> [Recorded] { try Fixtures().decode("memory.json") }
-
-  func testNeedsAreThoseOfPython() throws {
-    for each in try recorded() {
-      let bundle = try EdgeKit.Bundle(path: try Recording(each.recording).path)
-      let file = try FlashFile(bundle)
-      for expected in each.needs {
-        let found = try MemoryNeeds(bundle.manifest, file, positions: expected.positions, canvas: expected.canvas)
-        XCTAssertEqual(found.prefix, expected.prefix, each.recording)
-        XCTAssertEqual(found.activations, expected.activations, each.recording)
-        XCTAssertEqual(found.scratch, expected.scratch, each.recording)
-        XCTAssertGreaterThan(found.process, 1 << 20)
-      }
-    }
-  }
-
-  func testPlansAreThoseOfPython() throws {
-    var budgets = 0
-    for each in try recorded() {
-      let recording = try Recording(each.recording)
-      let bundle = try EdgeKit.Bundle(path: recording.path)
+  private func bundles() throws -> [(EdgeKit.Bundle, SegmentExecutor)] {
+    try Fixtures().decode("segments.json", as: [String: String].self).map { name, format in
+      let recording = try Recording(name)
       let replay = Replay(recording)
-      let executor: SegmentExecutor = each.format == "mlx" ? .functions(replay) : .packages(replay)
-      for plan in each.plans {
-        let limits = WeightLimits(weightBytes: plan.weights, residentBytes: plan.resident)
-        do throws(EdgeKitError) {
-          let found = try Segments(bundle, executor, nil) { _ in limits }.residency
-          XCTAssertEqual(found.pinned, plan.pinned, "\(each.recording) \(limits)")
-          XCTAssertEqual(found.ahead, plan.ahead, "\(each.recording) \(limits)")
-          XCTAssertEqual(found.streamed, plan.streamed, "\(each.recording) \(limits)")
-        } catch {
-          guard case .budgetExceeded(_, let sufficient) = error else { return XCTFail("\(error)") }
-          XCTAssertEqual(sufficient, plan.needed, "\(each.recording) \(limits)")
-          budgets += 1
-        }
-      }
+      let executor: SegmentExecutor = format == "mlx" ? .functions(replay) : .packages(replay)
+      return (try EdgeKit.Bundle(path: recording.path), executor)
     }
-    XCTAssertGreaterThan(budgets, 0)
+  }
+
+  func testEnginesStateWhatThoseOfPythonDo() throws {
+    for each in try Fixtures().decode("memory.json", as: [Recorded].self) {
+      let bundle = try EdgeKit.Bundle(path: try Recording(each.recording).path)
+      let replay = Replay(try Recording(each.recording))
+      let executor: SegmentExecutor =
+        if case .mlx = bundle.manifest.programs { .functions(replay) } else { .packages(replay) }
+      let engine = try XCTUnwrap(try executor.engine(bundle))
+      let found = engine.bytes(rows: each.rows, kept: each.kept, headRows: each.head_rows)
+      XCTAssertEqual(found.activations, each.activations, each.recording)
+      XCTAssertEqual(found.head, each.head, each.recording)
+      XCTAssertEqual(found.allowance, each.allowance, each.recording)
+      // Python sees runs with their padding, here there are the tensors alone.
+      XCTAssertLessThanOrEqual(found.scratch, each.scratch, each.recording)
+      XCTAssertGreaterThanOrEqual(found.scratch + 2 * (64 << 10), each.scratch, each.recording)
+    }
+  }
+
+  func testAPlanHoldsWhatTheEngineStates() throws {
+    for (bundle, executor) in try bundles() {
+      let engine = try XCTUnwrap(try executor.engine(bundle))
+      let table = EngineTable(engine)
+      var options = ek_session_options(
+        struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: 0, memory_bytes: 1 << 40,
+        resident_bytes: .max, positions: 32, canvas: 16)
+      var native = table.native
+      var plan: OpaquePointer?
+      try EngineTable.check(table) { ek_plan_session(bundle.path, &options, &native, 0, &plan) }
+      defer { ek_plan_close(plan) }
+      var found = ek_memory_plan()
+      found.struct_size = UInt32(MemoryLayout<ek_memory_plan>.size)
+      try EdgeKitError.check(ek_plan_get_memory(plan, &found))
+      let own = engine.bytes(rows: 16, kept: bundle.manifest.model.causalPrefix ? 32 : 0, headRows: 16)
+      XCTAssertGreaterThanOrEqual(found.activations, own.activations)
+      XCTAssertGreaterThanOrEqual(found.head, own.head)
+      XCTAssertEqual([found.scratch, found.allowance], [own.scratch, own.allowance])
+      XCTAssertEqual(found.pinned, found.weights)
+    }
   }
 
   func testABudgetForTheProcessHoldsWhatItMustOrSaysWhatIsEnough() throws {
-    for each in try recorded() {
-      let recording = try Recording(each.recording)
-      let bundle = try EdgeKit.Bundle(path: recording.path)
-      let replay = Replay(recording)
-      let executor: SegmentExecutor = each.format == "mlx" ? .functions(replay) : .packages(replay)
-      var options = SessionOptions(memoryBytes: 1, positions: 40, canvas: 16)
+    for (bundle, executor) in try bundles() {
+      var options = SessionOptions(memoryBytes: 1, positions: 32, canvas: 16)
+      func opened() throws(EdgeKitError) -> SessionStatistics {
+        try Denoiser(bundle, executor, options, nil).statistics()
+      }
       do throws(EdgeKitError) {
-        _ = try Segments(bundle, executor, options, nil)
+        _ = try opened()
         XCTFail("no error")
       } catch {
         guard case .budgetExceeded(let text, let sufficient) = error else { return XCTFail("\(error)") }
-        XCTAssertTrue(text.contains("a memory budget of 1 MB is too small") && text.contains("activations"), text)
+        XCTAssertTrue(text.contains("a memory budget of 1 B is too small") && text.contains("activations"), text)
         // The process has grown a little since.
         options.memoryBytes = sufficient + 16 << 20
       }
-      let small = try Segments(bundle, executor, options, nil).residency
+      let small = try opened()
       options.memoryBytes = 1 << 40
-      let large = try Segments(bundle, executor, options, nil).residency
-      XCTAssertEqual(large.streamed, 0)
-      XCTAssertLessThanOrEqual(small.pinned, large.pinned)
+      let large = try opened()
+      XCTAssertEqual(large.streamedBytesPerStep, 0)
+      XCTAssertLessThanOrEqual(small.pinnedBytes, large.pinnedBytes)
       options.memoryBytes = nil
       options.residentBytes = 0
-      let streamed = try Segments(bundle, executor, options, nil).residency
-      XCTAssertEqual(streamed.pinned, 0)
-      XCTAssertEqual(streamed.streamed, large.pinned)
+      let streamed = try opened()
+      XCTAssertEqual(streamed.pinnedBytes, 0)
+      XCTAssertGreaterThan(streamed.streamedBytesPerStep, 0)
     }
   }
 }

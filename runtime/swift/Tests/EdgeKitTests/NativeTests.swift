@@ -32,43 +32,65 @@ final class NativeTests: XCTestCase {
     }
   }
 
-  func testMemoryPressureDropsPinsAndTheTokensStay() async throws {
+  func testMemoryPressureInTheMiddleOfAGenerationLeavesTheTokens() throws {
     for expected in try recorded() {
       let pressure = ManualMemoryPressure()
-      let session = try await Session(path: expected.bundle, memoryPressure: pressure)
-      let all = try await session.statistics().pinnedBytes
+      let model = try Segments(bundle: try EdgeKit.Bundle(path: expected.bundle), memoryPressure: pressure).denoiser
+      let all = try model.statistics().pinnedBytes
       XCTAssertGreaterThan(all, 0)
-      for (level, most) in [(MemoryPressure.warning, all / 2), (.critical, 0)] {
-        pressure.send(level)
-        let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+      for (level, most) in [(MemoryPressure.normal, all), (.warning, all / 2), (.critical, 0)] {
+        var events: [Event] = []
+        try model.generate(prompt: expected.prompt, settings: expected.settings) { event in
+          events.append(event)
+          if events.count == 2 { pressure.send(level) }
+          return true
+        }
         XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
-        let statistics = try await session.statistics()
+        let statistics = try model.statistics()
         XCTAssertLessThanOrEqual(statistics.pinnedBytes, most)
-        XCTAssertGreaterThan(statistics.bytesRead, 0)
+        XCTAssertEqual(statistics.bytesRead > 0, level > .normal)
+        XCTAssertEqual(statistics.ringBytes > 0, level > .normal)
       }
     }
   }
 
-  func testADroppedPrefixIsNotContinuedInSilence() async throws {
+  func testMemoryPressureWhereNothingRunsIsFollowedAtOnce() async throws {
     for expected in try recorded() {
       let pressure = ManualMemoryPressure()
       let session = try await Session(path: expected.bundle, memoryPressure: pressure)
-      guard try await session.info().causalPrefix else { continue }
-      _ = try await collect(session.generate(expected.prompt, settings: expected.settings))
-      let length = try await session.info().prefixLength
-      XCTAssertGreaterThan(length, 0)
       pressure.send(.critical)
+      let held = try await session.statistics().pinnedBytes
+      XCTAssertEqual(held, 0)
+      let events = try await collect(session.generate(expected.prompt, settings: expected.settings))
+      XCTAssertEqual(events.map(RecordedEvent.init), expected.events, expected.bundle)
+      await session.close()
+      pressure.send(.critical)
+    }
+  }
+
+  func testAPrefixIsContinuedBehindMemoryPressure() async throws {
+    var continued = 0
+    for expected in try recorded() {
+      let pressure = ManualMemoryPressure()
+      let sessions = [
+        try await Session(path: expected.bundle, memoryPressure: nil),
+        try await Session(path: expected.bundle, memoryPressure: pressure),
+      ]
+      guard try await sessions[0].info().causalPrefix else { continue }
       var settings = expected.settings
       settings.options["continue_prefix"] = true
-      do {
-        _ = try await collect(session.generate([4], settings: settings))
-        XCTFail("no error")
-      } catch let error as EdgeKitError {
-        guard case .invalidState = error else { return XCTFail("\(error)") }
+      var answers: [[Event]] = []
+      for session in sessions {
+        _ = try await collect(session.generate(expected.prompt, settings: expected.settings))
+        pressure.send(.critical)
+        answers.append(try await collect(session.generate([4, 9], settings: settings)))
       }
-      _ = try await collect(session.generate(expected.prompt, settings: expected.settings))
-      _ = try await collect(session.generate([4], settings: settings))
+      XCTAssertEqual(answers[0], answers[1])
+      let length = try await sessions[1].info().prefixLength
+      XCTAssertGreaterThan(length, expected.prompt.count)
+      continued += 1
     }
+    XCTAssertGreaterThan(continued, 0)
   }
 
   func testAStopIsAtAStepBoundary() async throws {
@@ -130,8 +152,33 @@ final class NativeTests: XCTestCase {
     XCTAssertGreaterThan(refused, 0)
   }
 
+  /// Single passes, also behind one of another length that a generation has made.
+  func testPassesGiveAsManyRowsAsWereAskedFor() throws {
+    for expected in try recorded() {
+      let model = try Segments(bundle: try EdgeKit.Bundle(path: expected.bundle)).denoiser
+      XCTAssertThrowsError(try model.project(HeadRequest())) { error in
+        guard case EdgeKitError.invalidState = error else { return XCTFail("\(error)") }
+      }
+      var request = HeadRequest()
+      (request.topK, request.logits, request.temperature) = (4, true, 0.5)
+      request.gumbel = HeadRequest.Gumbel(seed: 3, draw: 1)
+      let found = try model.denoise(expected.prompt, request, soft: nil)
+      XCTAssertEqual(found.argmax, try model.project(request).argmax)
+      XCTAssertEqual(found.topIds?.map { $0[0] }, found.argmax)
+      XCTAssertEqual(found.logits?.shape, [expected.prompt.count, model.vocabulary])
+      XCTAssertEqual(found.sample?.count, expected.prompt.count)
+      XCTAssertNil(found.soft)
+      try model.generate(prompt: expected.prompt, settings: expected.settings) { _ in true }
+      XCTAssertEqual(try model.project(request).argmax.count, expected.prompt.count)
+      request.rows = []
+      XCTAssertEqual(try model.project(request).argmax, [])
+      request.rows = [1 << 20]
+      XCTAssertThrowsError(try model.project(request))
+    }
+  }
+
   func testEveryStatusHasAMessage() {
-    for status in 1...16 {
+    for status in 1...19 {
       XCTAssertFalse(EdgeKitError(status: ek_status(status)).message.isEmpty)
     }
   }

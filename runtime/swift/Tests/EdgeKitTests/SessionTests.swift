@@ -85,77 +85,25 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(remote.generations, 1)
   }
 
-  func testAWarningRelievesAfterTheGenerationThatRuns() async throws {
+  func testAnEngineThatIsToGiveMemoryBackIsMadeIdleBehindWhatRuns() async throws {
     let remote = FakeEngine.Remote()
-    let pressure = ManualMemoryPressure()
-    let session = try await fakeSession(remote, steps: 2, memoryPressure: pressure)
+    let session = try await fakeSession(remote, steps: 2)
+    remote.relieve()
+    let relieved = await eventually { remote.idles == 1 }
+    XCTAssertTrue(relieved)
     let task = Task { try await collect(session.generate([1])) }
-    remote.allow(1)
-    let began = await eventually { remote.eventsGiven == 1 }
+    let began = await eventually { remote.generations == 1 }
     XCTAssertTrue(began)
-    pressure.send(.warning)
-    XCTAssertEqual(remote.relieved, [])
-    remote.allow(1)
+    remote.relieve()
+    XCTAssertEqual(remote.idles, 1)
+    remote.allow(2)
     let events = try await task.value
     XCTAssertEqual(events.count, 4)
     _ = try await session.info()
-    XCTAssertEqual(remote.relieved, [.warning])
-  }
-
-  func testAWarningIsHeardBeforeGenerationsThatWait() async throws {
-    let remote = FakeEngine.Remote()
-    let pressure = ManualMemoryPressure()
-    let session = try await fakeSession(remote, steps: 2, memoryPressure: pressure)
-    let first = Task { try await collect(session.generate([1])) }
-    let began = await eventually { remote.generations == 1 }
-    XCTAssertTrue(began)
-    let second = session.generate([2])
-    pressure.send(.warning)
-    remote.allow(2)
-    _ = try await first.value
-    let next = await eventually { remote.generations == 2 }
-    XCTAssertTrue(next)
-    XCTAssertEqual(remote.relieved, [.warning])
-    remote.allow(2)
-    let events = try await collect(second)
-    XCTAssertEqual(events.count, 4)
-  }
-
-  func testCriticalPressureStopsAtTheNextStepAndLaterGenerationsRun() async throws {
-    let remote = FakeEngine.Remote()
-    let pressure = ManualMemoryPressure()
-    let session = try await fakeSession(remote, steps: 100, memoryPressure: pressure)
-    let task = Task { try await collect(session.generate([1])) }
-    remote.allow(1)
-    let began = await eventually { remote.eventsGiven == 1 }
-    XCTAssertTrue(began)
-    pressure.send(.warning)
-    pressure.send(.critical)
-    remote.allow(1)
-    do {
-      _ = try await task.value
-      XCTFail("no error")
-    } catch let error as EdgeKitError {
-      guard case .memoryPressure = error else { return XCTFail("\(error)") }
-    }
-    _ = try await session.info()
-    XCTAssertEqual(remote.relieved, [.critical])
-    remote.allow(100)
-    let events = try await collect(session.generate([1]))
-    XCTAssertEqual(events.count, 102)
-  }
-
-  func testPressureWhileIdleIsRelievedAtOnce() async throws {
-    let remote = FakeEngine.Remote()
-    let pressure = ManualMemoryPressure()
-    let session = try await fakeSession(remote, memoryPressure: pressure)
-    pressure.send(.normal)
-    pressure.send(.critical)
-    let relieved = await eventually { remote.relieved == [.critical] }
-    XCTAssertTrue(relieved)
+    XCTAssertEqual(remote.idles, 2)
     await session.close()
-    pressure.send(.critical)
-    XCTAssertEqual(remote.relieved, [.critical])
+    remote.relieve()
+    XCTAssertEqual(remote.idles, 2)
   }
 
   func testClosingStopsWhatRunsAndReleasesTheEngine() async throws {
@@ -205,9 +153,9 @@ final class SessionTests: XCTestCase {
   func testAnEngineThatCannotBeMadeIsTheErrorOfOpening() async throws {
     let manifest = try Manifest(data: Data(minimalManifest.utf8), name: "edgekit.json")
     do {
-      _ = try await Session(bundle: EdgeKit.Bundle(path: "fake", manifest: manifest), memoryPressure: nil) {
-        () throws(EdgeKitError) in throw EdgeKitError.budgetExceeded("too small", sufficientBytes: 7)
-      }
+      _ = try await Session(
+        bundle: EdgeKit.Bundle(path: "fake", manifest: manifest),
+        engine: { () throws(EdgeKitError) in throw EdgeKitError.budgetExceeded("too small", sufficientBytes: 7) })
       XCTFail("no error")
     } catch let error as EdgeKitError {
       XCTAssertEqual(error, .budgetExceeded("too small", sufficientBytes: 7))

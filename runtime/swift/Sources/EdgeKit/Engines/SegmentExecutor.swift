@@ -1,5 +1,7 @@
-/// What computes the programs of a bundle in segments.
+/// What computes the programs of a bundle.
 enum SegmentExecutor {
+  /// The native core.
+  case native
   case packages(any PackageExecutor)
   case functions(any FunctionRunner)
 
@@ -21,6 +23,7 @@ enum SegmentExecutor {
   /// This build's own for the bundle's format. Throws `unsupportedBundle` where it has none.
   static func own(_ bundle: Bundle) throws(EdgeKitError) -> SegmentExecutor {
     let format = bundle.manifest.programs.format
+    if format == "native" { return .native }
     #if canImport(CoreML)
       if format == "coreml" { return .packages(CoreMLPackages(bundle: bundle)) }
     #endif
@@ -33,6 +36,19 @@ enum SegmentExecutor {
       if format == "mlx" { return .functions(try MLXFunctions(bundle: bundle)) }
     #endif
     throw .unsupportedBundle("\(bundle.path): \(missing(format)); this build runs \(listed(formats))")
+  }
+
+  /// What it plugs into the core for a bundle; nil for the core's own. Throws `unsupportedBundle` for another format.
+  func engine(_ bundle: Bundle) throws(EdgeKitError) -> (any PluggedEngine)? {
+    switch (bundle.manifest.programs, self) {
+    case (_, .native): return nil
+    case (.packages(let programs), .packages(let executor)): return try PackageEngine(bundle, programs, executor)
+    case (.mlx(let programs), .functions(let runner)): return try MLXEngine(bundle, programs, runner)
+    case (let programs, .packages):
+      throw .unsupportedBundle("\(bundle.path): was exported for \(programs.format) and has no packages")
+    case (let programs, .functions):
+      throw .unsupportedBundle("\(bundle.path): was exported for \(programs.format), not for mlx")
+    }
   }
 
   /// Why a format is not among those of this build.

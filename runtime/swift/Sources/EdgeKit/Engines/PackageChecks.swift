@@ -13,7 +13,6 @@ extension PackagePrograms {
     }
     do throws(Wrong) {
       for (name, package) in packages.sorted(by: { $0.key < $1.key }) { try check(name, package, manifest) }
-      try checkHead(manifest.model.vocabularySize)
       guard !lengths.isEmpty else { throw Wrong("the packages of layers have no lengths in common") }
     } catch {
       throw .malformedFile("\(path): \(error.text); export the bundle again")
@@ -23,20 +22,6 @@ extension PackagePrograms {
   private struct Wrong: Error {
     let text: String
     init(_ text: String) { self.text = text }
-  }
-
-  /// Every token has its tile, once.
-  private func checkHead(_ vocabulary: Int) throws(Wrong) {
-    let tiles = packages.values.filter { $0.functions.values.first?.kind == .head }
-      .map { ($0.start ?? 0, $0.rows ?? 0) }.sorted { $0.0 < $1.0 }
-    var covered = 0
-    for (start, rows) in tiles {
-      guard start == covered, (1...Manifest.mostPerAxis).contains(rows) else {
-        throw Wrong("a package of the head holds \(rows) tokens from \(start) on, \(covered) is the next")
-      }
-      covered += rows
-    }
-    guard covered == vocabulary else { throw Wrong("the packages of the head hold \(covered) of \(vocabulary) tokens") }
   }
 
   private func check(_ name: String, _ package: Package, _ manifest: Manifest) throws(Wrong) {
