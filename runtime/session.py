@@ -106,15 +106,12 @@ def _library() -> ctypes.CDLL:
     return _native.functions(_SIGNATURES, "ek_session_close")
 
 
-def _core_options(bundle: Bundle, o: SessionOptions) -> _Options:
-    positions = o.positions
-    if bundle.packages is not None:  # no function takes more
-        positions = min(positions, max(p for _, p in bundle.packages.lengths()))
+def _core_options(o: SessionOptions) -> _Options:
     return _Options(
         threads=o.threads,
         memory_bytes=o.memory_bytes or 0,
         resident_bytes=_UNLIMITED if o.resident_bytes is None else o.resident_bytes,
-        positions=positions,
+        positions=o.positions,
         canvas=o.canvas,
     )
 
@@ -156,7 +153,7 @@ class Session:
         self.uncached: Ids = np.empty(0, np.int64)
         self._positions = 0  # of the last denoise
         handle = c_void_p()
-        wanted = _core_options(self.bundle, o)
+        wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
         folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(handle)
         self._check(
@@ -370,7 +367,7 @@ def plan_session(
         BudgetExceeded: the budget is too small; says how much would be enough.
     """
     plug = None if engine is None else EnginePlug(engine, bundle)
-    wanted = _core_options(bundle, options or SessionOptions())
+    wanted = _core_options(options or SessionOptions())
     table = None if plug is None else ctypes.byref(plug.struct)
     folder, held = _native.path_bytes(bundle.path), _UNLIMITED if process_bytes is None else process_bytes
     with nullcontext() if plug is None else plug.raising():

@@ -8,9 +8,9 @@ from ctypes import POINTER, c_char_p, c_int64, c_uint8, c_uint64
 from dataclasses import dataclass
 from typing import Final
 
-from edgekit.flashload import _native
-from edgekit.flashload.errors import InvalidRequest
-from edgekit.flashload.sizes import size
+from native_testing import library
+
+from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 
 DENSE_SMALL = "dense small"  # group of norms, routers, shared parts: little work per request
 EXPERT = "expert"  # group of experts
@@ -46,44 +46,20 @@ class Plan:
         """Memory that the plan uses: pins and ring. At most `budget_bytes`."""
         return self.pinned_bytes + self.ring_bytes
 
-    def describe(self, *, names: bool = False) -> list[str]:
-        """The plan as lines of text; with `names` also one line per unit in execution order."""
-        lines = [
-            f"budget   {size(self.budget_bytes)}: {size(self.footprint_bytes)} used, "
-            f"{size(self.budget_bytes - self.footprint_bytes)} left",
-            f"pinned   {size(self.pinned_bytes)} in {len(self.pinned)} of {len(self.units)} units",
-            f"streamed {size(self.streamed_bytes)} per step in {len(self.streamed)} units",
-            f"ring     {size(self.ring_bytes)}" if self.ring_bytes else "ring     none: everything is pinned",
-        ]
-        for group in dict.fromkeys(unit.group for unit in self.units):
-            members = [unit for unit in self.units if unit.group == group]
-            kept = [unit for unit in members if unit.name in self.pinned]
-            lines.append(
-                f"  {group}: {len(kept)} of {len(members)} pinned, "
-                f"{size(sum(unit.nbytes for unit in kept))} of {size(sum(unit.nbytes for unit in members))}"
-            )
-        if names:
-            lines += [
-                f"  {'pin   ' if unit.name in self.pinned else 'stream'} {unit.name} {size(unit.nbytes)}"
-                for unit in self.units
-            ]
-        return lines
-
 
 class _Unit(ctypes.Structure):
     _fields_ = (("name", c_char_p), ("group", c_char_p), ("bytes", c_uint64))
 
 
-_SIGNATURES: Final = {
-    "ek_plan_residency": (
-        POINTER(_Unit), c_int64, c_uint64, c_uint64, c_uint64, POINTER(c_uint8), POINTER(c_uint64),
-    ),
-}  # fmt: skip
+_ARGUMENTS: Final = (
+    POINTER(_Unit), c_int64, c_uint64, c_uint64, c_uint64, POINTER(c_uint8), POINTER(c_uint64),
+)  # fmt: skip
+_BUDGET_EXCEEDED: Final = 12
 
 
 def plan(units: Sequence[Unit], budget_bytes: int, *, ring_bytes_min: int = 0, ring_units: int = 2) -> Plan:
     """Divide `units`, given in execution order, between pins and a ring within `budget_bytes`: the native
-    core's plan (`ek_plan_residency`).
+    core's plan.
 
     If everything fits there is no ring. Otherwise the ring holds the `ring_units` largest streamed units and
     at least `ring_bytes_min`, and the rest of the budget is filled with pins: small dense units first, then
@@ -99,13 +75,17 @@ def plan(units: Sequence[Unit], budget_bytes: int, *, ring_bytes_min: int = 0, r
         )
     given = (_Unit * len(units))(*(_Unit(_text(u.name), _text(u.group), u.nbytes) for u in units))
     flags, ring = (c_uint8 * len(units))(), c_uint64()
-    core = _native.functions(_SIGNATURES)
-    _native.check(
-        core.ek_plan_residency(
-            given, len(units), min(budget_bytes, _MOST), min(ring_bytes_min, _MOST), ring_units, flags,
-            ctypes.byref(ring),
-        )
+    core = library()
+    core.ekt_plan_residency.argtypes = _ARGUMENTS
+    core.ek_last_error.restype, core.ek_last_error_bytes.restype = c_char_p, c_uint64
+    status = core.ekt_plan_residency(
+        given, len(units), min(budget_bytes, _MOST), min(ring_bytes_min, _MOST), ring_units, flags,
+        ctypes.byref(ring),
     )  # fmt: skip
+    if status == _BUDGET_EXCEEDED:
+        raise BudgetExceeded(core.ek_last_error().decode(), core.ek_last_error_bytes())
+    if status:
+        raise InvalidRequest(core.ek_last_error().decode())
     pinned = [unit for unit, flag in zip(units, flags, strict=True) if flag]
     streamed = [unit for unit, flag in zip(units, flags, strict=True) if not flag]
     return Plan(

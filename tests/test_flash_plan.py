@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from native_plan import DENSE_SMALL, EXPERT, Plan, Unit, plan
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
+from edgekit.flashload.sizes import size
 
 GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, "head"])
 
@@ -134,18 +135,6 @@ def test_units_of_unequal_size_are_spread_too() -> None:
     assert [position // 4 for position in positions] == list(range(8))
 
 
-def test_a_plan_can_be_read() -> None:
-    result = plan(mixture(), 500)
-    text = result.describe()
-    assert text[0].startswith("budget   500 B")
-    assert any(line.strip().startswith("dense small: 6 of 6 pinned, 12 B of 12 B") for line in text)
-    named = result.describe(names=True)[len(text) :]
-    assert [line.split()[:2] for line in named] == [
-        ["pin" if unit.name in result.pinned else "stream", unit.name] for unit in mixture()
-    ]
-    assert "everything is pinned" in "\n".join(plan(mixture(), 10**6).describe())
-
-
 @pytest.mark.parametrize(
     ("nbytes", "text"),
     [
@@ -157,8 +146,7 @@ def test_a_plan_can_be_read() -> None:
     ],
 )
 def test_sizes_are_short_and_decimal(nbytes: int, text: str) -> None:
-    unit = Unit("u", nbytes, "layer")
-    assert plan([unit], nbytes).describe(names=True)[-1] == f"  pin    u {text}"
+    assert size(nbytes) == text
 
 
 def test_no_units_need_no_memory() -> None:

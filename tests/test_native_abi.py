@@ -16,7 +16,6 @@ from native_bundles import native_bundle
 from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
-from native_plan import Unit, _Unit, plan
 from native_sampler import INVALID_ARGUMENT
 from test_native import HEADER, compiler, run
 
@@ -51,7 +50,6 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_memory_plan": core_structs.MemoryPlanStruct,
     "ek_unit_plan": core_structs.UnitPlanStruct,
 }
-BUDGET_EXCEEDED = 12
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
 FIRST_SIZES = {
     "ek_session_options": 40,
@@ -225,49 +223,3 @@ def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -
     assert found[0] == b"" and b"session is null" in found[1]
     assert library.ek_session_get_info(session._handle, ctypes.byref(core_session._Info())) == 0
     refused(session, INVALID_ARGUMENT, "no token ids are given")
-
-
-def plan_residency(
-    session: Session, units: list[Unit], budget: int, least: int = 0, ahead: int = 2
-) -> tuple[int, set[str], int]:
-    """Status, names of the units that stay, and bytes for those that do not."""
-    given = (_Unit * len(units))(*((u.name.encode(), u.group.encode(), u.nbytes) for u in units))
-    pinned, ahead_bytes = (ctypes.c_uint8 * len(units))(), ctypes.c_uint64()
-    status = session._library.ek_plan_residency(
-        given, ctypes.c_int64(len(units)), ctypes.c_uint64(budget), ctypes.c_uint64(least),
-        ctypes.c_uint64(ahead), pinned, ctypes.byref(ahead_bytes),
-    )  # fmt: skip
-    return status, {u.name for u, flag in zip(units, pinned, strict=True) if flag}, ahead_bytes.value
-
-
-def test_plans_of_a_caller_are_those_of_sessions(session: Session) -> None:
-    rng = np.random.default_rng(5)
-    groups = ["layer", "expert", "head", "dense small"]
-    units = [Unit(f"u{i}", int(rng.integers(1, 50)), str(rng.choice(groups))) for i in range(20)]
-    total = sum(u.nbytes for u in units)
-    for budget in range(0, total + 2, 1 + total // 12):
-        status, pinned, ahead_bytes = plan_residency(session, units, budget, 30, 3)
-        try:
-            expected = plan(units, budget, ring_bytes_min=30, ring_units=3)
-        except errors.BudgetExceeded as error:
-            refused(session, status, f"{error.needed_bytes} bytes would be enough", BUDGET_EXCEEDED)
-            assert session._library.ek_last_error_bytes() == error.needed_bytes
-        else:
-            assert (status, pinned, ahead_bytes) == (0, expected.pinned, expected.ring_bytes)
-
-
-def test_units_that_cannot_be_planned_are_refused(session: Session) -> None:
-    one = Unit("a", 5, "layer")
-    for units, words in (
-        ([one, one], "unit a: listed twice"),
-        ([Unit("b", 0, "layer")], "unit b: 0 bytes"),
-    ):
-        refused(session, plan_residency(session, units, 3)[0], words)
-    refused(session, plan_residency(session, [one], 9, ahead=0)[0], "at least one unit")
-    function, size = session._library.ek_plan_residency, ctypes.c_uint64(9)
-    arguments = (size, size, size, None, None)
-    refused(session, function(None, ctypes.c_int64(2), *arguments), "2 units; give arrays of that length")
-    refused(session, function(None, ctypes.c_int64(-1), *arguments), "-1 units")
-    nameless, flag = (_Unit * 1)(_Unit(None, b"layer", 5)), (ctypes.c_uint8 * 1)()
-    refused(session, function(nameless, ctypes.c_int64(1), size, size, size, flag, None), "has no name")
-    assert function(None, ctypes.c_int64(0), *arguments) == 0

@@ -247,32 +247,12 @@ typedef struct ek_session_statistics {
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *statistics) EK_NOEXCEPT;
 
-/* ---- Residency ------------------------------------------------------------------------------------------------
- *
- * For engines outside of the library that load weights in units, such as Core ML's packages: the plan by which sessions
- * decide what stays in memory. */
-
-typedef struct ek_unit {
-  const char *name;  /* of its own */
-  const char *group; /* units of equal group and size are spread evenly; "dense small" is pinned first, "expert" second */
-  uint64_t bytes;    /* above 0 */
-} ek_unit;
-
-/* Divides `count` units, given in the order in which every step uses them, between those that stay in memory and those
- * that are loaded anew in every step. pinned[i] becomes 1 or 0; `*ahead_bytes` is what the others may hold while they
- * are loaded ahead, 0 when all units stay: at least the `units_ahead` largest of them and `least_ahead_bytes`, where
- * there is that much. Pins and this together take at most `budget_bytes`. `ahead_bytes` may be null.
- * EK_INVALID_ARGUMENT; EK_BUDGET_EXCEEDED, after which ek_last_error_bytes says what is enough; EK_OUT_OF_MEMORY. */
-EK_API ek_status ek_plan_residency(const ek_unit *units, int64_t count, uint64_t budget_bytes,
-                                   uint64_t least_ahead_bytes, uint64_t units_ahead, uint8_t *pinned,
-                                   uint64_t *ahead_bytes) EK_NOEXCEPT;
-
 /* Physical memory of the process now, which memory_bytes of a session bounds; 0 where the system does not tell. */
 EK_API uint64_t ek_process_bytes(void) EK_NOEXCEPT;
 
 /* ---- Flash files ----------------------------------------------------------------------------------------------
  *
- * For engines outside of the library that bind weights themselves, such as functions of MLX: the weights of a bundle, a
+ * For programs that look into the weights of a bundle; engines are given them (ek_weights). They lie in a
  * safetensors file laid out in runs (flashload/format.py), read and verified as sessions do it. */
 
 typedef struct ek_flash_file ek_flash_file;

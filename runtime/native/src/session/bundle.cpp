@@ -28,6 +28,7 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   embedding_ = tiles(model_.embedding);
   if (packaged_) {
     add_package_tiles();
+    find_longest_prefix();
   } else if (!model_.tied) {
     head_ = tiles(model_.head);
   }
@@ -98,6 +99,18 @@ void Bundle::add_package_tiles() {
   if (covered != model_.vocabulary) {
     fail(EK_MALFORMED_FILE, path_, ": the packages of the head hold ", covered, " of ", model_.vocabulary,
          " tokens; export the bundle again");
+  }
+}
+
+void Bundle::find_longest_prefix() {
+  for (const BundleChunk &chunk : chunks_) {
+    std::int64_t longest = 0;
+    const Json &functions = programs_.at("packages").at(chunk.unit->name).at("functions");
+    for (const auto &[name, function] : functions.object()) {
+      const Json *positions = function.find("p");
+      if (positions != nullptr && !positions->is_null()) longest = std::max(longest, positions->integer());
+    }
+    longest_prefix_ = std::min(longest_prefix_, longest);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -47,6 +48,8 @@ class Bundle {
   const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
   bool packaged() const noexcept { return packaged_; }
+  // Positions of prefix that the packages of layers take at most; no limit where there are none.
+  std::int64_t longest_prefix() const noexcept { return longest_prefix_; }
   const std::vector<BundleChunk> &chunks() const noexcept { return chunks_; }
   const std::vector<BundleTile> &embedding() const noexcept { return embedding_; }
   // The tiles of the vocabulary head; the embedding's own where that is the head.
@@ -65,6 +68,7 @@ class Bundle {
   const WeightUnit *unit(const std::string &name) { return packaged_ ? package(name) : run(name); }
   void add_chunks();
   void add_package_tiles();
+  void find_longest_prefix();
   std::vector<BundleTile> tiles(const TableInfo &table);
 
   std::string path_;
@@ -72,6 +76,7 @@ class Bundle {
   Json sampler_, programs_;
   std::unique_ptr<FlashFile> file_;
   bool packaged_ = false;
+  std::int64_t longest_prefix_ = std::numeric_limits<std::int64_t>::max();
   std::deque<WeightUnit> units_;  // their addresses stay
   std::unordered_map<const Run *, const WeightUnit *> by_run_;
   std::unordered_map<std::string, int> used_;

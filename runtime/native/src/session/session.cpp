@@ -44,6 +44,12 @@ SessionOptions checked(const SessionOptions &options) {
   return options;
 }
 
+// As far as the bundle's packages go: a longer prefix needs no memory, because no function takes it.
+SessionOptions checked(SessionOptions options, const Bundle &bundle) {
+  options.positions = std::min(checked(options).positions, bundle.longest_prefix());
+  return options;
+}
+
 // Weights in packages are opened by the engine; what is left in the flash file is looked up row by row.
 ResidencyPlan in_flash(const Bundle &bundle, const ResidencyPlan &plan) {
   ResidencyPlan out = plan;
@@ -82,8 +88,8 @@ MakeEngine native_engine(const SessionOptions &options) {
 
 SessionPlan plan_session(const std::string &folder, const SessionOptions &given, const MakeEngine &make,
                          std::uint64_t process) {
-  const SessionOptions options = checked(given);
   Bundle bundle(folder);
+  const SessionOptions options = checked(given, bundle);
   const std::unique_ptr<Engine> engine = make(bundle);
   MemoryNeeds needs = memory_needs(bundle, *engine, options);
   needs.process = process;
@@ -93,8 +99,8 @@ SessionPlan plan_session(const std::string &folder, const SessionOptions &given,
 struct Session::Implementation {
   Implementation(const std::string &folder, const SessionOptions &given, const MakeEngine &make,
                  const FlashFile::Wrap &wrap)
-      : options(checked(given)),
-        bundle(folder, wrap),
+      : bundle(folder, wrap),
+        options(checked(given, bundle)),
         engine(make(bundle)),
         machine(machine_memory()),
         reservation([&](std::uint64_t process) {
@@ -356,8 +362,8 @@ struct Session::Implementation {
     return result;
   }
 
-  const SessionOptions options;
   Bundle bundle;
+  const SessionOptions options;
   const std::unique_ptr<Engine> engine;
   const std::uint64_t machine;  // bytes of memory; 0: nobody knows
   MemoryNeeds needs;

@@ -23,14 +23,10 @@ public final class Denoiser {
   ) throws(EdgeKitError) {
     try NativeLibrary.check()
     let table = try executor.engine(bundle).map(EngineTable.init)
-    var positions = options.positions
-    if case .packages(let programs) = bundle.manifest.programs {
-      positions = min(positions, programs.lengths.map(\.p).max() ?? 0)  // no function takes more
-    }
     var wanted = ek_session_options(
       struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: Int32(clamping: options.threads),
       memory_bytes: options.memoryBytes ?? 0, resident_bytes: options.residentBytes ?? .max,
-      positions: Int64(positions), canvas: Int64(options.canvas))
+      positions: Int64(options.positions), canvas: Int64(options.canvas))
     var opened: OpaquePointer?
     try EngineTable.check(table) {
       guard var engine = table?.native else { return ek_session_open(bundle.path, &wanted, &opened) }

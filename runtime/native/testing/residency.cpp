@@ -1,4 +1,4 @@
-// ek_plan_residency of edgekit.h.
+// The residency plan of units by themselves, for tests in Python.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,17 +12,18 @@
 
 using namespace edgekit;
 
-ek_status ek_plan_residency(const ek_unit *units, int64_t count, uint64_t budget_bytes, uint64_t least_ahead_bytes,
-                            uint64_t units_ahead, uint8_t *pinned, uint64_t *ahead_bytes) noexcept {
+struct EktUnit {
+  const char *name, *group;
+  uint64_t bytes;
+};
+
+// pinned[i] becomes 1 or 0. Errors are told by ek_last_error.
+extern "C" EK_API ek_status ekt_plan_residency(const EktUnit *units, int64_t count, uint64_t budget_bytes,
+                                               uint64_t least_ahead_bytes, uint64_t units_ahead, uint8_t *pinned,
+                                               uint64_t *ahead_bytes) {
   return guarded([&] {
-    if (count < 0 || (count > 0 && (units == nullptr || pinned == nullptr))) {
-      fail(EK_INVALID_ARGUMENT, count, " units; give arrays of that length");
-    }
     std::vector<Unit> given;
     for (int64_t i = 0; i < count; ++i) {
-      if (units[i].name == nullptr || units[i].group == nullptr) {
-        fail(EK_INVALID_ARGUMENT, "unit ", i, " has no name or no group");
-      }
       given.push_back({units[i].name, units[i].bytes, units[i].group});
     }
     BudgetTooSmall too_small;
@@ -33,6 +34,6 @@ ek_status ek_plan_residency(const ek_unit *units, int64_t count, uint64_t budget
                         too_small.needed);
     }
     for (std::size_t i = 0; i < given.size(); ++i) pinned[i] = plan.pinned.count(given[i].name) != 0 ? 1 : 0;
-    if (ahead_bytes != nullptr) *ahead_bytes = plan.ring_bytes;
+    *ahead_bytes = plan.ring_bytes;
   });
 }
