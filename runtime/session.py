@@ -156,9 +156,14 @@ class Session:
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
         folder, place = _native.path_bytes(self.bundle.path), ctypes.byref(handle)
-        self._check(
-            lambda: self._library.ek_session_open_engine(folder, ctypes.byref(wanted), table, place)
-        )
+        try:
+            self._check(
+                lambda: self._library.ek_session_open_engine(folder, ctypes.byref(wanted), table, place)
+            )
+        except BaseException:
+            if self._plug is not None:
+                self._plug.close()
+            raise
         self._handle = handle.value
         info = self._info()
         self.vocab_size, self.hidden_size = int(info.vocabulary), int(info.hidden_size)

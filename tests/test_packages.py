@@ -297,3 +297,30 @@ def test_engines_of_other_systems_say_so_in_one_line(gemma: Case, monkeypatch: p
         open_session(gemma[0])
     with pytest.raises(UnsupportedBundle, match="was exported for the coreml engine, not onnx"):
         open_session(gemma[0], engine="onnx")
+
+
+def test_a_package_that_does_not_close_is_told_once(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the next call, or by closing the session."""
+    for at_once in (False, True):
+        session, _ = session_of(gemma, SessionOptions(resident_bytes=0))
+        expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        error, refuses = OSError("no space"), [True]
+
+        def fails(own: Any, error: OSError = error, refuses: list[bool] = refuses) -> None:
+            if refuses and own.entry.name == "final":
+                refuses.pop()
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("edgekit.runtime.engines.packages.OpenedPackage.close", fails)
+            session.denoise(np.arange(16), HeadRequest())
+            with pytest.raises(OSError, match="no space") as told:
+                if at_once:
+                    session.close()
+                else:
+                    session.denoise(np.arange(16), HeadRequest())
+            assert told.value is error
+            if not at_once:
+                found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+                np.testing.assert_array_equal(found, expected)
+        session.close()

@@ -50,6 +50,7 @@ class EnginePlug:
         self._opening: dict[str, Future[tuple[Opened, float]]] = {}
         self._worker: ThreadPoolExecutor | None = None
         self._error: BaseException | None = None
+        self._closing: BaseException | None = None  # of a package, which the core tells in its next call
         # Of the layer with experts that is under way, by segment.
         self._inputs: list[Arrays] = []
         self._routed: list[Routing] = []
@@ -74,7 +75,8 @@ class EnginePlug:
         try:
             yield
         except Exception:
-            error, self._error = self._error, None
+            error = self._error or self._closing
+            self._error = self._closing = None
             if error is not None:
                 raise error from None
             raise
@@ -83,10 +85,13 @@ class EnginePlug:
             self._inputs, self._routed, self._mixture = [], [], None
 
     def close(self) -> None:
-        """End the worker. Packages are closed by the session."""
+        """End the worker, once the session has closed the packages. Raises what closing one has raised."""
         if self._worker is not None:
             self._worker.shutdown()
             self._worker = None
+        error, self._closing = self._closing, None
+        if error is not None:
+            raise error
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
         def call(user: object, *arguments: Any) -> int:
@@ -194,7 +199,11 @@ class EnginePlug:
         self._opened[name], seconds[0] = self._opening.pop(name).result()
 
     def _close_unit(self, unit: bytes) -> None:
-        self._opened.pop(unit.decode()).close()
+        try:
+            self._opened.pop(unit.decode()).close()
+        except BaseException as error:
+            self._closing = self._closing or error
+            raise
 
     def _open(self, name: str) -> tuple[Opened, float]:
         started = time.perf_counter()
