@@ -17,6 +17,7 @@ import pytest
 #: A denoising pass that computes for minutes without the interpreter lock, as the engines do.
 STUCK = """
 import hashlib, sys
+from edgekit.runtime.session import Session
 from edgekit.tools import stuck
 stuck.PATIENCE_S = 0.3
 def denoise(self, ids, request, soft=None):
