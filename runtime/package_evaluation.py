@@ -11,6 +11,7 @@ import numpy as np
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.base import matrix
 from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.engines.packages import OpenedPackage, PackageEngine
 from edgekit.runtime.packages import Package
@@ -193,15 +194,8 @@ def _table(bundle: Bundle, entry: Package) -> Floats:
             rows = np.arange(max(start, entry.start), min(stop, entry.start + entry.rows)) - start
             if rows.size > 0:
                 tensors = {t.name.removeprefix(run + "."): t.name for t in file.run(run).tensors}
-                parts.append(_table_floats({n: file.read_rows(full, rows) for n, full in tensors.items()}))
+                parts.append(matrix({n: file.read_rows(full, rows) for n, full in tensors.items()}))
     return np.concatenate(parts)
-
-
-def _table_floats(tensors: Mapping[str, np.ndarray]) -> Floats:
-    """Rows in float32: bfloat16, or 8-bit codes with a scale each."""
-    if "codes" in tensors:
-        return (tensors["codes"].astype(np.float32) - 128) * tensors["scales"][:, None]
-    return (tensors["weight"].astype(np.uint32) << 16).view(np.float32)
 
 
 def _causal_mask(positions: Ids, first: int, window: int | None) -> Floats:

@@ -45,7 +45,6 @@ const WeightUnit *Bundle::run(const std::string &name) {
   const Run &own = layout.runs[found->second];
   if (used_[name]++ != 0) fail(EK_MALFORMED_FILE, path_, ": names run ", name, " twice; export the bundle again");
   units_.push_back({name, &own, own.length});
-  by_run_.emplace(&own, &units_.back());
   return &units_.back();
 }
 
@@ -100,6 +99,12 @@ void Bundle::add_package_tiles() {
     fail(EK_MALFORMED_FILE, path_, ": the packages of the head hold ", covered, " of ", model_.vocabulary,
          " tokens; export the bundle again");
   }
+}
+
+std::int64_t Bundle::largest_tile() const {
+  std::int64_t most = 0;
+  for (const BundleTile &tile : scores()) most = std::max(most, tile.tokens);
+  return most;
 }
 
 void Bundle::find_longest_prefix() {

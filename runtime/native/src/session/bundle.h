@@ -54,10 +54,10 @@ class Bundle {
   const std::vector<BundleTile> &embedding() const noexcept { return embedding_; }
   // The tiles of the vocabulary head; the embedding's own where that is the head.
   const std::vector<BundleTile> &scores() const noexcept { return head_.empty() ? embedding_ : head_; }
+  std::int64_t largest_tile() const;  // of the head, in tokens
   bool has_head() const noexcept { return !head_.empty(); }
   const WeightUnit &final() const noexcept { return *final_; }
   const WeightUnit *self_conditioning() const noexcept { return self_conditioning_; }  // null: the model has none
-  const WeightUnit *unit_of(const Run &run) const { return by_run_.at(&run); }
 
   // The manifest's section "programs", which is large: for whoever makes the engine, once.
   Json take_programs() { return std::move(programs_); }
@@ -78,7 +78,6 @@ class Bundle {
   bool packaged_ = false;
   std::int64_t longest_prefix_ = std::numeric_limits<std::int64_t>::max();
   std::deque<WeightUnit> units_;  // their addresses stay
-  std::unordered_map<const Run *, const WeightUnit *> by_run_;
   std::unordered_map<std::string, int> used_;
   std::vector<BundleChunk> chunks_;
   std::vector<BundleTile> embedding_, head_;

@@ -15,6 +15,9 @@
 
 namespace edgekit {
 
+// The most candidates per position that a sampler asks for.
+constexpr std::int64_t kMostCandidates = 256;
+
 // The lengths that a session is opened for.
 struct EngineLengths {
   std::int64_t rows = 0;       // of the longest pass

@@ -81,12 +81,6 @@ std::size_t TableInfo::tile_of(std::int64_t token) const {
   return static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), token) - starts.begin()) - 1;
 }
 
-std::int64_t TableInfo::largest_tile() const {
-  std::int64_t most = 0;
-  for (std::size_t i = 0; i < starts.size(); ++i) most = std::max(most, stop(i) - starts[i]);
-  return most;
-}
-
 Model parse_model(const Json &root, const std::string &where, bool packaged) {
   const Reader reader(where);
   const Json &model = root.at("model");

@@ -29,7 +29,6 @@ struct TableInfo {
 
   std::int64_t stop(std::size_t tile) const { return tile + 1 < starts.size() ? starts[tile + 1] : rows; }
   std::size_t tile_of(std::int64_t token) const;
-  std::int64_t largest_tile() const;
 };
 
 struct Rope {

@@ -12,8 +12,6 @@ namespace {
 constexpr const char *kFormat = "native", *kLayout = "native-1";
 // What nothing else counts: stacks of threads, the system's own bookkeeping of mappings, small allocations.
 constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread = std::uint64_t{256} << 10;
-// The most candidates per position that a sampler asks for.
-constexpr std::int64_t kCandidates = 256;
 
 bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
   return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary;
@@ -137,10 +135,8 @@ EngineBytes NativeEngine::bytes(const EngineLengths &lengths) const {
   HeadOptions head;
   head.gumbel = &draw;
   head.soft = model.self_conditioning;
-  head.top_k = std::min(kCandidates, model.vocabulary);
-  std::int64_t largest = 0;
-  for (const BundleTile &tile : bundle_.scores()) largest = std::max(largest, tile.tokens);
-  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, largest, head);
+  head.top_k = std::min(kMostCandidates, model.vocabulary);
+  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, bundle_.largest_tile(), head);
   out.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads_);
   return out;
 }

@@ -10,11 +10,6 @@
 namespace edgekit {
 namespace {
 
-// The most candidates per position that a sampler asks for.
-constexpr std::int64_t kCandidates = 256;
-
-const float *floats(const Strided &view) { return view.data; }
-
 class PluggedHead final : public HeadScores {
  public:
   PluggedHead(PluggedEngine &engine, const float *x, std::int64_t rows, const HeadRequest &request, float *logits)
@@ -104,12 +99,10 @@ EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
   ek_engine_bytes found{};
   found.struct_size = sizeof found;
   done(table_.get_bytes(table_.user, lengths.rows, lengths.prefix, 1, lengths.head_rows, &found), "counting", "its memory");
-  std::int64_t largest = 0;
-  for (const BundleTile &tile : bundle_.scores()) largest = std::max(largest, tile.tokens);
   const Model &model = bundle_.model();
   EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
-  out.head += HeadJoin::bytes(lengths.head_rows, model.hidden, largest, model.self_conditioning,
-                              std::min(kCandidates, model.vocabulary));
+  out.head += HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), model.self_conditioning,
+                              std::min(kMostCandidates, model.vocabulary));
   return out;
 }
 
@@ -152,8 +145,8 @@ void PluggedEngine::layers(const LayersCall &call) {
     made.window = info.window;
     made.kept = given.kept.length;
     made.kept_stride = given.kept.keys.stride[1];
-    made.kept_k = floats(given.kept.keys);
-    made.kept_v = floats(given.kept.values);
+    made.kept_k = given.kept.keys.data;
+    made.kept_v = given.kept.values.data;
     made.cos = given.cos;
     made.sin = given.sin;
     made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());

@@ -27,9 +27,7 @@ std::uint64_t held(const Sessions &all) {
 
 }  // namespace
 
-Reservation::Reservation(const std::function<std::uint64_t(std::uint64_t process)> &plan,
-                         const std::function<void()> &prepare) {
-  prepare();
+Reservation::Reservation(const std::function<std::uint64_t(std::uint64_t process)> &plan) {
   Sessions &all = sessions();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const std::uint64_t process = held(all);

@@ -11,9 +11,9 @@ namespace edgekit {
 // yet takes none from the system: to the next session it counts all the same.
 class Reservation {
  public:
-  // Calls `prepare`, which may call out, and then `plan` under a lock: it is told the bytes that the process holds, those of
-  // other sessions among them, and gives those that this session takes. Throws what they throw.
-  Reservation(const std::function<std::uint64_t(std::uint64_t process)> &plan, const std::function<void()> &prepare);
+  // Calls `plan` under a lock, so it must not call out: it is told the bytes that the process holds, those of other sessions
+  // among them, and gives those that this session takes. Throws what it throws.
+  explicit Reservation(const std::function<std::uint64_t(std::uint64_t process)> &plan);
   ~Reservation();
   Reservation(const Reservation &) = delete;
   Reservation &operator=(const Reservation &) = delete;

@@ -103,12 +103,13 @@ struct Session::Implementation {
         options(checked(given, bundle)),
         engine(make(bundle)),
         machine(machine_memory()),
+        needs(memory_needs(bundle, *engine, options)),
         reservation([&](std::uint64_t process) {
           needs.process = process;
           plan = plan_weights(bundle, needs, options);
           check_machine(bundle, needs, plan, options, machine);
           return needs.total() - process + plan.pinned_bytes + plan.ring_bytes;
-        }, [&] { needs = memory_needs(bundle, *engine, options); }),
+        }),
         weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }),
         experts(bundle, weights, plan),
         prefix(kv_geometry(bundle.model()), bundle.model().causal_prefix ? options.positions : 0,
