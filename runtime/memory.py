@@ -50,6 +50,7 @@ class MemoryPlan:
     streamed_bytes: int
     weights_bytes: int
     least_memory_bytes: int  # the smallest memory budget for these lengths
+    most_sequences: int  # of these lengths that the budget, or the machine, has room for; 0: not known
     units: tuple[PlannedUnit, ...]
 
     @property
@@ -89,5 +90,6 @@ def read_plan(make: Callable[[Any], int], check: Callable[[int], None]) -> Memor
         core.ek_plan_close(handle)
     return MemoryPlan(
         memory.process, memory.prefix, memory.activations, memory.scratch, memory.head, memory.allowance,
-        memory.pinned, memory.ring, memory.streamed, memory.weights, memory.least_memory, tuple(units),
+        memory.pinned, memory.ring, memory.streamed, memory.weights, memory.least_memory,
+        memory.most_sequences, tuple(units),
     )  # fmt: skip

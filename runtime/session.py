@@ -55,6 +55,7 @@ class SessionOptions:
     positions: int = 2048
     canvas: int = 256
     threads: int = 0
+    sequences: int = 1
 
     def __post_init__(self) -> None:
         if self.threads != 0:
@@ -64,7 +65,7 @@ class SessionOptions:
 class _Options(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
-        ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64),
+        ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64), ("sequences", c_int64),
     )  # fmt: skip
 
 
@@ -113,6 +114,7 @@ def _core_options(o: SessionOptions) -> _Options:
         resident_bytes=_UNLIMITED if o.resident_bytes is None else o.resident_bytes,
         positions=o.positions,
         canvas=o.canvas,
+        sequences=o.sequences,
     )
 
 

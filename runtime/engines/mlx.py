@@ -96,17 +96,16 @@ class MlxEngine(Engine):
 
     def route(self, program: str, inputs: Arrays, weights: Arrays) -> Routing:
         out = self._run(f"{program}.before", inputs, weights)
-        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out)
+        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out["k"], out["v"], out)
 
     def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
         return self._run(f"{program}.expert", {"x": x}, weights)["y"]
 
     def join(
         self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
-    ) -> LayersOutput:
-        last = self._run(f"{program}.after", {**inputs, **routing.further, "experts.y": mixed}, weights)
-        out = {**routing.further, **last}
-        return out["y"], [(out["k"], out["v"])]
+    ) -> Floats:
+        given = {**inputs, **routing.further, "experts.y": mixed}
+        return self._run(f"{program}.after", given, weights)["y"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}

@@ -111,17 +111,16 @@ class OnnxEngine(Engine):
         name = program + ".before"
         out = self._run(name, self._part(program, "before"), inputs, weights)
         _check(name, out, _routing(out, inputs["x"].shape))
-        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out)
+        return Routing(out["experts.x"], out["experts.index"], out["experts.weight"], out["k"], out["v"], out)
 
     def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
         return self._one(f"{program}.expert", self._part(program, "expert"), {"x": x}, weights, x.shape)
 
     def join(
         self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
-    ) -> LayersOutput:
+    ) -> Floats:
         given = {**inputs, **routing.further, "experts.y": mixed}
-        out = self._run(program + ".after", self._part(program, "after"), given, weights)
-        return _kept({**routing.further, **out})
+        return self._run(program + ".after", self._part(program, "after"), given, weights)["y"]
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
         inputs = {"embedded": embedded, "soft": soft}
@@ -283,18 +282,22 @@ def _names(names: list[Any]) -> str:
     return f"{shown}, ..." if len(names) > 6 else shown or "none"
 
 
-def _routing(out: Arrays, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def _routing(out: Arrays, shape: tuple[int, ...]) -> dict[str, tuple[int, ...] | None]:
     """Shapes of what goes to the experts for positions of `shape` [1, T, H]."""
     index = out.get("experts.index")
     chosen = (shape[1], index.shape[-1] if index is not None and index.ndim else 0)
-    return {"experts.x": shape[1:], "experts.index": chosen, "experts.weight": chosen}
+    return {"experts.x": shape[1:], "experts.index": chosen, "experts.weight": chosen, "k": None, "v": None}
 
 
-def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise EngineFailed unless `out` has numbers of these shapes: what follows does not look again."""
+def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Raise EngineFailed unless `out` has numbers of these shapes (None: the core looks), which nothing behind
+    this looks at again.
+    """
     for name, shape in shapes.items():
         if name not in out:
             raise EngineFailed(f"program {program} gives no {name}; export the bundle again")
+        if shape is None:
+            continue
         if out[name].shape != shape or out[name].dtype.kind not in "fiu":
             raise EngineFailed(
                 f"program {program} gives {name} as {out[name].dtype}{list(out[name].shape)} where "
