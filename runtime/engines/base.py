@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.types import Floats, Ids
-from edgekit.runtime.unpack import unpack_int4
 
 Arrays = Mapping[str, np.ndarray]
 #: What the process allocates later and nothing else counts: programs, thread stacks, the tokenizer.

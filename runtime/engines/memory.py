@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from edgekit.flashload.format import Run
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
-from edgekit.runtime.packages import Packages
 
 
 def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: bool) -> EngineBytes:
