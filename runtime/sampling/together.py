@@ -26,8 +26,8 @@ class _Member:
 
 
 class Together:
-    """Drives samplers over sequences of one session. They join and leave between passes; each gives the tokens
-    that it gives alone.
+    """Drives samplers over sequences of one session. They join and leave between passes, and each gives the
+    tokens that it gives alone.
     """
 
     def __init__(self, session: Session) -> None:
@@ -38,8 +38,9 @@ class Together:
         return len(self._members)
 
     def join(self, key: Hashable, sampler: Procedure, sequence: Sequence) -> None:
-        """From the next pass on; `key` names it in what `step` gives. Raises ValueError for a key or sequence that is in
-        use.
+        """Take part from the next pass on; `key` names the sampler in what `step` gives.
+
+        Raises ValueError for a key or sequence that takes part already.
         """
         if key in self._members or any(m.sequence is sequence for m in self._members.values()):
             raise ValueError(f"{key!r}, or its sequence, takes part already")
@@ -50,8 +51,8 @@ class Together:
         del self._members[key]
 
     def step(self) -> list[tuple[Hashable, Event | EdgekitError]]:
-        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and so does
-        one whose sampler failed, with its error.
+        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and so
+        does one whose sampler failed, with its error.
 
         Raises what the pass raises; another step tries it again.
         """

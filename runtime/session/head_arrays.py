@@ -11,7 +11,7 @@ from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
 
 
 class HeadArrays:
-    """`request` and `output` for the core, and `answer` over the same arrays; all as long as this object lives."""
+    """`request` and `output` for the core, and `answer` over the same arrays, while this object lives."""
 
     def __init__(self, wanted: HeadRequest, positions: int, vocab_size: int, hidden_size: int) -> None:
         """For a pass of so many positions. Raises InvalidRequest for noise that the core does not make."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edgekit.runtime.session.session import Session
 
 _NOTHING = -1  # EK_KEEP_NOTHING
+_KEPT = -1  # of ek_seen_rows
 
 
 class Sequence:
@@ -125,8 +126,8 @@ class Sequence:
 
 @dataclass(frozen=True)
 class SeenRows:
-    """Rows first..first+count that a segment sees: kept positions of its sequence (`segment` None), or rows of
-    an earlier segment of the pass.
+    """Rows first..first+count that a segment sees: kept positions of its sequence (`segment` None), or rows
+    of an earlier segment of the pass.
     """
 
     segment: int | None
@@ -140,8 +141,8 @@ class Segment:
     `request` is answered from the hidden states of the sequence's last pass.
 
     `soft` [T, hidden] is an earlier answer's. `positions` [T], None: behind what is kept, or from keep_at on.
-    `seen`: rows before its own, None: all that its sequence keeps, up to keep_at. `keep_at`: its keys and values are
-    kept from this position on, in place of those there; None: they are not kept.
+    `seen`: rows before its own, None: all that its sequence keeps, up to keep_at. `keep_at`: its keys and
+    values are kept from this position on, in place of those there; None: they are not kept.
     """
 
     sequence: Sequence
@@ -177,7 +178,7 @@ class PassArrays:
             rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
             self._kept.append(ids)
             if ids.ndim != 1 or rows == 0:
-                raise errors.InvalidRequest(f"token ids of shape {ids.shape}; a segment takes [T], at least one")
+                raise errors.InvalidRequest(f"token ids of shape {ids.shape}; a segment takes [T], T > 0")
         elif given.request is not None:
             rows = int(given.sequence._info().last_rows)
         if given.positions is not None:
@@ -185,9 +186,8 @@ class PassArrays:
         if given.soft is not None:
             made.soft = self._array(given.soft, np.float32, (rows, hidden_size), "soft embeddings")
         if given.seen is not None:
-            seen = (SeenRowsStruct * max(1, len(given.seen)))(
-                *(SeenRowsStruct(-1 if s.segment is None else s.segment, s.first, s.count) for s in given.seen)
-            )
+            rows_of = [(_KEPT if s.segment is None else s.segment, s.first, s.count) for s in given.seen]
+            seen = (SeenRowsStruct * max(1, len(rows_of)))(*(SeenRowsStruct(*each) for each in rows_of))
             made.seen, made.seen_count = seen, len(given.seen)
             self._kept.append(seen)
         head = None if given.request is None else HeadArrays(given.request, rows, vocab_size, hidden_size)

@@ -53,8 +53,9 @@ class SessionOptions:
     """`memory_bytes` bounds the whole process (None: everything resident, which the machine must have memory
     for); `resident_bytes` caps the pinned weights further.
 
-    `positions` and `canvas` are the largest prefix and segment of a pass that the budget must hold, for so many
-    `sequences` at a time; threads 0 takes every usable core. Raises InvalidOption for a number of threads that no engine takes.
+    `positions` and `canvas` are the largest prefix and segment of a pass that the budget must hold, for so
+    many `sequences` at a time; threads 0 takes every usable core. Raises InvalidOption for a number of
+    threads that no engine takes.
     """
 
     memory_bytes: int | None = None
@@ -220,8 +221,8 @@ class Session:
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
         """One pass over the weights for all segments: the answers to their requests, None without one.
 
-        Raises InvalidRequest for segments that do not fit the model or each other, BudgetExceeded for what the
-        session was not opened for. After a failure every sequence keeps what it kept.
+        Raises InvalidRequest for segments that do not fit the model or each other, BudgetExceeded for what
+        the session was not opened for. After a failure every sequence keeps what it kept.
         """
         arrays = PassArrays(segments, self.vocab_size, self.hidden_size)
         self._call("ek_session_pass", arrays.structs, len(segments))

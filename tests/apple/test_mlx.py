@@ -146,9 +146,7 @@ def test_gumbel_samples_are_the_argmax_with_noise(case: Case) -> None:
     canvas, rows = rng.integers(0, arch.vocab_size, 11), np.array([9, 2, 2, 0])
     draw = PhiloxNoise(5).gumbel(4, arch.vocab_size)
     noise = draw(0, draw.vocab_size)
-    request = HeadRequest(
-        rows=rows, gumbel=draw, gumbel_scale=0.5, logits=True, soft=arch.causal_prefix
-    )
+    request = HeadRequest(rows=rows, gumbel=draw, gumbel_scale=0.5, logits=True, soft=arch.causal_prefix)
     with Session(bundle) as session:
         out = session.denoise(canvas, request)
     assert out.logits is not None and out.sample is not None and out.sample_prob is not None

@@ -149,12 +149,8 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
     continuing the last, until one finishes.
     """
     write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=4, num_experts=12)
-    code = SCRIPT.format(
-        paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out")
-    )
-    whole = SCRIPT.format(
-        paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "whole")
-    )
+    code = SCRIPT.format(paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out"))
+    whole = SCRIPT.format(paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "whole"))
 
     def start(script: str) -> subprocess.Popen[str]:
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -495,9 +491,7 @@ def test_memory_of_an_export_is_a_layer_not_the_model(tmp_path: Path) -> None:
         tmp_path / "checkpoint", "llada", dtype="bfloat16",
         d_model=512, n_heads=8, mlp_hidden_size=2560, n_layers=16, vocab_size=32768,
     )  # fmt: skip
-    code = MEASURE.format(
-        paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out")
-    )
+    code = MEASURE.format(paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, peak = (int(x) * 1024 for x in done.stdout.split()[-2:])
     layer = 4 * (4 * 512 * 512 + 3 * 512 * 2560)

@@ -18,21 +18,25 @@ from support.native_flash import Tensor
 from support.native_generation import ON_EVENT, Event, Options, Statistics
 from support.native_generation import function as generation_function
 from support.native_sampler import INVALID_ARGUMENT
+from support.session_functions import SESSION_FUNCTIONS, session_functions
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.runtime import core_structs
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
-from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session import Session, SessionOptions, structs
 from edgekit.runtime.session import session as core_session
 
 STRUCTS: dict[str, type[Any]] = {
-    "ek_session_options": core_session._Options,
-    "ek_session_info": core_session._Info,
+    "ek_session_options": structs.OptionsStruct,
+    "ek_session_info": structs.InfoStruct,
     "ek_head_request": HeadRequestStruct,
     "ek_head_output": HeadOutputStruct,
-    "ek_session_statistics": core_session._Statistics,
+    "ek_session_statistics": structs.StatisticsStruct,
+    "ek_sequence_info": structs.SequenceInfoStruct,
+    "ek_seen_rows": structs.SeenRowsStruct,
+    "ek_pass_segment": structs.PassSegmentStruct,
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
@@ -41,6 +45,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_sampler_lengths": core_abi.LengthsStruct,
     "ek_ask": core_abi.AskStruct,
     "ek_weights": core_structs.WeightsStruct,
+    "ek_keys": core_structs.KeysStruct,
     "ek_attention": core_structs.AttentionStruct,
     "ek_segment": core_structs.SegmentStruct,
     "ek_layers_call": core_structs.LayersCallStruct,
@@ -151,7 +156,7 @@ def refused(session: Session, status: int, words: str, code: int = INVALID_ARGUM
 def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
     session: Session, count: int
 ) -> None:
-    library, handle, one = session._library, session._handle, np.zeros(1, np.int64)
+    library, handle, one = session_functions(), session._handle, np.zeros(1, np.int64)
     before = session.prefix_length
     refused(
         session, library.ek_session_prefill(handle, one.ctypes.data, count), f"{count} token ids to encode"
@@ -169,22 +174,24 @@ def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
 
 def test_nothing_may_be_encoded(session: Session) -> None:
     before = session.prefix_length
-    assert session._library.ek_session_prefill(session._handle, None, 0) == 0
+    assert session_functions().ek_session_prefill(session._handle, None, 0) == 0
     assert session.prefix_length == before
-    refused(session, session._library.ek_session_prefill(session._handle, None, 1), "no token ids are given")
+    refused(
+        session, session_functions().ek_session_prefill(session._handle, None, 1), "no token ids are given"
+    )
 
 
 def test_reserved_members_are_zero(session: Session) -> None:
     ids = np.zeros(2, np.int64)
     request, output = HeadRequestStruct(temperature=1.0), HeadOutputStruct()
     call = (session._handle, ids.ctypes.data, 2, None, ctypes.byref(request), ctypes.byref(output))
-    assert session._library.ek_session_denoise(*call) == 0
+    assert session_functions().ek_session_denoise(*call) == 0
     for struct, name in ((request, "ek_head_request"), (output, "ek_head_output")):
         struct.reserved = 3
         words = f"{name}.reserved is 3; set it to 0"
-        refused(session, session._library.ek_session_denoise(*call), words)
+        refused(session, session_functions().ek_session_denoise(*call), words)
         project = (session._handle, ctypes.byref(request), ctypes.byref(output))
-        refused(session, session._library.ek_session_project(*project), words)
+        refused(session, session_functions().ek_session_project(*project), words)
         struct.reserved = 0
 
 
@@ -198,8 +205,8 @@ def test_noise_has_a_scale(session: Session, scale: float) -> None:
 
 
 def test_no_function_takes_a_null_session(session: Session) -> None:
-    library = session._library
-    for name, arguments in core_session._SIGNATURES.items():
+    library = session_functions()
+    for name, arguments in {**core_session._SIGNATURES, **SESSION_FUNCTIONS}.items():
         if name not in ("ek_session_open_engine", "ek_plan_session"):
             values = [0 if kind is ctypes.c_int64 else None for kind in arguments]
             refused(session, getattr(library, name)(*values), "the session is null")
@@ -209,7 +216,7 @@ def test_no_function_takes_a_null_session(session: Session) -> None:
 
 def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -> None:
     """What other calls return, on this thread or another one, leaves it as it is."""
-    library, found = session._library, []
+    library, found = session_functions(), []
 
     def elsewhere() -> None:
         found.append(library.ek_last_error())
@@ -221,5 +228,5 @@ def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -
     thread.start()
     thread.join()
     assert found[0] == b"" and b"session is null" in found[1]
-    assert library.ek_session_get_info(session._handle, ctypes.byref(core_session._Info())) == 0
+    assert library.ek_session_get_info(session._handle, ctypes.byref(structs.InfoStruct())) == 0
     refused(session, INVALID_ARGUMENT, "no token ids are given")

@@ -37,7 +37,8 @@ from edgekit.runtime import generation
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling import CoreSampler, Done, SamplerModel, drive
-from edgekit.runtime.session.session import Session, SessionOptions, _Info
+from edgekit.runtime.session.session import Session, SessionOptions
+from edgekit.runtime.session.structs import InfoStruct
 
 BUDGET_EXCEEDED, CHECKSUM_MISMATCH, MALFORMED_FILE, UNSUPPORTED_BUNDLE = 12, 8, 9, 11
 PROMPT = [7, 3, 300, 21, 5]
@@ -140,9 +141,7 @@ def test_a_generation_is_that_of_the_sampler_driven_from_python(
 
 
 @pytest.mark.parametrize("family", SETTINGS)
-def test_a_stop_is_at_the_event_that_asked_for_it(
-    session: Callable[[str], Session], family: str
-) -> None:
+def test_a_stop_is_at_the_event_that_asked_for_it(session: Callable[[str], Session], family: str) -> None:
     own, settings = session(family), SETTINGS[family][1]
     full = python(own, PROMPT, **settings)
     commits = [n for n, event in enumerate(full.events, 1) if event[0] == "committed"]
@@ -181,7 +180,7 @@ def test_what_is_not_encoded_is_counted_and_goes_first(session: Callable[[str], 
     own = session("diffusion_gemma")
     own.reset()
     first = generate(own, PROMPT, steps=2)
-    info = _Info()
+    info = InfoStruct()
     assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
     assert first.answer and (info.prefix_length, info.uncached_length) == (len(PROMPT), len(first.answer))
     own.prefill(np.array([4]))
@@ -309,7 +308,7 @@ def test_a_budget_must_have_been_planned_for_the_lengths(bundle: Callable[[str],
     """Enough is what edgekit.h says; a position less is refused before the first pass."""
     path, new = bundle(family), 40
     with Session(path) as own:
-        info = _Info()
+        info = InfoStruct()
         assert own._library.ek_session_get_info(own._handle, ctypes.byref(info)) == OK
         expected = own.model.canvas_length or 0, own.model.max_positions, own.model.causal_prefix
         assert (info.canvas_length, info.max_positions, bool(info.causal_prefix)) == expected

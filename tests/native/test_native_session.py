@@ -271,9 +271,7 @@ def test_weights_beyond_the_machine_are_said_to_need_a_budget(large: Path) -> No
     assert check(0)[0] == check(1 << 40)[0] == 0
     status, said, least = check(process.resident_bytes() + (40 << 20))
     assert status != 0 and "give a memory budget (--memory), at least" in said, said
-    with Session(
-        large, SessionOptions(memory_bytes=least + (8 << 20), canvas=32, threads=2)
-    ) as session:
+    with Session(large, SessionOptions(memory_bytes=least + (8 << 20), canvas=32, threads=2)) as session:
         assert session.plan.streamed
     status, said, _ = check(1 << 20)
     assert status != 0 and "with weights read from the disk it is still" in said, said

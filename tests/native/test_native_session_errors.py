@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from support import sealing
 from support.native_bundles import native_bundle
+from support.session_functions import session_functions
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
@@ -26,7 +27,8 @@ from edgekit.runtime.core_structs import HeadRequestStruct as _Request
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import HeadRequest, InvalidOption
-from edgekit.runtime.session.session import Session, SessionOptions, _Info, _library, _Options
+from edgekit.runtime.session.session import Session, SessionOptions, _library
+from edgekit.runtime.session.structs import InfoStruct, OptionsStruct
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +84,9 @@ def test_a_model_without_prefix_says_so(tmp_path: Path) -> None:
 
 def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
     """Structs of other sizes, null pointers, arrays that were not asked for."""
-    library, handle = _library(), ctypes.c_void_p()
-    options = _Options(threads=1, resident_bytes=2**64 - 1, positions=8, canvas=8)
+    _library()
+    library, handle = session_functions(), ctypes.c_void_p()
+    options = OptionsStruct(threads=1, resident_bytes=2**64 - 1, positions=8, canvas=8)
     opened = (str(gemma).encode(), ctypes.byref(options), ctypes.byref(handle))
     invalid, state = 1, 15
 
@@ -111,8 +114,8 @@ def test_the_abi_checks_what_it_is_given(gemma: Path) -> None:
     assert library.ek_session_open(b"/nowhere", None, ctypes.byref(ctypes.c_void_p())) == 4
     assert "/nowhere" in message() and library.ek_last_error_bytes() == 0
 
-    info = _Info()
-    info.struct_size = _Info.vocabulary.offset + 8
+    info = InfoStruct()
+    info.struct_size = InfoStruct.vocabulary.offset + 8
     info.hidden_size = -7
     assert library.ek_session_get_info(handle, ctypes.byref(info)) == 0
     assert info.threads == 1 and info.vocabulary > 0 and info.hidden_size == -7, "written beyond its size"

@@ -120,9 +120,7 @@ def test_gumbel_sample_is_the_argmax_with_noise(case: tuple[Path, Any, Scheme]) 
     with Session(bundle) as session:
         if model.architecture.causal_prefix:
             session.prefill(canvas)
-        out = session.denoise(
-            canvas, HeadRequest(rows=rows, gumbel=draw, gumbel_scale=0.5, logits=True)
-        )
+        out = session.denoise(canvas, HeadRequest(rows=rows, gumbel=draw, gumbel_scale=0.5, logits=True))
         assert out.logits is not None and out.sample is not None and out.sample_prob is not None
         np.testing.assert_array_equal(out.sample, (out.logits + np.float32(0.5) * noise).argmax(-1))
         p = torch.softmax(torch.from_numpy(out.logits), -1).numpy()
