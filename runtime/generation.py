@@ -62,6 +62,7 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
         model.hidden_size,
         canvas_length=model.canvas_length,
         max_positions=model.max_positions,
+        bundle=bundle.digest,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +118,13 @@ class Bundle:
     @property
     def weights_path(self) -> Path:
         return self.path / self.manifest.weights.file
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of what the bundle says its files are: equal for equal bundles."""
+        listed = {name: entry.sha256 for name, entry in self.manifest.files.items()}
+        listed[self.manifest.weights.file] = self.manifest.weights.sha256
+        return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer. Raises TokenizerError, and what `BundleFolder.read` does."""

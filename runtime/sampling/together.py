@@ -51,8 +51,8 @@ class Together:
         del self._members[key]
 
     def step(self) -> list[tuple[Hashable, Event | EdgekitError]]:
-        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and so
-        does one whose sampler failed, with its error.
+        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and
+        so does one whose sampler failed, with its error.
 
         Raises what the pass raises; another step tries it again.
         """

@@ -178,7 +178,7 @@ class PassArrays:
             rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
             self._kept.append(ids)
             if ids.ndim != 1 or rows == 0:
-                raise errors.InvalidRequest(f"token ids of shape {ids.shape}; a segment takes [T], T > 0")
+                raise errors.InvalidRequest(f"token ids of shape {ids.shape}; it takes [T], at least one")
         elif given.request is not None:
             rows = int(given.sequence._info().last_rows)
         if given.positions is not None:

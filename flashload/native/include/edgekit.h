@@ -302,7 +302,7 @@ typedef struct ek_pass_segment {
   const int64_t *positions;  /* [count]; null: one after the other, behind what is kept or from keep_at */
   const float *soft;         /* [count, hidden_size] for a canvas, as in ek_session_denoise, or null */
   const ek_seen_rows *seen;  /* [seen_count] in this order; null: all that is kept, up to keep_at. Layers with a sliding window
-                                show what the segment's first row sees of what is kept, and all rows of segments */
+                                show what the segment's first row sees by position */
   int64_t seen_count;
   int64_t keep_at;           /* EK_KEEP_NOTHING; or the position from which on its keys and values are kept, in place of
                                 those there: at most the number of kept positions */

@@ -29,9 +29,9 @@ Sequence &sequence_of(ek_session *session, ek_sequence *given) {
 
 template <typename Make>
 void give(ek_session *session, ek_sequence **made, const Make &make) {
-  if (made == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the sequence");
-  *made = nullptr;
+  if (made != nullptr) *made = nullptr;
   const Entry own(session);
+  if (made == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the sequence");
   auto handle = std::make_unique<ek_sequence>();
   handle->session = session;
   handle->own = make(*own);

@@ -66,7 +66,7 @@ class KvChunk {
   }
 
   const std::int64_t capacity;
-  std::int64_t filled = 0;  // rows that somebody keeps or kept
+  std::int64_t filled = 0;  // rows that somebody keeps, kept or is writing
 
  private:
   float *floats() const { return reinterpret_cast<float *>(data_.data()); }
@@ -199,6 +199,7 @@ KeyPiece KeptRows::prepare(std::size_t layer, std::int64_t at, std::int64_t coun
   pending_count_ = count;
   Piece made = at == length_ ? room(layer, count) : Piece{chunk(layer, count), 0, count};
   made.chunk->touch(made.start + count);
+  made.chunk->filled = made.start + count;  // not for another sequence of the same pass
   pending_[layer] = std::move(made);
   return pending_[layer].chunk->rows(pending_[layer].start, count);
 }
@@ -226,13 +227,11 @@ void KeptRows::commit() {
       if (overwrite(i, made)) continue;
       Pieces spliced;
       take(i, first(i), pending_at_, spliced);
-      made.chunk->filled = made.start + made.count;
       spliced.push_back(std::move(made));
       take(i, pending_at_ + pending_count_, length_, spliced);
       pieces = std::move(spliced);
       continue;
     }
-    made.chunk->filled = made.start + made.count;
     const bool follows = !pieces.empty() && pieces.back().chunk == made.chunk &&
                          pieces.back().start + pieces.back().count == made.start;
     if (follows) {
@@ -245,12 +244,15 @@ void KeptRows::commit() {
 }
 
 void KeptRows::abandon() noexcept {
-  for (Piece &piece : pending_) piece = {};
+  for (Piece &piece : pending_) {
+    if (piece.chunk && piece.chunk->filled == piece.start + piece.count) piece.chunk->filled = piece.start;
+    piece = {};
+  }
 }
 
 void KeptRows::crop(std::int64_t length) {
-  check(length);
   if (length == 0) return clear();
+  check(length);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Pieces kept;
     take(i, first(i), length, kept);

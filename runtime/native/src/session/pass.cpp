@@ -267,22 +267,24 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
     given.k = mine.rows.keys;
     given.v = mine.rows.values;
   }
-  const std::int64_t start = rows.positions.front();
+  // A layer with a window shows what the segment's first row sees.
+  const std::int64_t oldest = info.window == 0 ? 0 : rows.positions.front() - (info.window - 1);
   std::vector<std::int64_t> keys;
   for (const SeenRows &seen : rows.seen) {
+    const std::int64_t stop = seen.first + seen.count;
     if (seen.segment >= 0) {
       const std::size_t other = static_cast<std::size_t>(seen.segment);
+      const std::vector<std::int64_t> &positions = segments_[other].positions;
+      std::int64_t first = seen.first;
+      while (first < stop && positions[static_cast<std::size_t>(first)] < oldest) ++first;
+      if (first == stop) continue;
       const KeyPiece &all = own[other][place].rows;
-      given.kept.push_back({rows_of(all.keys, seen.first, seen.count), rows_of(all.values, seen.first, seen.count)});
-      given.kept_rows += seen.count;
-      const auto first = segments_[other].positions.begin() + seen.first;
-      keys.insert(keys.end(), first, first + seen.count);
+      given.kept.push_back({rows_of(all.keys, first, stop - first), rows_of(all.values, first, stop - first)});
+      given.kept_rows += stop - first;
+      keys.insert(keys.end(), positions.begin() + first, positions.begin() + stop);
       continue;
     }
-    // A layer with a window shows what its first row sees.
-    const std::int64_t stop = seen.first + seen.count;
-    std::int64_t first = std::max(seen.first, kept.first(layer));
-    if (info.window != 0) first = std::max(first, start - (info.window - 1));
+    const std::int64_t first = std::max({seen.first, kept.first(layer), oldest});
     if (first >= stop) continue;
     kept.append_pieces(layer, first, stop, given.kept);
     given.kept_rows += stop - first;
