@@ -174,6 +174,69 @@ class Generator:
         finally:
             session.idle()
 
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt | str | Sequence[int]],
+        settings: Settings | None = None,
+        at_once: int = 4,
+    ) -> Iterator[tuple[int, Event | EdgekitError]]:
+        """Events of several prompts, each with its number: up to `at_once` share every pass over the weights,
+        and another one joins when one is done. Events of a prompt are those of `generate`; one that
+        fails by itself, such as by a prompt that the model does not take, ends with its error.
+
+        Text that was generated before is forgotten.
+
+        Raises:
+            EdgekitError: bad options, prompts beyond the model's positions, a budget that is too small for so
+                many at once, a read that failed.
+        """
+        settings = settings or Settings()
+        check_int("at_once", at_once, 1, MOST_SEQUENCES)
+        options = {**settings.options, "continue_prefix": False} if self._continues(settings) else settings.options
+        settings = replace(settings, options=options)
+        calls = [self._call(prompt, settings, None) for prompt in prompts]
+        if not calls:
+            return
+        longest = Lengths(*(max(getattr(c.lengths, f.name) for c in calls) for f in fields(Lengths)))
+        session = self._open(longest, _Text(), min(at_once, len(calls)))
+        together, waiting = Together(session), deque(enumerate(calls))
+        free = [session.sequence, *(session.open_sequence() for _ in range(min(at_once, len(calls)) - 1))]
+        taken: dict[int, sequences.Sequence] = {}
+        started = time.perf_counter()
+        try:
+            while waiting or len(together):
+                while waiting and free:
+                    number, call = waiting.popleft()
+                    try:
+                        sampler = CoreSampler(
+                            self._model,
+                            call.ids,
+                            seed=settings.seed,
+                            max_new_tokens=settings.max_new_tokens,
+                            steps=settings.steps,
+                            options=call.options,
+                        )
+                    except InvalidPrompt as error:
+                        yield number, error
+                        continue
+                    taken[number] = free.pop()
+                    together.join(number, sampler, taken[number])
+                for key, event in together.step():
+                    assert isinstance(key, int), "they joined by number"
+                    if isinstance(event, Done):
+                        event.stats.engine["seconds"] = time.perf_counter() - started
+                        event.stats.engine["prompt_tokens"] = len(calls[key].ids)
+                    if isinstance(event, Done | EdgekitError):
+                        free.append(taken.pop(key))
+                    yield key, event
+        finally:
+            for sequence in (*free, *taken.values()):
+                sequence.close()
+            session.idle()
+
+    def _continues(self, settings: Settings) -> bool:
+        return bool(self.options(settings).values().get("continue_prefix"))
+
     def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
         """Open the session that `generate` will use for these arguments. Raises as that does."""
         call = self._call(prompt, settings or Settings(), None)

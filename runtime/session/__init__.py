@@ -2,6 +2,7 @@
 
 from edgekit.runtime.session.sequence import SeenRows, Segment, Sequence
 from edgekit.runtime.session.session import MakeEngine, Session, SessionOptions, open_session, plan_session
+from edgekit.runtime.session.together import Together
 
 __all__ = [
     "MakeEngine",
@@ -10,6 +11,7 @@ __all__ = [
     "Sequence",
     "Session",
     "SessionOptions",
+    "Together",
     "open_session",
     "plan_session",
 ]

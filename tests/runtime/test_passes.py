@@ -25,8 +25,15 @@ from edgekit.runtime.sampling import (
     PhiloxNoise,
     drive,
 )
-from edgekit.runtime.sampling.together import Together
-from edgekit.runtime.session import SeenRows, Segment, Sequence, Session, SessionOptions, open_session
+from edgekit.runtime.session import (
+    SeenRows,
+    Segment,
+    Sequence,
+    Session,
+    SessionOptions,
+    Together,
+    open_session,
+)
 
 ALL = HeadRequest(logits=True)
 

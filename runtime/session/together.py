@@ -11,7 +11,8 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput, Ids
-from edgekit.runtime.session import Segment, Sequence, Session
+from edgekit.runtime.session.sequence import Segment, Sequence
+from edgekit.runtime.session.session import Session
 
 _NO_IDS: Ids = np.empty(0, np.int64)
 
