@@ -22,7 +22,7 @@ from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.core_structs import EngineStruct, HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.runtime.core_structs import EngineStruct, HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.encoded_ids import EncodedIds
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
