@@ -1,5 +1,5 @@
-"""Reading a flash file, through the native core: whole runs in parallel past the page cache, each verified when
-it is first read; see "Flash files" in `edgekit.h`.
+"""Reading a flash file, through the native core: whole runs in parallel past the page cache, each verified
+when it is first read; see "Flash files" in `edgekit.h`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class FlashFile:
-    """An open flash file. Opening reads and validates the header alone. Safe to use from several threads; in a
-    child of fork its calls raise InvalidRequest: the threads that read stay in the parent.
+    """An open flash file. Opening reads and validates the header alone. Safe to use from several threads; in
+    a child of fork its calls raise InvalidRequest: the threads that read stay in the parent.
 
     Raises OpenFailed, ReadFailed, UnsupportedVersion, MalformedFile, TruncatedFile, or NativeError where the
     core cannot be used.
@@ -216,10 +216,8 @@ def _run(library: ctypes.CDLL, handle: int | None, index: int, packed: bool) -> 
     for i in range(found.tensors):
         _native.check(library.ek_flash_get_tensor(handle, name, i, byref(tensor)))
         _native.check(library.ek_flash_get_tensor_name(handle, name, i, byref(full)))
-        shape = tuple(tensor.shape[: tensor.rank])
-        tensors.append(
-            TensorSlot((full.value or b"").decode(), tensor.dtype.decode(), shape, tensor.offset, tensor.bytes)
-        )
+        own, shape = (full.value or b"").decode(), tuple(tensor.shape[: tensor.rank])
+        tensors.append(TensorSlot(own, tensor.dtype.decode(), shape, tensor.offset, tensor.bytes))
     digests = "".join(each.xxh3 for each in parts)
     segments = tuple(parts) if packed else ()
     return Run(name.decode(), found.offset, found.bytes, digests, tuple(tensors), segments)

@@ -20,6 +20,7 @@ import numpy as np
 
 from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
+from edgekit.flashload.structs import Struct
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import EngineStruct, HeadOutputStruct, HeadRequestStruct

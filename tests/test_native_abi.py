@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from native_bundles import native_bundle
-from native_flash import Tensor
 from native_generation import ON_EVENT, Event, Options, Statistics
 from native_generation import function as generation_function
 from native_sampler import INVALID_ARGUMENT
@@ -21,6 +20,7 @@ from test_native import HEADER, compiler, run
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
+from edgekit.flashload import structs as flash_structs
 from edgekit.runtime import core_structs
 from edgekit.runtime import session as core_session
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
@@ -36,7 +36,10 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
-    "ek_flash_tensor": Tensor,
+    "ek_flash_info": flash_structs.FlashInfoStruct,
+    "ek_flash_run": flash_structs.RunStruct,
+    "ek_flash_part": flash_structs.PartStruct,
+    "ek_flash_tensor": flash_structs.TensorStruct,
     "ek_sampler_model": core_abi.Model,
     "ek_sampler_lengths": core_abi.LengthsStruct,
     "ek_ask": core_abi.AskStruct,
@@ -60,6 +63,9 @@ FIRST_SIZES = {
     "ek_generation_statistics": 56,
     "ek_event": 64,
     "ek_generate_options": 40,
+    "ek_flash_info": 56,
+    "ek_flash_run": 48,
+    "ek_flash_part": 40,
     "ek_flash_tensor": 48,
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,
