@@ -62,7 +62,7 @@ class FlashFile:
         self._library, self._handle = _library(), handle.value
         self._process = OwnerProcess()
         self._idle = threading.Condition()
-        self._closed, self._calls = False, 0
+        self._closed, self._calls = False, set[object]()
         self._close = weakref.finalize(self, self._library.ek_flash_close, self._handle)
         # At the end of the process a daemon thread may still be reading.
         self._close.atexit = False
@@ -147,15 +147,16 @@ class FlashFile:
         """The handle, which stays open meanwhile."""
         # First: another thread may have held the lock when this process was forked.
         self._process.check(str(self.path))
-        with self._idle:
-            if self._closed:
-                raise InvalidRequest(f"{self.path}: is closed")
-            self._calls += 1
+        call = object()  # no count, which an interruption on the way could leave wrong
         try:
+            with self._idle:
+                if self._closed:
+                    raise InvalidRequest(f"{self.path}: is closed")
+                self._calls.add(call)
             yield self._handle
         finally:
+            self._calls.discard(call)
             with self._idle:
-                self._calls -= 1
                 self._idle.notify_all()
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ class FlashFile:
             return
         with self._idle:
             self._closed = True
-            self._idle.wait_for(lambda: self._calls == 0)
+            self._idle.wait_for(lambda: not self._calls)
         self._close()  # once, whoever comes first
 
     def __enter__(self) -> FlashFile:
