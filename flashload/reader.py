@@ -136,9 +136,7 @@ class FlashFile:
         start = slot.offset_in_run + first * (slot.nbytes // have)
         with self._open() as handle:
             _native.check(
-                self._library.ek_flash_read_part(
-                    handle, _encoded(run), start, rows.nbytes, rows.ctypes.data
-                )
+                self._library.ek_flash_read_part(handle, _encoded(run), start, rows.nbytes, rows.ctypes.data)
             )
         return rows
 
