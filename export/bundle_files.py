@@ -17,7 +17,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
-from edgekit.runtime import model_card
+from edgekit.runtime.bundle import model_card
 
 REPORT_FILE = manifests.REPORT_NAME
 

@@ -62,10 +62,10 @@ from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
-from edgekit.runtime import quantization_report
+from edgekit.runtime.bundle import quantization_report
+from edgekit.runtime.bundle.sections import Wrong
 from edgekit.runtime.hub.repository import origin
-from edgekit.runtime.sections import Wrong
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer
 
 #: The embedding of the family whose scale is rounded to the embedding's type.
 _EMBEDDING = "model.decoder.embed_tokens.weight"

@@ -11,7 +11,7 @@ from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.base import Architecture
 from edgekit.export.models.config import GENERATION_FILE, check_file
 from edgekit.runtime.sampling import InvalidOption, SamplerModel, settle
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer
 
 #: What ends a turn in LLaDA's chat template, beside the end of the text.
 END_OF_TURN = "<|eot_id|>"

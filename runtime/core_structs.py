@@ -38,12 +38,18 @@ class WeightsStruct(ctypes.Structure):
     )  # fmt: skip
 
 
+class KeysStruct(ctypes.Structure):
+    """`ek_keys`."""
+
+    _fields_ = (("k", c_void_p), ("v", c_void_p), ("count", c_int64), ("stride", c_int64))
+
+
 class AttentionStruct(ctypes.Structure):
     """`ek_attention`."""
 
     _fields_ = (
         ("layer", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("window", c_int64),
-        ("kept", c_int64), ("kept_stride", c_int64), ("kept_k", c_void_p), ("kept_v", c_void_p),
+        ("kept", c_int64), ("piece_count", c_int64), ("pieces", POINTER(KeysStruct)),
         ("cos", c_void_p), ("sin", c_void_p), ("frequencies", c_int64), ("rope", c_char_p),
         ("mask", c_void_p), ("k", c_void_p), ("v", c_void_p), ("own_stride", c_int64),
     )  # fmt: skip
@@ -126,7 +132,7 @@ class MemoryPlanStruct(Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("process", c_uint64), ("prefix", c_uint64),
         ("activations", c_uint64), ("scratch", c_uint64), ("head", c_uint64), ("allowance", c_uint64),
         ("pinned", c_uint64), ("ring", c_uint64), ("streamed", c_uint64), ("weights", c_uint64),
-        ("least_memory", c_uint64), ("units", c_int64),
+        ("least_memory", c_uint64), ("units", c_int64), ("most_sequences", c_int64),
     )  # fmt: skip
 
 

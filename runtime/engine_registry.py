@@ -56,7 +56,7 @@ class EngineRow:
 
 
 _COREML = "edgekit.runtime.engines.coreml:CoremlExecutor"
-_COREAI = "edgekit.runtime.engines.coreai:CoreaiExecutor"
+_COREAI = "edgekit.runtime.engines.coreai.executor:CoreaiExecutor"
 #: Those that come with edgekit.
 OWN = (
     EngineRow(
@@ -72,7 +72,7 @@ OWN = (
         "onnx",
         format="onnx",
         title="ONNX Runtime",
-        factory="edgekit.runtime.engines.onnx:OnnxEngine",
+        factory="edgekit.runtime.engines.onnx.engine:OnnxEngine",
         needs="onnxruntime",
         extra="onnx",
         threads=True,
@@ -81,7 +81,7 @@ OWN = (
         "mlx",
         format="mlx",
         title="MLX",
-        factory="edgekit.runtime.engines.mlx:MlxEngine",
+        factory="edgekit.runtime.engines.mlx.engine:MlxEngine",
         needs="mlx.core",
         extra="mlx",
     ),

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.packages import exported_for
+from edgekit.runtime.engines.package_engine import exported_for
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import Done, Event, Ids, Lengths, SamplerModel, SamplerOptions, generate, settle
 from edgekit.runtime.session import MakeEngine, Session, SessionOptions, open_session

@@ -17,8 +17,8 @@ from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.model_card import with_front_matter
 from edgekit.runtime.engine_registry import running
-from edgekit.runtime.model_card import with_front_matter
 from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.ios import TIERS, Tier
 

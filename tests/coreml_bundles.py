@@ -12,7 +12,7 @@ from package_bundles import Programs
 from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions
 from edgekit.export.quantize import Scheme
-from edgekit.runtime.mil import Evaluator, Package
+from edgekit.runtime.checks.mil import Evaluator, Package
 
 #: Few layers of each family, for what does not depend on them.
 SMALL: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
-from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.checks.mil_executor import MilExecutor
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.session import Session
 from edgekit.tools.tiny.tasks import TASKS, draw

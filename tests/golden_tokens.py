@@ -19,7 +19,7 @@ from bundles import shipped_model
 from native_bundles import native_bundle
 
 from edgekit.export.quantize import Scheme
-from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.checks.mil_executor import MilExecutor
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgekit.runtime.mil import Evaluator
+from edgekit.runtime.checks.mil import Evaluator
 
 # Read while coremltools is imported; its progress bars would fill the output of a failing test.
 os.environ.setdefault("TQDM_DISABLE", "1")

@@ -100,7 +100,7 @@ def attention(
         out = memory[: q.size].reshape(1, positions, heads, head_dim).transpose(0, 2, 1, 3)
     scratch_bytes = library().ekt_attention_scratch_bytes
     scratch_bytes.restype = ctypes.c_uint64
-    scratch = aligned(scratch_bytes(threads, ctypes.c_int64(head_dim), ctypes.c_int64(keys)))
+    scratch = aligned(scratch_bytes(threads, ctypes.c_int64(head_dim)))
     arrays = [strided(array) for array in (q, k, v, prefix_k, prefix_v)]
     library().ekt_attention(
         pool(threads), *arrays, pointer(mask), ctypes.c_float(scale), strided(out), pointer(scratch)

@@ -23,7 +23,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.flashload import manifest as manifests
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.packages import SAMPLE_STATISTICS, STATISTICS, TOKENS, Function, Package
+from edgekit.runtime.bundle.packages import SAMPLE_STATISTICS, STATISTICS, TOKENS, Function, Package
 
 Lengths = Sequence[tuple[int, int]]
 Arrays = Mapping[str, np.ndarray]

@@ -21,8 +21,8 @@ from native_sampler import OK
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Lengths
-from edgekit.runtime.engines.mlx import MlxEngine
-from edgekit.runtime.mlx_programs import Function
+from edgekit.runtime.engines.mlx.engine import MlxEngine
+from edgekit.runtime.engines.mlx.programs import Function
 from edgekit.runtime.sampling import Committed, Draft, HeadOutput, HeadRequest, PhiloxNoise, generate
 from edgekit.runtime.session import Session, SessionOptions
 
@@ -282,7 +282,7 @@ def _whole_generations(
 
 def _package_sessions(folder: Path) -> Iterator[RecordedSession]:
     """What opens a recorded session of a bundle in packages; none where edgekit does not run such bundles."""
-    if importlib.util.find_spec("edgekit.runtime.packages") is None:
+    if importlib.util.find_spec("edgekit.runtime.bundle.packages") is None:
         return
     from reference_packages import ReferenceExecutor, random_packages
 

@@ -23,7 +23,7 @@ from edgekit.flashload.errors import (
 )
 from edgekit.flashload.manifest import FileEntry
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle_choice import choose
+from edgekit.runtime.bundle.choice import choose
 from edgekit.runtime.errors import UnsupportedBundle
 
 NEW = Member("coreai", "coreai", {"ios": "27", "macos": "27"})

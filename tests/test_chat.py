@@ -16,7 +16,7 @@ import edgekit
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.api.model import answer_of
 from edgekit.runtime.generation import Settings
-from edgekit.runtime.text import ChatTemplateError, Tokenizer
+from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer
 
 TURNS = ["Copy this: red 7", "Write as JSON: name: Ada; age: 31", "Copy this: cat 42"]
 #: Bundles with random weights, which say nothing sensible but never the same, and end at their own tokens.

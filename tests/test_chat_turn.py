@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer
 
 # By what stands behind an answer.
 TEMPLATES = {

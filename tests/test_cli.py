@@ -251,7 +251,7 @@ def test_run_prints_text_on_stdout_and_one_line_of_statistics_on_stderr(tiny_bun
 
 
 def test_run_json_has_text_tokens_statistics_and_plan(tiny_bundle: Path) -> None:
-    from edgekit.runtime.text import Tokenizer
+    from edgekit.runtime.tokenizer import Tokenizer
 
     found = run_json(tiny_bundle, "--max-new-tokens", "8", "--steps", "4")
     assert found["text"] == Tokenizer(tiny_bundle / "tokenizer").decode(found["token_ids"])

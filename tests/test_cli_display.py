@@ -17,7 +17,7 @@ from rich.console import Console
 
 from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer
 from edgekit.tools.answer import remark, summary
 from edgekit.tools.console import Steps, grouped, table
 from edgekit.tools.text import visible

@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 from edgekit import targets
 from edgekit.export.formats import FORMATS
 from edgekit.export.presets import PRESETS
-from edgekit.runtime.bundle_choice import ENGINES
+from edgekit.runtime.bundle.choice import ENGINES
 from edgekit.tools.cli import COMMANDS, main
 
 

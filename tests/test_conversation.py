@@ -97,7 +97,7 @@ def test_a_line_that_is_refused_is_one_line_and_the_conversation_goes_on(
 
 
 def test_without_a_chat_template_the_way_out_is_named(gemma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgekit.runtime.text._chat_templates", lambda *_: {})
+    monkeypatch.setattr("edgekit.runtime.tokenizer.tokenizer._chat_templates", lambda *_: {})
     result = chat(gemma, SUM)
     assert result.exit_code == 2 and result.stdout == ""
     (line,) = result.stderr.splitlines()

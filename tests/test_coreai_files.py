@@ -43,9 +43,9 @@ from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import manifest as manifests
-from edgekit.runtime import coreai_version
+from edgekit.runtime.checks.mil.types import BY_NAME
+from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
-from edgekit.runtime.mil.types import BY_NAME
 from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
@@ -244,7 +244,7 @@ import json
 from edgekit.export.formats.coreai.graph import CoreaiGraph
 from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.formats.packages.functions import Feature
-from edgekit.runtime.mil.types import BY_NAME
+from edgekit.runtime.checks.mil.types import BY_NAME
 
 graph = CoreaiGraph()
 shape = (1 << 20, 5 << 10)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgekit.runtime.engines import coreai_probe
-from edgekit.runtime.engines.coreai import _Ended, _Loop, _Model, _unsaid
-from edgekit.runtime.engines.coreai_probe import Probe
+from edgekit.runtime.engines.coreai import probe as coreai_probe
+from edgekit.runtime.engines.coreai.executor import _Ended, _Loop, _Model, _unsaid
+from edgekit.runtime.engines.coreai.probe import Probe
 from edgekit.runtime.errors import EngineFailed
 
 

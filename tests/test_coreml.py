@@ -30,8 +30,8 @@ from signal_to_noise import decibels
 from edgekit.export.formats.options import Packaging
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
-from edgekit.runtime.engines.evaluator import MilExecutor
-from edgekit.runtime.mil.ops.registry import registered
+from edgekit.runtime.checks.mil.ops.registry import registered
+from edgekit.runtime.checks.mil_executor import MilExecutor
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
 

@@ -31,7 +31,7 @@ from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
-from edgekit.runtime.mil import Constant, Package
+from edgekit.runtime.checks.mil import Constant, Package
 from edgekit.tools.cli import main
 
 ct = pytest.importorskip("coremltools", reason="coremltools is not installed")

@@ -24,7 +24,7 @@ from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Engine, EngineBytes, TilePart, statistics_of
-from edgekit.runtime.engines.onnx import OnnxEngine
+from edgekit.runtime.engines.onnx.engine import OnnxEngine
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise

@@ -29,7 +29,7 @@ from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import DiskFull, EdgekitError, ResumeMismatch
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.text import TokenizerError
+from edgekit.runtime.tokenizer import TokenizerError
 
 OPTIONS = ExportOptions(tile_bytes=TILE_BYTES)
 

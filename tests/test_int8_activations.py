@@ -45,8 +45,8 @@ from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.pipeline import export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.errors import EdgekitError
-from edgekit.runtime.mil import Evaluator, Function, Operation, Package
-from edgekit.runtime.mil.types import BY_NAME
+from edgekit.runtime.checks.mil import Evaluator, Function, Operation, Package
+from edgekit.runtime.checks.mil.types import BY_NAME
 from edgekit.tools.cli import main
 
 pytest.importorskip("coremltools", reason="coremltools is not installed")

@@ -19,14 +19,14 @@ from onnx import TensorProto, helper
 from edgekit.export.formats.onnx.uint8 import uint8_variant
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.manifest import load
-from edgekit.runtime import integer_product
-from edgekit.runtime.engines.onnx import OnnxEngine
+from edgekit.runtime.engines.onnx import integer_product
+from edgekit.runtime.engines.onnx.engine import OnnxEngine
+from edgekit.runtime.engines.onnx.integer_product import INT8, UINT8
+from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.errors import EngineUnavailable
-from edgekit.runtime.integer_product import INT8, UINT8
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
 from edgekit.runtime.telemetry import load_onnxruntime
-from edgekit.runtime.unpack import unpack_int4
 
 
 @pytest.fixture

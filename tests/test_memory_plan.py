@@ -15,8 +15,8 @@ from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import Engine, EngineBytes, Lengths
-from edgekit.runtime.memory import NEXT_PROCESS_BYTES, MemoryPlan
 from edgekit.runtime.session import SessionOptions, plan_session
+from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES, MemoryPlan
 
 #: What reading ahead takes at most where two runs take less.
 RING_MOST = 256 << 20

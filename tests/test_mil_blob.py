@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgekit.runtime.mil.blob import BlobFile
-from edgekit.runtime.mil.errors import MalformedBlob, TruncatedBlob
-from edgekit.runtime.mil.types import BY_NAME, unpack
+from edgekit.runtime.checks.mil.blob import BlobFile
+from edgekit.runtime.checks.mil.errors import MalformedBlob, TruncatedBlob
+from edgekit.runtime.checks.mil.types import BY_NAME, unpack
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 Array = NDArray[Any]

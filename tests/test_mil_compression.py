@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from mil_programs import TARGETS, Array, Function, mb, saved, types
 
-from edgekit.runtime.mil import Evaluator, MalformedPackage, Package
-from edgekit.runtime.mil import rows as rows_module
+from edgekit.runtime.checks.mil import Evaluator, MalformedPackage, Package
+from edgekit.runtime.checks.mil import rows as rows_module
 
 F16, F32 = np.float16, np.float32
 rng = np.random.default_rng(5)

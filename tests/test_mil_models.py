@@ -14,7 +14,7 @@ from mil_programs import Array, ct, mb, saved, types
 from signal_to_noise import decibels
 from torch import nn
 
-from edgekit.runtime.mil import EvaluationFailed, Evaluator, InvalidInput, Package
+from edgekit.runtime.checks.mil import EvaluationFailed, Evaluator, InvalidInput, Package
 
 WIDTH, HEADS, BLOCK = 64, 4, 32
 

@@ -16,7 +16,7 @@ import pytest
 from mil_programs import Array, ct, mb, saved, types
 
 from edgekit.flashload.errors import EdgekitError
-from edgekit.runtime.mil import (
+from edgekit.runtime.checks.mil import (
     CoremltoolsMissing,
     EvaluationFailed,
     Evaluator,
@@ -359,7 +359,7 @@ def test_the_definitions_are_those_of_coremltools(monkeypatch: pytest.MonkeyPatc
 
 def test_reading_a_package_imports_neither_coremltools_nor_torch(package: Path) -> None:
     code = (
-        "import sys, numpy as np; from edgekit.runtime.mil import Evaluator; "
+        "import sys, numpy as np; from edgekit.runtime.checks.mil import Evaluator; "
         f"y = Evaluator({str(package)!r}).run({{'x': np.ones((2, 12), np.float16), 'index': [3, 1]}})['y']; "
         "print(y.sum(), *sorted({'coremltools', 'torch'} & set(sys.modules)))"
     )

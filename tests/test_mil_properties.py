@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from mil_programs import Array, Case, inferred
 
-from edgekit.runtime.mil import covered_ops
-from edgekit.runtime.mil.ops.registry import Call
-from edgekit.runtime.mil.ops.special import erf
-from edgekit.runtime.mil.rows import ArrayRows
-from edgekit.runtime.mil.types import FP32
+from edgekit.runtime.checks.mil import covered_ops
+from edgekit.runtime.checks.mil.ops.registry import Call
+from edgekit.runtime.checks.mil.ops.special import erf
+from edgekit.runtime.checks.mil.rows import ArrayRows
+from edgekit.runtime.checks.mil.types import FP32
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=5)
 

@@ -8,8 +8,8 @@ from mil_cases import all_cases
 from mil_programs import TARGETS
 from test_mil_compression import CASES as COMPRESSED
 
-from edgekit.runtime import mil
-from edgekit.runtime.mil import covered_ops, table
+from edgekit.runtime.checks import mil
+from edgekit.runtime.checks.mil import covered_ops, table
 
 README = Path(mil.__file__).parent / "README.md"
 #: Operations whose tests are in test_mil_models.py (states) and test_mil_compression.py (pairs of results).
@@ -20,7 +20,7 @@ ELSEWHERE = {
 
 def test_the_readme_has_the_current_table() -> None:
     assert table() in README.read_text(encoding="utf-8"), (
-        "paste the output of: python -c 'from edgekit.runtime.mil import table; print(table())'"
+        "paste the output of: python -c 'from edgekit.runtime.checks.mil import table; print(table())'"
     )
 
 

@@ -45,13 +45,14 @@ from edgekit.flashload.errors import (
     OpenFailed,
     TruncatedFile,
 )
-from edgekit.runtime import engines, mlx_version
+from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.mlx import version as mlx_version
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
 from edgekit.runtime.session import Session, SessionOptions
-from edgekit.runtime.text import Tokenizer
+from edgekit.runtime.tokenizer import Tokenizer
 from edgekit.tools.cli import main
 
 mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
@@ -389,7 +390,7 @@ def copy(small: Path, tmp_path: Path) -> Path:
 
 def test_files_for_gpu_and_processor_differ_in_the_device_alone(small: Path) -> None:
     """A GPU's file cannot run here; the processor's is made from it by changing nothing but device words."""
-    from edgekit.runtime import mlx_functions
+    from edgekit.runtime.engines.mlx import functions as mlx_functions
 
     for path in (small / "programs" / "cpu").iterdir():
         cpu, gpu = path.read_bytes(), (small / "programs" / "gpu" / path.name).read_bytes()

@@ -19,11 +19,12 @@ from test_mlx import SMALL
 
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, MalformedFile
-from edgekit.runtime import mlx_functions, mlx_programs
-from edgekit.runtime.mlx_functions import Array, ExportedFunction
-from edgekit.runtime.mlx_functions.file import STATES, Entry
-from edgekit.runtime.mlx_functions.rules import RULES, Refused, apply
-from edgekit.runtime.mlx_programs import DTYPES, Function
+from edgekit.runtime.engines.mlx import functions as mlx_functions
+from edgekit.runtime.engines.mlx import programs as mlx_programs
+from edgekit.runtime.engines.mlx.functions import Array, ExportedFunction
+from edgekit.runtime.engines.mlx.functions.file import STATES, Entry
+from edgekit.runtime.engines.mlx.functions.rules import RULES, Refused, apply
+from edgekit.runtime.engines.mlx.programs import DTYPES, Function
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session
 

@@ -22,10 +22,10 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload import structs as flash_structs
 from edgekit.runtime import core_structs
-from edgekit.runtime import session as core_session
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session import session as core_session
 
 STRUCTS: dict[str, type[Any]] = {
     "ek_session_options": core_session._Options,

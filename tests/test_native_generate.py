@@ -37,7 +37,7 @@ from edgekit.runtime import generation
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling import CoreSampler, Done, SamplerModel, drive
-from edgekit.runtime.session import Session, SessionOptions, _Info
+from edgekit.runtime.session.session import Session, SessionOptions, _Info
 
 BUDGET_EXCEEDED, CHECKSUM_MISMATCH, MALFORMED_FILE, UNSUPPORTED_BUNDLE = 12, 8, 9, 11
 PROMPT = [7, 3, 300, 21, 5]

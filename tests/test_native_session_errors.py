@@ -26,7 +26,7 @@ from edgekit.runtime.core_structs import HeadRequestStruct as _Request
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import HeadRequest, InvalidOption
-from edgekit.runtime.session import Session, SessionOptions, _Info, _library, _Options
+from edgekit.runtime.session.session import Session, SessionOptions, _Info, _library, _Options
 
 
 @pytest.fixture(scope="module")

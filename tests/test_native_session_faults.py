@@ -26,10 +26,10 @@ from native_testing import library
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native, errors
 from edgekit.flashload.reader import FlashFile
-from edgekit.runtime import session as core_session
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.session import Session, SessionOptions
+from edgekit.runtime.session import session as core_session
 
 CANVAS, PROMPT = np.arange(8), np.arange(30)
 STREAMED = SessionOptions(resident_bytes=0)

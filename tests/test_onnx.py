@@ -17,14 +17,14 @@ from head_oracle import check_saturated, others
 from edgekit.export.ops import unpack_codes
 from edgekit.export.quantize import Override, Scheme
 from edgekit.flashload.reader import FlashFile
-from edgekit.runtime import integer_product
-from edgekit.runtime.engines.onnx_programs import check_program
+from edgekit.runtime.engines.onnx import integer_product
+from edgekit.runtime.engines.onnx.integer_product import INT8, UINT8, is_exact
+from edgekit.runtime.engines.onnx.programs import check_program
+from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.generation import Generator, Settings
-from edgekit.runtime.integer_product import INT8, UINT8, is_exact
 from edgekit.runtime.sampling import Committed, Done, HeadRequest, PhiloxNoise
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.runtime.telemetry import load_onnxruntime
-from edgekit.runtime.unpack import unpack_int4
 
 #: Family, scheme, checkpoint overrides. Odd head counts, GQA, odd row counts, one expert, float experts,
 #: short windows.

@@ -18,8 +18,8 @@ from sealing import relist
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.manifest import load
-from edgekit.runtime.engines.onnx import OnnxEngine
-from edgekit.runtime.engines.onnx_programs import OPERATORS, Refused, check_program
+from edgekit.runtime.engines.onnx.engine import OnnxEngine
+from edgekit.runtime.engines.onnx.programs import OPERATORS, Refused, check_program
 from edgekit.runtime.errors import EngineFailed
 
 SHAPE = (1, 4, 8)

@@ -20,10 +20,10 @@ from edgekit.export.formats.options import Packaging
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.flashload.errors import ChecksumMismatch, TruncatedFile
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.evaluator import MilExecutor
-from edgekit.runtime.engines.packages import MASKED, padded_mask
+from edgekit.runtime.checks.evaluation import distinct, evaluate
+from edgekit.runtime.checks.mil_executor import MilExecutor
+from edgekit.runtime.engines.package_engine import MASKED, padded_mask
 from edgekit.runtime.errors import EngineUnavailable
-from edgekit.runtime.package_evaluation import distinct, evaluate
 from edgekit.runtime.session import Session
 from edgekit.tools.cli import main
 
@@ -120,7 +120,7 @@ def test_verify_says_what_it_could_not_check(bundle: Path, monkeypatch: pytest.M
     def missing(*arguments: Any) -> str:
         raise EngineUnavailable("something is not installed")
 
-    monkeypatch.setattr("edgekit.runtime.package_checks.damage", missing)
+    monkeypatch.setattr("edgekit.runtime.checks.declarations.damage", missing)
     result = edgekit("verify", bundle)
     assert result.exit_code == 0
     assert "functions of packages were not checked: something is not installed" in result.stderr
@@ -276,7 +276,7 @@ def test_a_prefix_that_is_not_seen_is_found(gemma: Bundle, monkeypatch: pytest.M
         out[:, :prefix] = MASKED
         return out
 
-    monkeypatch.setattr("edgekit.runtime.engines.packages.padded_mask", hidden)
+    monkeypatch.setattr("edgekit.runtime.engines.package_engine.padded_mask", hidden)
     assert "behind a prefix and t16_p0 at once disagree: y is off by" in evaluate(gemma, "layers.0-1")
 
 
@@ -284,7 +284,7 @@ def test_overflow_of_what_is_declared_is_found(gemma: Bundle, monkeypatch: pytes
     def large(rng: np.random.Generator, *shape: int) -> Any:
         return np.full(shape, 6e4, np.float32)
 
-    monkeypatch.setattr("edgekit.runtime.package_evaluation._random", large)
+    monkeypatch.setattr("edgekit.runtime.checks.evaluation._random", large)
     found = evaluate(gemma, "layers.0-1")
     assert gemma.packages is not None
     if gemma.packages.precision == "float16":
@@ -317,5 +317,5 @@ def test_layers_that_depend_on_padding_are_found(gemma: Bundle, monkeypatch: pyt
     def open_mask(mask: Any, kept: int, prefix: int, length: int) -> Any:
         return np.zeros((length, prefix + length), np.float32)
 
-    monkeypatch.setattr("edgekit.runtime.engines.packages.padded_mask", open_mask)
+    monkeypatch.setattr("edgekit.runtime.engines.package_engine.padded_mask", open_mask)
     assert re.match(r"functions t16_p0 and t16_p40 disagree: y is off by", evaluate(gemma, "layers.0-1"))

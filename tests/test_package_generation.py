@@ -21,8 +21,8 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.checks.mil_executor import MilExecutor
 from edgekit.runtime.engines.base import Executor
-from edgekit.runtime.engines.evaluator import MilExecutor
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.sampling import Committed, HeadRequest
 from edgekit.runtime.session import Session

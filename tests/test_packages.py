@@ -25,7 +25,7 @@ from edgekit.export.reference import ReferenceModel
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.base import EngineBytes
-from edgekit.runtime.engines.packages import MASKED, PackageEngine, padded_mask
+from edgekit.runtime.engines.package_engine import MASKED, PackageEngine, padded_mask
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
@@ -312,7 +312,7 @@ def test_a_package_that_does_not_close_is_told_once(gemma: Case, monkeypatch: py
                 raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("edgekit.runtime.engines.packages.OpenedPackage.close", fails)
+            patch.setattr("edgekit.runtime.engines.package_engine.OpenedPackage.close", fails)
             session.denoise(np.arange(16), HeadRequest())
             with pytest.raises(OSError, match="no space") as told:
                 if at_once:

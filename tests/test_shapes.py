@@ -72,7 +72,7 @@ RUN = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from edgekit.runtime.engines.evaluator import MilExecutor
+from edgekit.runtime.checks.mil_executor import MilExecutor
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise
 from edgekit.runtime.session import open_session
 

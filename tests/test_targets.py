@@ -18,8 +18,8 @@ from edgekit import targets
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.memory import NEXT_PROCESS_BYTES
 from edgekit.runtime.session import plan_session
+from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
 from edgekit.targets import ios, ios_folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checkpoints import write_tokenizer
 
-from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
+from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer, TokenizerError
 
 GROWN = "{% set ns = namespace(x='ab') %}{% for i in range(64) %}{% set ns.x = EXPRESSION %}{% endfor %}"
 SHARED = (
@@ -122,7 +122,7 @@ def test_what_goes_through_every_item_is_counted_before_it_does(files: dict[str,
 def test_the_clock_stops_what_counting_does_not(
     files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgekit.runtime.template_sandbox.MOST_SECONDS", 0.05)
+    monkeypatch.setattr("edgekit.runtime.tokenizer.template_sandbox.MOST_SECONDS", 0.05)
     slow = "{% set a = 'x' | center(10 ** 6) %}{% set b = a ~ '' %}"
     slow += "{% for i in range(99999) %}{{ '' if a == b }}{% endfor %}"
     with pytest.raises(ChatTemplateError, match=r"runs for more than 0.05 s"):

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.runtime.text import ChatTemplateError, Tokenizer, TokenizerError
-from edgekit.runtime.tokenizer_growth import MOST_GROWTH, growth
+from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer, TokenizerError
+from edgekit.runtime.tokenizer.growth import MOST_GROWTH, growth
 
 TEXTS = [
     *CORPUS,

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from edgekit.runtime.text import Tokenizer
-from edgekit.runtime.text_stream import MOST_HELD_BYTES
+from edgekit.runtime.tokenizer import Tokenizer
+from edgekit.runtime.tokenizer.text_stream import MOST_HELD_BYTES
 
 
 def pieces(ids: list[int], cuts: list[int]) -> list[list[int]]:

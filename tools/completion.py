@@ -47,7 +47,7 @@ def precision_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from edgekit.runtime.packages import ACTIVATIONS
+    from edgekit.runtime.bundle.packages import ACTIVATIONS
 
     return _names(ACTIVATIONS, incomplete)
 

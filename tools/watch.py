@@ -46,7 +46,7 @@ _STYLES = {State.MASKED: "dim", State.OPEN: "dim", State.FINAL: "bold", State.AC
 
 
 class Decoder(Protocol):
-    """What is needed of a tokenizer: `runtime.text.Tokenizer`."""
+    """What is needed of a tokenizer: `runtime.tokenizer.Tokenizer`."""
 
     def encode(self, text: str, add_special: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...

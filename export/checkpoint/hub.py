@@ -15,11 +15,11 @@ from edgekit.export.checkpoint import kinds
 from edgekit.export.checkpoint.errors import MissingShard, MissingWeights, NotACheckpoint
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, Checkpoint, weight_names
 from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, parse_safetensors
+from edgekit.runtime.bundle.model_card import CARD, is_legal
 from edgekit.runtime.hub import Progress, Silent
 from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, RevisionNotFound
 from edgekit.runtime.hub.repository import NAME, Repository, existing
-from edgekit.runtime.model_card import CARD, is_legal
-from edgekit.runtime.text import TEMPLATE_FOLDER
+from edgekit.runtime.tokenizer import TEMPLATE_FOLDER
 
 SHIPPED_MODELS = ("tiny-gemma", "tiny-llada")
 #: What may stand before owner/name, here as for `run`.

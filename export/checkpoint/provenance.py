@@ -9,8 +9,8 @@ from typing import Any
 from edgekit.export.checkpoint.errors import CheckpointError
 from edgekit.export.checkpoint.text_files import read_file, stays_inside
 from edgekit.flashload.files import write_atomic
+from edgekit.runtime.bundle.model_card import CARD, SOURCE_CARD, is_legal
 from edgekit.runtime.hub.repository import origin
-from edgekit.runtime.model_card import CARD, SOURCE_CARD, is_legal
 
 #: Larger files are no texts of this kind.
 _MOST_BYTES = 8 << 20

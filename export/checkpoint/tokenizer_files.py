@@ -19,7 +19,7 @@ from edgekit.export.checkpoint.text_files import (
 )
 from edgekit.flashload.errors import cut
 from edgekit.runtime.errors import one_line
-from edgekit.runtime.text import (
+from edgekit.runtime.tokenizer import (
     CONFIG_FILE,
     MOST_TEMPLATES,
     OLDER_CONFIG_FILE,

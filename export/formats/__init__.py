@@ -13,7 +13,7 @@ from edgekit.export.formats.options import PRECISIONS
 from edgekit.export.formats.row import FormatRow, Systems, Writer
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry
-from edgekit.runtime.packages import ACTIVATIONS
+from edgekit.runtime.bundle.packages import ACTIVATIONS
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 ROWS = (

@@ -10,7 +10,7 @@ from edgekit.runtime.api.options import Option
 from edgekit.runtime.api.prompt import Message, Prompt
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
-from edgekit.runtime.text import ChatTemplateError
+from edgekit.runtime.tokenizer import ChatTemplateError
 
 __all__ = [
     "Answer",

@@ -22,7 +22,7 @@ from edgekit.runtime.api.prompt import (
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.runtime.text import ChatTemplateError
+from edgekit.runtime.tokenizer import ChatTemplateError
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown, unknown
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.runtime.text import Tokenizer, check_text
+from edgekit.runtime.tokenizer import Tokenizer, check_text
 
 #: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data. The
 #: content is text, or a list of parts of type "text", which are joined. The role is one of `ROLES`.

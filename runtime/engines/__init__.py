@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit.flashload.names import unknown
-from edgekit.runtime import coreai_version
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines.base import Engine, Executor, OpenModel
-from edgekit.runtime.engines.packages import PackageEngine
+from edgekit.runtime.engines.coreai import version as coreai_version
+from edgekit.runtime.engines.package_engine import PackageEngine
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.types import Floats, Ids
-from edgekit.runtime.unpack import unpack_int4
 
 Arrays = Mapping[str, np.ndarray]
 #: What the process allocates later and nothing else counts: programs, thread stacks, the tokenizer.
@@ -38,13 +38,14 @@ class EngineBytes:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a session is opened for: rows of the longest pass, positions kept before it, sequences at a time,
-    and rows of the largest head request.
+    """What a session is opened for: rows of the longest segment of a pass, rows that it sees before its own,
+    segments of a pass, and rows of the largest head request. An engine in Python is given one segment at a
+    time.
     """
 
     rows: int
     kept: int
-    sequences: int
+    segments: int
     head_rows: int
 
 
@@ -71,12 +72,14 @@ class TilePart:
 @dataclass(eq=False)
 class Routing:
     """What comes before a layer's experts: their rows x [T, H], the chosen experts index [T, k] of each row
-    and weight [T, k]; `further` are results that `join` wants.
+    and weight [T, k], and keys and values [1, KV, T, D]; `further` are results that `join` wants.
     """
 
     x: Floats
     index: np.ndarray
     weight: Floats
+    k: Floats
+    v: Floats
     further: Arrays = field(default_factory=dict)
 
 
@@ -116,10 +119,8 @@ class Engine:
         """One expert on its rows [N, H]."""
         raise self._cannot(f"experts in program {program}")
 
-    def join(
-        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
-    ) -> LayersOutput:
-        """What comes after the experts, whose weighted sum is `mixed` [T, H]."""
+    def join(self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any) -> Floats:
+        """What comes after the experts, whose weighted sum is `mixed` [T, H]: y [1, T, H]."""
         raise self._cannot(f"experts in program {program}")
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Any) -> Floats:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from edgekit.flashload.format import Run
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle, Model
+from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
-from edgekit.runtime.packages import Packages
 
 
 def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: bool) -> EngineBytes:
@@ -18,6 +18,8 @@ def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: boo
     """
     with bundle.open_weights() as file:
         layer, head = _activations(bundle.model, file, lengths)
+        if any(each.experts for each in bundle.model.layers):
+            layer *= lengths.segments  # every segment waits for the experts with what comes before them
         return EngineBytes(layer, _scratch(bundle.model, file, copies, uint8), head, ALLOWANCE_BYTES)
 
 

@@ -28,7 +28,7 @@ from edgekit.runtime.core_structs import (
     TileCallStruct,
     WeightsStruct,
 )
-from edgekit.runtime.engines.base import Arrays, Engine, LayersOutput, Lengths, Opened, Routing
+from edgekit.runtime.engines.base import Arrays, Engine, Lengths, Opened, Routing
 from edgekit.runtime.engines.mixture import Mixture
 from edgekit.runtime.engines.stored import StoredWeights, array, heads
 from edgekit.runtime.errors import EngineFailed
@@ -52,9 +52,7 @@ class EnginePlug:
         self._error: BaseException | None = None
         self._closing: BaseException | None = None  # of a package, which the core tells in its next call
         # Of the layer with experts that is under way, by segment.
-        self._inputs: list[Arrays] = []
-        self._routed: list[Routing] = []
-        self._mixture: Mixture | None = None
+        self._routed: list[tuple[Arrays, Routing, Mixture]] = []
         self._name = engine.name.encode()
         functions: dict[str, Any] = {
             name: kind(self._guarded(getattr(self, f"_{name}")))
@@ -82,7 +80,7 @@ class EnginePlug:
             raise
         finally:
             sys.unraisablehook = before
-            self._inputs, self._routed, self._mixture = [], [], None
+            self._routed = []
 
     def close(self) -> None:
         """End the worker, once the session has closed the packages. Raises what closing one has raised."""
@@ -109,8 +107,8 @@ class EnginePlug:
         if self._error is None or not isinstance(error, Exception):
             self._error = error
 
-    def _get_bytes(self, rows: int, kept: int, sequences: int, head_rows: int, out: Any) -> None:
-        found = self.engine.memory(self._bundle, Lengths(rows, kept, sequences, head_rows))
+    def _get_bytes(self, rows: int, kept: int, segments: int, head_rows: int, out: Any) -> None:
+        found = self.engine.memory(self._bundle, Lengths(rows, kept, segments, head_rows))
         made: EngineBytesStruct = out.contents
         made.activations, made.scratch = found.activations, found.scratch
         made.head, made.allowance = found.head, found.allowance
@@ -119,38 +117,35 @@ class EnginePlug:
         call: LayersCallStruct = given.contents
         weights, x = self._weights(call.weights), self._rows(call)
         for segment, inputs in self._segments(call, x):
-            self._put(call, segment, x, self.engine.layers(call.program.decode(), inputs, weights))
+            y, kept = self.engine.layers(call.program.decode(), inputs, weights)
+            self._put(call, segment, x, y)
+            for layer, (k, v) in zip(segment.layers[: call.layer_count], kept, strict=True):
+                self._keep_rows(call, segment, layer, k, v)
 
     def _route(self, given: Any, counts: Any) -> None:
         call: LayersCallStruct = given.contents
         weights, x = self._weights(call.weights), self._rows(call)
-        program, self._inputs, self._routed = call.program.decode(), [], []
-        for _, (inputs,) in self._segments(call, x):
-            self._inputs.append(inputs)
-            self._routed.append(self.engine.route(program, inputs, weights))
-        self._mixture = Mixture(
-            np.concatenate([routed.x for routed in self._routed]),
-            np.concatenate([routed.index for routed in self._routed]),
-            np.concatenate([routed.weight for routed in self._routed]),
-            call.experts,
-        )
+        program, self._routed = call.program.decode(), []
         out = array(ctypes.addressof(counts.contents), (call.experts,), np.int64)
-        out[...] = self._mixture.counts
+        out[...] = 0
+        for segment, (inputs,) in self._segments(call, x):
+            routed = self.engine.route(program, inputs, weights)
+            self._keep_rows(call, segment, segment.layers[0], routed.k, routed.v)
+            # Experts see the rows of one segment at a time, so that a sequence is computed as if it were alone.
+            mixture = Mixture(routed.x, routed.index, routed.weight, call.experts)
+            out += mixture.counts
+            self._routed.append((inputs, routed, mixture))
 
     def _expert(self, given: Any, expert: int, loaded: Any) -> None:
-        assert self._mixture is not None, "experts come behind a route"
         program, weights = given.contents.program.decode(), self._weights(loaded)
-        self._mixture.add(expert, lambda x: self.engine.expert(program, x, weights))
+        for _, _, mixture in self._routed:
+            mixture.add(expert, lambda x: self.engine.expert(program, x, weights))
 
     def _join(self, given: Any) -> None:
-        assert self._mixture is not None, "join comes behind a route"
         call: LayersCallStruct = given.contents
-        weights, x, mixed = self._weights(call.weights), self._rows(call), self._mixture.total()
-        parts = zip(call.segments[: call.segment_count], self._inputs, self._routed, strict=True)
-        for segment, inputs, routed in parts:
-            own = mixed[segment.first_row : segment.first_row + segment.count]
-            program = call.program.decode()
-            self._put(call, segment, x, self.engine.join(program, inputs, routed, own, weights))
+        weights, x, program = self._weights(call.weights), self._rows(call), call.program.decode()
+        for segment, (inputs, routed, mixture) in zip(call.segments[: call.segment_count], self._routed, strict=True):
+            self._put(call, segment, x, self.engine.join(program, inputs, routed, mixture.total(), weights))
 
     def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> None:
         shape = (1, rows, self._model.hidden_size)
@@ -221,33 +216,46 @@ class EnginePlug:
     def _segments(
         self, call: LayersCallStruct, x: Floats
     ) -> Iterator[tuple[SegmentStruct, list[dict[str, np.ndarray]]]]:
-        """Every segment with the inputs of its layers."""
+        """Every segment with the inputs of its layers, which may hold what the one before has computed."""
         for segment in call.segments[: call.segment_count]:
             inputs = [_inputs(segment, layer) for layer in segment.layers[: call.layer_count]]
             inputs[0]["x"] = x[:, segment.first_row : segment.first_row + segment.count]
             yield segment, inputs
 
-    def _put(self, call: LayersCallStruct, segment: SegmentStruct, x: Floats, made: LayersOutput) -> None:
-        """Results of a segment's layers to where the core wants them."""
-        y, kept = made
+    def _put(self, call: LayersCallStruct, segment: SegmentStruct, x: Floats, y: Floats) -> None:
+        """Rows of a segment to where the core wants them."""
         own = x[:, segment.first_row : segment.first_row + segment.count]
         own[...] = _shaped(call.program.decode(), "y", y, own.shape)
-        for layer, pair in zip(segment.layers[: call.layer_count], kept, strict=True):
-            for name, found in zip(("k", "v"), pair, strict=True):
-                shape = (1, layer.kv_heads, segment.count, layer.head_dim)
-                checked = _shaped(call.program.decode(), name, found, shape)
-                if getattr(layer, name) is not None:
-                    place = getattr(layer, name), layer.kv_heads, layer.own_stride
-                    heads(*place, (segment.count, layer.head_dim))[...] = checked
+
+    def _keep_rows(
+        self, call: LayersCallStruct, segment: SegmentStruct, layer: AttentionStruct, k: Floats, v: Floats
+    ) -> None:
+        """Keys and values of a segment to where the core wants them."""
+        for name, found in (("k", k), ("v", v)):
+            shape = (1, layer.kv_heads, segment.count, layer.head_dim)
+            checked = _shaped(call.program.decode(), name, found, shape)
+            if getattr(layer, name) is not None:
+                place = getattr(layer, name), layer.kv_heads, layer.own_stride
+                heads(*place, (segment.count, layer.head_dim))[...] = checked
+
+
+def _kept(layer: AttentionStruct, name: str) -> np.ndarray:
+    """Keys or values [1, KV, P, D] that a segment sees before its own, joined where they lie in several pieces."""
+    pieces = [
+        heads(getattr(piece, name), layer.kv_heads, piece.stride, (piece.count, layer.head_dim))
+        for piece in layer.pieces[: layer.piece_count]
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate([np.empty((1, layer.kv_heads, 0, layer.head_dim), np.float32), *pieces], 2)
 
 
 def _inputs(segment: SegmentStruct, layer: AttentionStruct) -> dict[str, np.ndarray]:
     count, tables = segment.count, (segment.count, layer.frequencies)
-    kept = layer.kv_heads, layer.kept_stride, (layer.kept, layer.head_dim)
     seen = (count, layer.kept + count)
     return {
-        "prefix_k": heads(layer.kept_k, *kept),
-        "prefix_v": heads(layer.kept_v, *kept),
+        "prefix_k": _kept(layer, "k"),
+        "prefix_v": _kept(layer, "v"),
         "cos": array(layer.cos, tables),
         "sin": array(layer.sin, tables),
         "mask": np.zeros(seen, np.float32) if layer.mask is None else array(layer.mask, seen),

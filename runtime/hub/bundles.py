@@ -10,7 +10,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import BundleError, OpenFailed
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bundle_choice import check_engine, check_written_for, fitting
+from edgekit.runtime.bundle.choice import check_engine, check_written_for, fitting
 from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import UnsupportedBundle

@@ -15,7 +15,7 @@ from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.errors import OpenFailed
 from edgekit.flashload.files import file_digests
 from edgekit.flashload.manifest import MANIFEST_NAME
-from edgekit.runtime import model_card
+from edgekit.runtime.bundle import model_card
 from edgekit.runtime.errors import one_line
 from edgekit.runtime.hub import Progress, answers, verification
 from edgekit.runtime.hub.answers import RemoteFile

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.packages.layout import FLIP
-from edgekit.runtime.mil import Constant, Package
+from edgekit.runtime.checks.mil import Constant, Package
 from support.audit import StoredMatrix, packaged_matrices, packaged_vectors
 
 _EXPERTS = re.compile(r"w_(\d+)_experts_(\d+)_(\d+)_(\w+)")

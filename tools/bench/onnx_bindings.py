@@ -19,8 +19,8 @@ from typing import Any
 import click
 import numpy as np
 
+from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.telemetry import load_onnxruntime
-from edgekit.runtime.unpack import unpack_int4
 
 
 def _session(nodes: list[Any], inputs: dict[str, np.ndarray], threads: int) -> Any:

@@ -21,11 +21,11 @@ def preload(format_name: str) -> None:
     import edgekit.tools.commands.verify
 
     if format_name == "onnx":
-        import edgekit.runtime.engines.onnx
+        import edgekit.runtime.engines.onnx.engine
     elif format_name == "mlx":
-        import edgekit.runtime.engines.mlx
+        import edgekit.runtime.engines.mlx.engine
     elif format_name == "coreml":
-        import edgekit.runtime.engines.evaluator  # noqa: F401
+        import edgekit.runtime.checks.mil_executor  # noqa: F401
 
 
 #: Denoising steps of an answer: more of them show nothing more about a bundle.
@@ -39,7 +39,7 @@ def generating(bundle: Path, format_name: str, prompt: str, tokens: int) -> Call
         return _command("run", str(bundle), "-p", prompt, *length, "--json")
 
     def evaluate() -> None:
-        from edgekit.runtime.engines.evaluator import MilExecutor
+        from edgekit.runtime.checks.mil_executor import MilExecutor
         from edgekit.runtime.generation import Generator, Prompt, Settings
         from edgekit.runtime.sampling import Committed
         from edgekit.tools.failures import failure

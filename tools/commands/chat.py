@@ -39,7 +39,7 @@ def command(bundle: str, request: Request) -> None:
 
     Each line of a pipe is a turn; answers go to stdout, all else to stderr.
     """
-    from edgekit.runtime.text import ChatTemplateError
+    from edgekit.runtime.tokenizer import ChatTemplateError
     from edgekit.tools.conversation import Conversation
 
     with opened(bundle, request) as (model, generator):

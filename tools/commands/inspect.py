@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.generation import Generator
-    from edgekit.runtime.memory import MemoryPlan
     from edgekit.runtime.sampling import Lengths
+    from edgekit.runtime.session.memory import MemoryPlan
 
 #: Of the prompt that memory is planned for, with what the chat template puts around it: a question or two.
 PROMPT_TOKENS = 64
@@ -202,9 +202,9 @@ def _lengths(generator: Generator, prompt: int) -> Lengths:
 def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     """What `run` would plan for a short prompt and the bundle's own settings."""
     from edgekit.runtime import engines
-    from edgekit.runtime.memory import NEXT_PROCESS_BYTES
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import plan_session
+    from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
     from edgekit.tools import answer, watch  # noqa: F401
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
@@ -261,7 +261,7 @@ def _groups(plan: MemoryPlan) -> list[dict[str, Any]]:
 
 
 def _tensors(bundle: Bundle) -> list[dict[str, Any]]:
-    from edgekit.runtime import quantization_report
+    from edgekit.runtime.bundle import quantization_report
 
     return quantization_report.read(bundle.folder)
 

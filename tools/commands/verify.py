@@ -28,7 +28,7 @@ from edgekit.tools.text import visible
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import FileEntry, WeightsEntry
     from edgekit.runtime.bundle import Bundle
-    from edgekit.runtime.packages import Packages
+    from edgekit.runtime.bundle.packages import Packages
 
 _BLOCK_BYTES = 4 << 20
 
@@ -167,8 +167,8 @@ def _check_packages(
     bundle: Bundle, packages: Packages, damaged: set[str], steps: Steps, notes: list[str]
 ) -> Iterator[Item]:
     """What packages of undamaged files declare. Their bytes count with their files."""
+    from edgekit.runtime.checks.declarations import damage
     from edgekit.runtime.errors import EngineUnavailable
-    from edgekit.runtime.package_checks import damage
 
     steps.stage("packages", len(packages.entries))
     for name, package in packages.entries.items():
@@ -184,7 +184,7 @@ def _check_packages(
 
 def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
     """What one package of each kind computes."""
-    from edgekit.runtime.package_evaluation import NOT_COVERED, distinct, evaluate
+    from edgekit.runtime.checks.evaluation import NOT_COVERED, distinct, evaluate
 
     if bundle.manifest.programs["format"] != "coreml":
         notes.append("--evaluate is for Core ML packages; nothing was computed")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.packages.stamp import Frame
-from edgekit.runtime import mlir_bytecode
-from edgekit.runtime.mlir_bytecode import BLOB, OFFSETS, PADDING, RESOURCES, entries, sections
+from edgekit.runtime.engines.coreai import mlir_bytecode
+from edgekit.runtime.engines.coreai.mlir_bytecode import BLOB, OFFSETS, PADDING, RESOURCES, entries, sections
 
 
 def resources(path: Path) -> dict[str, tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.packages.writer import PackagedFormat
-from edgekit.runtime import coreai_version
+from edgekit.runtime.engines.coreai import version as coreai_version
 
 try:
     from edgekit.export.formats.coreai.graph import CoreaiGraph

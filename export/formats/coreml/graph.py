@@ -35,8 +35,8 @@ from edgekit.export.formats.packages.functions import Feature, Signature
 from edgekit.export.formats.packages.graph import PackageGraph
 from edgekit.export.formats.packages.layout import Constant
 from edgekit.export.formats.packages.stamp import Frame, Region, Template
-from edgekit.runtime.mil.blob import lay_out, pack_header
-from edgekit.runtime.mil.types import BY_NAME
+from edgekit.runtime.checks.mil.blob import lay_out, pack_header
+from edgekit.runtime.checks.mil.types import BY_NAME
 
 #: Compressed constants in blocks came with iOS 18; nothing here needs a later one.
 TARGET = ct.target.iOS18

@@ -53,7 +53,8 @@ from edgekit.export.units import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice
-from edgekit.runtime import mlx_functions, mlx_version
+from edgekit.runtime.engines.mlx import functions as mlx_functions
+from edgekit.runtime.engines.mlx import version as mlx_version
 from edgekit.runtime.errors import one_line
 
 PROGRAM_FOLDER = "programs"

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from edgekit.export.formats.onnx.ops import EXPERTS_NODE, OPSET, decompositions
 from edgekit.export.programs import Program
-from edgekit.runtime.engines.onnx_programs import check_program
+from edgekit.runtime.engines.onnx.programs import check_program
 
 
 def convert(program: Program) -> ModelProto:

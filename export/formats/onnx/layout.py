@@ -11,7 +11,7 @@ I8 [K, N] in their place. On some processors it takes int8 codes as uint8, code 
 
 Byte [k, j] of a packed matrix holds column j in its low nibble and column j + ceil(N/2) in its high one, as
 q + 8, so that unpacking writes two contiguous halves of a row. The engine unpacks and multiplies by the
-group scale while binding (`runtime/unpack.py`).
+group scale while binding (`runtime/engines/unpack.py`).
 """
 
 from __future__ import annotations

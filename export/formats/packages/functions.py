@@ -1,6 +1,6 @@
 """The functions of a package: what each takes and gives, before it is built.
 
-What the roles of features mean is said in `edgekit.runtime.packages`.
+What the roles of features mean is said in `edgekit.runtime.bundle.packages`.
 """
 
 from __future__ import annotations

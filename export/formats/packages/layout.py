@@ -23,7 +23,7 @@ from edgekit.export.formats.floats import TYPES, block_scales, numbers
 from edgekit.export.models.base import WeightSpec
 from edgekit.export.quantize import Choice, Quantized
 from edgekit.flashload.format import TensorSpec
-from edgekit.runtime.mil.types import BY_NAME, DType
+from edgekit.runtime.checks.mil.types import BY_NAME, DType
 
 #: MIL's names of the types of scales, floats and arithmetic, by precision.
 _MIL_TYPES = {"float16": "fp16", "float32": "fp32"}

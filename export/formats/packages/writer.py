@@ -2,8 +2,8 @@
 
 A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table alone,
 whose rows are looked up outside of the packages. The manifest's section is described in
-`edgekit.runtime.packages`. Masks are additive, -3e4 where nothing is to be seen: the largest round number
-that float16 has twice.
+`edgekit.runtime.bundle.packages`. Masks are additive, -3e4 where nothing is to be seen: the largest round
+number that float16 has twice.
 """
 
 from __future__ import annotations

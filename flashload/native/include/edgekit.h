@@ -122,10 +122,12 @@ typedef struct ek_session_options {
   uint64_t resident_bytes; /* bounds the weights that stay in memory further; UINT64_MAX: no further limit */
   int64_t positions;       /* the longest encoded prefix that memory_bytes must hold */
   int64_t canvas;          /* the longest canvas that memory_bytes must hold */
+  int64_t sequences;       /* how many may be open, and how many segments of these lengths a pass may have, for
+                              memory_bytes to hold; at least 1 */
 } ek_session_options;
 
 /* The defaults, which a null pointer stands for. */
-#define EK_SESSION_OPTIONS_INIT {sizeof(ek_session_options), 0, 0, UINT64_MAX, 2048, 256}
+#define EK_SESSION_OPTIONS_INIT {sizeof(ek_session_options), 0, 0, UINT64_MAX, 2048, 256, 1}
 
 /* Opens the bundle in folder `bundle` (UTF-8), reads the weights that stay in memory and starts threads. `*session`
  * is null after a failure; otherwise it belongs to the caller, who gives it to ek_session_close.
@@ -227,6 +229,92 @@ EK_API ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int
  * as there. */
 EK_API ek_status ek_session_project(ek_session *session, const ek_head_request *request,
                                     const ek_head_output *output) EK_NOEXCEPT;
+
+/* ---- Sequences and passes -------------------------------------------------------------------------------------
+ *
+ * What a pass over streamed weights costs is reading them, so several texts may share one: requests of a server, branches
+ * of a search, the draft of a block beside the verification of the one before. A sequence is such a text: the keys and
+ * values that are kept of it, what is uncached, and the hidden states of its last pass. Every session has one of its own,
+ * which the functions above use. A sequence gives the same results alone and in company.
+ *
+ * Sequences belong to their session: functions of both must not be called by two threads at the same time, and sequences
+ * must be closed before the session. A null sequence is EK_INVALID_ARGUMENT everywhere but in ek_sequence_close and in
+ * ek_pass_segment. */
+
+typedef struct ek_sequence ek_sequence;
+
+/* A sequence without text. `*sequence` belongs to the caller, who gives it to ek_sequence_close; it is null after a failure.
+ * EK_INVALID_ARGUMENT, EK_BUDGET_EXCEEDED for more than the `sequences` that a memory budget was planned for, the
+ * session's own counted, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sequence_open(ek_session *session, ek_sequence **sequence) EK_NOEXCEPT;
+
+/* A copy of a sequence, or of the session's own where `original` is null. The two share what is kept until they go on
+ * differently. Fails as ek_sequence_open does. */
+EK_API ek_status ek_sequence_copy(ek_session *session, ek_sequence *original, ek_sequence **copy) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. No call on its session may be under way. */
+EK_API void ek_sequence_close(ek_sequence *sequence) EK_NOEXCEPT;
+
+/* Forgets what is kept at and behind position `length`, and what is uncached; 0 forgets all. Null is the session's own
+ * sequence. EK_INVALID_ARGUMENT for more than is kept; EK_INVALID_STATE where layers with a sliding window no longer have
+ * what precedes that position: of what was kept, the last canvas (256 positions for models without a canvas length) can
+ * always be taken back. */
+EK_API ek_status ek_sequence_crop(ek_session *session, ek_sequence *sequence, int64_t length) EK_NOEXCEPT;
+
+/* Says which text behind what is kept is final and not encoded, as EK_ASK_COMMITTED tells it; count 0: none.
+ * EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_sequence_keep(ek_session *session, ek_sequence *sequence, const int64_t *ids,
+                                  int64_t count) EK_NOEXCEPT;
+
+typedef struct ek_sequence_info {
+  uint32_t struct_size;
+  uint32_t reserved;
+  int64_t prefix_length;   /* positions that are kept */
+  int64_t uncached_length; /* tokens behind them that are final and not encoded */
+  int64_t last_rows;       /* rows that a segment without ids can ask for */
+} ek_sequence_info;
+
+/* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_sequence_info *info) EK_NOEXCEPT;
+
+/* Rows that a segment sees before its own. */
+typedef struct ek_seen_rows {
+  int64_t segment;       /* -1: kept positions of its sequence; else an earlier segment of the pass */
+  int64_t first, count;
+} ek_seen_rows;
+
+#define EK_KEEP_NOTHING ((int64_t)-1)
+
+/* Rows of a pass that see the same. */
+typedef struct ek_pass_segment {
+  uint32_t struct_size;
+  int32_t causal;            /* not 0: a row sees itself and what stands before it by position; 0: a canvas, whose rows all
+                                see each other */
+  ek_sequence *sequence;     /* null: the session's own */
+  const int64_t *ids;        /* [count] token ids */
+  int64_t count;             /* 0: no rows; `request` is answered from the hidden states of the last segment of the
+                                sequence that had one, as ek_session_project does */
+  const int64_t *positions;  /* [count]; null: one after the other, behind what is kept or from keep_at */
+  const float *soft;         /* [count, hidden_size] for a canvas, as in ek_session_denoise, or null */
+  const ek_seen_rows *seen;  /* [seen_count] in this order; null: all that is kept, up to keep_at. Layers with a sliding window
+                                show what the segment's first row sees of what is kept, and all rows of segments */
+  int64_t seen_count;
+  int64_t keep_at;           /* EK_KEEP_NOTHING; or the position from which on its keys and values are kept, in place of
+                                those there: at most the number of kept positions */
+  const ek_head_request *request; /* what the head is asked of its rows; null: nothing */
+  const ek_head_output *output;   /* where the answer goes; null: nowhere */
+} ek_pass_segment;
+
+#define EK_PASS_SEGMENT_INIT {sizeof(ek_pass_segment), 0, NULL, NULL, 0, NULL, NULL, NULL, 0, EK_KEEP_NOTHING, NULL, NULL}
+
+/* One pass over the weights for `count` segments: products look at all rows together, attention at what each segment sees. A
+ * sequence keeps the rows of one of them at most, when all have been computed; while the pass runs, rows that replace
+ * others count twice. After a failure every sequence keeps what it kept, outputs hold no particular values, and requests to
+ * sequences of the pass need another pass before a segment without ids. EK_INVALID_ARGUMENT for what does not fit,
+ * EK_INVALID_STATE where a segment without ids has no pass before it, a model that encodes no prefix is to keep rows or take
+ * causal ones, or `keep_at` is too far back (see ek_sequence_crop); EK_BUDGET_EXCEEDED for lengths or numbers that the budget
+ * was not planned for, those of reading, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, int64_t count) EK_NOEXCEPT;
 
 typedef struct ek_session_statistics {
   uint32_t struct_size;
@@ -377,24 +465,31 @@ typedef struct ek_weights {
   int64_t tensor_count;
 } ek_weights;
 
-/* One layer for one segment of rows. Head h of the kept keys begins `kept_stride` floats behind head h - 1, that of the
- * segment's own keys `own_stride` floats. */
+/* Keys and values of consecutive positions. Head h begins `stride` floats behind head h - 1. */
+typedef struct ek_keys {
+  const float *k, *v;  /* [kv_heads, count, head_dim] */
+  int64_t count;
+  int64_t stride;
+} ek_keys;
+
+/* One layer for one segment of rows. Head h of the segment's own keys begins `own_stride` floats behind head h - 1. */
 typedef struct ek_attention {
   int64_t layer;                     /* number in the model */
   int64_t kv_heads, head_dim;
   int64_t window;                    /* 0: none */
-  int64_t kept;                      /* positions of the prefix that the layer keeps */
-  int64_t kept_stride;
-  const float *kept_k, *kept_v;      /* [kv_heads, kept, head_dim] */
+  int64_t kept;                      /* rows that the segment sees before its own, in all pieces */
+  int64_t piece_count;
+  const ek_keys *pieces;             /* [piece_count] one behind the other; some may be rows of earlier segments */
   const float *cos, *sin;            /* [count, frequencies] */
   int64_t frequencies;
   const char *rope;                  /* the tables' name in the manifest */
   const float *mask;                 /* [count, kept + count], added to the scores; null: nothing is hidden */
-  float *k, *v;                      /* [kv_heads, count, head_dim] of these rows, for the engine to fill; null: not kept */
+  float *k, *v;                      /* [kv_heads, count, head_dim] of these rows, for the engine to fill before it looks at
+                                        the pieces of later segments; null: nobody wants them */
   int64_t own_stride;
 } ek_attention;
 
-/* Rows of a pass that belong to one sequence. */
+/* Rows of a pass that see the same; `pieces` of a segment lead to earlier ones alone. */
 typedef struct ek_segment {
   int64_t first_row, count;
   int32_t causal;               /* not 0: text that is encoded; 0: a canvas */
@@ -455,9 +550,9 @@ typedef struct ek_engine {
   const char *name;    /* for messages */
   void *user;          /* first argument of every function */
 
-  /* Fills *bytes for passes of up to `rows` rows behind up to `kept` positions, for `sequences` of them at a time, and
-   * for head requests of up to `head_rows`. Called before weights are loaded. */
-  int32_t (*get_bytes)(void *user, int64_t rows, int64_t kept, int64_t sequences, int64_t head_rows,
+  /* Fills *bytes for passes of `segments` segments, each of up to `rows` rows that see up to `kept` others, and for head
+   * requests of up to `head_rows`, which come one after the other. Called before weights are loaded. */
+  int32_t (*get_bytes)(void *user, int64_t rows, int64_t kept, int64_t segments, int64_t head_rows,
                        ek_engine_bytes *bytes);
 
   /* Layers whose unit has no experts. */
@@ -526,6 +621,8 @@ typedef struct ek_memory_plan { /* in bytes */
   uint64_t weights;      /* all of them */
   uint64_t least_memory; /* the smallest memory_bytes for these lengths */
   int64_t units;         /* what can stay or be read by itself: runs or packages */
+  int64_t most_sequences; /* of these lengths that memory_bytes, without it the memory of the machine, has room for; 0: none,
+                             or nobody knows */
 } ek_memory_plan;
 
 /* Fills *memory up to its struct_size. EK_INVALID_ARGUMENT. */

@@ -31,6 +31,7 @@ ek_memory_plan memory_of(const SessionPlan &plan) {
   made.streamed = plan.streamed;
   made.weights = plan.weights;
   made.least_memory = plan.least_memory;
+  made.most_sequences = plan.most_sequences;
   made.units = static_cast<std::int64_t>(plan.units.size());
   return made;
 }

@@ -47,8 +47,10 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
                       ek_event_callback callback, void *user_data, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
     const Entry entry(session);
-    Session &model = *entry;
-    const GenerationFacts facts{model.sampler(), model.model().canvas_length, model.model().max_positions};
+    Session &running = *entry;
+    Sequence &sequence = running.sequence();
+    const Model &model = running.model();
+    const GenerationFacts facts{running.sampler(), model.canvas_length, model.max_positions};
     std::unique_ptr<Sampler> own;
     try {
       report(statistics, Stats(), EK_FINISH_NONE);
@@ -56,19 +58,19 @@ ek_status ek_generate(ek_session *session, const int64_t *prompt, int64_t count,
           read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
       const SamplerOptions chosen = options_of(given, facts);
       const std::vector<std::int64_t> ids = prompt_of(prompt, count);
-      SamplerModel about = model_of(model);
+      SamplerModel about = model_of(sequence);
       const Lengths needed = checked_lengths(chosen, facts, about, count);
-      model.check_lengths(needed.canvas, needed.prefix);
+      running.check_lengths(needed.canvas, needed.prefix);
       own = sampler(chosen, std::move(about), ids, given.seed);
-      run(*own, model, event_callback(callback, user_data));
+      run(*own, sequence, event_callback(callback, user_data));
     } catch (...) {
-      model.idle();
+      running.idle();
       const Stats reached = own ? own->stats() : Stats();
       const bool stopped = reached.finish_reason == FinishReason::cancelled;
       report(statistics, reached, stopped ? EK_FINISH_STOPPED : EK_FINISH_NONE);
       throw;
     }
-    model.idle();
+    running.idle();
     report(statistics, own->stats(), finish_reason(own->stats().finish_reason));
   });
 }

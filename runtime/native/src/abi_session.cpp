@@ -6,6 +6,7 @@
 #include <string>
 
 #include "abi_guard.h"
+#include "abi_head.h"
 #include "session/model.h"
 
 namespace edgekit {
@@ -21,64 +22,6 @@ LastError &last_error() {
   return error;
 }
 
-// Far more than any canvas has, so that sizes computed from it stay sizes.
-constexpr std::int64_t kMostRows = std::int64_t{1} << 22;
-
-void check_reserved(std::int64_t value, const char *name) {
-  if (value != 0) fail(EK_INVALID_ARGUMENT, name, ".reserved is ", value, "; set it to 0");
-}
-
-struct Request {
-  HeadRequest request;
-  ek_head_output output;
-};
-
-// A request with the arrays that its results go to, which must be among what it asks for.
-Request request_of(const ek_head_request *given, const ek_head_output *arrays) {
-  const ek_head_request wanted = read_struct<ek_head_request>(given, EK_HEAD_REQUEST_INIT, "ek_head_request");
-  Request out;
-  out.output = read_struct<ek_head_output>(arrays, EK_HEAD_OUTPUT_INIT, "ek_head_output");
-  check_reserved(wanted.reserved, "ek_head_request");
-  check_reserved(out.output.reserved, "ek_head_output");
-  out.request.temperature = wanted.temperature;
-  out.request.soft = wanted.soft != 0;
-  out.request.top_k = wanted.top_k;
-  out.request.logits = out.output.logits != nullptr;
-  out.request.logits_to = out.output.logits;
-  if (wanted.gumbel != 0) out.request.gumbel = GumbelDraw{wanted.seed, wanted.draw, wanted.gumbel_scale};
-  if (wanted.rows != nullptr) {
-    if (wanted.row_count < 0 || wanted.row_count > kMostRows) {
-      fail(EK_INVALID_ARGUMENT, "row_count is ", wanted.row_count, "; it must be 0..", kMostRows);
-    }
-    out.request.all_rows = false;
-    out.request.rows.assign(wanted.rows, wanted.rows + wanted.row_count);
-  }
-  const auto needs = [](bool asked, bool array, const char *name, const char *member) {
-    if (array && !asked) fail(EK_INVALID_ARGUMENT, "ek_head_output has ", name, ", but the request has no ", member);
-  };
-  needs(wanted.gumbel != 0, out.output.sample != nullptr || out.output.sample_prob != nullptr, "sample", "gumbel");
-  needs(wanted.soft != 0, out.output.soft != nullptr, "soft", "soft");
-  needs(wanted.top_k != 0, out.output.top_ids != nullptr || out.output.top_z != nullptr, "top_ids or top_z", "top_k");
-  return out;
-}
-
-template <typename T>
-void deliver(const std::vector<T> &from, T *to) {
-  if (to != nullptr) std::copy(from.begin(), from.end(), to);
-}
-
-void deliver(const HeadResult &result, const ek_head_output &output) {
-  deliver(result.argmax, output.argmax);
-  deliver(result.others, output.others);
-  deliver(result.entropy, output.entropy);
-  deliver(result.log_z, output.log_z);
-  deliver(result.sample, output.sample);
-  deliver(result.sample_prob, output.sample_prob);
-  deliver(result.soft, output.soft);
-  deliver(result.top_ids, output.top_ids);
-  deliver(result.top_z, output.top_z);
-}
-
 }  // namespace
 
 SessionOptions session_options_of(const ek_session_options *given) {
@@ -90,6 +33,7 @@ SessionOptions session_options_of(const ek_session_options *given) {
   out.resident_bytes = options.resident_bytes;
   out.positions = options.positions;
   out.canvas = options.canvas;
+  out.sequences = options.sequences;
   return out;
 }
 
@@ -128,9 +72,9 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     const MemoryNeeds &needs = own.needs();
     ek_session_info made{};
     made.threads = own.threads();
-    made.vocabulary = own.vocabulary();
-    made.hidden_size = own.hidden_size();
-    made.prefix_length = own.prefix_length();
+    made.vocabulary = own.model().vocabulary;
+    made.hidden_size = own.model().hidden;
+    made.prefix_length = own.sequence().prefix_length();
     made.process_bytes = needs.process;
     made.prefix_bytes = needs.prefix;
     made.activation_bytes = needs.activations;
@@ -140,13 +84,13 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     made.canvas_length = own.model().canvas_length;
     made.max_positions = own.model().max_positions;
     made.causal_prefix = own.model().causal_prefix;
-    made.uncached_length = static_cast<std::int64_t>(own.uncached().size());
+    made.uncached_length = static_cast<std::int64_t>(own.sequence().uncached().size());
     write_struct(info, made, "ek_session_info");
   });
 }
 
 ek_status ek_session_reset(ek_session *session) noexcept {
-  return guarded([&] { Entry(session)->forget(); });
+  return guarded([&] { Entry(session)->sequence().forget(); });
 }
 
 ek_status ek_session_idle(ek_session *session) noexcept {
@@ -158,15 +102,15 @@ ek_status ek_session_limit_resident(ek_session *session, uint64_t bytes) noexcep
 }
 
 ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) noexcept {
-  return guarded([&] { Entry(session)->encode_behind(ids, count); });
+  return guarded([&] { Entry(session)->sequence().encode_behind(ids, count); });
 }
 
 ek_status ek_session_denoise(ek_session *session, const int64_t *ids, int64_t count, const float *soft,
                              const ek_head_request *request, const ek_head_output *output) noexcept {
   return guarded([&] {
     const Entry own(session);
-    const Request wanted = request_of(request, output);
-    deliver(own->denoise(ids, count, wanted.request, soft), wanted.output);
+    const AskedHead wanted = asked_head(request, output);
+    deliver(own->sequence().denoise(ids, count, wanted.request, soft), wanted.output);
   });
 }
 
@@ -174,8 +118,8 @@ ek_status ek_session_project(ek_session *session, const ek_head_request *request
                              const ek_head_output *output) noexcept {
   return guarded([&] {
     const Entry own(session);
-    const Request wanted = request_of(request, output);
-    deliver(own->project(wanted.request), wanted.output);
+    const AskedHead wanted = asked_head(request, output);
+    deliver(own->sequence().project(wanted.request), wanted.output);
   });
 }
 

@@ -88,7 +88,7 @@ void run_call(TestCall &call) {
   }
 
   ThreadPool pool(static_cast<int>(call.threads));
-  const std::size_t size = program.scratch_bytes(call.positions, call.prefix, pool.size());
+  const std::size_t size = program.scratch_bytes(call.positions, pool.size());
   call.scratch_bytes = static_cast<std::int64_t>(size);
   // What is read before it is written shows as NaN, what is written behind the end as a changed guard.
   constexpr std::size_t kGuard = 4096;
@@ -97,23 +97,24 @@ void run_call(TestCall &call) {
 
   ProgramInputs inputs;
   inputs.positions = call.positions;
-  inputs.prefix = call.prefix;
   inputs.x = call.x;
   inputs.soft = call.soft;
-  inputs.prefix_k = kv_array(call.prefix_k, call.kv_heads, call.prefix, call.head_dim);
-  inputs.prefix_v = kv_array(call.prefix_v, call.kv_heads, call.prefix, call.head_dim);
   inputs.cos = call.cos;
   inputs.sin = call.sin;
-  inputs.mask = call.mask;
-  inputs.phase = call.phase;
+  const std::vector<std::int64_t> phase(static_cast<std::size_t>(call.positions), call.phase);
+  inputs.phase = phase.data();
+  ProgramSegment segment;
+  segment.count = call.positions;
+  segment.kept.push_back({kv_array(call.prefix_k, call.kv_heads, call.prefix, call.head_dim),
+                          kv_array(call.prefix_v, call.kv_heads, call.prefix, call.head_dim)});
+  segment.mask = call.mask;
   if (call.in_place != 0) {
     std::memcpy(call.y, call.x, sizeof(float) * static_cast<std::size_t>(call.positions * call.hidden));
     inputs.x = call.y;
   }
-  ProgramOutputs outputs;
-  outputs.y = call.y;
-  if (call.k != nullptr) outputs.k = kv_array(call.k, call.kv_heads, call.positions, call.head_dim);
-  if (call.v != nullptr) outputs.v = kv_array(call.v, call.kv_heads, call.positions, call.head_dim);
+  if (call.k != nullptr) segment.k = kv_array(call.k, call.kv_heads, call.positions, call.head_dim);
+  if (call.v != nullptr) segment.v = kv_array(call.v, call.kv_heads, call.positions, call.head_dim);
+  inputs.segments.push_back(segment);
   const ForEachExpert each = [&](const auto &, const auto &use) {
     std::vector<LoadedExpert> batch;
     for (std::int64_t i = 0; i < call.experts; ++i) {
@@ -125,7 +126,7 @@ void run_call(TestCall &call) {
       batch.clear();
     }
   };
-  program.run(pool, inputs, BoundWeights(layout, dense.memory.data()), each, outputs, scratch.data());
+  program.run(pool, inputs, BoundWeights(layout, dense.memory.data()), each, call.y, scratch.data());
   const std::uint8_t *guard = scratch.data() + size;
   if (!std::all_of(guard, guard + kGuard, [](std::uint8_t byte) { return byte == 0xff; })) {
     fail(EK_INTERNAL, "the program wrote behind its scratch memory");

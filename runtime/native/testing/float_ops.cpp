@@ -75,14 +75,14 @@ EK_API void ekt_widen(const std::uint16_t *x, std::int64_t count, float *y) { ed
 
 EK_API void ekt_exp_array(const float *x, std::int64_t count, float *y) { edgekit::exp_array(x, count, y); }
 
-EK_API std::uint64_t ekt_attention_scratch_bytes(int threads, std::int64_t head_dim, std::int64_t keys) {
-  return edgekit::attention_scratch_bytes(threads, head_dim, keys);
+EK_API std::uint64_t ekt_attention_scratch_bytes(int threads, std::int64_t head_dim) {
+  return edgekit::attention_scratch_bytes(threads, head_dim);
 }
 
 EK_API void ekt_attention(ThreadPool *pool, const Strided *q, const Strided *k, const Strided *v,
                           const Strided *prefix_k, const Strided *prefix_v, const float *mask, float scale,
                           const Strided *y, void *scratch) {
-  edgekit::attention(*pool, *q, *k, *v, *prefix_k, *prefix_v, mask, scale, *y, scratch);
+  edgekit::attention(*pool, *q, {{*prefix_k, *prefix_v}, {*k, *v}}, mask, scale, *y, scratch);
 }
 
 }  // extern "C"

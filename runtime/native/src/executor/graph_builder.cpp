@@ -108,7 +108,7 @@ void GraphBuilder::add_inputs(const Json &entry) {
         break;
       case Input::phase:
         value.type = ValueType::index;
-        value.array = contiguous({Extent{1}}, where);
+        value.array = contiguous({Extent{1}, t, Extent{1}}, where);
         break;
       case Input::none:
         break;
@@ -222,6 +222,11 @@ void GraphBuilder::set_outputs(const Json &entry) {
       wrong("output ", i, " has shape ", text(value.array.shape), ", not ", text(wanted));
     }
     graph_.outputs.push_back(id);
+  }
+  for (const Op &op : graph_.ops) {
+    if (op.kind != OpKind::attention) continue;
+    const bool kept = graph_.outputs.size() == 3 && op.in[1] == graph_.outputs[1] && op.in[2] == graph_.outputs[2];
+    if (!kept) wrong("does not give the keys and values of its attention as outputs 1 and 2");
   }
 }
 

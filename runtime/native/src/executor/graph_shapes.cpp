@@ -266,7 +266,8 @@ void GraphBuilder::infer_lookup() {
   }
   const Array &index = graph_.values[static_cast<std::size_t>(id)].array;
   vector(0, -1);
-  if (op_.kind == OpKind::select && elements(index.shape) != Extent{}) wrong("selects by more than one index");
+  const Extent count = elements(index.shape);
+  if (op_.kind == OpKind::select && count != Extent{} && count != Extent{1, 1}) wrong("selects by more than one index");
   define(0, ValueType::number, contiguous(index.shape, where_));
 }
 

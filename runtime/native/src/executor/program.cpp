@@ -37,13 +37,13 @@ void Program::expect(const WeightLayout &layout) { implementation_->plan.expect(
 
 void Program::expect_expert(const WeightLayout &layout) { implementation_->plan.expect_expert(layout); }
 
-std::size_t Program::scratch_bytes(std::int64_t positions, std::int64_t prefix, int threads) const {
+std::size_t Program::scratch_bytes(std::int64_t positions, int threads) const {
   std::vector<std::size_t> offsets;
-  return implementation_->plan.place(positions, prefix, threads, offsets) + gemm_scratch_bytes(threads);
+  return implementation_->plan.place(positions, threads, offsets) + gemm_scratch_bytes(threads);
 }
 
 void Program::run(ThreadPool &pool, const ProgramInputs &inputs, const BoundWeights &weights,
-                  const ForEachExpert &experts, const ProgramOutputs &outputs, void *scratch) const {
+                  const ForEachExpert &experts, float *y, void *scratch) const {
   const ProgramPlan &plan = implementation_->plan;
   for (std::size_t i = 0; i < plan.forms.size(); ++i) {
     const bool is_matrix = plan.graph.weights[i].is_matrix;
@@ -52,7 +52,7 @@ void Program::run(ThreadPool &pool, const ProgramInputs &inputs, const BoundWeig
            " comes in a form that was not planned for; please report it");
     }
   }
-  ProgramCall(plan, pool, inputs, weights, experts, outputs, scratch).run();
+  ProgramCall(plan, pool, inputs, weights, experts, y, scratch).run();
 }
 
 float head_softcap(const Json &entry) {

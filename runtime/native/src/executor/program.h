@@ -12,7 +12,7 @@
 #include "executor/graph.h"
 #include "executor/weights.h"
 #include "json.h"
-#include "kernels/float_ops.h"
+#include "kernels/attention.h"
 #include "thread_pool.h"
 
 namespace edgekit {
@@ -29,23 +29,23 @@ struct LoadedExpert {
 using ForEachExpert = std::function<void(const std::vector<std::int64_t> &rows,
                                          const std::function<void(const std::vector<LoadedExpert> &)> &use)>;
 
-// What a program is given for one call. Every input is contiguous float32 but `phase`.
-struct ProgramInputs {
-  std::int64_t positions = 0;  // T
-  std::int64_t prefix = 0;     // P
-  const float *x = nullptr;    // [1, T, H]; `embedded` of self_conditioning
-  const float *soft = nullptr;
-  Strided prefix_k, prefix_v;  // [1, KV, P, D]
-  const float *cos = nullptr;  // [T, R]
-  const float *sin = nullptr;
-  const float *mask = nullptr;  // [T, P + T] or null: nothing is hidden
-  std::int64_t phase = 0;
+// Rows first..first+count of a call: what they see in attention, and where their keys and values go.
+struct ProgramSegment {
+  std::int64_t first = 0, count = 0;
+  std::vector<KeyPiece> kept;   // seen before the segment's own keys, P of them
+  const float *mask = nullptr;  // [count, P + count] or null: nothing is hidden
+  Strided k, v;  // [1, KV, count, D], without data: not wanted. They are there before later segments look at their `kept`
 };
 
-// Where a program's outputs go. `k` and `v` may be null: they are not wanted then.
-struct ProgramOutputs {
-  float *y = nullptr;  // [1, T, H]; may be the same memory as x
-  Strided k, v;        // [1, KV, T, D]
+// What a program is given for one call. Every array is contiguous float32 but `phase`.
+struct ProgramInputs {
+  std::int64_t positions = 0;  // T
+  const float *x = nullptr;    // [1, T, H]; `embedded` of self_conditioning
+  const float *soft = nullptr;
+  const float *cos = nullptr;  // [T, R]
+  const float *sin = nullptr;
+  const std::int64_t *phase = nullptr;   // [T]
+  std::vector<ProgramSegment> segments;  // of a layer: in the order of their rows, which they cover
 };
 
 class Program {
@@ -69,14 +69,14 @@ class Program {
   void expect(const WeightLayout &layout);
   void expect_expert(const WeightLayout &layout);
 
-  // Bytes of scratch memory for a pass over `positions` after `prefix`, planned once: values whose lifetimes do not
-  // overlap share memory. Grows with its arguments, hence enough for shorter passes too.
-  std::size_t scratch_bytes(std::int64_t positions, std::int64_t prefix, int threads) const;
+  // Bytes of scratch memory for a call over `positions`, planned once: values whose lifetimes do not overlap share
+  // memory. Grows with its arguments, hence enough for shorter calls too.
+  std::size_t scratch_bytes(std::int64_t positions, int threads) const;
 
-  // Throws Error. `scratch` holds at least scratch_bytes(inputs.positions, inputs.prefix, pool.size()), 64-byte
-  // aligned. After an error the outputs hold no particular values.
-  void run(ThreadPool &pool, const ProgramInputs &inputs, const BoundWeights &weights, const ForEachExpert &experts,
-           const ProgramOutputs &outputs, void *scratch) const;
+  // y [1, T, H] may be the same memory as x. Throws Error. `scratch` holds at least scratch_bytes of these positions, 64-byte
+  // aligned. After an error the results hold no particular values.
+  void run(ThreadPool &pool, const ProgramInputs &inputs, const BoundWeights &weights, const ForEachExpert &experts, float *y,
+           void *scratch) const;
 
  private:
   struct Implementation;

@@ -8,26 +8,36 @@
 #include "kernels/attention.h"
 
 namespace edgekit {
+namespace {
+
+// Those of a segment in an array [1, heads, T, D].
+Strided positions_of(const Strided &all, const ProgramSegment &segment) {
+  Strided out = all;
+  out.data += segment.first * all.stride[2];
+  out.shape[2] = segment.count;
+  return out;
+}
+
+}  // namespace
 
 ProgramCall::ProgramCall(const ProgramPlan &plan, ThreadPool &pool, const ProgramInputs &inputs,
-                         const BoundWeights &weights, const ForEachExpert &experts, const ProgramOutputs &outputs,
-                         void *scratch)
+                         const BoundWeights &weights, const ForEachExpert &experts, float *y, void *scratch)
     : plan_(plan),
       graph_(plan.graph),
       pool_(pool),
       inputs_(inputs),
       weights_(weights),
       experts_(experts),
-      outputs_(outputs),
+      y_(y),
       scratch_(static_cast<std::uint8_t *>(scratch)),
       data_(graph_.storage.size(), nullptr),
       rounded_(graph_.quantized.size()) {
-  const std::size_t planned = plan.place(inputs.positions, inputs.prefix, pool.size(), offsets_);
+  const std::size_t planned = plan.place(inputs.positions, pool.size(), offsets_);
   gemm_scratch_ = scratch_ + planned;
   for (std::size_t i = 0; i < data_.size(); ++i) {
     const Storage &storage = graph_.storage[i];
     if (storage.kind == Storage::Kind::scratch) data_[i] = scratch_ + offsets_[i];
-    if (storage.kind == Storage::Kind::y) data_[i] = outputs.y;
+    if (storage.kind == Storage::Kind::y) data_[i] = y;
     // No op writes to an input: storage is shared with results only where it is scratch or y.
     if (storage.kind == Storage::Kind::input) data_[i] = const_cast<void *>(input(storage.input));
   }
@@ -42,38 +52,48 @@ const void *ProgramCall::input(Input input) const {
     case Input::sin:
       return inputs_.sin;
     case Input::phase:
-      return &inputs_.phase;
+      return inputs_.phase;
     default:
       return nullptr;  // x is in the array of y; prefix and mask go to attention as they are
   }
 }
 
-// Keys and values that the caller wants are computed where it wants them.
+// Whether keys (output 1) or values (2) are computed where the caller wants them, which a single segment may ask for.
+bool ProgramCall::in_place(int output) const {
+  if (!graph_.direct[output] || inputs_.segments.size() != 1) return false;
+  const ProgramSegment &only = inputs_.segments.front();
+  return (output == 1 ? only.k : only.v).data != nullptr;
+}
+
 Strided ProgramCall::array(int id) const {
-  if (graph_.direct[1] && id == graph_.outputs[1] && outputs_.k.data != nullptr) return outputs_.k;
-  if (graph_.direct[2] && id == graph_.outputs[2] && outputs_.v.data != nullptr) return outputs_.v;
+  if (in_place(1) && id == graph_.outputs[1]) return inputs_.segments.front().k;
+  if (in_place(2) && id == graph_.outputs[2]) return inputs_.segments.front().v;
   return strided(value(id).array, floats(id), inputs_.positions);
 }
 
 void ProgramCall::run() {
-  if (inputs_.x != outputs_.y) {
+  if (inputs_.x != y_) {
     const std::int64_t hidden = value(graph_.outputs[0]).array.shape.back().factor;
-    std::memcpy(outputs_.y, inputs_.x, sizeof(float) * static_cast<std::size_t>(hidden * inputs_.positions));
+    std::memcpy(y_, inputs_.x, sizeof(float) * static_cast<std::size_t>(hidden * inputs_.positions));
   }
   for (std::size_t i = 0; i < graph_.ops.size(); ++i) step(i);
   deliver();
 }
 
-// Outputs that could not be computed in place.
+// The result, if it could not be computed in place.
 void ProgramCall::deliver() {
-  const auto copied = [&](int id, const Strided &to) { copy(pool_, array(id), to); };
-  if (!graph_.direct[0]) {
-    const Value &y = value(graph_.outputs[0]);
-    copied(graph_.outputs[0], strided(contiguous(y.array.shape, graph_.name), outputs_.y, inputs_.positions));
+  if (graph_.direct[0]) return;
+  const Value &y = value(graph_.outputs[0]);
+  copy(pool_, array(graph_.outputs[0]), strided(contiguous(y.array.shape, graph_.name), y_, inputs_.positions));
+}
+
+// Keys or values of the segments that want them and do not have them yet.
+void ProgramCall::keep(int output, const Strided ProgramSegment::*to) {
+  if (in_place(output)) return;
+  const Strided all = array(graph_.outputs[static_cast<std::size_t>(output)]);
+  for (const ProgramSegment &segment : inputs_.segments) {
+    if ((segment.*to).data != nullptr) copy(pool_, positions_of(all, segment), segment.*to);
   }
-  if (graph_.outputs.size() < 3) return;
-  if (!graph_.direct[1] && outputs_.k.data != nullptr) copied(graph_.outputs[1], outputs_.k);
-  if (!graph_.direct[2] && outputs_.v.data != nullptr) copied(graph_.outputs[2], outputs_.v);
 }
 
 void ProgramCall::step(std::size_t place) {
@@ -163,9 +183,15 @@ void ProgramCall::run_linear_gated(const Op &op, std::size_t place) {
 }
 
 void ProgramCall::run_attention(const Op &op, std::size_t place) {
-  const float *mask = op.in[5] == kNone ? nullptr : inputs_.mask;
-  attention(pool_, array(op.in[0]), array(op.in[1]), array(op.in[2]), inputs_.prefix_k, inputs_.prefix_v, mask,
-            op.number, array(op.out[0]), scratch_ + offsets_[plan_.op_buffer(place)]);
+  keep(1, &ProgramSegment::k);
+  keep(2, &ProgramSegment::v);
+  const Strided q = array(op.in[0]), k = array(op.in[1]), v = array(op.in[2]), y = array(op.out[0]);
+  for (const ProgramSegment &segment : inputs_.segments) {
+    std::vector<KeyPiece> pieces = segment.kept;
+    pieces.push_back({positions_of(k, segment), positions_of(v, segment)});
+    attention(pool_, positions_of(q, segment), pieces, op.in[5] == kNone ? nullptr : segment.mask, op.number,
+              positions_of(y, segment), scratch_ + offsets_[plan_.op_buffer(place)]);
+  }
 }
 
 void ProgramCall::run_experts(const Op &op, std::size_t place) {

@@ -16,7 +16,7 @@ namespace edgekit {
 class ProgramCall {
  public:
   ProgramCall(const ProgramPlan &plan, ThreadPool &pool, const ProgramInputs &inputs, const BoundWeights &weights,
-              const ForEachExpert &experts, const ProgramOutputs &outputs, void *scratch);
+              const ForEachExpert &experts, float *y, void *scratch);
 
   void run();
 
@@ -31,6 +31,8 @@ class ProgramCall {
   void product(const Op &op, const Matrix &matrix, const Addends &addends, float *y);
   const QuantizedRows &rounded(const Op &op);
   void deliver();
+  bool in_place(int output) const;
+  void keep(int output, const Strided ProgramSegment::*to);
 
   const void *input(Input input) const;
   const Value &value(int id) const { return plan_.value(id); }
@@ -52,7 +54,7 @@ class ProgramCall {
   const ProgramInputs &inputs_;
   const BoundWeights &weights_;
   const ForEachExpert &experts_;
-  const ProgramOutputs &outputs_;
+  float *const y_;
   std::vector<std::size_t> offsets_;  // of the plan's buffers
   std::uint8_t *scratch_ = nullptr;
   void *gemm_scratch_ = nullptr;

@@ -9,8 +9,8 @@
 namespace edgekit {
 namespace {
 
-// Lengths for which the order of buffers in memory is chosen.
-constexpr std::int64_t kExamplePositions = 256, kExamplePrefix = 1024;
+// Length for which the order of buffers in memory is chosen.
+constexpr std::int64_t kExamplePositions = 256;
 constexpr int kExampleThreads = 4;
 
 bool add_forms(std::vector<Forms> &forms, const WeightLayout &layout) {
@@ -71,7 +71,7 @@ bool ProgramPlan::reads_rounded(const Op &op) const {
                      [this](int w) { return w != kNone && forms[static_cast<std::size_t>(w)].rounded; });
 }
 
-std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, std::int64_t prefix, int threads) const {
+std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, int threads) const {
   std::vector<std::size_t> out(op_buffer(graph.ops.size()), 0);
   for (std::size_t i = 0; i < graph.storage.size(); ++i) {
     const Storage &storage = graph.storage[i];
@@ -88,7 +88,7 @@ std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, std::int64_t
     }
     std::size_t &own = out[op_buffer(i)];
     if (op.kind == OpKind::attention) {
-      own = attention_scratch_bytes(threads, value(op.in[0]).array.shape[3].factor, prefix + positions);
+      own = attention_scratch_bytes(threads, value(op.in[0]).array.shape[3].factor);
     } else if (op.kind == OpKind::experts) {
       own = mixture_bytes(mixture_shape(op), positions, threads);
     } else if (apart[i]) {
@@ -103,7 +103,7 @@ void ProgramPlan::replan() {
   for (const Storage &storage : graph.storage) lifetimes.push_back({storage.first, storage.last});
   for (const QuantizedUse &use : graph.quantized) lifetimes.push_back({use.first, use.last});
   for (int i = 0; i < static_cast<int>(graph.ops.size()); ++i) lifetimes.push_back({i, i});
-  order = ScratchPlan(std::move(lifetimes), sizes(kExamplePositions, kExamplePrefix, kExampleThreads));
+  order = ScratchPlan(std::move(lifetimes), sizes(kExamplePositions, kExampleThreads));
 }
 
 }  // namespace edgekit

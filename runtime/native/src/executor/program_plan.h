@@ -30,11 +30,11 @@ struct ProgramPlan {
   // Buffers in this order: storage of the graph, rounded values, and one per op for what it needs while it runs.
   std::size_t rounded_buffer(int rounded) const { return graph.storage.size() + static_cast<std::size_t>(rounded); }
   std::size_t op_buffer(std::size_t op) const { return graph.storage.size() + graph.quantized.size() + op; }
-  std::vector<std::size_t> sizes(std::int64_t positions, std::int64_t prefix, int threads) const;
+  std::vector<std::size_t> sizes(std::int64_t positions, int threads) const;
 
   // Offsets of all buffers; returns the bytes of them together.
-  std::size_t place(std::int64_t positions, std::int64_t prefix, int threads, std::vector<std::size_t> &offsets) const {
-    return order.place(sizes(positions, prefix, threads), offsets);
+  std::size_t place(std::int64_t positions, int threads, std::vector<std::size_t> &offsets) const {
+    return order.place(sizes(positions, threads), offsets);
   }
 
   MixtureShape mixture_shape(const Op &op) const;

@@ -39,19 +39,26 @@ std::int64_t place(std::int64_t head_dim, float *memory, AttentionScratch &out) 
 
 }  // namespace
 
-std::size_t attention_scratch_bytes(int threads, std::int64_t head_dim, std::int64_t keys) {
-  static_cast<void>(keys);  // a block of keys at a time, whatever their number
+std::size_t attention_scratch_bytes(int threads, std::int64_t head_dim) {
   AttentionScratch scratch{};
   return static_cast<std::size_t>(threads) * static_cast<std::size_t>(place(head_dim, nullptr, scratch)) *
          sizeof(float);
 }
 
-void attention(ThreadPool &pool, const Strided &q, const Strided &k, const Strided &v, const Strided &prefix_k,
-               const Strided &prefix_v, const float *mask, float scale, const Strided &y, void *scratch) {
+void attention(ThreadPool &pool, const Strided &q, const std::vector<KeyPiece> &pieces, const float *mask, float scale,
+               const Strided &y, void *scratch) {
   const FloatKernels &kernels = float_kernels();
-  const std::int64_t kv_heads = k.shape[1], group = q.shape[1] / kv_heads, positions = q.shape[2];
+  const std::int64_t kv_heads = pieces.back().keys.shape[1], group = q.shape[1] / kv_heads, positions = q.shape[2];
   const std::int64_t head_dim = q.shape[3], total = positions * group;
   if (total == 0) return;
+  std::vector<AttentionKeys> keys;
+  std::int64_t key_count = 0;
+  for (const KeyPiece &piece : pieces) {
+    if (piece.keys.shape[2] == 0) continue;
+    keys.push_back({piece.keys.data, piece.values.data, piece.keys.shape[2], piece.keys.stride[1], piece.values.stride[1],
+                    piece.keys.stride[2], piece.values.stride[2]});
+    key_count += piece.keys.shape[2];
+  }
   AttentionScratch parts{};
   const std::int64_t scratch_floats = place(head_dim, nullptr, parts);
   // Blocks of about equal size, in whole panels.
@@ -65,23 +72,15 @@ void attention(ThreadPool &pool, const Strided &q, const Strided &k, const Strid
     task.first = index % blocks * rows;
     task.rows = total - task.first < rows ? total - task.first : rows;
     task.group = group;
-    task.positions = positions;
-    task.prefix = prefix_k.shape[2];
     task.head_dim = head_dim;
     task.key_block = key_block(head_dim);
     task.q = q.data + head * group * q.stride[1];
     task.q_head = q.stride[1];
     task.q_row = q.stride[2];
-    task.k = k.data + head * k.stride[1];
-    task.k_row = k.stride[2];
-    task.v = v.data + head * v.stride[1];
-    task.v_row = v.stride[2];
-    if (task.prefix > 0) {
-      task.prefix_k = prefix_k.data + head * prefix_k.stride[1];
-      task.prefix_k_row = prefix_k.stride[2];
-      task.prefix_v = prefix_v.data + head * prefix_v.stride[1];
-      task.prefix_v_row = prefix_v.stride[2];
-    }
+    task.pieces = keys.data();
+    task.piece_count = static_cast<std::int64_t>(keys.size());
+    task.keys = key_count;
+    task.kv_head = head;
     task.mask = mask;
     task.scale = scale;
     task.y = y.data + head * group * y.stride[1];

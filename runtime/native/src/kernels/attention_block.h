@@ -41,9 +41,8 @@ class Attention {
 
   void run() {
     for (std::int64_t row = 0; row < task_.rows; row += kLanes) load_queries(row);
-    const std::int64_t keys = task_.prefix + task_.positions;
-    for (std::int64_t key = 0; key < keys; key += task_.key_block) {
-      const std::int64_t count = smaller(task_.key_block, keys - key);
+    for (std::int64_t key = 0; key < task_.keys; key += task_.key_block) {
+      const std::int64_t count = smaller(task_.key_block, task_.keys - key);
       bool loaded = false;
       for (std::int64_t row = 0; row < task_.rows; row += kLanes) {
         const Sight sight = task_.mask == nullptr ? Sight::clear : look(row, key, count);
@@ -76,16 +75,8 @@ class Attention {
   std::int64_t head(std::int64_t row) const { return (task_.first + row) % task_.group; }
   float *q_panel(std::int64_t row) const { return to_.q + row * task_.head_dim; }
   float *y_panel(std::int64_t row) const { return to_.y + row * round_up(task_.head_dim, 16); }
-  const float *key_row(std::int64_t key) const {
-    return key < task_.prefix ? task_.prefix_k + key * task_.prefix_k_row
-                              : task_.k + (key - task_.prefix) * task_.k_row;
-  }
-  const float *value_row(std::int64_t key) const {
-    return key < task_.prefix ? task_.prefix_v + key * task_.prefix_v_row
-                              : task_.v + (key - task_.prefix) * task_.v_row;
-  }
   const float *mask_row(std::int64_t row, std::int64_t key) const {
-    return task_.mask + position(row) * (task_.prefix + task_.positions) + key;
+    return task_.mask + position(row) * task_.keys + key;
   }
 
   // out[c * stride + r] = rows[r][c] * factor; zero for r beyond `count`, up to `padded` (a multiple of the width).
@@ -164,16 +155,43 @@ class Attention {
     }
   }
 
+  // Steps through keys in order, from piece to piece.
+  class Keys {
+   public:
+    Keys(const AttentionTask &task, std::int64_t first) : head_(task.kv_head), piece_(task.pieces), at_(first) { settle(); }
+    const float *key() const { return piece_->k + head_ * piece_->k_head + at_ * piece_->k_row; }
+    const float *value() const { return piece_->v + head_ * piece_->v_head + at_ * piece_->v_row; }
+    // To the next; the one behind the last key must not be read.
+    void step(bool more) {
+      ++at_;
+      if (more) settle();
+    }
+
+   private:
+    void settle() {
+      for (; at_ >= piece_->count; ++piece_) at_ -= piece_->count;
+    }
+
+    const std::int64_t head_;
+    const AttentionKeys *piece_;
+    std::int64_t at_;
+  };
+
   void load_keys(std::int64_t key, std::int64_t count) {
+    Keys keys(task_, key), values(task_, key);
     for (std::int64_t j = 0; j < count; j += kLanes) {
       const float *rows[kLanes];
       const std::int64_t some = smaller(kLanes, count - j);
-      for (std::int64_t i = 0; i < some; ++i) rows[i] = key_row(key + j + i);
+      for (std::int64_t i = 0; i < some; ++i) {
+        rows[i] = keys.key();
+        keys.step(j + i + 1 < count);
+      }
       transpose_rows(rows, some, round_up(some, kWidth), task_.head_dim, L::set(1.0f), to_.keys + j, to_.key_stride);
     }
     const std::int64_t padded = round_up(task_.head_dim, 16);
     for (std::int64_t j = 0; j < count; ++j) {
-      const float *from = value_row(key + j);
+      const float *from = values.value();
+      values.step(j + 1 < count);
       float *to = to_.values + j * to_.value_stride;
       std::int64_t i = 0;
       for (; i + kWidth <= task_.head_dim; i += kWidth) L::store(to + i, L::load(from + i));
@@ -190,7 +208,7 @@ class Attention {
     const std::int64_t last = row + lanes(row) - 1;
     // Rows of one position share their line of the mask.
     for (std::int64_t t = position(row); t <= position(last); ++t) {
-      const float *mask = task_.mask + t * (task_.prefix + task_.positions) + key;
+      const float *mask = task_.mask + t * task_.keys + key;
       float least = mask[0], most = mask[0];
       std::int64_t j = 0;
       if (count >= kWidth) {

@@ -35,16 +35,24 @@ struct AttentionScratch {
 
 // Some queries of the heads that share one KV head. Row r of them is position r / group of head r % group, so that
 // neighbours see about the same keys. Strides are in floats.
+// Keys and values that lie at a regular distance. Those of KV head h begin k_head (v_head) floats times h further on.
+struct AttentionKeys {
+  const float *k = nullptr, *v = nullptr;
+  std::int64_t count = 0;
+  std::int64_t k_head = 0, v_head = 0, k_row = 0, v_row = 0;
+};
+
 struct AttentionTask {
   std::int64_t first = 0, rows = 0;  // rows first..first+rows
   std::int64_t group = 1;            // heads per KV head
-  std::int64_t positions = 0, prefix = 0, head_dim = 0;
+  std::int64_t head_dim = 0;
   std::int64_t key_block = 0;  // keys at a time: a multiple of 48 (all tile heights, all vector widths)
   const float *q = nullptr;
   std::int64_t q_head = 0, q_row = 0;
-  const float *k = nullptr, *v = nullptr, *prefix_k = nullptr, *prefix_v = nullptr;
-  std::int64_t k_row = 0, v_row = 0, prefix_k_row = 0, prefix_v_row = 0;
-  const float *mask = nullptr;
+  const AttentionKeys *pieces = nullptr;  // one behind the other, [piece_count]
+  std::int64_t piece_count = 0, keys = 0;  // in all of them
+  std::int64_t kv_head = 0;
+  const float *mask = nullptr;  // [positions, keys]
   float scale = 1.0f;
   float *y = nullptr;
   std::int64_t y_head = 0, y_row = 0;

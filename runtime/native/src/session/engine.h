@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/head.h"
 #include "sampling/ask.h"
 #include "session/bundle.h"
-#include "session/prefix.h"
 
 namespace edgekit {
 
@@ -20,9 +20,10 @@ constexpr std::int64_t kMostCandidates = 256;
 
 // The lengths that a session is opened for.
 struct EngineLengths {
-  std::int64_t rows = 0;       // of the longest pass
+  std::int64_t rows = 0;       // of the longest segment
   std::int64_t prefix = 0;     // kept positions before it
-  std::int64_t head_rows = 0;  // of the largest head request
+  std::int64_t head_rows = 0;  // of the largest head request of a segment
+  std::int64_t segments = 1;   // of a pass
 };
 
 // Bytes that an engine takes besides weights and what the session holds for it; see ek_engine_bytes.
@@ -46,14 +47,22 @@ struct LoadedExpertUnit {
 using EachExpert = std::function<void(const std::vector<std::int64_t> &rows,
                                       const std::function<void(const std::vector<LoadedExpertUnit> &)> &use)>;
 
-// What one layer is given besides its rows.
+// What one layer is given for a segment besides its rows.
 struct LayerInputs {
   std::size_t layer = 0;        // number in the model
-  PrefixView kept;
-  const float *cos = nullptr;   // [rows, frequencies]
+  std::vector<KeyPiece> kept;   // [1, KV, some, D] each: what the segment sees before its own keys
+  std::int64_t kept_rows = 0;   // in all of them
+  const float *cos = nullptr;   // [count, frequencies], behind those of the segment before
   const float *sin = nullptr;
-  const float *mask = nullptr;  // [rows, kept + rows], added to the scores; null: nothing is hidden
-  Strided k, v;                 // [1, KV, rows, D] to be filled; without data: not wanted
+  const float *mask = nullptr;  // [count, kept_rows + count], added to the scores; null: nothing is hidden
+  Strided k, v;                 // [1, KV, count, D] to be filled, without data: not wanted. Later segments may see them
+};
+
+// Rows of a pass that see the same, in the order of the call.
+struct LayerSegment {
+  std::int64_t first = 0, count = 0;
+  bool causal = false;  // text that is encoded; else a canvas
+  std::vector<LayerInputs> layers;
 };
 
 // Consecutive layers that share a unit of weights.
@@ -61,9 +70,8 @@ struct LayersCall {
   const BundleChunk *chunk = nullptr;
   LoadedUnit weights;
   std::int64_t rows = 0;
-  bool causal = false;          // text that is encoded; else a canvas
-  float *x = nullptr;           // [rows, hidden]: what comes out replaces what goes in
-  std::vector<LayerInputs> layers;
+  float *x = nullptr;  // [rows, hidden]: what comes out replaces what goes in
+  std::vector<LayerSegment> segments;
   EachExpert experts;
 };
 
@@ -90,8 +98,8 @@ class Engine {
   // In place: x [rows, hidden] becomes the decoder's input. `soft` [rows, hidden] carries the embedding's scale.
   virtual void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) = 0;
 
-  // The last norm from x to y, both [rows, hidden].
-  virtual void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) = 0;
+  // The last norm, in place: x [rows, hidden].
+  virtual void final(const LoadedUnit &weights, std::int64_t rows, float *x) = 0;
 
   // x [rows, hidden] and the request must stay alive. `logits` [rows, vocabulary] is null or filled with z.
   virtual std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,

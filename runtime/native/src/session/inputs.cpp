@@ -21,10 +21,10 @@ float *FloatBuffer::floats(std::int64_t count) {
 
 PassInputs::PassInputs(const Model &model) : model_(model), tables_(model.ropes.size()) {}
 
-void PassInputs::set_positions(std::int64_t first, std::int64_t count) {
-  if (first == first_ && count == count_) return;
-  first_ = -1;  // until all of it is there
-  for (auto &[window, mask] : masks_) mask.first_key = -1;
+void PassInputs::set_positions(const std::vector<std::int64_t> &positions) {
+  if (positions == positions_) return;
+  positions_.clear();  // until all of it is there
+  const std::int64_t count = static_cast<std::int64_t>(positions.size());
   for (std::size_t i = 0; i < tables_.size(); ++i) {
     const std::vector<float> &frequencies = model_.ropes[i].inverse_frequency;
     const std::int64_t width = static_cast<std::int64_t>(frequencies.size());
@@ -33,33 +33,35 @@ void PassInputs::set_positions(std::int64_t first, std::int64_t count) {
     own.sin = own.cos + count * width;
     for (std::int64_t t = 0; t < count; ++t) {
       for (std::int64_t j = 0; j < width; ++j) {
-        const float angle = static_cast<float>(first + t) * frequencies[static_cast<std::size_t>(j)];
+        const float position = static_cast<float>(positions[static_cast<std::size_t>(t)]);
+        const float angle = position * frequencies[static_cast<std::size_t>(j)];
         // In double: float versions of these functions differ between systems.
         own.cos[t * width + j] = static_cast<float>(std::cos(static_cast<double>(angle)));
         own.sin[t * width + j] = static_cast<float>(std::sin(static_cast<double>(angle)));
       }
     }
   }
-  first_ = first;
-  count_ = count;
+  positions_ = positions;
 }
 
-const float *PassInputs::causal_mask(std::int64_t first_key, std::int64_t window) {
-  if (count_ == 1 && (window == 0 || first_ - first_key < window)) return nullptr;
-  Mask &own = masks_[window];
-  if (own.first_key == first_key) return own.memory.data();
-  const std::int64_t keys = first_ + count_ - first_key;
-  own.first_key = -1;
-  float *mask = own.memory.floats(count_ * keys);
-  for (std::int64_t t = 0; t < count_; ++t) {
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const std::int64_t distance = first_ + t - (first_key + j);
-      const bool hidden = distance < 0 || (window != 0 && distance >= window);
-      mask[t * keys + j] = hidden ? kMasked : 0.0f;
+const float *PassInputs::causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
+                                     const std::vector<std::int64_t> &keys) {
+  Mask &own = masks_[{segment, window}];
+  if (own.queries != queries || own.keys != keys) {
+    own.queries.clear();
+    own.hides = false;
+    float *mask = own.memory.floats(static_cast<std::int64_t>(queries.size() * keys.size()));
+    for (const std::int64_t query : queries) {
+      for (const std::int64_t key : keys) {
+        const bool hidden = key > query || (window != 0 && query - key >= window);
+        own.hides = own.hides || hidden;
+        *mask++ = hidden ? kMasked : 0.0f;
+      }
     }
+    own.queries = queries;
+    own.keys = keys;
   }
-  own.first_key = first_key;
-  return mask;
+  return own.hides ? own.memory.data() : nullptr;
 }
 
 }  // namespace edgekit

@@ -2,8 +2,10 @@
 #ifndef EDGEKIT_SESSION_INPUTS_H
 #define EDGEKIT_SESSION_INPUTS_H
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "flash_file.h"
@@ -21,21 +23,22 @@ class FloatBuffer {
   AlignedMemory memory_;
 };
 
-// Tables and masks for positions first..first+count, kept as long as those stay the same: the steps on one canvas
-// share them.
+// Kept as long as positions stay the same: the steps on one canvas share them.
 class PassInputs {
  public:
   explicit PassInputs(const Model &model);
 
-  void set_positions(std::int64_t first, std::int64_t count);
+  // Absolute positions of all rows of the pass.
+  void set_positions(const std::vector<std::int64_t> &positions);
 
-  // [count, frequencies] of Model::ropes[rope].
+  // [rows, frequencies] of Model::ropes[rope].
   const float *cos(std::size_t rope) { return tables_[rope].cos; }
   const float *sin(std::size_t rope) { return tables_[rope].sin; }
 
-  // Additive mask [count, keys] for queries that see what is not behind them and, with a window, not too far back.
-  // Keys count from absolute position `first_key` to the last position. Null where nothing is hidden.
-  const float *causal_mask(std::int64_t first_key, std::int64_t window);
+  // Additive mask [queries, keys] for queries that see what is not behind them and, with a window, not too far back, by
+  // the positions of both. Null where nothing is hidden. Layers of equal window share that of a segment.
+  const float *causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
+                           const std::vector<std::int64_t> &keys);
 
  private:
   struct Tables {
@@ -44,13 +47,14 @@ class PassInputs {
   };
   struct Mask {
     FloatBuffer memory;
-    std::int64_t first_key = -1;  // of what it holds; -1: nothing
+    std::vector<std::int64_t> queries, keys;  // of what it holds
+    bool hides = false;
   };
 
   const Model &model_;
   std::vector<Tables> tables_;
-  std::map<std::int64_t, Mask> masks_;  // by window: layers of equal window keep equally many keys
-  std::int64_t first_ = -1, count_ = 0;
+  std::map<std::pair<std::size_t, std::int64_t>, Mask> masks_;  // by segment and window
+  std::vector<std::int64_t> positions_;
 };
 
 }  // namespace edgekit

@@ -79,6 +79,7 @@ EngineLengths lengths_of(const Model &model, const SessionOptions &options) {
   out.rows = model.causal_prefix ? std::max(options.canvas, std::min(prefill_chunk(model), options.positions))
                                  : options.canvas;
   out.head_rows = options.canvas;
+  out.segments = options.sequences;
   return out;
 }
 
@@ -87,8 +88,9 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   const EngineLengths lengths = lengths_of(model, options);
   const EngineBytes own = engine.bytes(lengths);
   MemoryNeeds needs;
-  needs.prefix = PrefixCache::bytes(kv_geometry(model), lengths.prefix, prefill_chunk(model));
-  needs.activations = activations(bundle, lengths.rows, lengths.prefix) + own.activations;
+  const std::uint64_t sequences = static_cast<std::uint64_t>(options.sequences);
+  needs.prefix = sequences * KeptRows::bytes(kv_geometry(model), lengths.prefix, prefill_chunk(model));
+  needs.activations = sequences * activations(bundle, lengths.rows, lengths.prefix) + own.activations;
   needs.scratch = own.scratch;
   needs.head = own.head;
   needs.allowance = own.allowance;
@@ -212,6 +214,26 @@ std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, Sessi
     return error.needed();
   }
   return options.memory_bytes;
+}
+
+std::int64_t most_sequences(const Bundle &bundle, const Engine &engine, SessionOptions options, std::uint64_t process,
+                            std::uint64_t machine) {
+  const auto fits = [&](std::int64_t sequences) {
+    options.sequences = sequences;
+    MemoryNeeds needs = memory_needs(bundle, engine, options);
+    needs.process = process;
+    if (options.memory_bytes != 0) return least_budget(bundle, needs, options) <= options.memory_bytes;
+    const ResidencyPlan plan = plan_weights(bundle, needs, options);
+    return needs.total() + plan.pinned_bytes + plan.ring_bytes <= machine;
+  };
+  if ((options.memory_bytes == 0 && machine == 0) || !fits(1)) return 0;
+  std::int64_t most = 1, too_many = 2;
+  for (; too_many <= kMostSequences && fits(too_many); too_many *= 2) most = too_many;
+  while (too_many - most > 1) {
+    const std::int64_t middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  return std::min(most, kMostSequences);
 }
 
 }  // namespace edgekit

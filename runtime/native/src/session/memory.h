@@ -8,7 +8,7 @@
 #include "residency.h"
 #include "session/bundle.h"
 #include "session/engine.h"
-#include "session/prefix.h"
+#include "session/kept_rows.h"
 #include "session/session.h"
 
 namespace edgekit {
@@ -49,6 +49,11 @@ ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, s
 // nobody knows.
 void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const ResidencyPlan &plan,
                    const SessionOptions &options, std::uint64_t machine);
+
+// How many sequences of these lengths options.memory_bytes, or else the memory of the machine, has room for; 0: none, or
+// nobody knows how much there is.
+std::int64_t most_sequences(const Bundle &bundle, const Engine &engine, SessionOptions options, std::uint64_t process,
+                            std::uint64_t machine);
 
 // The least budget that `plan_weights` takes, whatever the options say about it.
 std::uint64_t least_budget(const Bundle &bundle, const MemoryNeeds &needs, SessionOptions options);

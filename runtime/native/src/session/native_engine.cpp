@@ -129,14 +129,15 @@ EngineBytes NativeEngine::bytes(const EngineLengths &lengths) const {
   const Model &model = bundle_.model();
   EngineBytes out;
   for (const auto &[name, program] : programs_) {
-    out.scratch = std::max<std::uint64_t>(out.scratch, program.scratch_bytes(lengths.rows, lengths.prefix, threads_));
+    out.scratch = std::max<std::uint64_t>(out.scratch, program.scratch_bytes(lengths.rows * lengths.segments, threads_));
   }
   const GumbelDraw draw;
   HeadOptions head;
   head.gumbel = &draw;
   head.soft = model.self_conditioning;
   head.top_k = std::min(kMostCandidates, model.vocabulary);
-  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, bundle_.largest_tile(), head);
+  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, bundle_.largest_tile(), head) *
+             static_cast<std::uint64_t>(lengths.segments);
   out.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads_);
   return out;
 }
@@ -147,31 +148,29 @@ void NativeEngine::open(const EngineLengths &lengths) {
 }
 
 void NativeEngine::run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
-                       const ForEachExpert &experts, const ProgramOutputs &outputs) {
-  const std::size_t wanted = program.scratch_bytes(given.positions, given.prefix, pool_->size());
+                       const ForEachExpert &experts, float *y) {
+  const std::size_t wanted = program.scratch_bytes(given.positions, pool_->size());
   if (wanted > scratch_.size()) {
     scratch_ = AlignedMemory();  // not both at a time
     scratch_ = AlignedMemory(wanted);
   }
-  program.run(*pool_, given, weights, experts, outputs, scratch_.data());
+  program.run(*pool_, given, weights, experts, y, scratch_.data());
 }
 
 void NativeEngine::layers(const LayersCall &call) {
-  const LayerInputs &layer = call.layers.front();
   ProgramInputs given;
   given.positions = call.rows;
-  given.prefix = layer.kept.length;
   given.x = call.x;
-  given.prefix_k = layer.kept.keys;
-  given.prefix_v = layer.kept.values;
-  given.cos = layer.cos;
-  given.sin = layer.sin;
-  given.mask = layer.mask;
-  given.phase = call.causal ? 1 : 0;
-  ProgramOutputs outputs;
-  outputs.y = call.x;
-  outputs.k = layer.k;
-  outputs.v = layer.v;
+  // Of all rows: those of a segment lie behind those of the one before.
+  given.cos = call.segments.front().layers.front().cos;
+  given.sin = call.segments.front().layers.front().sin;
+  phase_.resize(static_cast<std::size_t>(call.rows));
+  given.phase = phase_.data();
+  for (const LayerSegment &segment : call.segments) {
+    const LayerInputs &layer = segment.layers.front();
+    std::fill_n(phase_.begin() + segment.first, segment.count, segment.causal ? 1 : 0);
+    given.segments.push_back({segment.first, segment.count, layer.kept, layer.mask, layer.k, layer.v});
+  }
   const ForEachExpert each = [&](const std::vector<std::int64_t> &rows,
                                  const std::function<void(const std::vector<LoadedExpert> &)> &use) {
     call.experts(rows, [&](const std::vector<LoadedExpertUnit> &batch) {
@@ -182,7 +181,7 @@ void NativeEngine::layers(const LayersCall &call) {
       use(bound);
     });
   };
-  run(*layers_[call.chunk->first], given, bind(call.weights), each, outputs);
+  run(*layers_[call.chunk->first], given, bind(call.weights), each, call.x);
 }
 
 void NativeEngine::self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) {
@@ -190,18 +189,14 @@ void NativeEngine::self_condition(const LoadedUnit &weights, std::int64_t rows, 
   given.positions = rows;
   given.x = x;
   given.soft = soft;
-  ProgramOutputs outputs;
-  outputs.y = x;
-  run(*self_conditioning_, given, bind(weights), {}, outputs);
+  run(*self_conditioning_, given, bind(weights), {}, x);
 }
 
-void NativeEngine::final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) {
+void NativeEngine::final(const LoadedUnit &weights, std::int64_t rows, float *x) {
   ProgramInputs given;
   given.positions = rows;
   given.x = x;
-  ProgramOutputs outputs;
-  outputs.y = y;
-  run(*final_, given, bind(weights), {}, outputs);
+  run(*final_, given, bind(weights), {}, x);
 }
 
 std::unique_ptr<HeadScores> NativeEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,

@@ -24,7 +24,7 @@ class NativeEngine final : public Engine {
   void open(const EngineLengths &lengths) override;
   void layers(const LayersCall &call) override;
   void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
-  void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) override;
+  void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;
   std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
                                    float *logits) override;
   void open_begin(const WeightUnit &unit) override;
@@ -40,7 +40,7 @@ class NativeEngine final : public Engine {
   void add_tables();
   BoundWeights bind(const LoadedUnit &loaded) const { return {layouts_.at(loaded.unit), loaded.data}; }
   void run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
-           const ForEachExpert &experts, const ProgramOutputs &outputs);
+           const ForEachExpert &experts, float *y);
 
   const Bundle &bundle_;
   const int threads_;
@@ -53,6 +53,7 @@ class NativeEngine final : public Engine {
   float softcap_ = 0;
   std::unique_ptr<ThreadPool> pool_;
   AlignedMemory scratch_;
+  std::vector<std::int64_t> phase_;  // of the rows at hand
 };
 
 }  // namespace edgekit

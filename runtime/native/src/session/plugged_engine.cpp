@@ -98,11 +98,13 @@ void PluggedEngine::done(std::int32_t answer, const char *doing, const std::stri
 EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
   ek_engine_bytes found{};
   found.struct_size = sizeof found;
-  done(table_.get_bytes(table_.user, lengths.rows, lengths.prefix, 1, lengths.head_rows, &found), "counting", "its memory");
+  done(table_.get_bytes(table_.user, lengths.rows, lengths.prefix, lengths.segments, lengths.head_rows, &found), "counting",
+       "its memory");
   const Model &model = bundle_.model();
   EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
-  out.head += HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), model.self_conditioning,
-                              std::min(kMostCandidates, model.vocabulary));
+  const std::uint64_t join = HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), model.self_conditioning,
+                                             std::min(kMostCandidates, model.vocabulary));
+  out.head += join * static_cast<std::uint64_t>(lengths.segments);
   return out;
 }
 
@@ -134,33 +136,45 @@ ek_weights PluggedEngine::weights(const LoadedUnit &loaded) {
 
 void PluggedEngine::layers(const LayersCall &call) {
   const Model &model = bundle_.model();
-  std::vector<ek_attention> attention;
-  for (const LayerInputs &given : call.layers) {
-    const LayerInfo &info = model.layers[given.layer];
-    const Rope &rope = model.ropes[info.rope];
-    ek_attention made{};
-    made.layer = static_cast<std::int64_t>(given.layer);
-    made.kv_heads = info.kv_heads;
-    made.head_dim = info.head_dim;
-    made.window = info.window;
-    made.kept = given.kept.length;
-    made.kept_stride = given.kept.keys.stride[1];
-    made.kept_k = given.kept.keys.data;
-    made.kept_v = given.kept.values.data;
-    made.cos = given.cos;
-    made.sin = given.sin;
-    made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());
-    made.rope = rope.name.c_str();
-    made.mask = given.mask;
-    made.k = given.k.data;
-    made.v = given.v.data;
-    made.own_stride = given.k.stride[1];
-    attention.push_back(made);
+  // Reserved at once: what points into them stays.
+  std::vector<std::vector<ek_keys>> pieces;
+  std::vector<std::vector<ek_attention>> attention;
+  std::vector<ek_segment> segments;
+  pieces.reserve(call.segments.size() * call.chunk->count);
+  for (const LayerSegment &given : call.segments) {
+    attention.emplace_back();
+    for (const LayerInputs &layer : given.layers) {
+      pieces.emplace_back();
+      for (const KeyPiece &piece : layer.kept) {
+        pieces.back().push_back({piece.keys.data, piece.values.data, piece.keys.shape[2], piece.keys.stride[1]});
+      }
+      const LayerInfo &info = model.layers[layer.layer];
+      const Rope &rope = model.ropes[info.rope];
+      ek_attention made{};
+      made.layer = static_cast<std::int64_t>(layer.layer);
+      made.kv_heads = info.kv_heads;
+      made.head_dim = info.head_dim;
+      made.window = info.window;
+      made.kept = layer.kept_rows;
+      made.pieces = pieces.back().data();
+      made.piece_count = static_cast<std::int64_t>(pieces.back().size());
+      made.cos = layer.cos;
+      made.sin = layer.sin;
+      made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());
+      made.rope = rope.name.c_str();
+      made.mask = layer.mask;
+      made.k = layer.k.data;
+      made.v = layer.v.data;
+      made.own_stride = layer.k.stride[1];
+      attention.back().push_back(made);
+    }
+    ek_segment segment{};
+    segment.first_row = given.first;
+    segment.count = given.count;
+    segment.causal = given.causal ? 1 : 0;
+    segment.layers = attention.back().data();
+    segments.push_back(segment);
   }
-  ek_segment segment{};
-  segment.count = call.rows;
-  segment.causal = call.causal ? 1 : 0;
-  segment.layers = attention.data();
   const ek_weights weights = this->weights(call.weights);
   const std::string &program = model.layers[call.chunk->first].program;
   ek_layers_call made{};
@@ -172,8 +186,8 @@ void PluggedEngine::layers(const LayersCall &call) {
   made.x = call.x;
   made.first_layer = static_cast<std::int64_t>(call.chunk->first);
   made.layer_count = static_cast<std::int64_t>(call.chunk->count);
-  made.segment_count = 1;
-  made.segments = &segment;
+  made.segment_count = static_cast<std::int64_t>(segments.size());
+  made.segments = segments.data();
   made.experts = static_cast<std::int64_t>(call.chunk->experts.size());
   if (made.experts == 0) return done(table_.layers(table_.user, &made), "program", program);
 
@@ -199,10 +213,9 @@ void PluggedEngine::self_condition(const LoadedUnit &loaded, std::int64_t rows, 
   done(table_.self_condition(table_.user, &own, rows, x, soft), "program", "self_conditioning");
 }
 
-void PluggedEngine::final(const LoadedUnit &loaded, std::int64_t rows, const float *x, float *y) {
+void PluggedEngine::final(const LoadedUnit &loaded, std::int64_t rows, float *x) {
   const ek_weights own = weights(loaded);
-  if (y != x) std::memcpy(y, x, sizeof(float) * static_cast<std::size_t>(rows * bundle_.model().hidden));
-  done(table_.final(table_.user, &own, rows, y), "program", "final");
+  done(table_.final(table_.user, &own, rows, x), "program", "final");
 }
 
 void PluggedEngine::tile(ek_tile_call &call) const { done(table_.tile(table_.user, &call), "the head's tile", call.weights->unit); }

@@ -21,7 +21,7 @@ class PluggedEngine final : public Engine {
   void open(const EngineLengths &) override {}
   void layers(const LayersCall &call) override;
   void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;
-  void final(const LoadedUnit &weights, std::int64_t rows, const float *x, float *y) override;
+  void final(const LoadedUnit &weights, std::int64_t rows, float *x) override;
   std::unique_ptr<HeadScores> head(const float *x, std::int64_t rows, const HeadRequest &request,
                                    float *logits) override;
   void open_begin(const WeightUnit &unit) override;

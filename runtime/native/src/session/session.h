@@ -10,7 +10,8 @@
 
 #include "flash_file.h"
 #include "kernels/head.h"
-#include "sampling/denoiser.h"
+#include "session/weight_store.h"
+#include "session/sequence.h"
 
 namespace edgekit {
 
@@ -23,12 +24,15 @@ struct Model;
 // Makes the engine for an opened bundle.
 using MakeEngine = std::function<std::unique_ptr<Engine>(Bundle &)>;
 
+constexpr std::int64_t kMostSequences = 65536;
+
 struct SessionOptions {
   std::uint64_t memory_bytes = 0;  // bounds the whole process; 0: everything resident
   std::uint64_t resident_bytes = UINT64_MAX;  // caps the pinned weights further
   std::int64_t positions = 2048;   // the longest prefix that the budget must hold
-  std::int64_t canvas = 256;       // the longest pass
+  std::int64_t canvas = 256;       // the longest segment of a pass
   int threads = 0;                 // 0: every core that the process may use
+  std::int64_t sequences = 1;      // open at a time, and segments of a pass, that the budget must hold
 };
 
 struct SessionStatistics {
@@ -58,6 +62,7 @@ struct SessionPlan {
   std::uint64_t pinned = 0, ring = 0, streamed = 0;
   std::uint64_t weights = 0;       // all of them
   std::uint64_t least_memory = 0;  // the smallest memory_bytes for these lengths
+  std::int64_t most_sequences = 0;  // that memory_bytes has room for; without it, the memory of the machine; 0: unknown
   std::vector<PlannedUnit> units;
 };
 
@@ -69,21 +74,24 @@ SessionPlan plan_session(const std::string &bundle, const SessionOptions &option
                          std::uint64_t process);
 
 // Not for use by several threads at once.
-class Session : public Denoiser {
+class Session {
  public:
   // `bundle` is the folder; `wrap` is for tests, see FlashFile. Throws Error.
   Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
           const FlashFile::Wrap &wrap = nullptr);
-  ~Session() override;
+  ~Session();
 
-  std::int64_t vocabulary() const override;
-  std::int64_t prefix_length() const override;
-  std::int64_t hidden_size() const override;
-  void reset() override;
-  void prefill(const std::int64_t *ids, std::int64_t count) override;
-  HeadResult denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
-                     const float *soft) override;
-  HeadResult project(const HeadRequest &request) override;
+  // The sequence of its own, which stays.
+  Sequence &sequence();
+  const Sequence &sequence() const;
+  // Others, and copies that share what is kept. Throw Error: EK_BUDGET_EXCEEDED for more than the budget was planned for.
+  std::unique_ptr<Sequence> open_sequence();
+  std::unique_ptr<Sequence> copy_sequence(const Sequence &original);
+
+  // One pass over the weights for all segments; a sequence keeps rows of one of them at most. Gives the answers of all,
+  // empty ones where nothing was asked. `then` is the pass that most likely follows. After a failure every sequence keeps
+  // what it kept. Throws Error.
+  std::vector<HeadResult> pass(const std::vector<PassSegment> &segments, Pass then = Pass::denoise);
 
   void idle();
 
@@ -102,8 +110,16 @@ class Session : public Denoiser {
   // was not planned for it, EK_INVALID_ARGUMENT when no session takes so many.
   void check_lengths(std::int64_t count, std::int64_t committed) const;
 
- private:
+  // For texts that are encoded in several passes: how many positions go into one, and whether `count` ids behind what
+  // `sequence` keeps can be encoded at all. Throws Error.
+  std::int64_t prefill_rows() const;
+  void check_prefill(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const;
+
+  void exchange_experts();  // between passes, see Experts
+
   struct Implementation;
+
+ private:
   std::unique_ptr<Implementation> implementation_;
 };
 

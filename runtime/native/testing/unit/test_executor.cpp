@@ -12,7 +12,6 @@
 #include "executor/scratch_plan.h"
 #include "flash_file.h"
 #include "json.h"
-#include "session/prefix.h"
 #include "session/process.h"
 #include "unit.h"
 
@@ -137,25 +136,24 @@ Outputs run_layer(const Program &program, const Weights &dense, const std::vecto
   std::vector<float> prefix_k = floats(8 * prefix, 0.1f), prefix_v = floats(8 * prefix, -0.2f);
   const std::vector<float> cos = floats(4 * positions, 0.3f), sin = floats(4 * positions, 0.1f);
   const std::vector<float> mask = floats(positions * (positions + prefix), 0.0f);
-  const std::int64_t phase = 1;
+  const std::vector<std::int64_t> phase(static_cast<std::size_t>(positions), 1);
   ProgramInputs inputs;
   inputs.positions = positions;
-  inputs.prefix = prefix;
   inputs.x = out.y.data();
-  inputs.prefix_k = kv(prefix_k.data(), prefix);
-  inputs.prefix_v = kv(prefix_v.data(), prefix);
   inputs.cos = cos.data();
   inputs.sin = sin.data();
-  inputs.mask = mask.data();
-  inputs.phase = phase;
-  ProgramOutputs outputs;
-  outputs.y = out.y.data();
+  inputs.phase = phase.data();
+  ProgramSegment segment;
+  segment.count = positions;
+  segment.kept.push_back({kv(prefix_k.data(), prefix), kv(prefix_v.data(), prefix)});
+  segment.mask = mask.data();
   if (keep) {
     out.k.resize(static_cast<std::size_t>(8 * positions));
     out.v.resize(static_cast<std::size_t>(8 * positions));
-    outputs.k = kv(out.k.data(), positions);
-    outputs.v = kv(out.v.data(), positions);
+    segment.k = kv(out.k.data(), positions);
+    segment.v = kv(out.v.data(), positions);
   }
+  inputs.segments.push_back(segment);
   const WeightLayout expert_layout(experts[0].run, program.expert_weights());
   const ForEachExpert each = [&](const auto &, const auto &use) {
     std::vector<LoadedExpert> batch;
@@ -164,11 +162,11 @@ Outputs run_layer(const Program &program, const Weights &dense, const std::vecto
     }
     use(batch);
   };
-  const std::size_t size = program.scratch_bytes(positions, prefix, threads);
+  const std::size_t size = program.scratch_bytes(positions, threads);
   void *scratch = ::operator new(size, std::align_val_t(64));
   try {
     const WeightLayout layout(dense.run, program.weights());
-    program.run(pool, inputs, BoundWeights(layout, dense.memory.data()), each, outputs, scratch);
+    program.run(pool, inputs, BoundWeights(layout, dense.memory.data()), each, out.y.data(), scratch);
   } catch (...) {
     ::operator delete(scratch, std::align_val_t(64));
     throw;
@@ -219,7 +217,7 @@ EK_TEST(executor_refuses_a_form_that_was_not_told) {
 bool refused(const std::string &text) {
   try {
     const Program program("layer", Json::parse(text, "entry"), kShapes);
-    program.scratch_bytes(7, 3, 2);
+    program.scratch_bytes(7, 2);
     return false;
   } catch (const Error &error) {
     EK_CHECK(error.status() == EK_MALFORMED_FILE || error.status() == EK_UNSUPPORTED_BUNDLE);
@@ -287,52 +285,6 @@ EK_TEST(scratch_plan_keeps_living_buffers_apart) {
     }
     EK_CHECK(plan.place(larger, offsets) >= total);
   }
-}
-
-// Writes `count` positions, each with its own number as keys and its negative as values, to a layer.
-void write(PrefixCache &cache, std::size_t layer, std::int64_t count) {
-  const PrefixView next = cache.next(layer, count);
-  EK_CHECK(next.length == count);
-  for (std::int64_t head = 0; head < next.keys.shape[1]; ++head) {
-    for (std::int64_t t = 0; t < count; ++t) {
-      for (std::int64_t i = 0; i < next.keys.shape[3]; ++i) {
-        const float value = static_cast<float>((cache.length() + t) * 100 + head * 10 + i);
-        next.keys.data[head * next.keys.stride[1] + t * next.keys.stride[2] + i] = value;
-        next.values.data[head * next.values.stride[1] + t * next.values.stride[2] + i] = -value;
-      }
-    }
-  }
-  cache.append(layer, count);
-}
-
-EK_TEST(prefix_cache_keeps_the_last_positions) {
-  const std::vector<KvGeometry> layers = {{2, 3, 0}, {1, 4, 6}, {2, 2, 1}};
-  for (const std::int64_t reserved : {0, 4, 100}) {
-    PrefixCache cache(layers, reserved, 5);
-    for (int round = 0; round < 2; ++round) {
-      for (int step = 0; step < 12; ++step) {
-        const std::int64_t count = 1 + step % 5;
-        for (std::size_t layer = 0; layer < layers.size(); ++layer) write(cache, layer, count);
-        cache.advance(count);
-        for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-          const PrefixView view = cache.view(layer);
-          const std::int64_t window = layers[layer].window;
-          EK_CHECK(view.length == (window == 0 ? cache.length() : std::min(cache.length(), window - 1)));
-          EK_CHECK(view.first + view.length == cache.length());
-          for (std::int64_t head = 0; head < view.keys.shape[1]; ++head) {
-            for (std::int64_t t = 0; t < view.length; ++t) {
-              const float wanted = static_cast<float>((view.first + t) * 100 + head * 10 + 1);
-              EK_CHECK(view.keys.data[head * view.keys.stride[1] + t * view.keys.stride[2] + 1] == wanted);
-              EK_CHECK(view.values.data[head * view.values.stride[1] + t * view.values.stride[2] + 1] == -wanted);
-            }
-          }
-        }
-      }
-      cache.clear();
-      EK_CHECK(cache.length() == 0 && cache.view(0).length == 0);
-    }
-  }
-  EK_CHECK(PrefixCache::bytes(layers, 100, 5) == 8u * (6 * 100 + 4 * 15 + 4 * 10));
 }
 
 EK_TEST(process_tells_of_cores_and_memory) {

@@ -108,15 +108,16 @@ float scale_of(const AttentionCase &c) { return 1.0f / std::sqrt(static_cast<flo
 Floats attend(const AttentionCase &c, Inputs &in, int threads) {
   ThreadPool pool(threads);
   Floats y(in.q.size());
-  const std::size_t bytes = edgekit::attention_scratch_bytes(threads, c.head_dim, c.prefix + c.positions);
+  const std::size_t bytes = edgekit::attention_scratch_bytes(threads, c.head_dim);
   edgekit_testing::Array<std::uint8_t> scratch(static_cast<std::int64_t>(bytes), 0xFF);  // not a number
   const std::int64_t heads = c.kv_heads * c.group;
-  edgekit::attention(pool, dense(in.q, 1, heads, c.positions, c.head_dim),
-                     dense(in.k, 1, c.kv_heads, c.positions, c.head_dim),
-                     dense(in.v, 1, c.kv_heads, c.positions, c.head_dim),
-                     dense(in.prefix_k, 1, c.kv_heads, c.prefix, c.head_dim),
-                     dense(in.prefix_v, 1, c.kv_heads, c.prefix, c.head_dim), c.causal ? in.mask.data() : nullptr,
-                     scale_of(c), dense(y, 1, heads, c.positions, c.head_dim), scratch.data());
+  const edgekit::KeyPiece prefix{dense(in.prefix_k, 1, c.kv_heads, c.prefix, c.head_dim),
+                                 dense(in.prefix_v, 1, c.kv_heads, c.prefix, c.head_dim)};
+  const edgekit::KeyPiece own{dense(in.k, 1, c.kv_heads, c.positions, c.head_dim),
+                              dense(in.v, 1, c.kv_heads, c.positions, c.head_dim)};
+  edgekit::attention(pool, dense(in.q, 1, heads, c.positions, c.head_dim), {prefix, own},
+                     c.causal ? in.mask.data() : nullptr, scale_of(c), dense(y, 1, heads, c.positions, c.head_dim),
+                     scratch.data());
   return y;
 }
 

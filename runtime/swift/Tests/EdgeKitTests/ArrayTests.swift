@@ -107,10 +107,16 @@ final class ArrayTests: XCTestCase {
       try written.withUnsafeMutableBufferPointer { written in
         var own = ek_attention()
         (own.kv_heads, own.head_dim, own.kept) = (Int64(heads), Int64(dimension), Int64(kept))
-        (own.kept_stride, own.kept_k, own.kept_v) = (Int64(stride), stored.baseAddress, stored.baseAddress)
         (own.own_stride, own.k) = (Int64(stride), written.baseAddress)
         let expected = Tensor([1, heads, kept, dimension], [0, 1, 2, 3, 4, 5, 20, 21, 22, 23, 24, 25])
-        XCTAssertEqual(own.prefix.keys, expected)
+        let start = try XCTUnwrap(stored.baseAddress)
+        for pieces in [[(0, 3)], [(0, 1), (2, 2)]] {
+          let keys = pieces.map { ek_keys(k: start + $0.0, v: start + $0.0, count: Int64($0.1), stride: Int64(stride)) }
+          keys.withUnsafeBufferPointer { keys in
+            (own.pieces, own.piece_count) = (keys.baseAddress, Int64(keys.count))
+            XCTAssertEqual(own.prefix.keys, expected)
+          }
+        }
         XCTAssertEqual(own.addedMask(rows), Tensor(zeros: [rows, kept + rows]))
         try own.store(keys: values, values: values, rows: rows)
         XCTAssertThrowsError(try own.store(keys: Tensor(zeros: [1, heads, 3, dimension]), values: values, rows: rows))

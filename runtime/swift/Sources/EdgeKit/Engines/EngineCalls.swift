@@ -2,7 +2,7 @@ import CEdgeKit
 
 /// What a call of the native core points at, as tensors and back.
 
-/// Rows of a pass that belong to one sequence, and what its layers take.
+/// Rows of a pass that see the same, and what their layers take.
 struct CallSegment {
   let rows: Int
   let isCausal: Bool
@@ -33,15 +33,18 @@ extension ek_layers_call {
 }
 
 extension ek_attention {
-  /// Kept keys and values [1, KV, P, D].
-  var prefix: (keys: Tensor, values: Tensor) { (prefix(kept_k), prefix(kept_v)) }
+  /// Keys and values [1, KV, P, D] that the segment sees before its own, of all pieces.
+  var prefix: (keys: Tensor, values: Tensor) { (prefix(\.k), prefix(\.v)) }
 
-  private func prefix(_ start: UnsafePointer<Float>?) -> Tensor {
-    let (heads, width) = (Int(kv_heads), Int(kept * head_dim))
+  private func prefix(_ side: KeyPath<ek_keys, UnsafePointer<Float>?>) -> Tensor {
+    let heads = Int(kv_heads)
     var values: [Float] = []
-    values.reserveCapacity(heads * width)
-    if let start, width > 0 {
-      for head in 0..<heads { values += UnsafeBufferPointer(start: start + head * Int(kept_stride), count: width) }
+    values.reserveCapacity(heads * Int(kept * head_dim))
+    for head in 0..<heads {
+      for piece in UnsafeBufferPointer(start: pieces, count: Int(piece_count)) {
+        guard let start = piece[keyPath: side] else { continue }
+        values += UnsafeBufferPointer(start: start + head * Int(piece.stride), count: Int(piece.count * head_dim))
+      }
     }
     return Tensor([1, heads, Int(kept), Int(head_dim)], values)
   }

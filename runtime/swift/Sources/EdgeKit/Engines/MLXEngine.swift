@@ -73,7 +73,9 @@ final class MLXEngine: PluggedEngine {
     let function = try function(name)
     try call.weights.pointee.bound { weights in
       for part in try call.parts() {
-        try finish(part, try run(name, function, inputs(part, call.hidden), weights))
+        let out = try run(name, function, inputs(part, call.hidden), weights)
+        try keep(part, out)
+        try output(out, "y").store(to: part.x)
       }
     }
   }
@@ -88,6 +90,7 @@ final class MLXEngine: PluggedEngine {
         let mixture = try Mixture(
           name, x: try output(first, "experts.x"), index: try output(first, "experts.index"),
           weight: try output(first, "experts.weight"), experts: counts.count)
+        try keep(part, first)
         for (number, rows) in mixture.counts() { counts[number] += Int64(rows) }
         return Between(arrays: given.merging(first) { $1 }, mixture: mixture)
       }
@@ -111,7 +114,7 @@ final class MLXEngine: PluggedEngine {
     try call.weights.pointee.bound { weights in
       for (part, own) in zip(try call.parts(), between) {
         let given = own.arrays.merging(["experts.y": own.mixture.sum()]) { $1 }
-        try finish(part, own.arrays.merging(try run("\(name).after", after, given, weights)) { $1 })
+        try output(try run("\(name).after", after, given, weights), "y").store(to: part.x)
       }
     }
   }
@@ -137,9 +140,9 @@ final class MLXEngine: PluggedEngine {
     ]
   }
 
-  private func finish(_ part: CallSegment, _ out: Arrays) throws {
+  /// Before later segments, which may look at them.
+  private func keep(_ part: CallSegment, _ out: Arrays) throws {
     try part.layers[0].store(keys: try output(out, "k"), values: try output(out, "v"), rows: part.rows)
-    try output(out, "y").store(to: part.x)
   }
 
   private func experts(

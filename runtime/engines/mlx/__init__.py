@@ -1,0 +1,1 @@
+"""MLX: functions exported by it, checked before it sees them."""

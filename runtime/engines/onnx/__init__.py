@@ -1,0 +1,1 @@
+"""ONNX Runtime: one session for each program of a bundle."""

@@ -1,0 +1,144 @@
+// The functions of edgekit.h about sequences and passes of several segments.
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "abi_guard.h"
+#include "abi_head.h"
+#include "abi_session.h"
+#include "error.h"
+#include "session/pass.h"
+#include "session/sequence.h"
+
+struct ek_sequence {
+  ek_session *session;
+  std::unique_ptr<edgekit::Sequence> own;
+};
+
+namespace edgekit {
+namespace {
+
+constexpr std::int64_t kMostSegments = 65536;
+
+// Of this session; null stands for its own. Throws Error (EK_INVALID_ARGUMENT).
+Sequence &sequence_of(ek_session *session, ek_sequence *given) {
+  if (given == nullptr) return session->session.sequence();
+  if (given->session != session) fail(EK_INVALID_ARGUMENT, "the sequence belongs to another session");
+  return *given->own;
+}
+
+template <typename Make>
+void give(ek_session *session, ek_sequence **made, const Make &make) {
+  if (made == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the sequence");
+  *made = nullptr;
+  const Entry own(session);
+  auto handle = std::make_unique<ek_sequence>();
+  handle->session = session;
+  handle->own = make(*own);
+  *made = handle.release();
+}
+
+// A segment of a caller, with what its request points at.
+struct Given {
+  std::optional<AskedHead> head;
+  PassSegment segment;
+};
+
+void take(ek_session *session, const ek_pass_segment &from, Given &to) {
+  const ek_pass_segment given = read_struct<ek_pass_segment>(&from, EK_PASS_SEGMENT_INIT, "ek_pass_segment");
+  to.segment.sequence = &sequence_of(session, given.sequence);
+  to.segment.ids = given.ids;
+  to.segment.count = given.count;
+  to.segment.positions = given.positions;
+  to.segment.causal = given.causal != 0;
+  to.segment.soft = given.soft;
+  if (given.keep_at != EK_KEEP_NOTHING) to.segment.keep_at = given.keep_at;
+  if (given.seen != nullptr) {
+    if (given.seen_count < 0 || given.seen_count > kMostSegments) {
+      fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, "; it must be 0..", kMostSegments);
+    }
+    to.segment.seen.emplace();
+    for (std::int64_t i = 0; i < given.seen_count; ++i) {
+      to.segment.seen->push_back({given.seen[i].segment, given.seen[i].first, given.seen[i].count});
+    }
+  }
+  if (given.request == nullptr) {
+    if (given.output != nullptr) fail(EK_INVALID_ARGUMENT, "a segment has an output, but no request");
+    return;
+  }
+  to.head = asked_head(given.request, given.output);
+  to.segment.request = &to.head->request;
+}
+
+}  // namespace
+}  // namespace edgekit
+
+using namespace edgekit;
+
+ek_status ek_sequence_open(ek_session *session, ek_sequence **sequence) noexcept {
+  return guarded([&] { give(session, sequence, [](Session &own) { return own.open_sequence(); }); });
+}
+
+ek_status ek_sequence_copy(ek_session *session, ek_sequence *original, ek_sequence **copy) noexcept {
+  return guarded([&] {
+    give(session, copy, [&](Session &own) { return own.copy_sequence(sequence_of(session, original)); });
+  });
+}
+
+void ek_sequence_close(ek_sequence *sequence) noexcept {
+  // Of a parent's session a child of fork() has no part: see ek_session_close.
+  if (sequence != nullptr && sequence->session->process.here()) delete sequence;
+}
+
+ek_status ek_sequence_crop(ek_session *session, ek_sequence *sequence, int64_t length) noexcept {
+  return guarded([&] {
+    const Entry own(session);
+    sequence_of(session, sequence).crop(length);
+  });
+}
+
+ek_status ek_sequence_keep(ek_session *session, ek_sequence *sequence, const int64_t *ids, int64_t count) noexcept {
+  return guarded([&] {
+    const Entry own(session);
+    Sequence &text = sequence_of(session, sequence);
+    check_ids(own->model(), ids, count);
+    text.keep({ids, ids + count});
+  });
+}
+
+ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_sequence_info *info) noexcept {
+  return guarded([&] {
+    required(session);
+    const Sequence &text = sequence_of(session, sequence);
+    ek_sequence_info made{};
+    made.prefix_length = text.prefix_length();
+    made.uncached_length = static_cast<std::int64_t>(text.uncached().size());
+    made.last_rows = text.last_rows();
+    write_struct(info, made, "ek_sequence_info");
+  });
+}
+
+ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, int64_t count) noexcept {
+  return guarded([&] {
+    const Entry own(session);
+    if (count < 1 || count > kMostSegments) {
+      fail(EK_INVALID_ARGUMENT, "a pass of ", count, " segments; it must have 1..", kMostSegments);
+    }
+    if (segments == nullptr) fail(EK_INVALID_ARGUMENT, "no segments are given");
+    std::vector<Given> given(static_cast<std::size_t>(count));
+    std::vector<PassSegment> wanted;
+    const std::uint32_t size = segments[0].struct_size;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      // Structs of the caller's size, one behind the other.
+      const auto *at = reinterpret_cast<const unsigned char *>(segments) + i * size;
+      const auto &segment = *reinterpret_cast<const ek_pass_segment *>(at);
+      if (segment.struct_size != size) fail(EK_INVALID_ARGUMENT, "segments of a pass have different struct_size");
+      take(session, segment, given[i]);
+      wanted.push_back(given[i].segment);
+    }
+    std::vector<HeadResult> results = own->pass(wanted);
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      if (given[i].head) deliver(results[i], given[i].head->output);
+    }
+  });
+}

@@ -1,0 +1,262 @@
+#include "session/kept_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+
+namespace edgekit {
+namespace {
+
+// A layer with a window has room for two chunks behind it: what is kept moves to the front once per several chunks, and
+// the last chunk can be cropped.
+std::int64_t capacity_for(const KvGeometry &layer, std::int64_t positions, std::int64_t chunk) {
+  return layer.window == 0 ? positions : std::min(positions, layer.window - 1 + 2 * chunk);
+}
+
+std::uint64_t bytes_for(const KvGeometry &layer, std::int64_t rows) {
+  return 2 * sizeof(float) * static_cast<std::uint64_t>(layer.kv_heads * layer.head_dim * rows);
+}
+
+}  // namespace
+
+// Keys [KV, capacity, D], then values. Memory that is not written to takes none from the system.
+class KvChunk {
+ public:
+  KvChunk(std::shared_ptr<KvMemory> memory, const KvGeometry &shape, std::int64_t rows)
+      : capacity(rows), shape_(shape), memory_(std::move(memory)), data_(bytes_for(shape, rows)) {}
+  ~KvChunk() { memory_->held -= bytes_for(shape_, touched_); }
+  KvChunk(const KvChunk &) = delete;
+  KvChunk &operator=(const KvChunk &) = delete;
+
+  KeyPiece rows(std::int64_t start, std::int64_t count) const {
+    KeyPiece out;
+    float *data = floats() + start * shape_.head_dim;
+    const std::int64_t head = capacity * shape_.head_dim;
+    for (Strided *side : {&out.keys, &out.values}) {
+      side->data = data;
+      const std::int64_t lengths[] = {1, shape_.kv_heads, count, shape_.head_dim};
+      const std::int64_t strides[] = {shape_.kv_heads * head, head, shape_.head_dim, 1};
+      std::copy(lengths, lengths + 4, side->shape);
+      std::copy(strides, strides + 4, side->stride);
+      data += shape_.kv_heads * head;
+    }
+    return out;
+  }
+
+  // Counts rows that are about to be written for the first time.
+  void touch(std::int64_t stop) {
+    if (stop <= touched_) return;
+    const std::uint64_t more = bytes_for(shape_, stop - touched_);
+    if (memory_->held + more > memory_->limit) {
+      fail(EK_BUDGET_EXCEEDED, "the memory budget has room for ", memory_->limit,
+           " bytes of kept keys and values, which are taken; close or crop a sequence, or open the session for more");
+    }
+    memory_->held += more;
+    touched_ = stop;
+  }
+
+  void copy_rows(const KvChunk &from, std::int64_t start, std::int64_t count, std::int64_t to) {
+    const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(count * shape_.head_dim);
+    for (std::int64_t head = 0; count > 0 && head < 2 * shape_.kv_heads; ++head) {
+      std::memmove(floats() + (head * capacity + to) * shape_.head_dim,
+                   from.floats() + (head * from.capacity + start) * shape_.head_dim, bytes);
+    }
+  }
+
+  const std::int64_t capacity;
+  std::int64_t filled = 0;  // rows that somebody keeps or kept
+
+ private:
+  float *floats() const { return reinterpret_cast<float *>(data_.data()); }
+
+  const KvGeometry shape_;
+  std::shared_ptr<KvMemory> memory_;
+  AlignedMemory data_;
+  std::int64_t touched_ = 0;
+};
+
+KeptRows::KeptRows(std::shared_ptr<KvMemory> memory)
+    : memory_(std::move(memory)), layers_(memory_->layers.size()), pending_(layers_.size()) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::int64_t capacity = capacity_for(geometry(i), memory_->positions, memory_->chunk);
+    if (capacity > 0) layers_[i].push_back({chunk(i, capacity), 0, 0});
+  }
+}
+
+KeptRows::~KeptRows() = default;
+
+KeptRows::KeptRows(const KeptRows &other)
+    : memory_(other.memory_), layers_(other.layers_), length_(other.length_), pending_(layers_.size()) {}
+
+std::uint64_t KeptRows::bytes(const std::vector<KvGeometry> &layers, std::int64_t positions, std::int64_t chunk) {
+  std::uint64_t total = 0;
+  for (const KvGeometry &layer : layers) total += bytes_for(layer, capacity_for(layer, positions, chunk));
+  return total;
+}
+
+std::shared_ptr<KvChunk> KeptRows::chunk(std::size_t layer, std::int64_t capacity) const {
+  return std::make_shared<KvChunk>(memory_, geometry(layer), capacity);
+}
+
+void KeptRows::clear() {
+  abandon();
+  for (Pieces &pieces : layers_) {
+    if (pieces.empty()) continue;
+    // Its memory serves again, unless others need it.
+    pieces.resize(1);
+    if (pieces[0].chunk.use_count() != 1) {
+      pieces.clear();
+    } else {
+      pieces[0].start = pieces[0].count = 0;
+    }
+  }
+  length_ = 0;
+}
+
+std::int64_t KeptRows::rows(std::size_t layer) const {
+  std::int64_t total = 0;
+  for (const Piece &piece : layers_[layer]) total += piece.count;
+  return total;
+}
+
+std::int64_t KeptRows::first(std::size_t layer) const { return length_ - rows(layer); }
+
+void KeptRows::take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const {
+  std::int64_t at = this->first(layer);
+  for (const Piece &piece : layers_[layer]) {
+    const std::int64_t from = std::max(first, at), to = std::min(stop, at + piece.count);
+    if (from < to) out.push_back({piece.chunk, piece.start + from - at, to - from});
+    at += piece.count;
+  }
+}
+
+void KeptRows::append_pieces(std::size_t layer, std::int64_t first, std::int64_t stop,
+                             std::vector<KeyPiece> &out) const {
+  Pieces pieces;
+  take(layer, first, stop, pieces);
+  for (const Piece &piece : pieces) out.push_back(piece.chunk->rows(piece.start, piece.count));
+}
+
+void KeptRows::check(std::int64_t at) const {
+  if (at < 0 || at > length_) {
+    fail(EK_INVALID_ARGUMENT, "position ", at, " of a sequence that keeps ", length_);
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::int64_t window = geometry(i).window;
+    if (window == 0 || first(i) <= std::max<std::int64_t>(0, at - (window - 1))) continue;
+    fail(EK_INVALID_STATE, "position ", at, " of ", length_, " is too far back: layers with a window of ", window,
+         " no longer have what precedes it; encode the text again");
+  }
+}
+
+// Memory behind the last piece for `count` rows more.
+KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
+  Pieces &pieces = layers_[layer];
+  const std::int64_t window = geometry(layer).window;
+  if (!pieces.empty()) {
+    Piece &last = pieces.back();
+    KvChunk &own = *last.chunk;
+    const bool alone = last.chunk.use_count() == 1;
+    if (alone) own.filled = last.start + last.count;  // nobody keeps what was cropped
+    const bool open = own.filled == last.start + last.count;
+    if (open && own.capacity - own.filled >= count) return {last.chunk, own.filled, count};
+    const std::int64_t kept = window == 0 ? last.count : std::min(last.count, window - 1 + memory_->chunk);
+    if (alone && window != 0 && pieces.size() == 1 && own.capacity - kept >= count) {
+      own.copy_rows(own, last.start + last.count - kept, kept, 0);
+      last.start = 0;
+      last.count = own.filled = kept;
+      return {last.chunk, kept, count};
+    }
+  }
+  const std::int64_t all = rows(layer);
+  const std::int64_t planned = capacity_for(geometry(layer), memory_->positions, memory_->chunk);
+  const bool moves = window != 0 || (pieces.size() == 1 && pieces[0].chunk.use_count() == 1);
+  if (!moves || all == 0) {
+    if (all == 0) pieces.clear();
+    return {chunk(layer, std::max({count, memory_->chunk, planned - all})), 0, count};
+  }
+  // One piece again. Doubling keeps the copies of a prefix that nobody announced in proportion to its length.
+  const std::int64_t kept = window == 0 ? all : std::min(all, window - 1 + memory_->chunk);
+  const std::int64_t capacity = window == 0 ? std::max(all + count, 2 * all) : kept + std::max(count, memory_->chunk);
+  Pieces from;
+  take(layer, length_ - kept, length_, from);
+  Piece made{chunk(layer, capacity), 0, kept};
+  made.chunk->touch(kept);
+  std::int64_t to = 0;
+  for (const Piece &piece : from) {
+    made.chunk->copy_rows(*piece.chunk, piece.start, piece.count, to);
+    to += piece.count;
+  }
+  made.chunk->filled = kept;
+  pieces.assign(1, made);
+  return {made.chunk, kept, count};
+}
+
+KeyPiece KeptRows::prepare(std::size_t layer, std::int64_t at, std::int64_t count) {
+  pending_at_ = at;
+  pending_count_ = count;
+  Piece made = at == length_ ? room(layer, count) : Piece{chunk(layer, count), 0, count};
+  made.chunk->touch(made.start + count);
+  pending_[layer] = std::move(made);
+  return pending_[layer].chunk->rows(pending_[layer].start, count);
+}
+
+// Replaced rows take the place of the old ones where nobody else keeps these.
+bool KeptRows::overwrite(std::size_t layer, const Piece &made) {
+  std::int64_t at = first(layer);
+  for (const Piece &piece : layers_[layer]) {
+    const std::int64_t offset = pending_at_ - at;
+    at += piece.count;
+    if (offset < 0 || offset + made.count > piece.count) continue;
+    if (piece.chunk.use_count() != 1) return false;
+    piece.chunk->copy_rows(*made.chunk, made.start, made.count, piece.start + offset);
+    return true;
+  }
+  return false;
+}
+
+void KeptRows::commit() {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Piece made = std::move(pending_[i]);
+    pending_[i] = {};
+    Pieces &pieces = layers_[i];
+    if (pending_at_ < length_) {
+      if (overwrite(i, made)) continue;
+      Pieces spliced;
+      take(i, first(i), pending_at_, spliced);
+      made.chunk->filled = made.start + made.count;
+      spliced.push_back(std::move(made));
+      take(i, pending_at_ + pending_count_, length_, spliced);
+      pieces = std::move(spliced);
+      continue;
+    }
+    made.chunk->filled = made.start + made.count;
+    const bool follows = !pieces.empty() && pieces.back().chunk == made.chunk &&
+                         pieces.back().start + pieces.back().count == made.start;
+    if (follows) {
+      pieces.back().count += made.count;
+    } else {
+      pieces.push_back(std::move(made));
+    }
+  }
+  length_ = std::max(length_, pending_at_ + pending_count_);
+}
+
+void KeptRows::abandon() noexcept {
+  for (Piece &piece : pending_) piece = {};
+}
+
+void KeptRows::crop(std::int64_t length) {
+  check(length);
+  if (length == 0) return clear();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Pieces kept;
+    take(i, first(i), length, kept);
+    layers_[i] = std::move(kept);
+  }
+  length_ = length;
+}
+
+}  // namespace edgekit

@@ -1,0 +1,92 @@
+// Keys and values of the committed positions of a sequence, per layer: the prefix KV.
+//
+// They lie in chunks that sequences share. Rows of a chunk that somebody keeps are never written again, so a copy of a
+// sequence takes no memory until the two go on differently.
+#ifndef EDGEKIT_SESSION_KEPT_ROWS_H
+#define EDGEKIT_SESSION_KEPT_ROWS_H
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "flash_file.h"
+#include "kernels/attention.h"
+
+namespace edgekit {
+
+struct KvGeometry {
+  std::int64_t kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;  // 0: all is kept; else a position is seen by the window - 1 behind it
+};
+
+// What the sequences of a session have in common.
+struct KvMemory {
+  std::vector<KvGeometry> layers;
+  std::int64_t positions = 0;  // that a sequence is expected to keep
+  std::int64_t chunk = 0;      // that come at once
+  std::uint64_t limit = UINT64_MAX;  // bytes that all sequences may hold together
+  std::uint64_t held = 0;
+};
+
+class KvChunk;
+
+class KeptRows {
+ public:
+  explicit KeptRows(std::shared_ptr<KvMemory> memory);
+  ~KeptRows();
+  // Shares the chunks. What is pending is not copied.
+  KeptRows(const KeptRows &other);
+  KeptRows &operator=(const KeptRows &) = delete;
+
+  // What one sequence of so many positions takes.
+  static std::uint64_t bytes(const std::vector<KvGeometry> &layers, std::int64_t positions, std::int64_t chunk);
+
+  std::int64_t length() const noexcept { return length_; }
+  void clear();
+
+  // The first position whose rows a layer still has: layers with a window let go of what nothing behind will see.
+  std::int64_t first(std::size_t layer) const;
+
+  // Rows of positions first..stop, which the layer must have. Valid until the next change of this object.
+  void append_pieces(std::size_t layer, std::int64_t first, std::int64_t stop, std::vector<KeyPiece> &out) const;
+
+  // Throws Error (EK_INVALID_STATE) unless what is kept can go on at position `at`: at most length(), and not so far back
+  // that a layer with a window lacks what precedes it.
+  void check(std::int64_t at) const;
+
+  // Where the rows of positions at..at+count of a layer go, whatever is kept of these: they become part of it when all
+  // layers have been written and `commit` is called, and never after `abandon`. check(at) holds. What append_pieces gave of
+  // this layer before is invalid. Throws Error: EK_OUT_OF_MEMORY, EK_BUDGET_EXCEEDED.
+  KeyPiece prepare(std::size_t layer, std::int64_t at, std::int64_t count);
+  void commit();
+  void abandon() noexcept;
+
+  // Forgets what lies at and behind `length`. Throws as check().
+  void crop(std::int64_t length);
+
+ private:
+  // Rows start..start+count of a chunk.
+  struct Piece {
+    std::shared_ptr<KvChunk> chunk;
+    std::int64_t start = 0, count = 0;
+  };
+  using Pieces = std::vector<Piece>;
+
+  const KvGeometry &geometry(std::size_t layer) const { return memory_->layers[layer]; }
+  std::int64_t rows(std::size_t layer) const;
+  void take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const;
+  std::shared_ptr<KvChunk> chunk(std::size_t layer, std::int64_t capacity) const;
+  Piece room(std::size_t layer, std::int64_t count);
+  bool overwrite(std::size_t layer, const Piece &made);
+
+  std::shared_ptr<KvMemory> memory_;
+  std::vector<Pieces> layers_;
+  std::int64_t length_ = 0;
+  // Of rows that are being written.
+  std::vector<Piece> pending_;  // by layer; without a chunk: not asked for
+  std::int64_t pending_at_ = 0, pending_count_ = 0;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_KEPT_ROWS_H

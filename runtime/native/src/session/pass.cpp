@@ -1,0 +1,357 @@
+#include "session/pass.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+
+namespace edgekit {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Strided rows_of(const Strided &all, std::int64_t first, std::int64_t count) {
+  Strided out = all;
+  out.data += first * all.stride[2];
+  out.shape[2] = count;
+  return out;
+}
+
+// [1, KV, rows, D] in `memory`.
+KeyPiece piece_in(FloatBuffer &memory, const LayerInfo &layer, std::int64_t rows) {
+  KeyPiece out;
+  const std::int64_t head = rows * layer.head_dim, side = layer.kv_heads * head;
+  float *data = memory.floats(2 * side);
+  for (Strided *each : {&out.keys, &out.values}) {
+    each->data = data;
+    const std::int64_t lengths[] = {1, layer.kv_heads, rows, layer.head_dim};
+    const std::int64_t strides[] = {side, head, layer.head_dim, 1};
+    std::copy(lengths, lengths + 4, each->shape);
+    std::copy(strides, strides + 4, each->stride);
+    data += side;
+  }
+  return out;
+}
+
+}  // namespace
+
+void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count) {
+  if (count > 0 && ids == nullptr) fail(EK_INVALID_ARGUMENT, "no token ids are given");
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= model.vocabulary) {
+      fail(EK_INVALID_ARGUMENT, "token ", ids[i], " at position ", i, " is outside the model's vocabulary of ",
+           model.vocabulary, " tokens");
+    }
+  }
+}
+
+void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
+                   std::int64_t count) {
+  const Model &model = session.model();
+  if (!model.causal_prefix) {
+    fail(EK_INVALID_STATE, session.bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
+  }
+  if (count < 0 || count > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, count, " token ids to encode; give 0..", kMaxPositions);
+  }
+  check_ids(model, ids, count);
+  session.check_lengths(true, std::min(prefill_chunk(model), count), sequence.prefix_length() + count, 1);
+}
+
+PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment> &segments)
+    : session_(session), model_(session.model()), segments_(segments.size()), results_(segments.size()) {
+  if (segments.empty()) fail(EK_INVALID_ARGUMENT, "a pass without segments");
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    segments_[i].given = &segments[i];
+    settle(i);
+  }
+}
+
+void PassRun::settle(std::size_t index) {
+  Rows &own = segments_[index];
+  const PassSegment &given = *own.given;
+  own.sequence = given.sequence;
+  own.first = rows_;
+  if (given.count < 0 || given.count > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, "a canvas of ", given.count, " positions; it needs at least one and at most ", kMaxPositions);
+  }
+  const std::int64_t length = own.sequence->kept_.length();
+  if (given.count == 0) {
+    if (given.keep_at || given.seen || given.request == nullptr) {
+      fail(EK_INVALID_ARGUMENT, "a segment without token ids is a request to the vocabulary head and nothing else");
+    }
+    if (own.sequence->last_rows_ == 0) fail(EK_INVALID_STATE, "project needs a denoise before it that did not fail");
+    return check_request(*given.request, own.sequence->last_rows_);
+  }
+  check_ids(model_, given.ids, given.count);
+  if (given.request != nullptr) check_request(*given.request, given.count);
+  if (!model_.causal_prefix && (given.keep_at || given.causal)) {
+    fail(EK_INVALID_STATE, session_.bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
+  }
+  const std::int64_t from = given.keep_at.value_or(length);
+  own.sequence->kept_.check(given.positions == nullptr ? from : std::min(from, std::max<std::int64_t>(given.positions[0], 0)));
+  const std::int64_t stop = given.keep_at ? from + given.count : length;
+  session_.check_lengths(given.causal, given.count, stop, static_cast<std::int64_t>(index) + 1);
+  for (std::int64_t i = 0; i < given.count; ++i) {
+    const std::int64_t position = given.positions == nullptr ? from + i : given.positions[i];
+    if (position < 0 || position >= 2 * kMaxPositions) {
+      fail(EK_INVALID_ARGUMENT, "position ", position, " of a row; it must be 0..", 2 * kMaxPositions - 1);
+    }
+    if (given.keep_at && position != from + i) {
+      fail(EK_INVALID_ARGUMENT, "rows that are kept from position ", from, " on must have positions that follow it: row ", i,
+           " has ", position);
+    }
+    own.positions.push_back(position);
+  }
+  for (std::size_t i = 0; given.keep_at && i < index; ++i) {
+    if (segments_[i].sequence == own.sequence && segments_[i].given->keep_at) {
+      fail(EK_INVALID_ARGUMENT, "two segments of a pass keep rows of the same sequence");
+    }
+  }
+  settle_seen(index);
+  rows_ += given.count;
+}
+
+void PassRun::settle_seen(std::size_t index) {
+  Rows &own = segments_[index];
+  const std::int64_t length = own.sequence->kept_.length();
+  if (!own.given->seen) {
+    own.seen.push_back({-1, 0, own.given->keep_at.value_or(length)});
+    return;
+  }
+  for (const SeenRows &rows : *own.given->seen) {
+    if (rows.segment < -1 || rows.segment >= static_cast<std::int64_t>(index)) {
+      fail(EK_INVALID_ARGUMENT, "segment ", index, " sees segment ", rows.segment, "; only earlier ones can be seen");
+    }
+    const bool kept = rows.segment == -1;
+    const std::int64_t count = kept ? length : segments_[static_cast<std::size_t>(rows.segment)].given->count;
+    if (rows.first < 0 || rows.count < 0 || rows.first > count || rows.count > count - rows.first) {
+      fail(EK_INVALID_ARGUMENT, "segment ", index, " sees ", rows.count, " rows from ", rows.first, " of ", count);
+    }
+    if (rows.count == 0) continue;
+    own.seen.push_back(rows);
+    if (!kept) segments_[static_cast<std::size_t>(rows.segment)].looked_at = true;
+  }
+}
+
+void PassRun::check_request(const HeadRequest &request, std::int64_t positions) const {
+  if (!(request.temperature > 0) || !std::isfinite(request.temperature)) {
+    fail(EK_INVALID_ARGUMENT, "temperature ", request.temperature, " is not a positive number");
+  }
+  if (request.gumbel && !(request.gumbel->scale >= 0 && std::isfinite(request.gumbel->scale))) {
+    fail(EK_INVALID_ARGUMENT, "gumbel_scale ", request.gumbel->scale, " is not a number at least 0");
+  }
+  if (request.top_k < 0) fail(EK_INVALID_ARGUMENT, "top_k ", request.top_k, " is negative");
+  if (request.all_rows) return;
+  for (const std::int64_t row : request.rows) {
+    if (row < 0 || row >= positions) {
+      fail(EK_INVALID_ARGUMENT, "row ", row, " is outside the ", positions, " positions of the pass");
+    }
+  }
+}
+
+Pass PassRun::kind() const {
+  if (rows_ == 0) return Pass::head;
+  const bool text = std::all_of(segments_.begin(), segments_.end(),
+                                [](const Rows &each) { return each.given->causal && each.given->request == nullptr; });
+  return text ? Pass::prefill : Pass::denoise;
+}
+
+// Times the pass and has its weights read ahead. One that fails leaves no half-read schedule.
+std::vector<HeadResult> PassRun::run(Pass then) {
+  const Clock::time_point started = Clock::now();
+  const auto timed = [&] { session_.pass_seconds += std::chrono::duration<double>(Clock::now() - started).count(); };
+  // Callers size their arrays by the last pass that they have a result of.
+  for (const Rows &each : segments_) {
+    if (each.given->count > 0 && each.given->request != nullptr) each.sequence->last_rows_ = 0;
+  }
+  try {
+    session_.begin(kind(), then);
+    compute();
+  } catch (...) {
+    session_.weights.idle();
+    if (session_.packages) session_.packages->drop();
+    for (const Rows &each : segments_) each.sequence->kept_.abandon();
+    timed();
+    throw;
+  }
+  timed();
+  return std::move(results_);
+}
+
+void PassRun::compute() {
+  if (rows_ > 0) {
+    embed();
+    if (kind() == Pass::denoise && model_.self_conditioning) self_condition();
+    run_layers();
+  }
+  if (kind() != Pass::prefill) {
+    finish();
+    heads();
+  }
+  for (const Rows &each : segments_) {
+    if (each.given->keep_at) each.sequence->kept_.commit();
+    if (each.given->count == 0 || each.given->request == nullptr) continue;
+    const std::int64_t size = each.given->count * model_.hidden;
+    std::memcpy(each.sequence->last_.floats(size), x_ + each.first * model_.hidden,
+                sizeof(float) * static_cast<std::size_t>(size));
+    each.sequence->last_rows_ = each.given->count;
+  }
+}
+
+void PassRun::embed() {
+  x_ = session_.hidden_states.floats(rows_ * model_.hidden);
+  std::vector<std::int64_t> positions;
+  for (const Rows &each : segments_) {
+    session_.embedding.gather(each.given->ids, each.given->count, x_ + each.first * model_.hidden);
+    positions.insert(positions.end(), each.positions.begin(), each.positions.end());
+  }
+  session_.inputs.set_positions(positions);
+}
+
+// Canvases take what the last step expected of them; text takes nothing.
+void PassRun::self_condition() {
+  session_.with(*session_.bundle.self_conditioning(), [&](const LoadedUnit &loaded) {
+    for (const Rows &each : segments_) {
+      if (each.given->causal || each.given->count == 0) continue;
+      const std::int64_t size = each.given->count * model_.hidden;
+      float *earlier = session_.soft_input.floats(size);
+      const float *soft = each.given->soft;
+      for (std::int64_t i = 0; i < size; ++i) earlier[i] = soft == nullptr ? 0.0f : soft[i] * model_.embedding_scale;
+      session_.engine->self_condition(loaded, each.given->count, x_ + each.first * model_.hidden, earlier);
+    }
+  });
+}
+
+void PassRun::run_layers() {
+  std::vector<std::vector<Own>> own(segments_.size());  // by segment and layer of the call
+  for (std::size_t i = 0; i < session_.bundle.chunks().size(); ++i) {
+    const BundleChunk &chunk = session_.bundle.chunks()[i];
+    LayersCall call;
+    call.chunk = &chunk;
+    call.rows = rows_;
+    call.x = x_;
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
+      if (segments_[s].given->count == 0) continue;
+      own[s].resize(std::max(own[s].size(), chunk.count));
+      LayerSegment segment{segments_[s].first, segments_[s].given->count, segments_[s].given->causal, {}};
+      for (std::size_t k = 0; k < chunk.count; ++k) segment.layers.push_back(layer_inputs(s, chunk.first + k, k, own));
+      call.segments.push_back(std::move(segment));
+    }
+    call.experts = [&](const auto &rows, const auto &use) { session_.experts.each(i, rows, use); };
+    session_.with(*chunk.unit, [&](const LoadedUnit &loaded) {
+      call.weights = loaded;
+      session_.engine->layers(call);
+    });
+  }
+}
+
+LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::size_t place,
+                                  std::vector<std::vector<Own>> &own) {
+  const Rows &rows = segments_[segment];
+  const LayerInfo &info = model_.layers[layer];
+  KeptRows &kept = rows.sequence->kept_;
+  LayerInputs given;
+  given.layer = layer;
+  Own &mine = own[segment][place];
+  if (rows.given->keep_at) {
+    // Before any view: room for more may move what is kept.
+    mine.rows = kept.prepare(layer, *rows.given->keep_at, rows.given->count);
+  } else if (rows.looked_at) {
+    mine.rows = piece_in(mine.memory, info, rows.given->count);
+  }
+  if (rows.given->keep_at || rows.looked_at) {
+    given.k = mine.rows.keys;
+    given.v = mine.rows.values;
+  }
+  const std::int64_t start = rows.positions.front();
+  std::vector<std::int64_t> keys;
+  for (const SeenRows &seen : rows.seen) {
+    if (seen.segment >= 0) {
+      const std::size_t other = static_cast<std::size_t>(seen.segment);
+      const KeyPiece &all = own[other][place].rows;
+      given.kept.push_back({rows_of(all.keys, seen.first, seen.count), rows_of(all.values, seen.first, seen.count)});
+      given.kept_rows += seen.count;
+      const auto first = segments_[other].positions.begin() + seen.first;
+      keys.insert(keys.end(), first, first + seen.count);
+      continue;
+    }
+    // A layer with a window shows what its first row sees.
+    const std::int64_t stop = seen.first + seen.count;
+    std::int64_t first = std::max(seen.first, kept.first(layer));
+    if (info.window != 0) first = std::max(first, start - (info.window - 1));
+    if (first >= stop) continue;
+    kept.append_pieces(layer, first, stop, given.kept);
+    given.kept_rows += stop - first;
+    for (std::int64_t at = first; rows.given->causal && at < stop; ++at) keys.push_back(at);
+  }
+  const std::int64_t width = static_cast<std::int64_t>(model_.ropes[info.rope].inverse_frequency.size());
+  given.cos = session_.inputs.cos(info.rope) + rows.first * width;
+  given.sin = session_.inputs.sin(info.rope) + rows.first * width;
+  if (rows.given->causal) {
+    keys.insert(keys.end(), rows.positions.begin(), rows.positions.end());
+    given.mask = session_.inputs.causal_mask(segment, info.window, rows.positions, keys);
+  }
+  return given;
+}
+
+// The last norm of the rows that the head looks at.
+void PassRun::finish() {
+  if (rows_ == 0) return;
+  session_.with(session_.bundle.final(), [&](const LoadedUnit &loaded) {
+    for (const Rows &each : segments_) {
+      if (each.given->count == 0 || each.given->request == nullptr) continue;
+      session_.engine->final(loaded, each.given->count, x_ + each.first * model_.hidden);
+    }
+  });
+}
+
+// The request of a segment at work; null: none of its rows is asked for.
+std::unique_ptr<HeadScores> PassRun::head(std::size_t segment) {
+  const Rows &own = segments_[segment];
+  if (own.given->request == nullptr) return nullptr;
+  const HeadRequest &request = *own.given->request;
+  const std::int64_t hidden = model_.hidden;
+  const bool again = own.given->count == 0;
+  const float *x = again ? own.sequence->last_.data() : x_ + own.first * hidden;
+  const std::int64_t rows = request.row_count(again ? own.sequence->last_rows_ : own.given->count);
+  if (rows == 0) return nullptr;
+  if (!request.all_rows) {
+    if (session_.picked.size() <= segment) session_.picked.resize(segment + 1);
+    float *chosen = session_.picked[segment].floats(rows * hidden);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::memcpy(chosen + i * hidden, x + request.rows[static_cast<std::size_t>(i)] * hidden,
+                  sizeof(float) * static_cast<std::size_t>(hidden));
+    }
+    x = chosen;
+  }
+  std::vector<float> &logits = results_[segment].logits;
+  if (request.logits && request.logits_to == nullptr) logits.resize(static_cast<std::size_t>(rows * model_.vocabulary));
+  float *to = !request.logits ? nullptr : request.logits_to != nullptr ? request.logits_to : logits.data();
+  return session_.engine->head(x, rows, request, to);
+}
+
+void PassRun::heads() {
+  std::vector<std::unique_ptr<HeadScores>> scores;
+  for (std::size_t i = 0; i < segments_.size(); ++i) scores.push_back(head(i));
+  const bool wanted = std::any_of(scores.begin(), scores.end(), [](const auto &each) { return each != nullptr; });
+  if (!wanted) return session_.idle();  // the table that was read ahead is not taken
+  for (const BundleTile &tile : session_.bundle.scores()) {
+    session_.with(*tile.unit, [&](const LoadedUnit &loaded) {
+      for (const auto &each : scores) {
+        if (each) each->add(tile, loaded);
+      }
+    });
+  }
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (!scores[i]) continue;
+    std::vector<float> logits = std::move(results_[i].logits);
+    results_[i] = scores[i]->result();
+    results_[i].logits = std::move(logits);
+  }
+}
+
+}  // namespace edgekit

@@ -1,0 +1,69 @@
+// One pass over the weights for several segments.
+#ifndef EDGEKIT_SESSION_PASS_H
+#define EDGEKIT_SESSION_PASS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "session/session_state.h"
+
+namespace edgekit {
+
+// Throws Error (EK_INVALID_ARGUMENT) unless all are of the vocabulary.
+void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count);
+
+// Whether `count` ids behind what `sequence` keeps can be encoded. Throws Error.
+void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
+                   std::int64_t count);
+
+class PassRun {
+ public:
+  // Throws Error for segments that do not fit the model, the session or each other; nothing has happened then.
+  PassRun(Session::Implementation &session, const std::vector<PassSegment> &segments);
+
+  // Throws Error; every sequence keeps what it kept then.
+  std::vector<HeadResult> run(Pass then);
+
+ private:
+  // A segment, settled.
+  struct Rows {
+    const PassSegment *given = nullptr;
+    Sequence *sequence = nullptr;
+    std::int64_t first = 0;  // row of the pass
+    std::vector<std::int64_t> positions;
+    std::vector<SeenRows> seen;
+    bool looked_at = false;  // by a later segment
+  };
+
+  // Where the keys and values of a segment's rows are for later segments and for what is kept.
+  struct Own {
+    FloatBuffer memory;  // of those that are not kept
+    KeyPiece rows;
+  };
+
+  void settle(std::size_t index);
+  void settle_seen(std::size_t index);
+  void check_request(const HeadRequest &request, std::int64_t positions) const;
+  Pass kind() const;
+  void compute();
+  void embed();
+  void self_condition();
+  void run_layers();
+  LayerInputs layer_inputs(std::size_t segment, std::size_t layer, std::size_t place, std::vector<std::vector<Own>> &own);
+  void finish();
+  void heads();
+  std::unique_ptr<HeadScores> head(std::size_t segment);
+
+  Session::Implementation &session_;
+  const Model &model_;
+  std::vector<Rows> segments_;
+  std::int64_t rows_ = 0;
+  float *x_ = nullptr;  // [rows, hidden]
+  std::vector<HeadResult> results_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_PASS_H

@@ -1,0 +1,74 @@
+#include "session/sequence.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "error.h"
+#include "session/session.h"
+
+namespace edgekit {
+
+Sequence::Sequence(Session &session, std::shared_ptr<KvMemory> memory, std::function<void()> ended)
+    : session_(session), kept_(std::move(memory)), ended_(std::move(ended)) {}
+
+Sequence::Sequence(const Sequence &other, std::function<void()> ended)
+    : Denoiser(other), session_(other.session_), kept_(other.kept_), last_rows_(other.last_rows_), ended_(std::move(ended)) {
+  const std::int64_t size = last_rows_ * hidden_size();
+  if (size > 0) std::memcpy(last_.floats(size), other.last_.data(), sizeof(float) * static_cast<std::size_t>(size));
+}
+
+Sequence::~Sequence() { ended_(); }
+
+std::int64_t Sequence::vocabulary() const { return session_.model().vocabulary; }
+std::int64_t Sequence::hidden_size() const { return session_.model().hidden; }
+
+void Sequence::reset() {
+  kept_.clear();
+  session_.exchange_experts();
+}
+
+void Sequence::prefill(const std::int64_t *ids, std::int64_t count) {
+  session_.check_prefill(*this, ids, count);
+  const std::int64_t chunk = session_.prefill_rows();
+  for (std::int64_t start = 0; start < count; start += chunk) {
+    PassSegment segment;
+    segment.sequence = this;
+    segment.ids = ids + start;
+    segment.count = std::min(chunk, count - start);
+    segment.causal = true;
+    segment.keep_at = prefix_length();
+    try {
+      session_.pass({segment}, start + chunk < count ? Pass::prefill : Pass::denoise);
+    } catch (...) {
+      kept_.clear();  // not half of a text
+      throw;
+    }
+  }
+}
+
+HeadResult Sequence::denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
+                             const float *soft) {
+  if (count < 1) fail(EK_INVALID_ARGUMENT, "a canvas of ", count, " positions; it needs at least one");
+  PassSegment segment;
+  segment.sequence = this;
+  segment.ids = ids;
+  segment.count = count;
+  segment.soft = soft;
+  segment.request = &request;
+  return std::move(session_.pass({segment}).front());
+}
+
+HeadResult Sequence::project(const HeadRequest &request) {
+  PassSegment segment;
+  segment.sequence = this;
+  segment.request = &request;
+  return std::move(session_.pass({segment}).front());
+}
+
+void Sequence::crop(std::int64_t length) {
+  kept_.crop(length);
+  keep({});
+}
+
+}  // namespace edgekit

@@ -1,0 +1,87 @@
+// What a session holds.
+#ifndef EDGEKIT_SESSION_SESSION_STATE_H
+#define EDGEKIT_SESSION_SESSION_STATE_H
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session/bundle.h"
+#include "session/engine.h"
+#include "session/experts.h"
+#include "session/inputs.h"
+#include "session/kept_rows.h"
+#include "session/memory.h"
+#include "session/package_store.h"
+#include "session/reservation.h"
+#include "session/sequence.h"
+#include "session/session.h"
+#include "session/table_rows.h"
+#include "session/weight_store.h"
+
+namespace edgekit {
+
+// Bound that keeps products of sizes within 64 bits; far beyond any model and machine.
+constexpr std::int64_t kMaxPositions = std::int64_t{1} << 22;
+
+struct Session::Implementation {
+  Implementation(Session &session, const std::string &folder, const SessionOptions &given, const MakeEngine &make,
+                 const FlashFile::Wrap &wrap);
+
+  const Model &model() const { return bundle.model(); }
+
+  // What a pass uses, in order, experts excluded: their order is decided when they are scheduled.
+  std::vector<const Run *> runs_of(Pass pass) const;
+  std::vector<const WeightUnit *> units_of(Pass pass) const;
+
+  // Has a unit in memory while `body` uses it.
+  template <typename Body>
+  void with(const WeightUnit &unit, Body &&body) {
+    if (unit.run != nullptr) {
+      const WeightStore::Use loaded(weights, *unit.run);
+      body(LoadedUnit{&unit, loaded.data()});
+    } else {
+      const PackageStore::Use opened(*packages, unit);
+      body(LoadedUnit{&unit, nullptr});
+    }
+  }
+
+  // Follows limit_resident. No unit is in use.
+  void relieve();
+
+  // Whether it is in memory now: of experts the plan knows how many stay, the store which.
+  bool pinned(const std::string &unit) const;
+
+  void begin(Pass kind, Pass then);
+  void idle();
+
+  // A budget holds for the lengths that the session was opened for; without one, buffers grow up to what the machine has.
+  // Throws Error, see Session::check_lengths, for segments of up to `count` rows behind `committed` positions.
+  void check_lengths(bool text, std::int64_t count, std::int64_t committed, std::int64_t segments) const;
+
+  Bundle bundle;
+  const SessionOptions options;
+  const std::unique_ptr<Engine> engine;
+  const std::uint64_t machine;  // bytes of memory; 0: nobody knows
+  MemoryNeeds needs;
+  ResidencyPlan plan;
+  Reservation reservation;  // fills the two before it
+  WeightStore weights;
+  std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
+  Experts experts;
+  PassInputs inputs;
+  EmbeddingRows embedding;
+  FloatBuffer hidden_states, soft_input;
+  std::vector<FloatBuffer> picked;  // rows for the head, by segment
+  double pass_seconds = 0;
+  std::atomic<std::uint64_t> resident_limit{UINT64_MAX};
+  const std::shared_ptr<KvMemory> kept_memory;
+  std::int64_t open_sequences = 0;
+  std::unique_ptr<Sequence> own;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_SESSION_SESSION_STATE_H

@@ -1,0 +1,187 @@
+// Kept rows of sequences against plain lists of what was written.
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "error.h"
+#include "session/kept_rows.h"
+#include "unit.h"
+
+namespace edgekit {
+namespace {
+
+constexpr std::int64_t kChunk = 5;
+
+std::vector<KvGeometry> layers() { return {{2, 3, 0}, {1, 4, 6}, {2, 2, 1}}; }
+
+std::shared_ptr<KvMemory> memory(std::int64_t positions, std::uint64_t limit = UINT64_MAX) {
+  auto made = std::make_shared<KvMemory>();
+  made->layers = layers();
+  made->positions = positions;
+  made->chunk = kChunk;
+  made->limit = limit;
+  return made;
+}
+
+// A sequence, and a number for every position that it keeps.
+struct Text {
+  explicit Text(const std::shared_ptr<KvMemory> &own) : rows(own) {}
+  Text(const Text &) = default;
+
+  KeptRows rows;
+  std::vector<float> tags;
+  std::int64_t most = 0;  // that it has kept
+};
+
+float value(float tag, std::int64_t head, std::int64_t i) { return tag * 100 + static_cast<float>(head * 10 + i); }
+
+void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool commit = true) {
+  std::vector<float> tags;
+  for (std::int64_t t = 0; t < count; ++t) tags.push_back(++tag);
+  for (std::size_t layer = 0; layer < layers().size(); ++layer) {
+    const KeyPiece to = text.rows.prepare(layer, at, count);
+    EK_CHECK(to.keys.shape[2] == count && to.values.shape[2] == count);
+    for (std::int64_t head = 0; head < to.keys.shape[1]; ++head) {
+      for (std::int64_t t = 0; t < count; ++t) {
+        for (std::int64_t i = 0; i < to.keys.shape[3]; ++i) {
+          const float wanted = value(tags[static_cast<std::size_t>(t)], head, i);
+          to.keys.data[head * to.keys.stride[1] + t * to.keys.stride[2] + i] = wanted;
+          to.values.data[head * to.values.stride[1] + t * to.values.stride[2] + i] = -wanted;
+        }
+      }
+    }
+  }
+  if (!commit) return text.rows.abandon();
+  text.rows.commit();
+  text.tags.resize(std::max(text.tags.size(), static_cast<std::size_t>(at + count)));
+  std::copy(tags.begin(), tags.end(), text.tags.begin() + at);
+  text.most = std::max(text.most, text.rows.length());
+}
+
+void check(const Text &text) {
+  EK_CHECK(text.rows.length() == static_cast<std::int64_t>(text.tags.size()));
+  for (std::size_t layer = 0; layer < layers().size(); ++layer) {
+    const std::int64_t window = layers()[layer].window, length = text.rows.length();
+    const std::int64_t first = text.rows.first(layer);
+    EK_CHECK(first <= (window == 0 ? 0 : std::max<std::int64_t>(0, length - (window - 1))));
+    std::vector<KeyPiece> pieces;
+    text.rows.append_pieces(layer, first, length, pieces);
+    std::int64_t at = first;
+    for (const KeyPiece &piece : pieces) {
+      for (std::int64_t t = 0; t < piece.keys.shape[2]; ++t, ++at) {
+        const float tag = text.tags[static_cast<std::size_t>(at)];
+        for (std::int64_t head = 0; head < piece.keys.shape[1]; ++head) {
+          const std::int64_t i = piece.keys.shape[3] - 1;
+          const float wanted = value(tag, head, i);
+          EK_CHECK(piece.keys.data[head * piece.keys.stride[1] + t * piece.keys.stride[2] + i] == wanted);
+          EK_CHECK(piece.values.data[head * piece.values.stride[1] + t * piece.values.stride[2] + i] == -wanted);
+        }
+      }
+    }
+    EK_CHECK(at == length);
+  }
+}
+
+// Whether what is kept can go on at `at`, and not where a layer with a window lacks rows.
+bool goes_on_at(const Text &text, std::int64_t at) {
+  try {
+    text.rows.check(at);
+    return true;
+  } catch (const Error &error) {
+    EK_CHECK(error.status() == EK_INVALID_STATE);
+    return false;
+  }
+}
+
+EK_TEST(kept_rows_are_those_that_were_written) {
+  for (int seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const auto below = [&](std::int64_t count) {
+      return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count));
+    };
+    const std::shared_ptr<KvMemory> own = memory(std::vector<std::int64_t>{0, 4, 60}[static_cast<std::size_t>(seed % 3)]);
+    std::vector<std::unique_ptr<Text>> texts;
+    texts.push_back(std::make_unique<Text>(own));
+    float tag = 0;
+    for (int step = 0; step < 120; ++step) {
+      Text &text = *texts[static_cast<std::size_t>(below(static_cast<std::int64_t>(texts.size())))];
+      const std::int64_t length = text.rows.length(), count = 1 + below(kChunk);
+      switch (below(8)) {
+        case 0:
+          if (texts.size() < 4) texts.push_back(std::make_unique<Text>(text));
+          break;
+        case 1:
+          if (texts.size() > 1) texts.erase(texts.begin() + below(static_cast<std::int64_t>(texts.size())));
+          break;
+        case 2: {
+          const std::int64_t to = std::max<std::int64_t>(0, length - below(2 * kChunk));
+          if (to < text.most - kChunk && !goes_on_at(text, to)) break;
+          text.rows.crop(to);  // the last chunk can always be taken back
+          text.tags.resize(static_cast<std::size_t>(to));
+          break;
+        }
+        case 3: {
+          const std::int64_t at = std::max<std::int64_t>(0, length - below(2 * kChunk));
+          if (goes_on_at(text, at)) write(text, at, count, tag);
+          break;
+        }
+        case 4:
+          write(text, length, count, tag, false);
+          break;
+        case 5:
+          if (below(10) == 0) {
+            text.rows.clear();
+            text.tags.clear();
+          }
+          break;
+        default:
+          write(text, length, count, tag);
+      }
+      for (const auto &each : texts) check(*each);
+    }
+    texts.clear();
+    EK_CHECK(own->held == 0);
+  }
+}
+
+EK_TEST(kept_rows_of_copies_are_shared) {
+  const std::uint64_t each = KeptRows::bytes(layers(), 40, kChunk);
+  EK_CHECK(KeptRows::bytes(layers(), 100, kChunk) == 8u * (6 * 100 + 4 * 15 + 4 * 10));
+  const std::shared_ptr<KvMemory> own = memory(40, 3 * each);
+  Text text(own);
+  float tag = 0;
+  for (int i = 0; i < 6; ++i) write(text, text.rows.length(), kChunk, tag);
+  const std::uint64_t one = own->held;
+  Text other(text), third(text);
+  EK_CHECK(own->held == one);
+  for (int i = 0; i < 2; ++i) {
+    for (Text *going_on : {&text, &other, &third}) {
+      write(*going_on, going_on->rows.length(), kChunk, tag);
+      check(text);
+      check(other);
+      check(third);
+    }
+  }
+  EK_CHECK(own->held <= 3 * each);
+}
+
+EK_TEST(kept_rows_stay_within_their_limit) {
+  const std::shared_ptr<KvMemory> own = memory(10, KeptRows::bytes(layers(), 10, kChunk));
+  Text text(own);
+  float tag = 0;
+  write(text, 0, 5, tag);
+  write(text, 5, 5, tag);
+  ek_status status = EK_OK;
+  try {
+    text.rows.prepare(0, 10, 5);
+  } catch (const Error &error) {
+    status = error.status();
+  }
+  EK_CHECK(status == EK_BUDGET_EXCEEDED);
+  text.rows.abandon();
+  check(text);
+}
+
+}  // namespace
+}  // namespace edgekit
