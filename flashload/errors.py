@@ -111,4 +111,4 @@ class BudgetExceeded(EdgekitError):
 
 
 class Cancelled(EdgekitError):
-    """The schedule was cancelled while somebody was waiting for one of its runs."""
+    """What was under way was told to stop."""
