@@ -59,7 +59,7 @@ test-arm:  ## the native core's own tests for AArch64, under emulation
 WINDOWS_TARGETS = edgekit_core edgekit_native_tests
 
 test-windows: venv build-windows  ## the native core for Windows: its own tests and whole generations, under Wine
-	EDGEKIT_WINDOWS_TESTS=build/windows/flashload/native/edgekit_native_tests.exe $(BIN)/pytest tests/test_windows.py
+	EDGEKIT_WINDOWS_TESTS=build/windows/flashload/native/edgekit_native_tests.exe $(BIN)/pytest tests/native/test_windows.py
 
 build-windows:
 	cmake $(call GENERATOR_OF,windows) -S . -B build/windows -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Windows \
@@ -78,7 +78,7 @@ MACOS = cmake $(call GENERATOR_OF,$(1)) -S . -B build/$(1) -DEDGEKIT_WERROR=ON -
 build-macos: venv  ## the native core for macOS on arm64, compiled and linked by zig; nothing of it can run here
 	$(call MACOS,macos) -DEDGEKIT_TESTING=ON
 	cmake --build build/macos --parallel $(JOBS) --target edgekit_core edgekit_native_tests
-	$(ZIG) cc --target=$(MACOS_TARGET) -Iflashload/native/include tests/generate.c \
+	$(ZIG) cc --target=$(MACOS_TARGET) -Iflashload/native/include tests/native/generate.c \
 		build/macos/flashload/native/libedgekit_core.dylib -o build/macos/generate
 
 # Warnings and what is missing show without optimization too, in two thirds of the time. CMake's own test programs are
@@ -112,7 +112,7 @@ test-python-address: venv test-address
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		EDGEKIT_CORE_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_core.so \
 		EDGEKIT_TESTING_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_testing.so \
-		$(BIN)/pytest tests/test_native*.py
+		$(BIN)/pytest tests/*/test_native*.py
 
 FUZZ_SECONDS ?= 600
 FUZZERS := build/fuzz/flashload/native/edgekit_fuzz

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from fake_hub import FakeHub
+    from support.fake_hub import FakeHub
 
 ORIGINAL_ENVIRONMENT: Mapping[str, str] = MappingProxyType(dict(os.environ))
 """The environment before any fixture: for subprocesses that need the user's own settings, such as pip's."""
@@ -89,8 +89,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A hub on the loopback address that huggingface_hub talks to, with an empty cache and nobody logged
     in.
     """
-    from fake_hub import FakeHub
     from huggingface_hub import constants
+    from support.fake_hub import FakeHub
 
     with FakeHub() as server:
         for name, value in {
@@ -112,7 +112,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest bundle there is: a random llada. Read only; its checkpoint is beside it."""
-    from bundles import make_bundle
+    from support.bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("tiny"), "llada", n_layers=2)
 
@@ -120,7 +120,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def float_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As tiny_bundle, without integer products: ONNX Runtime runs it on every processor. Read only."""
-    from bundles import make_bundle
+    from support.bundles import make_bundle
 
     from edgekit.export.quantize import Scheme
 
@@ -130,7 +130,7 @@ def float_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for the native engine."""
-    from bundles import make_bundle
+    from support.bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("native"), "llada", program_format="native", n_layers=2)
 
@@ -138,7 +138,7 @@ def native_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gemma_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random bundle with experts, prefix KV and self-conditioning. Read only."""
-    from bundles import make_bundle
+    from support.bundles import make_bundle
 
     return make_bundle(tmp_path_factory.mktemp("gemma"), "diffusion_gemma")
 
@@ -148,7 +148,7 @@ def shipped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
     """shipped_bundle("tiny-gemma") is that model for the native engine, shipped_bundle("tiny-gemma", "mlx")
     in another format. Read only, exported once.
     """
-    from bundles import shipped_model
+    from support.bundles import shipped_model
 
     made: dict[tuple[str, str], Path] = {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import write_checkpoint
+from support.checkpoints import write_checkpoint
 from test_style import FRAMEWORKS
 
 from edgekit import targets

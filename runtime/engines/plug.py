@@ -131,7 +131,7 @@ class EnginePlug:
         for segment, (inputs,) in self._segments(call, x):
             routed = self.engine.route(program, inputs, weights)
             self._keep_rows(call, segment, segment.layers[0], routed.k, routed.v)
-            # Experts see the rows of one segment at a time, so that a sequence is computed as if it were alone.
+            # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
             mixture = Mixture(routed.x, routed.index, routed.weight, call.experts)
             out += mixture.counts
             self._routed.append((inputs, routed, mixture))
@@ -144,7 +144,9 @@ class EnginePlug:
     def _join(self, given: Any) -> None:
         call: LayersCallStruct = given.contents
         weights, x, program = self._weights(call.weights), self._rows(call), call.program.decode()
-        for segment, (inputs, routed, mixture) in zip(call.segments[: call.segment_count], self._routed, strict=True):
+        for segment, (inputs, routed, mixture) in zip(
+            call.segments[: call.segment_count], self._routed, strict=True
+        ):
             self._put(call, segment, x, self.engine.join(program, inputs, routed, mixture.total(), weights))
 
     def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> None:
@@ -240,7 +242,7 @@ class EnginePlug:
 
 
 def _kept(layer: AttentionStruct, name: str) -> np.ndarray:
-    """Keys or values [1, KV, P, D] that a segment sees before its own, joined where they lie in several pieces."""
+    """Keys or values [1, KV, P, D] that a segment sees before its own, of all pieces."""
     pieces = [
         heads(getattr(piece, name), layer.kv_heads, piece.stride, (piece.count, layer.head_dim))
         for piece in layer.pieces[: layer.piece_count]

@@ -21,3 +21,12 @@ class EncodedIds:
             self.calls.clear()
         elif prefix_length > sum(map(len, self.calls)):
             self.calls.append(np.array(ids, np.int64))
+
+    def cropped(self, length: int) -> None:
+        """To be told when only so many positions are kept."""
+        kept: list[Ids] = []
+        for ids in self.calls:
+            left = length - sum(map(len, kept))
+            if left > 0:
+                kept.append(ids[:left])
+        self.calls[:] = kept

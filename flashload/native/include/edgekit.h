@@ -153,6 +153,7 @@ typedef struct ek_session_info {
   int32_t causal_prefix; /* not 0: committed text is encoded causally and kept; 0: all of it stands on the canvas */
   int32_t reserved;
   int64_t uncached_length; /* tokens behind the prefix that ek_generate has left to be encoded */
+  int64_t prefill_rows;  /* positions that are encoded at once: a longer text takes several passes */
 } ek_session_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -254,6 +255,10 @@ EK_API ek_status ek_sequence_copy(ek_session *session, ek_sequence *original, ek
 
 /* Ends it; null is allowed. No call on its session may be under way. */
 EK_API void ek_sequence_close(ek_sequence *sequence) EK_NOEXCEPT;
+
+/* ek_session_prefill for any sequence; null is the session's own. */
+EK_API ek_status ek_sequence_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids,
+                                     int64_t count) EK_NOEXCEPT;
 
 /* Forgets what is kept at and behind position `length`, and what is uncached; 0 forgets all. Null is the session's own
  * sequence. EK_INVALID_ARGUMENT for more than is kept; EK_INVALID_STATE where layers with a sliding window no longer have

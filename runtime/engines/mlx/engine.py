@@ -103,9 +103,7 @@ class MlxEngine(Engine):
     def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
         return self._run(f"{program}.expert", {"x": x}, weights)["y"]
 
-    def join(
-        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
-    ) -> Floats:
+    def join(self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays) -> Floats:
         given = {**inputs, **routing.further, "experts.y": mixed}
         return self._run(f"{program}.after", given, weights)["y"]
 

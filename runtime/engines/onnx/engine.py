@@ -116,9 +116,7 @@ class OnnxEngine(Engine):
     def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
         return self._one(f"{program}.expert", self._part(program, "expert"), {"x": x}, weights, x.shape)
 
-    def join(
-        self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays
-    ) -> Floats:
+    def join(self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays) -> Floats:
         given = {**inputs, **routing.further, "experts.y": mixed}
         return self._run(program + ".after", self._part(program, "after"), given, weights)["y"]
 
@@ -290,8 +288,8 @@ def _routing(out: Arrays, shape: tuple[int, ...]) -> dict[str, tuple[int, ...] |
 
 
 def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Raise EngineFailed unless `out` has numbers of these shapes (None: the core looks), which nothing behind
-    this looks at again.
+    """Raise EngineFailed unless `out` has numbers of these shapes (None: the core looks): nothing behind this
+    looks again.
     """
     for name, shape in shapes.items():
         if name not in out:

@@ -90,6 +90,13 @@ void ek_sequence_close(ek_sequence *sequence) noexcept {
   if (sequence != nullptr && sequence->session->process.here()) delete sequence;
 }
 
+ek_status ek_sequence_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids, int64_t count) noexcept {
+  return guarded([&] {
+    const Entry own(session);
+    sequence_of(session, sequence).encode_behind(ids, count);
+  });
+}
+
 ek_status ek_sequence_crop(ek_session *session, ek_sequence *sequence, int64_t length) noexcept {
   return guarded([&] {
     const Entry own(session);

@@ -1,4 +1,4 @@
-// One run of a program on arrays of the caller, for tests/native_programs.py.
+// One run of a program on arrays of the caller, for tests/support/native_programs.py.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

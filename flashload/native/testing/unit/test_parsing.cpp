@@ -1,5 +1,5 @@
 // The parsers over hostile text, and the hash over memory that ends where the data ends: for the sanitizers. What the
-// values must be is compared with other implementations in tests/test_native_parsing.py.
+// values must be is compared with other implementations in tests/flash/test_native_parsing.py.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>

@@ -3,14 +3,14 @@ import XCTest
 
 @testable import EdgeKit
 
-/// What tests/swift_fixtures.py writes from real bundles; tests/test_swift.py names the folder in
+/// What tests/apple/swift_fixtures.py writes from real bundles; tests/apple/test_swift.py names the folder in
 /// EDGEKIT_SWIFT_FIXTURES. Tests that need it are skipped without.
 struct Fixtures {
   let folder: URL
 
   init() throws {
     guard let path = ProcessInfo.processInfo.environment["EDGEKIT_SWIFT_FIXTURES"] else {
-      throw XCTSkip("no fixtures: run tests/test_swift.py")
+      throw XCTSkip("no fixtures: run tests/apple/test_swift.py")
     }
     folder = URL(fileURLWithPath: path)
   }

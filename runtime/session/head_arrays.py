@@ -1,0 +1,56 @@
+"""A head request as the core takes it, with the arrays that its answer goes to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgekit.flashload import errors
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.sampling.noise import PhiloxGumbel
+from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
+
+
+class HeadArrays:
+    """`request` and `output` for the core, and `answer` over the same arrays, while this object lives."""
+
+    def __init__(self, wanted: HeadRequest, positions: int, vocab_size: int, hidden_size: int) -> None:
+        """For a pass of so many positions. Raises InvalidRequest for noise that the core does not make."""
+        self._rows = None if wanted.rows is None else np.ascontiguousarray(wanted.rows, np.int64)
+        count = positions if self._rows is None else self._rows.size
+        k = min(wanted.top_k, vocab_size)
+        noise = wanted.gumbel
+        if noise is not None and not isinstance(noise, PhiloxGumbel):
+            raise errors.InvalidRequest(
+                "sessions make their own noise: give a draw of PhiloxNoise, not a function"
+            )
+        if noise is not None and (noise.positions, noise.vocab_size) != (count, vocab_size):
+            raise errors.InvalidRequest(
+                f"noise for {noise.positions} positions and {noise.vocab_size} tokens was drawn for a "
+                f"request of {count} and {vocab_size}"
+            )
+        self.request = HeadRequestStruct(
+            temperature=wanted.temperature,
+            rows=None if self._rows is None else self._rows.ctypes.data,
+            row_count=count,
+            gumbel=noise is not None,
+            gumbel_scale=wanted.gumbel_scale,
+            seed=0 if noise is None else noise.seed,
+            draw=0 if noise is None else noise.draw,
+            soft=wanted.soft,
+            top_k=k,
+        )
+        self.answer = out = HeadOutput(
+            argmax=np.empty(count, np.int64),
+            others=np.empty(count, np.float32),
+            entropy=np.empty(count, np.float32),
+            log_z=np.empty(count, np.float32),
+        )
+        if noise is not None:
+            out.sample, out.sample_prob = np.empty(count, np.int64), np.empty(count, np.float32)
+        if wanted.soft:
+            out.soft = np.empty((count, hidden_size), np.float32)
+        if k > 0:
+            out.top_ids, out.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
+        if wanted.logits:
+            out.logits = np.empty((count, vocab_size), np.float32)
+        self.output = HeadOutputStruct(**{n: a.ctypes.data for n, a in vars(out).items() if a is not None})

@@ -1,0 +1,68 @@
+"""Structs of `edgekit.h` about sessions, sequences and passes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+
+from edgekit.flashload.structs import Struct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+
+
+class OptionsStruct(Struct):
+    """`ek_session_options`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
+        ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64), ("sequences", c_int64),
+    )  # fmt: skip
+
+
+class InfoStruct(Struct):
+    """`ek_session_info`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
+        ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
+        ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
+        ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
+        ("causal_prefix", c_int32), ("reserved", c_int32), ("uncached_length", c_int64),
+        ("prefill_rows", c_int64),
+    )  # fmt: skip
+
+
+class StatisticsStruct(Struct):
+    """`ek_session_statistics`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("io_mode", c_char_p), ("pinned_bytes", c_uint64),
+        ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
+        ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
+        ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
+    )  # fmt: skip
+
+
+class SequenceInfoStruct(Struct):
+    """`ek_sequence_info`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("prefix_length", c_int64),
+        ("uncached_length", c_int64), ("last_rows", c_int64),
+    )  # fmt: skip
+
+
+class SeenRowsStruct(ctypes.Structure):
+    """`ek_seen_rows`."""
+
+    _fields_ = (("segment", c_int64), ("first", c_int64), ("count", c_int64))
+
+
+class PassSegmentStruct(Struct):
+    """`ek_pass_segment`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("causal", c_int32), ("sequence", c_void_p), ("ids", c_void_p),
+        ("count", c_int64), ("positions", c_void_p), ("soft", c_void_p), ("seen", POINTER(SeenRowsStruct)),
+        ("seen_count", c_int64), ("keep_at", c_int64), ("request", POINTER(HeadRequestStruct)),
+        ("output", POINTER(HeadOutputStruct)),
+    )  # fmt: skip

@@ -1,0 +1,326 @@
+"""Bundles whose weights lie in packages: lengths, padding, chunks of layers and residency, over an executor
+that computes the packages with the reference layers.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import bundles
+from support.head_oracle import check_saturated
+from support.loop_parity import prompt_loop
+from support.reference_denoiser import ReferenceDenoiser
+from support.reference_packages import ReferenceExecutor, packaged, random_packages, stored_bytes
+
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.export.reference import ReferenceModel
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.base import EngineBytes
+from edgekit.runtime.engines.package_engine import MASKED, PackageEngine, padded_mask
+from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import Committed, Done, HeadRequest
+from edgekit.runtime.session import Session, SessionOptions, open_session
+
+#: Family, scheme, checkpoint and package options, lengths: odd sizes, windows shorter and longer than the
+#: prefix, chunks across kinds of layers, one tile and many.
+CASES: dict[str, tuple[str, Scheme, dict[str, Any], list[tuple[int, int]]]] = {
+    "gemma": ("diffusion_gemma", Scheme("mixed4"), {"num_hidden_layers": 3, "moe_intermediate_size": 32},
+              [(16, 0), (16, 32), (16, 64)]),
+    "gemma one by one": ("diffusion_gemma", Scheme("int8"),
+                         {"num_hidden_layers": 2, "layers_per_package": 1, "tile_rows": 10_000},
+                         [(19, 0), (19, 21), (40, 64), (40, 0)]),
+    "gemma all in one": ("diffusion_gemma", Scheme("bf16"), {"num_hidden_layers": 4, "layers_per_package": 9,
+                         "tile_rows": 33, "sliding_window": 20}, [(17, 0), (17, 96)]),
+    "llada": ("llada", Scheme("int4"), {"n_layers": 3, "mlp_hidden_size": 160}, [(16, 0), (64, 0), (128, 0)]),
+    "llada_moe": ("llada_moe", Scheme("mixed4"), {"num_hidden_layers": 2}, [(23, 0)]),
+    "dream": ("dream", Scheme("mixed4", 16), {"num_hidden_layers": 2, "hidden_size": 112,
+              "num_attention_heads": 7, "num_key_value_heads": 1, "vocab_size": 391}, [(128, 0)]),
+}  # fmt: skip
+Case = tuple[Path, ReferenceModel]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda c: c.replace(" ", "-"))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    family, scheme, options, lengths = CASES[request.param]
+    return random_packages(tmp_path_factory.mktemp("packages"), family, lengths, scheme, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors are tiny: threads that wait for each other take most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    family, scheme, options, lengths = CASES["gemma"]
+    return random_packages(tmp_path_factory.mktemp("gemma"), family, lengths, scheme, **options)
+
+
+def session_of(case: Case, options: SessionOptions | None = None) -> tuple[Session, ReferenceExecutor]:
+    bundle, model = case
+    executor = ReferenceExecutor(model, bundle)
+    return Session(bundle, options, executor), executor
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_padding_and_chunks_do_not_change_what_the_model_says(case: Case, seed: int) -> None:
+    session, executor = session_of(case)
+    with session:
+        out, expected = bundles.passes(session, case[1], seed)
+    assert out.logits is not None
+    np.testing.assert_allclose(out.logits, expected.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(out.argmax, expected.argmax(-1).numpy())
+    np.testing.assert_allclose(out.log_z, expected.logsumexp(-1).numpy(), rtol=1e-5)
+    if out.soft is not None:
+        wanted = torch.softmax(expected, -1) @ case[1].embedding
+        np.testing.assert_allclose(out.soft, wanted.detach().numpy(), rtol=1e-3, atol=1e-5)
+    assert not executor.open_now
+
+
+def test_statistics_hold_where_probabilities_round_to_one(case: Case) -> None:
+    canvas = np.random.default_rng(2).integers(0, case[1].architecture.vocab_size, 16)
+    session, _ = session_of(case)
+    with session:
+        check_saturated(lambda t: session.denoise(canvas, HeadRequest(temperature=t, logits=True)))
+
+
+def test_every_length_of_text_gives_what_the_reference_gives(gemma: Case) -> None:
+    """Prefixes from one position to several chunks, canvases of one position to a whole one."""
+    session, executor = session_of(gemma)
+    model, rng = gemma[1], np.random.default_rng(3)
+    reference = ReferenceDenoiser(model)
+    with session:
+        for prompt, canvas in ((1, 16), (7, 1), (16, 16), (17, 3), (31, 15), (33, 16), (64, 9)):
+            ids = rng.integers(0, model.architecture.vocab_size, prompt + canvas)
+            request = HeadRequest(temperature=0.6, logits=True)
+            for denoiser in (session, reference):
+                denoiser.reset()
+                denoiser.prefill(ids[:prompt])
+            found = session.denoise(ids[prompt:], request).logits
+            expected = reference.denoise(ids[prompt:], request).logits
+            assert found is not None and expected is not None
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-4)
+    # The smallest function that fits, for each chunk of the prompt and each canvas.
+    used = {(f.t, f.p) for name, f in executor.calls if name.startswith("layers")}
+    assert used == {(16, 0), (16, 32), (16, 64)}
+
+
+def test_the_smallest_function_that_fits_is_called(tmp_path: Path) -> None:
+    lengths = [(16, 0), (8, 0), (24, 32), (8, 48), (8, 16)]
+    case = random_packages(tmp_path, "diffusion_gemma", lengths, num_hidden_layers=2, canvas_length=8)
+    session, executor = session_of(case)
+    taken = []
+
+    def calls() -> list[tuple[int, int]]:
+        found = [(f.t, f.p) for name, f in executor.calls if name.startswith("layers")]
+        executor.calls.clear()
+        return found
+
+    with session:
+        session.denoise(np.arange(5), HeadRequest())
+        taken += calls()
+        session.denoise(np.arange(9), HeadRequest())
+        taken += calls()
+        session.prefill(np.arange(20))  # in chunks of 8, 8 and 4
+        taken += calls()
+        session.denoise(np.arange(8), HeadRequest())
+        taken += calls()
+        session.denoise(np.arange(9), HeadRequest())
+        assert calls() == [(24, 32)]
+        with pytest.raises(PromptTooLong, match="25 positions are more than package self_cond"):
+            session.denoise(np.arange(25), HeadRequest())
+    assert taken == [(8, 0), (16, 0), (8, 0), (8, 16), (8, 16), (8, 48)]
+
+
+def test_masks_hide_padding_within_float16() -> None:
+    mask = np.zeros((2, 3 + 2), np.float32)
+    mask[0, 4] = -1e30
+    found = padded_mask(mask, 3, 4, 3)
+    low = float(MASKED)
+    np.testing.assert_array_equal(
+        found, [[0, 0, 0, low, 0, low, low], [0, 0, 0, low, 0, 0, low], [0, 0, 0, low, 0, 0, low]]
+    )
+    assert np.isfinite(found.astype(np.float16)).all()
+
+
+def generated(model: ReferenceModel, generator: Generator, prompt: str, settings: Settings) -> list[int]:
+    """What the reference generates, by the same sampler and noise."""
+    events = prompt_loop(generator, prompt, settings).run(ReferenceDenoiser(model))
+    return list(itertools.chain(*(e.ids.tolist() for e in events if isinstance(e, Committed))))
+
+
+TINY = Path(bundles.__file__).parents[2] / "tools" / "tiny"
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "settings"),
+    [
+        ("tiny-gemma", [(128, 0), (128, 64), (128, 256)], Settings(max_new_tokens=256, steps=6, seed=3)),
+        ("tiny-llada", [(64, 0), (192, 0)], Settings(max_new_tokens=64, steps=16, seed=1)),
+    ],
+)
+def test_tiny_models_generate_what_the_reference_generates(
+    name: str, lengths: list[tuple[int, int]], settings: Settings, tmp_path: Path
+) -> None:
+    """Whole generations of the trained models, over several canvases where the family has them."""
+    scheme = Scheme("mixed4")
+    export(TINY / name, tmp_path / "bundle", ExportOptions("native", scheme=scheme))
+    model = bundles.quantized_reference(TINY / name, scheme)
+    bundle = packaged(tmp_path / "bundle", tmp_path / "packaged", model, lengths, tile_rows=200)
+    prompts = ["copy: river stone lamp", "Where is the lamp? The lamp is in the kitchen.", "12 + 31 = "]
+    with Generator(bundle, executor=ReferenceExecutor(model, bundle)) as generator:
+        for prompt in prompts:
+            events = list(generator.generate(prompt, settings))
+            ids = list(itertools.chain(*(e.ids.tolist() for e in events if isinstance(e, Committed))))
+            assert ids == generated(model, generator, prompt, settings)
+            assert isinstance(events[-1], Done)
+
+
+def test_text_beyond_the_exported_lengths_is_refused_before_anything_runs(gemma: Case) -> None:
+    executor = ReferenceExecutor(gemma[1], gemma[0])
+    with (
+        Generator(gemma[0], executor=executor) as generator,
+        pytest.raises(PromptTooLong, match=r"after a prefix of \d+; its programs take at most 16 after 64"),
+    ):
+        list(generator.generate("x " * 50, Settings(max_new_tokens=16)))
+    assert not executor.opened
+
+
+# --- residency ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_budget_everything_is_opened_once(gemma: Case) -> None:
+    session, executor = session_of(gemma)
+    with session:
+        for _ in range(3):
+            session.denoise(np.arange(16), HeadRequest())
+    packages = Bundle.open(gemma[0]).packages
+    assert packages is not None
+    assert sorted(executor.opened) == sorted(packages.entries)
+    assert not executor.open_now
+
+
+@pytest.mark.parametrize("resident", [0, 3000])
+def test_under_a_budget_packages_come_and_go(case: Case, resident: int) -> None:
+    """The same numbers; what stays stays, and the rest is never open beyond the plan."""
+    options = SessionOptions(resident_bytes=resident)
+    (whole, _), (session, executor) = session_of(case), session_of(case, options)
+    with whole, session:
+        for seed in (0, 1):
+            expected, _ = bundles.passes(whole, case[1], seed)
+            found, _ = bundles.passes(session, case[1], seed)
+            np.testing.assert_array_equal(found.logits, expected.logits)
+        plan, stats = session.plan, session.statistics()
+        assert plan.streamed and plan.pinned_bytes <= resident
+        assert stats["bytes_read"] >= stats["streamed_bytes_per_step"] == plan.streamed_bytes
+    assert executor.most_open_bytes <= plan.pinned_bytes + plan.ring_bytes < stored_bytes(case[0])
+    counts = {name: executor.opened.count(name) for name in executor.opened}
+    assert all(counts[name] == 1 for name in counts if name in plan.pinned)
+    assert all(counts[name] > 1 for name in plan.streamed if name.startswith(("layers", "head")))
+    # A package opened again is told what it will be asked for.
+    again = [names for name, names in zip(executor.opened, executor.expected, strict=True) if names]
+    assert again and not executor.open_now
+
+
+def test_a_budget_that_is_too_small_says_what_would_do(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine states that it needs nothing: packages of a test are smaller than any estimate."""
+    monkeypatch.setattr(PackageEngine, "memory", lambda *a: EngineBytes())
+    with pytest.raises(BudgetExceeded, match="is too small; this model and length need at least") as error:
+        session_of(gemma, SessionOptions(memory_bytes=1000))
+    session, executor = session_of(gemma, SessionOptions(memory_bytes=error.value.needed_bytes + (4 << 20)))
+    with session:
+        session.denoise(np.arange(16), HeadRequest())
+        plan = session.plan
+    assert executor.most_open_bytes <= plan.footprint_bytes
+
+
+def test_a_failed_pass_leaves_the_session_usable(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    real = executor.open
+    with session:
+        expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        session.idle()
+        fails = True
+
+        def refuses(path: Path, functions: Any) -> Any:
+            if fails and path.stem.startswith("layers.2"):
+                raise EngineFailed("no such thing")
+            return real(path, functions)
+
+        monkeypatch.setattr(executor, "open", refuses)
+        with pytest.raises(EngineFailed, match="no such thing"):
+            session.denoise(np.arange(16), HeadRequest())
+        with pytest.raises(EngineFailed, match="no such thing"):
+            session.prefill(np.arange(16))
+        assert session.prefix_length == 0
+        fails = False
+        again = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        np.testing.assert_array_equal(again, expected)
+    assert not executor.open_now
+
+
+def test_closing_in_the_middle_closes_everything(gemma: Case) -> None:
+    session, executor = session_of(gemma, SessionOptions(resident_bytes=0))
+    session.denoise(np.arange(16), HeadRequest())  # the next pass is opened ahead
+    session.close()
+    gc.collect()
+    assert executor.opened and not executor.open_now
+
+
+def test_packages_give_what_they_declare_or_the_pass_ends(gemma: Case) -> None:
+    session, executor = session_of(gemma)
+    with session:
+        opened: Any = session._plug._opened["final"]  # type: ignore[union-attr]
+        real = opened._model.call
+        opened._model.call = lambda f, a: {name: array[:, :-1] for name, array in real(f, a).items()}
+        with pytest.raises(EngineFailed, match=r"final.*gives shape \[1, 15, \d+\] for output out0, the"):
+            session.denoise(np.arange(16), HeadRequest())
+
+
+def test_engines_of_other_systems_say_so_in_one_line(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    with pytest.raises(EngineUnavailable, match="Core ML runs on macOS and iOS only; .*--target host"):
+        open_session(gemma[0])
+    with pytest.raises(UnsupportedBundle, match="was exported for the coreml engine, not onnx"):
+        open_session(gemma[0], engine="onnx")
+
+
+def test_a_package_that_does_not_close_is_told_once(gemma: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the next call, or by closing the session."""
+    for at_once in (False, True):
+        session, _ = session_of(gemma, SessionOptions(resident_bytes=0))
+        expected = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+        error, refuses = OSError("no space"), [True]
+
+        def fails(own: Any, error: OSError = error, refuses: list[bool] = refuses) -> None:
+            if refuses and own.entry.name == "final":
+                refuses.pop()
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("edgekit.runtime.engines.package_engine.OpenedPackage.close", fails)
+            session.denoise(np.arange(16), HeadRequest())
+            with pytest.raises(OSError, match="no space") as told:
+                if at_once:
+                    session.close()
+                else:
+                    session.denoise(np.arange(16), HeadRequest())
+            assert told.value is error
+            if not at_once:
+                found = session.denoise(np.arange(16), HeadRequest(logits=True)).logits
+                np.testing.assert_array_equal(found, expected)
+        session.close()

@@ -1,0 +1,116 @@
+"""What targets bring besides a bundle."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tree_sitter
+import tree_sitter_swift
+import yaml
+from support.bundles import make_bundle
+
+from edgekit import targets
+from edgekit.flashload import bundle_set
+from edgekit.flashload.bundle_set import BundleSet, Member
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.session import plan_session
+from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
+from edgekit.targets import ios, ios_folder
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bundle(tmp_path_factory.mktemp("ios"), "diffusion_gemma", program_format="native")
+
+
+def front_matter_of(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text.split("---\n")[1])
+    return found
+
+
+def test_info_has_the_plan_of_every_tier(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Bundle.open(bundle)
+    units = plan_session(opened).units
+    total = sum(u.nbytes for u in units)
+
+    def tiers(*budgets: int) -> list[dict[str, Any]]:
+        made_up = tuple(ios.Tier(f"{b} bytes", b, "made up") for b in budgets)
+        monkeypatch.setattr(ios_folder, "TIERS", made_up)
+        found: list[dict[str, Any]] = ios_folder.info(opened)["tiers"]
+        return found
+
+    needed = tiers(1000)[0]["needed_bytes"] - NEXT_PROCESS_BYTES
+    none, some, everything = tiers(needed - 1, needed + 65536, 10**9)
+    assert not none["runs"] and none["source"] == "made up"
+    assert some["runs"] and 0 < some["bytes_per_step"] < total
+    step = [u.nbytes for u in units if u.group != "embedding"]
+    assert some["resident_bytes"] + some["bytes_per_step"] == sum(step)
+    assert (everything["resident_bytes"], everything["bytes_per_step"]) == (total, 0)
+    text = ios_folder.readme("name", ios_folder.info(opened))
+    assert "does not run: needs" in text and "| nothing |" in text
+
+
+@pytest.mark.parametrize("formats", [["native"], ["coreml"], ["coreai"], ["coreai", "coreml"]])
+def test_the_readme_has_swift_that_parses(bundle: Path, formats: list[str]) -> None:
+    each = [ios_folder.info(Bundle.open(bundle)) | {"format": name} for name in formats]
+    facts = each[0] if len(each) == 1 else {"bundles": [own | {"path": own["format"]} for own in each]}
+    text = ios_folder.readme("some-model", facts)
+    (code,) = re.findall(r"```swift\n(.*?)```", text, re.S)
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_swift.language()))
+    assert not parser.parse(code.encode()).root_node.has_error, code
+    assert '"some-model"' in code and "session.generate(" in code
+    assert text.count("| device |") == len(formats)
+    runtimes = {"native": "The native core", "coreml": "Core ML", "coreai": "Core AI"}
+    assert " or ".join(runtimes[name] for name in formats) + " computes the passes" in text
+    assert ("newest bundle" in text) == (len(formats) > 1)
+
+
+def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> None:
+    for name in ("new", "old"):
+        shutil.copytree(bundle, tmp_path / "set" / name)
+    members = [
+        Member(name, name, {"ios": ios_version, "macos": "15"})
+        for name, ios_version in (("new", "27"), ("old", "18"))
+    ]
+    bundle_set.save(BundleSet(tuple(members)), tmp_path / "set")
+    targets.get("ios").finish(tmp_path / "set")
+    facts = json.loads((tmp_path / "set" / "Info.json").read_text())
+    assert [own["path"] for own in facts["bundles"]] == ["new", "old"]
+    assert facts["download_bytes"] == 2 * ios_folder.info(Bundle.open(bundle))["download_bytes"]
+    text = (tmp_path / "set" / "README.md").read_text()
+    assert front_matter_of(text)["library_name"] == "edgekit"
+    assert "\n---\n\n# set\n" in text and "- `new`: format native" in text
+    bundles = bundle_set.load(tmp_path / "set")
+    assert bundles.members == tuple(members) and bundles.files.keys() == {"Info.json", "README.md"}
+    # The bundles themselves, whose manifests the set lists, are not changed.
+    assert (tmp_path / "set" / "new" / "README.md").read_bytes() == (bundle / "README.md").read_bytes()
+
+
+def test_both_formats_are_for_those_who_ask_for_none() -> None:
+    target = targets.get("ios")
+    assert target.formats_for() == ("coreml", "coreai")
+    for system, expected in (("18", "coreml"), ("26", "coreml"), ("26.4", "coreml"), ("27", "coreai")):
+        assert target.formats_for(minimum_os=system) == (expected,)
+    for name in target.formats:
+        assert target.formats_for(name) == (name,)
+    assert targets.get("host").formats_for() == ("native",)
+    with pytest.raises(targets.UnknownTarget, match="does not run format 'mlx'"):
+        target.formats_for("mlx")
+    assert target.together_bytes == ios.APP_BYTES - ios.REST_BYTES
+
+
+def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:
+    targets.get("ios").finish(bundle)
+    assert json.loads((bundle / "Info.json").read_text())["tiers"]
+    text = (bundle / "README.md").read_text()
+    assert front_matter_of(text)["pipeline_tag"] == "text-generation" and "\n---\n\n# bundle\n" in text
+    assert {"Info.json", "README.md"} <= Bundle.open(bundle).manifest.files.keys()
+    facts = (bundle / "Info.json").read_text()
+    targets.get("ios").finish(bundle)
+    assert (bundle / "Info.json").read_text() == facts
+    targets.get("host").finish(bundle)

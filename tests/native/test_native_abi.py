@@ -1,0 +1,238 @@
+"""The C ABI against its header: layouts of structs, callers built with another header, arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.c_programs import HEADER, compiler, run
+from support.native_bundles import native_bundle
+from support.native_generation import ON_EVENT, Event, Options, Statistics
+from support.native_generation import function as generation_function
+from support.native_sampler import INVALID_ARGUMENT
+from support.session_functions import SESSION_FUNCTIONS, session_functions
+
+from edgekit.export.quantize import Scheme
+from edgekit.flashload import errors
+from edgekit.flashload import structs as flash_structs
+from edgekit.runtime import core_structs
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
+from edgekit.runtime.session import Session, SessionOptions, structs
+from edgekit.runtime.session import session as core_session
+
+STRUCTS: dict[str, type[Any]] = {
+    "ek_session_options": structs.OptionsStruct,
+    "ek_session_info": structs.InfoStruct,
+    "ek_head_request": HeadRequestStruct,
+    "ek_head_output": HeadOutputStruct,
+    "ek_session_statistics": structs.StatisticsStruct,
+    "ek_sequence_info": structs.SequenceInfoStruct,
+    "ek_seen_rows": structs.SeenRowsStruct,
+    "ek_pass_segment": structs.PassSegmentStruct,
+    "ek_generation_statistics": Statistics,
+    "ek_event": Event,
+    "ek_generate_options": Options,
+    "ek_flash_info": flash_structs.FlashInfoStruct,
+    "ek_flash_run": flash_structs.RunStruct,
+    "ek_flash_part": flash_structs.PartStruct,
+    "ek_flash_tensor": flash_structs.TensorStruct,
+    "ek_sampler_model": core_abi.Model,
+    "ek_sampler_lengths": core_abi.LengthsStruct,
+    "ek_ask": core_abi.AskStruct,
+    "ek_weights": core_structs.WeightsStruct,
+    "ek_keys": core_structs.KeysStruct,
+    "ek_attention": core_structs.AttentionStruct,
+    "ek_segment": core_structs.SegmentStruct,
+    "ek_layers_call": core_structs.LayersCallStruct,
+    "ek_tile_call": core_structs.TileCallStruct,
+    "ek_engine_bytes": core_structs.EngineBytesStruct,
+    "ek_engine": core_structs.EngineStruct,
+    "ek_memory_plan": core_structs.MemoryPlanStruct,
+    "ek_unit_plan": core_structs.UnitPlanStruct,
+}
+#: Sizes of the first release. A struct only ever grows: who was built with that header says these.
+FIRST_SIZES = {
+    "ek_session_options": 40,
+    "ek_session_info": 104,
+    "ek_head_request": 64,
+    "ek_head_output": 88,
+    "ek_session_statistics": 80,
+    "ek_generation_statistics": 56,
+    "ek_event": 64,
+    "ek_generate_options": 40,
+    "ek_flash_info": 56,
+    "ek_flash_run": 48,
+    "ek_flash_part": 40,
+    "ek_flash_tensor": 48,
+    "ek_sampler_model": 96,
+    "ek_sampler_lengths": 32,
+    "ek_ask": 152,
+    "ek_weights": 40,
+    "ek_attention": 128,
+    "ek_segment": 32,
+    "ek_layers_call": 88,
+    "ek_tile_call": 160,
+    "ek_engine_bytes": 40,
+    "ek_engine": 120,
+    "ek_memory_plan": 104,
+    "ek_unit_plan": 32,
+}
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """One that streams every weight and has computed."""
+    folder = tmp_path_factory.mktemp("session")
+    bundle = native_bundle(folder, "diffusion_gemma", Scheme("mixed4"), num_hidden_layers=2)
+    with Session(bundle, SessionOptions(resident_bytes=0)) as opened:
+        opened.prefill(np.arange(30))
+        opened.denoise(np.arange(8), HeadRequest())
+        opened.idle()
+        yield opened
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
+def test_structs_are_laid_out_as_a_c_compiler_reads_the_header(tmp_path: Path) -> None:
+    prints = []
+    for name, mirror in STRUCTS.items():
+        prints.append(f"{name} of_{name};")
+        prints.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        prints += [
+            f'printf("{name}.{member} %zu %zu\\n", offsetof({name}, {member}), sizeof of_{name}.{member});'
+            for member, *_ in mirror._fields_
+        ]
+    source = tmp_path / "layout.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "edgekit.h"\nint main(void) {\n'
+        + "\n".join(prints)
+        + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "layout"
+    run(compiler("cc", "gcc", "clang"), "-std=c99", "-I", HEADER.parent, source, "-o", program)
+    found = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = []
+    for name, mirror in STRUCTS.items():
+        expected.append(f"{name} {ctypes.sizeof(mirror)}")
+        for member, *_ in mirror._fields_:
+            place = getattr(mirror, member)
+            expected.append(f"{name}.{member} {place.offset} {place.size}")
+        assert ctypes.sizeof(mirror) >= FIRST_SIZES[name], "a caller of the first release has more"
+    assert found == expected
+
+
+@pytest.mark.parametrize("what", ["statistics", "info"])
+def test_structs_are_filled_as_far_as_their_callers_know_them(session: Session, what: str) -> None:
+    """Of every size: what lies behind it keeps its bytes, what lies within has those of the whole struct."""
+    name, fill = f"ek_session_{what}", getattr(session._library, f"ek_session_get_{what}")
+    whole, size = STRUCTS[name](), ctypes.sizeof(STRUCTS[name])
+    assert fill(session._handle, ctypes.byref(whole)) == 0
+    expected = bytes(whole)
+    for given in (4, FIRST_SIZES[name], size, size + 8):
+        memory = (ctypes.c_uint8 * (size + 16))(*[0xA5] * (size + 16))
+        ctypes.c_uint32.from_buffer(memory).value = given
+        assert fill(session._handle, ctypes.cast(memory, ctypes.POINTER(STRUCTS[name]))) == 0
+        filled = min(given, size)
+        assert ctypes.c_uint32.from_buffer(memory).value == given
+        assert bytes(memory)[4:filled] == expected[4:filled]
+        assert set(bytes(memory)[filled:]) == {0xA5}
+    for given in (0, 3):
+        whole.struct_size = given
+        assert fill(session._handle, ctypes.byref(whole)) == 1
+        message: bytes = session._library.ek_last_error()
+        assert f"struct_size is {given}; set it to sizeof the struct" in message.decode()
+
+
+LARGEST = 2**63 - 1
+
+
+def refused(session: Session, status: int, words: str, code: int = INVALID_ARGUMENT) -> None:
+    message: bytes = session._library.ek_last_error()
+    assert status == code and words in message.decode(), message
+
+
+@pytest.mark.parametrize("count", [-1, -LARGEST - 1, LARGEST, 2**22 + 1])
+def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
+    session: Session, count: int
+) -> None:
+    library, handle, one = session_functions(), session._handle, np.zeros(1, np.int64)
+    before = session.prefix_length
+    refused(
+        session, library.ek_session_prefill(handle, one.ctypes.data, count), f"{count} token ids to encode"
+    )
+    refused(
+        session,
+        library.ek_session_denoise(handle, one.ctypes.data, count, None, None, None),
+        f"a canvas of {count} positions",
+    )
+    request = HeadRequestStruct(temperature=1.0, rows=one.ctypes.data, row_count=count)
+    asked = (handle, one.ctypes.data, 1, None, ctypes.byref(request), None)
+    refused(session, library.ek_session_denoise(*asked), f"row_count is {count}; it must be 0..")
+    assert session.prefix_length == before
+
+
+def test_nothing_may_be_encoded(session: Session) -> None:
+    before = session.prefix_length
+    assert session_functions().ek_session_prefill(session._handle, None, 0) == 0
+    assert session.prefix_length == before
+    refused(
+        session, session_functions().ek_session_prefill(session._handle, None, 1), "no token ids are given"
+    )
+
+
+def test_reserved_members_are_zero(session: Session) -> None:
+    ids = np.zeros(2, np.int64)
+    request, output = HeadRequestStruct(temperature=1.0), HeadOutputStruct()
+    call = (session._handle, ids.ctypes.data, 2, None, ctypes.byref(request), ctypes.byref(output))
+    assert session_functions().ek_session_denoise(*call) == 0
+    for struct, name in ((request, "ek_head_request"), (output, "ek_head_output")):
+        struct.reserved = 3
+        words = f"{name}.reserved is 3; set it to 0"
+        refused(session, session_functions().ek_session_denoise(*call), words)
+        project = (session._handle, ctypes.byref(request), ctypes.byref(output))
+        refused(session, session_functions().ek_session_project(*project), words)
+        struct.reserved = 0
+
+
+@pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
+def test_noise_has_a_scale(session: Session, scale: float) -> None:
+    gumbel = PhiloxNoise(0).gumbel(8, session.vocab_size)
+    with pytest.raises(errors.InvalidRequest, match="gumbel_scale .* is not a number at least 0"):
+        session.denoise(np.arange(8), HeadRequest(gumbel=gumbel, gumbel_scale=scale))
+    none = session.denoise(np.arange(8), HeadRequest(gumbel=gumbel, gumbel_scale=0.0))
+    np.testing.assert_array_equal(none.sample, none.argmax)
+
+
+def test_no_function_takes_a_null_session(session: Session) -> None:
+    library = session_functions()
+    for name, arguments in {**core_session._SIGNATURES, **SESSION_FUNCTIONS}.items():
+        if name not in ("ek_session_open_engine", "ek_plan_session"):
+            values = [0 if kind is ctypes.c_int64 else None for kind in arguments]
+            refused(session, getattr(library, name)(*values), "the session is null")
+    generate = generation_function(session)
+    refused(session, generate(None, None, 0, None, ON_EVENT(0), None, None), "the session is null")
+
+
+def test_a_message_is_that_of_the_last_failure_on_its_thread(session: Session) -> None:
+    """What other calls return, on this thread or another one, leaves it as it is."""
+    library, found = session_functions(), []
+
+    def elsewhere() -> None:
+        found.append(library.ek_last_error())
+        library.ek_session_reset(None)
+        found.append(library.ek_last_error())
+
+    refused(session, library.ek_session_prefill(session._handle, None, 1), "no token ids are given")
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found[0] == b"" and b"session is null" in found[1]
+    assert library.ek_session_get_info(session._handle, ctypes.byref(structs.InfoStruct())) == 0
+    refused(session, INVALID_ARGUMENT, "no token ids are given")

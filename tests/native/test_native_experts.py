@@ -1,0 +1,298 @@
+"""Experts in the native session: those without rows are not read, memory goes to those that are used, and the
+results are the same bits all the while.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.bundles import TILE_BYTES
+from support.checkpoints import write_checkpoint
+from support.native_reading import OnRead, span
+from support.native_testing import library
+from test_native_session_errors import flip_byte
+from test_native_session_faults import Disk, Model, session
+
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.flashload import errors
+from edgekit.flashload.reader import FlashFile
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.sampling.types import Floats
+from edgekit.runtime.session import Session, SessionOptions, plan_session
+
+LAYERS, EXPERTS = 2, 8
+#: The last in the file, so that reading in the order of the file would come to them last.
+USED = range(4, 8)
+ROUTERS = {"llada_moe": "model.layers.{}.mlp.gate.weight",
+           "diffusion_gemma": "model.decoder.layers.{}.router.proj.weight"}  # fmt: skip
+CANVAS, PROMPT = np.arange(64) * 5 % 380, np.arange(40) * 7 % 380
+STREAMED = SessionOptions(resident_bytes=0, canvas=64, positions=256)
+#: Passes that are counted before anything is exchanged.
+COUNTED = 16
+
+
+def route_to_used(checkpoint: Path, name: str) -> None:
+    """Routers that choose two of USED whatever the input: of any row and its negative one has a higher score
+    than a row of zeros.
+    """
+    path = checkpoint / "model.safetensors"
+    tensors = load_file(path)
+    rng = np.random.default_rng(7)
+    for i in range(LAYERS):
+        router = tensors[name.format(i)]
+        assert len(router) == EXPERTS
+        rows = rng.standard_normal((len(USED) // 2, router.shape[1])).astype(np.float32)
+        router[:] = 0
+        router[USED.start : USED.stop : 2], router[USED.start + 1 : USED.stop : 2] = rows, -rows
+    save_file(tensors, path)
+
+
+@pytest.fixture(scope="module", params=ROUTERS)
+def routed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Of the family without a prefix."""
+    return make(tmp_path_factory.mktemp("masked"), "llada_moe")
+
+
+def make(folder: Path, family: str) -> Model:
+    write_checkpoint(folder / "checkpoint", family, num_hidden_layers=LAYERS, num_experts=EXPERTS)
+    route_to_used(folder / "checkpoint", ROUTERS[family])
+    options = ExportOptions("native", scheme=Scheme("mixed4"), tile_bytes=TILE_BYTES)
+    export(folder / "checkpoint", folder / "bundle", options)
+    with Session(folder / "bundle", SessionOptions(canvas=64)) as resident:
+        return Model(folder / "bundle", logits(resident))
+
+
+def logits(opened: Session) -> Floats:
+    """Of a canvas, after a prompt where the model encodes one."""
+    opened.reset()
+    if opened.model.causal_prefix:
+        opened.prefill(PROMPT)
+    found = opened.denoise(CANVAS, HeadRequest(logits=True)).logits
+    assert found is not None
+    return found
+
+
+def run_passes(opened: Session, count: int) -> None:
+    for _ in range(count):
+        opened.denoise(CANVAS, HeadRequest(rows=np.array([0])))
+
+
+class Expert(NamedTuple):
+    rows: int
+    passes: int
+    idle_passes: int
+    pinned: bool
+
+
+def experts(opened: Session) -> list[list[Expert]]:
+    """Of the layers of a session of the testing library."""
+
+    def expert(layer: int, index: int) -> Expert:
+        counts = (ctypes.c_uint64 * 4)()
+        place = (ctypes.c_uint64(layer), ctypes.c_uint64(index))
+        assert library().ekt_session_expert(ctypes.c_void_p(opened._handle), *place, counts) == 0
+        return Expert(*counts[:3], bool(counts[3]))
+
+    return [[expert(i, e) for e in range(EXPERTS)] for i in range(LAYERS)]
+
+
+def skipped_and_exchanged(opened: Session) -> tuple[int, int]:
+    """Bytes."""
+    statistics = opened.statistics()
+    return statistics["bytes_skipped"], statistics["bytes_exchanged"]
+
+
+def length_of(model: Model) -> int:
+    """Of an expert's run, the same for all."""
+    lengths = {
+        span(model.weights, f"layers.{i}.experts.{e}")[1] for i in range(LAYERS) for e in range(EXPERTS)
+    }
+    assert len(lengths) == 1
+    return lengths.pop()
+
+
+def pinning(model: Model, per_layer: int) -> SessionOptions:
+    """So many experts of every layer in memory, and the dense runs."""
+    step = plan_session(Bundle.open(model.bundle)).units
+    dense = sum(unit.nbytes for unit in step if unit.group not in ("expert", "embedding"))
+    return SessionOptions(
+        resident_bytes=dense + per_layer * LAYERS * length_of(model), canvas=64, positions=256
+    )
+
+
+@contextmanager
+def opened(model: Model, options: SessionOptions, on_read: OnRead | None = None) -> Iterator[Session]:
+    disk = Disk()
+    disk.on_read = on_read
+    with session(model, disk, options) as made:
+        yield made
+
+
+def test_use_is_counted(routed: Model) -> None:
+    for options in (SessionOptions(canvas=64), STREAMED):
+        with opened(routed, options) as made:
+            logits(made)
+            passes, positions = 1, CANVAS.size
+            if made.model.causal_prefix:
+                passes += -(-PROMPT.size // made.model.canvas_length)  # chunks
+                positions += PROMPT.size
+            for layer in experts(made):
+                assert sum(x.rows for x in layer) == 2 * positions
+                assert all(x.passes + x.idle_passes == passes for x in layer)
+                for e, x in enumerate(layer):
+                    assert (x.rows > 0) == (x.passes > 0) == (e in USED)
+
+
+def test_experts_without_rows_are_not_read(routed: Model) -> None:
+    """What the order of the file lets through in the first passes is skipped once use is known."""
+    unused = LAYERS * (EXPERTS - len(USED)) * length_of(routed)
+    with opened(routed, STREAMED) as made:
+        per_pass = made.statistics()["streamed_bytes_per_step"]
+        np.testing.assert_array_equal(logits(made), routed.expected)
+        run_passes(made, 2)
+        made.idle()
+        read, (skipped, _) = made.statistics()["bytes_read"], skipped_and_exchanged(made)
+        run_passes(made, 5)
+        assert skipped_and_exchanged(made)[0] - skipped == 5 * unused
+        made.idle()
+        needed = 5 * (per_pass - unused)
+        # Beyond the five passes only what was read ahead for a sixth.
+        ring = made.statistics()["ring_bytes"]
+        assert needed <= made.statistics()["bytes_read"] - read <= needed + ring
+        np.testing.assert_array_equal(logits(made), routed.expected)
+
+
+def test_an_expert_is_read_at_most_once_per_pass(routed: Model) -> None:
+    with FlashFile(routed.weights) as file:
+        starts = {run.offset: name for name, run in file.runs.items()}
+    reads: Counter[str] = Counter()
+
+    def note(offset: int, nbytes: int) -> None:
+        if offset in starts:
+            reads[starts[offset]] += 1
+
+    with opened(routed, STREAMED, note) as made:
+        run_passes(made, 2)
+        for _ in range(4):
+            made.idle()
+            reads.clear()
+            run_passes(made, 1)
+            made.idle()
+            # The first layer's may have been read ahead for another pass besides.
+            assert all(1 <= reads[f"layers.0.experts.{e}"] <= 2 for e in USED), reads
+            assert all(reads[f"layers.1.experts.{e}"] == 1 for e in USED), reads
+            assert not any(
+                reads[f"layers.{i}.experts.{e}"] for i in range(LAYERS) for e in range(USED.start)
+            ), reads
+
+
+@pytest.mark.parametrize("boundary", ["idle", "reset"])
+def test_memory_goes_to_the_experts_that_are_used(routed: Model, boundary: str) -> None:
+    with opened(routed, pinning(routed, 3)) as made:
+        before = made.statistics()
+        pinned = [[x.pinned for x in layer] for layer in experts(made)]
+        assert all(sum(layer) == 3 and any(layer[: USED.start]) for layer in pinned), "a plan that spreads"
+        run_passes(made, COUNTED - 1)
+        getattr(made, boundary)()
+        assert [[x.pinned for x in layer] for layer in experts(made)] == pinned, "too early"
+        for _ in range(6):  # a bounded amount at a time
+            _, exchanged = skipped_and_exchanged(made)
+            run_passes(made, COUNTED)
+            getattr(made, boundary)()
+            most = max(length_of(routed), before["streamed_bytes_per_step"] // 8)
+            assert skipped_and_exchanged(made)[1] - exchanged <= most
+            np.testing.assert_array_equal(logits(made), routed.expected)
+        for layer, old in zip(experts(made), pinned, strict=True):
+            assert sum(x.pinned for x in layer) == 3
+            assert all(e in USED for e, x in enumerate(layer) if x.pinned)
+            assert all(layer[e].pinned for e in USED if old[e]), "one that is used gave up its place"
+        moved = sum(sum(old[: USED.start]) for old in pinned) * length_of(routed)
+        assert skipped_and_exchanged(made)[1] == moved
+        for name in ("pinned_bytes", "ring_bytes", "streamed_bytes_per_step"):
+            assert made.statistics()[name] == before[name]
+
+
+def test_where_every_pass_uses_every_expert_nothing_is_exchanged(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=LAYERS)
+    options = ExportOptions("native", scheme=Scheme("int8"), tile_bytes=TILE_BYTES)
+    export(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    model = Model(tmp_path / "bundle", np.zeros(0, np.float32))
+    with opened(model, pinning(model, 3)) as made:
+        canvas = np.random.default_rng(0).integers(0, made.vocab_size, 256)
+        pinned = [[x.pinned for x in layer] for layer in experts(made)]
+        for _ in range(2 * COUNTED):
+            made.denoise(canvas, HeadRequest(rows=np.array([0])))
+        made.idle()
+        assert all(x.idle_passes == 0 for layer in experts(made) for x in layer), "not the case to be tested"
+        assert skipped_and_exchanged(made) == (0, 0)
+        assert [[x.pinned for x in layer] for layer in experts(made)] == pinned
+        read = made.statistics()["bytes_read"]
+        made.denoise(canvas, HeadRequest(rows=np.array([0])))
+        assert made.statistics()["bytes_read"] - read >= made.statistics()["streamed_bytes_per_step"]
+
+
+def test_an_exchange_that_cannot_be_read_leaves_everything_as_it_was(routed: Model) -> None:
+    disk = Disk()
+    with session(routed, disk, pinning(routed, 3)) as made:
+        for _ in range(3):
+            run_passes(made, COUNTED)
+            before = [[x.pinned for x in layer] for layer in experts(made)]
+            disk.on_read = lambda offset, nbytes: -errno.EIO
+            made.idle()
+            disk.on_read = None
+            assert skipped_and_exchanged(made)[1] == 0
+            assert [[x.pinned for x in layer] for layer in experts(made)] == before
+            np.testing.assert_array_equal(logits(made), routed.expected)
+        run_passes(made, COUNTED)
+        made.idle()
+        assert skipped_and_exchanged(made)[1] > 0
+        np.testing.assert_array_equal(logits(made), routed.expected)
+
+
+def test_a_damaged_expert_is_told_when_it_is_used(masked: Model, tmp_path: Path) -> None:
+    """One that exchanges would bring in, and keep trying to."""
+    options = pinning(masked, 3)
+    with opened(masked, options) as made:
+        streamed = next(e for e in USED if not experts(made)[1][e].pinned)
+    run = f"layers.1.experts.{streamed}"
+    copy = copied(masked, tmp_path)
+    repair = flip_byte(copy.bundle, run)
+    with opened(copy, options) as made:
+        for _ in range(3):
+            for _ in range(COUNTED):
+                with pytest.raises(errors.ChecksumMismatch, match=run):
+                    run_passes(made, 1)
+            made.idle()
+            assert not experts(made)[1][streamed].pinned
+        assert skipped_and_exchanged(made)[1] > 0, "others are exchanged beside it"
+        repair()
+        np.testing.assert_array_equal(logits(made), masked.expected)
+
+
+def test_damage_to_an_expert_that_no_pass_uses_harms_none(masked: Model, tmp_path: Path) -> None:
+    copy = copied(masked, tmp_path)
+    flip_byte(copy.bundle, "layers.1.experts.0")
+    with opened(copy, STREAMED) as made:
+        for _ in range(3):
+            np.testing.assert_array_equal(logits(made), masked.expected)
+
+
+def copied(model: Model, folder: Path) -> Model:
+    return Model(Path(shutil.copytree(model.bundle, folder / "bundle")), model.expected)

@@ -1,0 +1,73 @@
+"""A denoising procedure written in Python runs on every engine, as those of the core do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fake_denoiser import FakeDenoiser
+
+from edgekit.runtime.sampling import Committed, Denoiser, HeadRequest, drive
+from edgekit.runtime.session import open_session
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def readme_procedure() -> tuple[str, str]:
+    """The class that README.md shows, and what it does with it."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if "class LeftToRight" in block)
+    made, shown = block.split("with open_session", 1)
+    return made, "with open_session" + shown
+
+
+MADE, SHOWN = readme_procedure()
+NAMES: dict[str, Any] = {}
+exec(MADE, NAMES)
+LeftToRight = NAMES["LeftToRight"]
+
+
+def told(procedure: Any, denoiser: Denoiser) -> list[int]:
+    """The tokens that it commits."""
+    return [int(t) for event in drive(procedure, denoiser) if isinstance(event, Committed) for t in event.ids]
+
+
+def by_hand(denoiser: Denoiser, prompt: list[int], length: int, mask: int) -> list[int]:
+    ids = np.array(prompt + [mask] * length)
+    for at in range(len(prompt), len(ids)):
+        ids[at] = denoiser.denoise(ids, HeadRequest(rows=np.array([at]))).argmax[0]
+    return ids[len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("written", ["native", "onnx"])
+def test_a_python_procedure_runs_on_an_engine(shipped_bundle: Callable[..., Path], written: str) -> None:
+    with open_session(shipped_bundle("tiny-llada", written)) as session:
+        found = told(LeftToRight([5, 9, 2], 6, 3), session)
+        assert found == by_hand(session, [5, 9, 2], 6, 3) and len(found) == 6
+
+
+def test_its_copies_go_on_by_themselves() -> None:
+    own, denoiser, copies = LeftToRight([1, 2], 5, 39), FakeDenoiser(40), []
+    expected = by_hand(denoiser, [1, 2], 5, 39)
+    for event in drive(own, denoiser):
+        if isinstance(event, Committed):
+            copies.append(own.copy())
+    for done, branch in enumerate(copies, 1):
+        assert expected[:done] + told(branch, denoiser) == expected
+
+
+def test_the_readme_runs_it(
+    shipped_bundle: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    exec(SHOWN, dict(NAMES))
+    *events, done = capsys.readouterr().out.splitlines()
+    assert len(events) == 6 and all(e.startswith("Committed(") for e in events) and done.startswith("Done(")

@@ -1,0 +1,38 @@
+"""The float reference model behind the interface of the denoising loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from edgekit.export.reference import PrefixKV, ReferenceModel
+from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
+from support.fake_denoiser import head
+
+
+class ReferenceDenoiser:
+    """Implements `Denoiser`; everything in float32, full scores, no streaming."""
+
+    def __init__(self, model: ReferenceModel) -> None:
+        self.model = model
+        self.vocab_size = model.architecture.vocab_size
+        self.hidden_size = model.embedding.shape[1]
+        self.reset()
+
+    def reset(self) -> None:
+        self.prefix: PrefixKV | None = None
+        self.prefix_length = 0
+        self.pieces: list[Ids] = []
+        self.uncached: Ids = np.empty(0, np.int64)
+
+    @torch.no_grad()
+    def prefill(self, ids: Ids) -> None:
+        self.prefix = self.model.encode(torch.from_numpy(ids)[None], self.prefix)
+        self.prefix_length += len(ids)
+        self.pieces.append(ids)
+
+    @torch.no_grad()
+    def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
+        conditioning = None if soft is None else torch.from_numpy(soft)[None]
+        logits = self.model.denoise(torch.from_numpy(ids)[None], self.prefix, conditioning)
+        return head(logits[0].numpy(), request, self.model.embedding.numpy())
