@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.errors import BudgetExceeded, BundleError, EdgekitError
-from edgekit.flashload.format import Layout, Run, RunSpec, TensorSlot, TensorSpec, layout, tensor_views
+from edgekit.flashload.format import Layout, Run, RunSpec, TensorSlot, TensorSpec, layout
 from edgekit.flashload.manifest import Manifest
-from edgekit.flashload.reader import FlashFile, PendingRead
+from edgekit.flashload.reader import FlashFile, tensor_views
 from edgekit.flashload.writer import FileDigest, FlashWriter
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "FlashWriter",
     "Layout",
     "Manifest",
-    "PendingRead",
     "Run",
     "RunSpec",
     "TensorSlot",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
@@ -25,6 +26,10 @@ class AlignedBuffer:
                 self._map = mmap.mmap(-1, nbytes)
         except (OSError, OverflowError, ValueError) as error:
             raise BudgetExceeded(f"cannot map {nbytes} bytes of memory ({error})", nbytes) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # Large pages are asked of a disk in fewer pieces. A wish: the memory works without it.
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self.nbytes = nbytes
         self.view = memoryview(self._map)
 

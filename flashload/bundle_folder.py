@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload import _native
+from edgekit.flashload.reader import FlashFile
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_bundle_open": (c_char_p, POINTER(c_void_p)),
     "ek_bundle_manifest": (c_void_p, POINTER(c_void_p), POINTER(c_uint64)),
     "ek_bundle_read_file": (c_void_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)),
     "ek_bundle_check_file": (c_void_p, c_char_p),
+    "ek_bundle_open_weights": (c_void_p, POINTER(c_void_p)),
     "ek_folder_read_file": (c_char_p, c_char_p, c_void_p, c_uint64, POINTER(c_uint64)),
     "ek_folder_check_file": (c_char_p, c_char_p, c_uint64, c_uint64),
 }
@@ -76,6 +78,15 @@ class BundleFolder:
         Raises as `read`.
         """
         _native.check(self._library.ek_bundle_check_file(self._handle, _native.path_bytes(name)))
+
+    def open_weights(self) -> FlashFile:
+        """The flash file, its header compared.
+
+        Raises as `read`, and as FlashFile.
+        """
+        file = c_void_p()
+        _native.check(self._library.ek_bundle_open_weights(self._handle, byref(file)))
+        return FlashFile.of_handle(file)
 
 
 def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:

@@ -42,11 +42,9 @@ class BundleError(EdgekitError):
 
 
 class MalformedFile(BundleError):
-    """The bytes that are there do not follow the format."""
-
-
-class NotAFlashFile(MalformedFile):
-    """The file is something else: a Git LFS pointer, another format, or a safetensors file without runs."""
+    """The bytes that are there do not follow the format, or the file is something else: a Git LFS pointer,
+    another format, a safetensors file without runs.
+    """
 
 
 class UnsupportedVersion(MalformedFile):
@@ -112,9 +110,5 @@ class BudgetExceeded(EdgekitError):
         self.needed_bytes = needed_bytes
 
 
-class RingError(EdgekitError):
-    """The ring was used out of order or after it was closed."""
-
-
 class Cancelled(EdgekitError):
-    """The schedule was cancelled while somebody was waiting for one of its runs."""
+    """What was under way was told to stop."""

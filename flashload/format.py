@@ -21,13 +21,13 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from edgekit.flashload.errors import InvalidRequest, LayoutError
+from edgekit.flashload.errors import LayoutError
 from edgekit.flashload.strictjson import MAX_MARKS, marks
 
 RUN_ALIGNMENT = 16 * 1024  # Apple's page size; every other system's page and sector size divides it.
@@ -132,21 +132,6 @@ class Run:
         """What the run is made of, in the order of its tensors."""
         return self.segments or (Segment(self.offset, 0, self.length, self.xxh3),)
 
-    def file_offset(self, place: int) -> int:
-        """Where in the file the byte at `place` of the run is."""
-        return next(p.offset + place - p.place for p in self.parts if p.place <= place < p.place + p.nbytes)
-
-    def reads(self, chunk_bytes: int, file_size: int) -> Iterator[tuple[Segment, int, int, int]]:
-        """What is read for it, in whole pages but for the end of the file: (part, offset in the file, place,
-        bytes), each of at most `chunk_bytes`.
-        """
-        for part in self.parts:
-            lead = part.offset % RUN_ALIGNMENT
-            start = part.offset - lead
-            stop = min(align_up(part.offset + part.nbytes, RUN_ALIGNMENT), file_size)
-            for at in range(start, stop, chunk_bytes):
-                yield part, at, part.place - lead + at - start, min(chunk_bytes, stop - at)
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -223,11 +208,6 @@ def check_runs(runs: Sequence[RunSpec]) -> None:
                 )
 
 
-def is_digest(text: Any) -> bool:
-    """Whether it is an xxh3-64 digest as headers have it: 16 lower-case hex digits."""
-    return isinstance(text, str) and len(text) == 16 and set(text) <= set("0123456789abcdef")
-
-
 def _at(placed: Iterable[tuple[str, int, tuple[TensorSlot, ...]]], data_start: int, digest: str) -> Layout:
     runs: list[Run] = []
     offset = data_start
@@ -299,20 +279,3 @@ def build_header(plan: Layout, digests: Mapping[str, str], make_json: Any = _hea
     text = make_json(plan, digests)
     length = plan.data_start - 8
     return length.to_bytes(8, "little") + text.ljust(length, b" ")
-
-
-def tensor_views(run: Run, buffer: Any) -> dict[str, np.ndarray]:
-    """Read-only arrays over a buffer that holds the run from its first byte; no copy.
-
-    BF16 comes as uint16 and F8 as uint8 bit patterns. Raises InvalidRequest when the buffer is too small.
-    """
-    available = memoryview(buffer).nbytes
-    if available < run.length:
-        raise InvalidRequest(f"run {run.name} needs {run.length} bytes, the buffer has {available}")
-    views: dict[str, np.ndarray] = {}
-    for slot in run.tensors:
-        dtype = STORAGE_DTYPES[slot.dtype]
-        flat = np.frombuffer(buffer, dtype, slot.nbytes // dtype.itemsize, slot.offset_in_run)
-        flat.flags.writeable = False
-        views[slot.name] = flat.reshape(slot.shape)
-    return views

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgekit.flashload.errors import LayoutError, MalformedFile, TruncatedFile
+from edgekit.flashload.errors import LayoutError
 from edgekit.flashload.format import (
     KEY_FORMAT,
     KEY_PLAN,
@@ -42,11 +42,8 @@ from edgekit.flashload.format import (
     TensorSpec,
     align_up,
     check_runs,
-    is_digest,
     plan_digest,
 )
-from edgekit.flashload.header_tensors import Span, check_name, is_size
-from edgekit.flashload.strictjson import loads_strict
 
 PACKED_VERSION = "2"
 _READER = "mlx"  # what MLX's readers want under `format`
@@ -90,7 +87,7 @@ def packed_layout(runs: Sequence[RunSpec], stored: Stored, tag: str) -> Layout:
     digest = plan_digest([PACKED_VERSION, parts], runs, tag)
     data_start = RUN_ALIGNMENT
     while True:
-        own = tuple(_run(name, slots, data_start, None) for name, slots in placed)
+        own = tuple(_run(name, slots, data_start) for name, slots in placed)
         plan = Layout(own, data_start, data_start + end, digest, tensors, stored)
         needed = 8 + len(header_json(plan, {}))
         if needed <= data_start:
@@ -179,8 +176,8 @@ class _Placed:
         return cls(spec.name, spec.dtype, spec.shape, spans[0][0])
 
 
-def _run(name: str, tensors: Sequence[_Placed], data_start: int, digests: Sequence[str] | None) -> Run:
-    """A run of tensors: its segments, and where they are in memory."""
+def _run(name: str, tensors: Sequence[_Placed], data_start: int) -> Run:
+    """A run of tensors that are not written yet: its segments, and where they are in memory."""
     spans: list[list[int]] = []
     at: list[int] = []  # the segment of every tensor
     for tensor in tensors:
@@ -188,19 +185,17 @@ def _run(name: str, tensors: Sequence[_Placed], data_start: int, digests: Sequen
             spans.append([tensor.offset, tensor.offset])
         spans[-1][1] += tensor.nbytes
         at.append(len(spans) - 1)
-    if digests is None:
-        digests = [NO_DIGEST] * len(spans)
     segments: list[Segment] = []
     end = 0
-    for (begin, stop), digest in zip(spans, digests, strict=True):
+    for begin, stop in spans:
         place = end + (data_start + begin) % RUN_ALIGNMENT
-        segments.append(Segment(data_start + begin, place, stop - begin, digest))
+        segments.append(Segment(data_start + begin, place, stop - begin, NO_DIGEST))
         end = align_up(place + stop - begin, RUN_ALIGNMENT)
     slots = tuple(
         TensorSlot(t.name, t.dtype, t.shape, segments[i].place + t.offset - spans[i][0], t.nbytes)
         for t, i in zip(tensors, at, strict=True)
     )
-    return Run(name, segments[0].offset, end, "".join(digests), slots, tuple(segments))
+    return Run(name, segments[0].offset, end, NO_DIGEST * len(segments), slots, tuple(segments))
 
 
 # --- the header ---------------------------------------------------------------------------------------------
@@ -238,111 +233,3 @@ def _prefix(own: Sequence[tuple[str, tuple[Slice, ...]]]) -> str:
     """What most stored names of a run have before the run's own name for them."""
     found = [parts[0].name.removesuffix(name) for name, parts in own if parts[0].name.endswith(name)]
     return max(found, key=lambda f: (found.count(f), f), default="")
-
-
-def parse_packed(
-    rows_text: str, plan: str, spans: Sequence[Span], data_start: int, file_size: int, where: str
-) -> Layout:
-    """The layout of a packed file, of its tensors in the order of the file and of edgekit.runs.
-
-    Raises:
-        MalformedFile: tensors leave holes, overlap or are not aligned; runs are not made of their rows, or
-            not of all of them. TruncatedFile: the file is shorter than its tensors.
-    """
-    position = 0
-    for begin, end, slot in spans:
-        if begin != position:
-            raise MalformedFile(f"{where}: tensor {slot.name} starts at byte {begin}, expected {position}")
-        if begin % STORAGE_DTYPES[slot.dtype].itemsize:
-            raise MalformedFile(f"{where}: tensor {slot.name} is not aligned to its elements at byte {begin}")
-        position = end
-    size = data_start + position
-    if file_size < size:
-        raise TruncatedFile(f"{where}: has {file_size} of {size} bytes; export or copy it again")
-    if file_size > size:
-        raise MalformedFile(
-            f"{where}: {file_size - size} bytes follow the last tensor; export or copy it again"
-        )
-    rows = loads_strict(rows_text.encode("utf-8", "surrogatepass"), f"{where}: edgekit.runs")
-    if not isinstance(rows, list) or not rows:
-        raise MalformedFile(f"{where}: edgekit.runs must be a non-empty list")
-    stored = {slot.name: (begin, slot) for begin, _, slot in spans}
-    runs: dict[str, Run] = {}
-    for row in rows:
-        run = _parse_run(row, stored, data_start, where)
-        if run.name in runs:
-            raise MalformedFile(f"{where}: run {run.name} is listed twice")
-        runs[run.name] = run
-    _check_cover(runs.values(), data_start, size, where)
-    return Layout(
-        tuple(runs.values()), data_start, size, plan, tuple(replace(s, offset_in_run=b) for b, _, s in spans)
-    )
-
-
-def _parse_run(row: Any, stored: Mapping[str, tuple[int, TensorSlot]], data_start: int, where: str) -> Run:
-    if not (isinstance(row, list) and [type(v) for v in row] == [str, list, str, list] and row[3]):
-        raise MalformedFile(f"{where}: a run must be [name, digests, prefix, tensors], found {str(row)[:80]}")
-    name, digests, prefix, listed = row
-    check_name("run", name, where)
-    tensors = [_parse_tensor(name, entry, prefix, stored, where) for entry in listed]
-    if len({t.name for t in tensors}) != len(tensors):
-        raise MalformedFile(f"{where}: run {name} has two tensors of one name")
-    for digest in digests:
-        if not is_digest(digest):
-            raise MalformedFile(f"{where}: run {name}: {str(digest)[:40]!r} is not an xxh3-64 digest")
-    try:
-        return _run(name, tensors, data_start, digests)
-    except ValueError:
-        raise MalformedFile(
-            f"{where}: run {name} has {len(digests)} digests, not one for each segment"
-        ) from None
-
-
-def _parse_tensor(
-    run: str, entry: Any, prefix: str, stored: Mapping[str, tuple[int, TensorSlot]], where: str
-) -> _Placed:
-    def bad(why: str) -> MalformedFile:
-        return MalformedFile(f"{where}: run {run}: {why}: {str(entry)[:80]}")
-
-    if isinstance(entry, str):
-        if prefix + entry not in stored:
-            raise bad(f"no tensor {(prefix + entry)[:80]!r} is stored")
-        begin, slot = stored[prefix + entry]
-        check_name("tensor", entry, where)
-        return _Placed(f"{run}.{entry}", slot.dtype, slot.shape, begin)
-    if not (isinstance(entry, list) and len(entry) >= 2 and isinstance(entry[0], str)):
-        raise bad("a tensor must be a name, or [name, [stored name, first row, rows]...]")
-    check_name("tensor", entry[0], where)
-    found: list[_Placed] = []
-    for part in entry[1:]:
-        if not (isinstance(part, list) and len(part) == 3 and isinstance(part[0], str) and part[0] in stored):
-            raise bad("a slice must be [stored name, first row, rows] of a tensor that is stored")
-        begin, slot = stored[part[0]]
-        have = slot.shape[0] if slot.shape else 1
-        first, rows = part[1:]
-        if not (is_size(first) and is_size(rows) and rows > 0 and first + rows <= have):
-            raise bad(f"a slice is not among the {have} rows of {part[0]}")
-        shape = (rows, *slot.shape[1:])
-        placed = _Placed(f"{run}.{entry[0]}", slot.dtype, shape, begin + first * (slot.nbytes // have))
-        if found and (
-            (found[-1].dtype, found[-1].shape[1:]) != (placed.dtype, placed.shape[1:])
-            or found[-1].offset + found[-1].nbytes != placed.offset
-        ):
-            raise bad("slices do not continue each other")
-        found.append(placed)
-    return replace(found[0], shape=(sum(f.shape[0] for f in found), *found[0].shape[1:]))
-
-
-def _check_cover(runs: Iterable[Run], data_start: int, size: int, where: str) -> None:
-    """Every byte of the data belongs to one run: what no digest covers would be used unchecked by others."""
-    position = data_start
-    segments = [(segment, run.name) for run in runs for segment in run.segments]
-    for segment, name in sorted(segments, key=lambda each: each[0].offset):
-        if segment.offset != position:
-            raise MalformedFile(
-                f"{where}: run {name}: a segment starts at {segment.offset}, expected {position} (the end "
-                "of what comes before it)"
-            )
-        position = segment.offset + segment.nbytes
-    if position != size:
-        raise MalformedFile(f"{where}: no run covers bytes {position}..{size}")

@@ -41,10 +41,10 @@ from edgekit.flashload.format import (
     build_header,
     layout,
 )
-from edgekit.flashload.header import PREFIX_BYTES, header_length, parse_header
 from edgekit.flashload.packed import Stored, packed_layout
 from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
+from edgekit.flashload.reader import FlashFile
 
 if sys.platform != "win32":
     import fcntl
@@ -127,8 +127,8 @@ class FlashWriter:
     def _open(self, resume: bool, overwrite: bool) -> None:
         journal_exists = self.journal_path.exists()
         if self.path.exists():
-            if resume and not self.partial_path.exists() and self._holds_plan(self.path):
-                self._adopt_finished()
+            if resume and not self.partial_path.exists() and (finished := self._finished_file()):
+                self._adopt(finished)
                 return
             if not overwrite:
                 raise OutputExists(f"{self.path}: already exists; choose another name or allow overwriting")
@@ -168,24 +168,20 @@ class FlashWriter:
                 ) from error
             raise
 
-    def _holds_plan(self, path: Path) -> bool:
-        """Whether a finished flash file of exactly this plan lies at `path`."""
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            try:
-                length = header_length(file.read(PREFIX_BYTES), size, str(path))
-                file.seek(8)
-                found = parse_header(file.read(length), size, str(path))
-            except BundleError:
-                return False
-        return found.plan_digest == self.layout.plan_digest and found.size == self.layout.size
+    def _finished_file(self) -> Layout | None:
+        """What the finished flash file at `path` holds, if that is exactly this plan."""
+        try:
+            with FlashFile(self.path) as file:
+                found = file.layout
+        except BundleError:
+            return None
+        same = (found.plan_digest, found.size) == (self.layout.plan_digest, self.layout.size)
+        return found if same else None
 
-    def _adopt_finished(self) -> None:
+    def _adopt(self, finished: Layout) -> None:
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
         self._fd = os.open(self.path, flags)
-        header = _pread_exact(self._fd, self.layout.data_start, 0, self.path)
-        found = parse_header(header[8:], self.layout.size, str(self.path))
-        self._digests = {run.name: run.xxh3 for run in found.runs}
+        self._digests = {run.name: run.xxh3 for run in finished.runs}
         self._finished = True
 
     def _read_journal(self) -> bool:

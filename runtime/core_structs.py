@@ -6,12 +6,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-
-class Struct(ctypes.Structure):
-    """A struct whose first member is its size."""
-
-    def __init__(self, **members: Any) -> None:
-        super().__init__(struct_size=ctypes.sizeof(self), **members)
+from edgekit.flashload.structs import Struct, TensorStruct
 
 
 class HeadRequestStruct(Struct):
@@ -31,15 +26,6 @@ class HeadOutputStruct(Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("others", c_void_p),
         ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
         ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
-    )  # fmt: skip
-
-
-class TensorStruct(Struct):
-    """`ek_flash_tensor`."""
-
-    _fields_ = (
-        ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
-        ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
     )  # fmt: skip
 
 

@@ -156,9 +156,7 @@ class Bundle:
             MalformedFile: a run that the manifest names is not in the file, or the size differs.
             ChecksumMismatch: the header is not the one that the manifest was written for.
         """
-        weights = self.manifest.weights
-        self.folder.check(weights.file)
-        file = FlashFile(self.weights_path, header=(weights.header_size, weights.header_xxh3))
+        file = self.folder.open_weights()
         named = set(self.model.embedding.runs)
         if self.packages is None:
             named |= {r for layer in self.model.layers for r in (layer.run, *layer.experts)}

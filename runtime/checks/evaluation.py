@@ -191,10 +191,11 @@ def _table(bundle: Bundle, entry: Package) -> Floats:
     parts = []
     with bundle.open_weights() as file:
         for run, start, stop in bundle.model.embedding.spans():
-            rows = np.arange(max(start, entry.start), min(stop, entry.start + entry.rows)) - start
-            if rows.size > 0:
+            first, end = max(start, entry.start), min(stop, entry.start + entry.rows)
+            if first < end:
                 tensors = {t.name.removeprefix(run + "."): t.name for t in file.run(run).tensors}
-                parts.append(matrix({n: file.read_rows(full, rows) for n, full in tensors.items()}))
+                rows = first - start, end - first
+                parts.append(matrix({n: file.read_rows(full, *rows) for n, full in tensors.items()}))
     return np.concatenate(parts)
 
 

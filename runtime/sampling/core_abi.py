@@ -13,7 +13,8 @@ import numpy as np
 
 from edgekit.flashload import _native
 from edgekit.flashload.names import shown
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.flashload.structs import Struct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFiniteLogits
 from edgekit.runtime.sampling.types import Ids

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, Struct
+from edgekit.flashload.structs import Struct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 
 
 class OptionsStruct(Struct):

@@ -48,7 +48,7 @@ def _part(file: FlashFile, stem: str, bits: int) -> tuple[np.ndarray, np.ndarray
 
     def read(suffix: str) -> np.ndarray:
         slot = next(s for s in slots if s.name == held[suffix])
-        return file.read_rows(slot.name, np.arange(slot.shape[0]))
+        return file.read_rows(slot.name)
 
     weight = read("weight")
     if bits == 16:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 
 import pytest
 import safetensors
@@ -10,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.flash_files import ALIGN, byte_runs
 
-from edgekit.flashload.errors import InvalidRequest, LayoutError, MalformedFile
+from edgekit.flashload.errors import InvalidRequest, LayoutError, MalformedFile, TruncatedFile
 from edgekit.flashload.format import (
     PAD_PREFIX,
     STORAGE_DTYPES,
+    Layout,
     RunSpec,
     TensorSpec,
     build_header,
     layout,
-    tensor_views,
 )
-from edgekit.flashload.header import parse_header
+from edgekit.flashload.reader import FlashFile, tensor_views
 
 DTYPES = st.sampled_from(sorted(STORAGE_DTYPES))
 SHAPES = st.lists(st.integers(1, 40), max_size=3).map(tuple)
@@ -58,6 +59,15 @@ def test_everything_is_aligned_and_nothing_overlaps(specs: list[RunSpec]) -> Non
     assert position == plan.size
 
 
+def read_header(header: bytes | bytearray, size: int) -> Layout:
+    """What is read of a file that has this header and no data."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(header)
+        file.truncate(size)
+        with FlashFile(file.name) as opened:
+            return opened.layout
+
+
 @given(run_specs())
 def test_a_header_parses_back_to_its_layout(specs: list[RunSpec]) -> None:
     plan = layout(specs, tag="model@1")
@@ -65,7 +75,7 @@ def test_a_header_parses_back_to_its_layout(specs: list[RunSpec]) -> None:
     header = build_header(plan, digests)
     assert len(header) == plan.data_start
     assert int.from_bytes(header[:8], "little") == plan.data_start - 8
-    parsed = parse_header(header[8:], plan.size, "f")
+    parsed = read_header(header, plan.size)
     assert [run.xxh3 for run in parsed.runs] == list(digests.values())
     assert build_header(parsed, digests) == header
     assert (parsed.size, parsed.data_start, parsed.plan_digest) == (
@@ -99,8 +109,8 @@ def test_a_damaged_header_never_escapes_the_typed_error(
     position %= len(bytes(header).rstrip())
     header[position : position + len(noise)] = noise[: len(header) - position]
     try:
-        parsed = parse_header(bytes(header), plan.size, "f")
-    except MalformedFile as error:
+        parsed = read_header((plan.data_start - 8).to_bytes(8, "little") + header, plan.size)
+    except (MalformedFile, TruncatedFile) as error:
         assert "\n" not in str(error)
     else:
         assert parsed.size == plan.size
@@ -110,7 +120,7 @@ def test_a_header_longer_than_one_page_moves_the_data() -> None:
     plan = layout(byte_runs([1] * 400))
     assert plan.data_start > ALIGN
     header = build_header(plan, {run.name: "f" * 16 for run in plan.runs})
-    assert parse_header(header[8:], plan.size, "f").runs[-1].name == "r399"
+    assert read_header(header, plan.size).runs[-1].name == "r399"
 
 
 def test_the_tag_changes_the_plan_digest_and_nothing_else() -> None:

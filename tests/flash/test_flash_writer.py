@@ -98,7 +98,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, data:
     arrays = random_data(specs, seed=data.draw(st.integers(0, 99)))
     path = tmp_path_factory.mktemp("f") / "f"
     write(path, specs, arrays)
-    with FlashFile(path, threads=1) as file:
+    with FlashFile(path) as file:
         for run in specs:
             _, views = file.load(run.name)
             assert list(views) == [tensor.name for tensor in run.tensors]

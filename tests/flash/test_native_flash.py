@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_uint64, c_void_p
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +16,17 @@ import pytest
 import test_flash_packed as packed_tests
 import xxhash
 from safetensors.numpy import load_file
-from support.flash_files import Data, random_data, write
+from support.flash_files import Data, damage, random_data, write
 from support.native_flash import Flash
 from support.native_sampler import INVALID_ARGUMENT
 
 from edgekit.flashload import _native
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.buffers import AlignedBuffer
-from edgekit.flashload.errors import ChecksumMismatch, EdgekitError
-from edgekit.flashload.format import RunSpec, TensorSpec
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.format import RunSpec, TensorSpec, layout
 from edgekit.flashload.reader import FlashFile
+from edgekit.flashload.structs import FlashInfoStruct, PartStruct, RunStruct
 from edgekit.runtime.process import resident_bytes
 from edgekit.runtime.session import open_session
 
@@ -82,7 +83,7 @@ def test_runs_hold_the_tensors_of_the_safetensors_library(path: Path, flash: Fla
     assert seen == {t.name for spec in SPECS for t in spec.tensors}
 
 
-def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
+def test_packed_runs_hold_the_rows_that_were_packed(tmp_path: Path) -> None:
     path, tensors = tmp_path / "model.safetensors", packed_tests.values(packed_tests.RUNS)
     packed_tests.write(path, packed_tests.RUNS, packed_tests.STORED, tensors)
     flash = Flash(path)
@@ -102,20 +103,6 @@ def test_packed_runs_hold_the_rows_that_python_reads(tmp_path: Path) -> None:
             assert flash.part(spec.name, last, row) == (0, array[-1].tobytes())
     assert flash.part("tile1", size - 1, 1)[0] == INVALID_ARGUMENT  # between and behind the tensors
     flash.close()
-    data = path.read_bytes()
-    for at in (len(data) - 1, FlashFile(path).run("tile1").offset + 7):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        flash, bad = Flash(path), []
-        for spec in packed_tests.RUNS:
-            size = flash.find(spec.name)[1]
-            buffer = AlignedBuffer(size)
-            if flash.read(spec.name, address(buffer), size) == CHECKSUM_MISMATCH:
-                bad.append(spec.name)
-                with FlashFile(path) as file, pytest.raises(ChecksumMismatch) as error:
-                    file.read_into(spec.name, buffer.view)
-                assert flash.message() == str(error.value)
-        flash.close()
-        assert len(bad) == 1
 
 
 def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path: Path) -> None:
@@ -136,46 +123,39 @@ def test_the_native_engine_refuses_packed_weights(native_bundle: Path, tmp_path:
 
 
 @pytest.mark.parametrize("run", [spec.name for spec in SPECS])
-def test_damage_is_reported_as_python_reports_it(path: Path, run: str) -> None:
-    with FlashFile(path) as file:
-        place, length = file.run(run).offset, file.run(run).length
-    with open(path, "r+b") as raw:
-        raw.seek(place + length - 1)
-        last = raw.read(1)[0]
-        raw.seek(place + length - 1)
-        raw.write(bytes([last ^ 128]))
-    buffer = AlignedBuffer(length)
-    with FlashFile(path) as file, pytest.raises(ChecksumMismatch) as error:
-        file.read_into(run, buffer.view)
-    flash = Flash(path)
-    assert flash.read(run, address(buffer), length) == CHECKSUM_MISMATCH
-    assert flash.message() == str(error.value) and f"run {run} has xxh3" in flash.message()
-    # Single rows are only as verified as their run, and the others are whole.
-    assert flash.part(run, length - 1, 1) == (0, bytes([last ^ 128]))
+def test_damage_is_reported_and_the_other_runs_are_read(path: Path, run: str) -> None:
+    found = next(each for each in layout(SPECS).runs if each.name == run)
+    damage(path, found.offset + found.length - 1)
+    flash, buffer = Flash(path), AlignedBuffer(max(each.length for each in layout(SPECS).runs))
+    for call in (
+        lambda: flash.read(run, address(buffer), found.length),
+        lambda: flash.library.ek_flash_verify_run(flash.handle, run.encode()),
+    ):
+        assert call() == CHECKSUM_MISMATCH and f"{path}: run {run} has xxh3" in flash.message()
+    # Single rows are only as verified as their run.
+    assert flash.part(run, found.length - 1, 1) == (0, b"\x01")
     for other in {spec.name for spec in SPECS} - {run}:
         size = flash.find(other)[1]
-        assert flash.read(other, address(AlignedBuffer(size)), size) == 0
+        assert flash.read(other, address(buffer), size) == 0
+        assert flash.library.ek_flash_verify_run(flash.handle, other.encode()) == 0
     flash.close()
 
 
 @pytest.mark.parametrize(
-    ("content", "status"),
-    [(b"", TRUNCATED_FILE), (b"x" * 100, MALFORMED_FILE), (None, OPEN_FAILED)],
+    ("content", "status", "message"),
+    [(b"", TRUNCATED_FILE, "has 0 bytes"), (b"x" * 100, MALFORMED_FILE, "not a safetensors file"),
+     (None, OPEN_FAILED, "cannot open")],
     ids=["empty", "another format", "missing"],
-)
-def test_what_cannot_be_opened_is_reported_as_python_reports_it(
-    tmp_path: Path, content: bytes | None, status: int
+)  # fmt: skip
+def test_what_cannot_be_opened_is_reported(
+    tmp_path: Path, content: bytes | None, status: int, message: str
 ) -> None:
     path = tmp_path / "weights"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(EdgekitError) as error:
-        FlashFile(path)
     flash = Flash(path)
     assert flash.status == status and not flash.handle
-    if content is not None:
-        assert flash.message() == str(error.value)
-    assert str(path) in flash.message()
+    assert f"{path}: " in flash.message() and message in flash.message()
     flash.close()
 
 
@@ -188,19 +168,30 @@ def test_a_file_that_was_cut_short_is_not_opened(path: Path) -> None:
 def test_arguments_that_do_not_fit_are_refused(flash: Flash, path: Path) -> None:
     size = flash.find("table")[1]
     buffer = AlignedBuffer(size)
-    library, where = flash.library, address(buffer)
+    library, where, name = flash.library, address(buffer), c_char_p()
     for call, words in (
         (lambda: flash.find("layers.7")[0], "layers.7"),
         (lambda: flash.tensor("table", 2)[0], "run table has 2 tensors, number 2"),
         (lambda: flash.tensor("table", -1)[0], "number -1"),
-        (lambda: flash.read("table", where, size - 1), f"the buffer {size - 1}"),
-        (lambda: flash.read("table", None, size), "the buffer 0"),
+        (lambda: flash.read("table", where, size - 1), f"needs a buffer of {size} bytes, got {size - 1}"),
+        (lambda: flash.read("table", None, size), "got 0"),
         (lambda: flash.part("table", size, 1)[0], f"1 at {size} were asked for"),
         (lambda: library.ek_flash_read_part(flash.handle, b"table", 2**64 - 1, 2, where), "2 at 18446744073"),
         (lambda: flash.read("layers.7", where, size), "layers.7"),
         (lambda: library.ek_flash_read_run(flash.handle, None, where, size), "without a name"),
         (lambda: library.ek_flash_read_part(flash.handle, b"table", 0, 1, None), "without a place"),
         (lambda: library.ek_flash_get_tensor(flash.handle, b"table", 0, None), "tensor is null"),
+        (lambda: library.ek_flash_get_tensor_name(flash.handle, b"table", 2, name), "2 tensors, number 2"),
+        (lambda: library.ek_flash_get_tensor_name(flash.handle, b"table", 0, None), "no place"),
+        (lambda: library.ek_flash_get_part(flash.handle, b"table", 1, PartStruct()), "1 parts, number 1"),
+        (lambda: library.ek_flash_get_part(flash.handle, b"table", 0, None), "part is null"),
+        (lambda: library.ek_flash_get_run(flash.handle, 3, RunStruct()), "has 3 runs, number 3"),
+        (lambda: library.ek_flash_get_run(flash.handle, -1, RunStruct()), "number -1"),
+        (lambda: library.ek_flash_get_run(flash.handle, 0, None), "run is null"),
+        (lambda: library.ek_flash_get_info(flash.handle, None), "info is null"),
+        (lambda: library.ek_flash_get_info(None, FlashInfoStruct()), "is null"),
+        (lambda: library.ek_flash_verify_run(flash.handle, b"layers.7"), "layers.7"),
+        (lambda: library.ek_flash_verify_run(flash.handle, None), "without a name"),
         (lambda: library.ek_flash_find_run(None, b"table", None, None), "is null"),
         (lambda: library.ek_flash_open(None, byref(c_void_p())), "path"),
         (lambda: library.ek_flash_open(os.fsencode(path), None), "address"),
@@ -219,8 +210,8 @@ def test_threads_share_an_open_file(flash: Flash, path: Path) -> None:
         assert flash.read(name, address(buffer), sizes[name]) == 0
         return bytes(buffer.view)
 
-    with FlashFile(path) as file:
-        expected = {name: bytes(file.load(name)[0].view) for name in sizes}
+    raw = path.read_bytes()
+    expected = {r.name: raw[r.offset : r.offset + r.length] for r in layout(SPECS).runs}
     with ThreadPoolExecutor(4) as pool:
         for name, found in zip(list(sizes) * 8, pool.map(read, list(sizes) * 8), strict=True):
             assert found == expected[name]

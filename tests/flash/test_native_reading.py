@@ -1,4 +1,4 @@
-"""Flash files read in C++: the bytes of the Python reader, whatever the disk does, or one typed error."""
+"""Flash files on disks that fail: the bytes that were written, whatever the disk does, or one typed error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support import native_reading as native
-from support.flash_files import ALIGN, Data, random_data, write
-from support.native_reading import WAYS, NativeFile, Way, layout_of, refused, span
+from support.flash_files import ALIGN, Data, damage, random_data, write
+from support.native_reading import WAYS, NativeFile, Way, refused, span
 
 from edgekit.flashload.buffers import AlignedBuffer
-from edgekit.flashload.format import RunSpec, TensorSpec
+from edgekit.flashload.format import RunSpec, TensorSpec, layout
 from edgekit.flashload.reader import FlashFile
 from edgekit.tools.bench import flash_reader
 
@@ -37,23 +37,13 @@ def path(tmp_path: Path, data: Data) -> Path:
     return tmp_path / "weights"
 
 
+RUNS = layout(SPECS).runs
+
+
 def content(path: Path, run: str) -> bytes:
-    """The run as the Python reader gives it."""
-    with FlashFile(path) as file:
-        buffer = AlignedBuffer(file.run(run).length)
-        file.read_into(run, buffer.view)
-        return bytes(buffer.view)
-
-
-def damage(path: Path, position: int) -> None:
-    """Flip a bit in place and keep the modification time, as bit rot does."""
-    status = path.stat()
-    with open(path, "r+b") as file:
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 1]))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    """The run's bytes, as they lie in the file."""
+    (found,) = (each for each in RUNS if each.name == run)
+    return path.read_bytes()[found.offset : found.offset + found.length]
 
 
 # --- honest files ----------------------------------------------------------------------------------------
@@ -62,26 +52,23 @@ def damage(path: Path, position: int) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("chunk_bytes", [ALIGN, 3 * ALIGN, 4 << 20])
-def test_every_run_has_the_bytes_that_the_python_reader_gives(
-    path: Path, way: Way, threads: int, chunk_bytes: int
-) -> None:
+def test_every_run_has_the_bytes_of_the_file(path: Path, way: Way, threads: int, chunk_bytes: int) -> None:
     raw = path.read_bytes()
     reads: list[tuple[int, int]] = []
     with NativeFile(path, threads=threads, chunk_bytes=chunk_bytes, **way) as file:
         file.on_read = lambda offset, nbytes: reads.append((offset, nbytes))
         before = file.statistics.bytes_read
-        for run in layout_of(path).runs:
+        for run in RUNS:
             reads.clear()
             buffer = AlignedBuffer(run.length + ALIGN)
             file.read_into(run.name, buffer.view)
-            assert bytes(buffer.view[: run.length]) == content(path, run.name)
             assert bytes(buffer.view) == raw[run.offset : run.offset + run.length] + bytes(ALIGN)
             assert sorted(reads) == [
                 (run.offset + start, min(chunk_bytes, run.length - start))
                 for start in range(0, run.length, chunk_bytes)
             ]
         found = file.statistics
-        assert found.bytes_read - before == sum(run.length for run in layout_of(path).runs)
+        assert found.bytes_read - before == sum(run.length for run in RUNS)
         assert found[1:5] == (3, 0, 0, 0)
         assert found.verify_seconds > 0
 
@@ -93,15 +80,23 @@ def test_opening_reads_the_header_alone(path: Path) -> None:
 
 
 def test_the_mode_tells_what_is_used_and_why(path: Path) -> None:
-    with FlashFile(path) as python:
-        direct = python.io_mode  # an independent probe of the same file system
-    with NativeFile(path, io_uring=False) as file:
-        assert file.io_mode.split()[:2] == [direct.split(":")[0], "pread" if direct == "direct" else "pread:"]
+    try:  # an independent probe of the same file system
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+        refused_open = False
+    except OSError:
+        refused_open = True
+    with NativeFile(path, io_uring=False) as file, FlashFile(path) as opened:
+        direct = file.io_mode == "direct pread"
+        if refused_open:
+            assert file.io_mode.startswith("buffered pread: the file system refuses O_DIRECT")
+        else:
+            assert direct or "a direct read failed" in file.io_mode
+        assert opened.io_mode.split()[0] == file.io_mode.split()[0]
     with NativeFile(path, direct=False, io_uring=False) as file:
         assert file.io_mode == "buffered pread: asked for"
     with NativeFile(path, io_uring=False, refuse=1) as file:
         assert file.io_mode == "buffered pread: the file system refuses O_DIRECT (a test)"
-    if direct == "direct":
+    if direct:
         with NativeFile(path, io_uring=False, refuse=2) as file:
             assert file.io_mode == "buffered pread: a direct read failed (Invalid argument)"
         with NativeFile(path, refuse=4) as file:
@@ -148,7 +143,7 @@ def test_single_bytes_are_those_of_the_file(path: Path) -> None:
 
 
 def test_requests_that_cannot_be_served_are_refused(path: Path) -> None:
-    with NativeFile(path) as file, refused(native.INVALID_ARGUMENT, "x"):
+    with NativeFile(path) as file, refused(native.INVALID_ARGUMENT, "has no run named 'x'"):
         file.read("x", ALIGN)
     for wrong in ({"threads": 0}, {"chunk_bytes": 1000}, {"chunk_bytes": 0}):
         with refused(native.INVALID_ARGUMENT, "threads must be at least 1 and chunk_bytes a multiple of"):
@@ -222,6 +217,45 @@ def test_a_refused_read_is_an_error_and_the_next_one_works(path: Path, way: Way)
         file.on_read = None
         assert file.read("big", length) == content(path, "big")
         assert file.statistics.runs_read == 2
+
+
+def test_a_refused_row_is_an_error_and_others_are_not(path: Path) -> None:
+    raw = path.read_bytes()
+    with NativeFile(path) as file:
+        file.on_read = lambda offset, nbytes: -errno.EIO if offset <= ALIGN + 80 < offset + nbytes else None
+        assert file.read_bytes(ALIGN, 80) == raw[ALIGN : ALIGN + 80]
+        with refused(native.READ_FAILED, rf"weights: reading 80 bytes at {ALIGN + 80} failed"):
+            file.read_bytes(ALIGN + 80, 80)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_verifying_reads_once_in_chunks_and_counts_as_the_first_read(path: Path, direct: bool) -> None:
+    offset, length = span(path, "big")
+    reads: list[tuple[int, int]] = []
+    with NativeFile(path, chunk_bytes=2 * ALIGN, direct=direct) as file:
+        file.on_read = lambda at, nbytes: reads.append((at, nbytes))
+        file.verify("big")
+        ends = range(offset, offset + length, 2 * ALIGN)
+        assert reads == [(at, min(2 * ALIGN, offset + length - at)) for at in ends]
+        assert file.statistics.verify_seconds == 0 == file.statistics.fallbacks
+        assert file.read("big", length) == content(path, "big")
+        assert file.statistics.verify_seconds == 0  # nothing was left to be compared
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_verifying_on_a_failing_disk_is_as_reading_there(path: Path, direct: bool) -> None:
+    offset, _ = span(path, "big")
+    with NativeFile(path, chunk_bytes=ALIGN, direct=direct) as file:
+        file.on_read = lambda at, nbytes: 5000
+        file.verify("table")
+        for answer, status in ((-errno.EIO, native.READ_FAILED), (0, native.TRUNCATED_FILE)):
+            file.on_read = lambda at, nbytes, answer=answer: answer if at > offset else None  # type: ignore[misc]
+            with refused(status, "weights: "):
+                file.verify("big")
+        file.on_read = None
+        damage(path, offset + 3 * ALIGN)
+        with refused(native.CHECKSUM_MISMATCH, f"{path}: run big has xxh3 [0-9a-f]{{16}}, expected"):
+            file.verify("big")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -341,7 +375,7 @@ def test_one_flipped_bit_is_found_on_the_first_read(path: Path, way: Way, name: 
     offset, length = span(path, name)
     damage(path, offset + length - 1)  # padding is part of the run
     with NativeFile(path, **way) as file:
-        for run in layout_of(path).runs:
+        for run in RUNS:
             if run.name != name:
                 file.read(run.name, run.length)
         for _ in range(2):  # a run that was found damaged is not taken for verified
@@ -365,7 +399,7 @@ def test_a_run_is_hashed_once(path: Path, way: Way) -> None:
 
 def test_the_benchmark_times_every_way(path: Path) -> None:
     with FlashFile(path) as file:
-        if file.io_mode != "direct":
+        if not file.io_mode.startswith("direct"):
             pytest.skip(f"the limit is that of direct reads: {file.io_mode}")
     sizes = "--gigabytes 0.0003 --run-mib 0.0625 --ring-mib 0.25 --chunk-mib 0.03125 --threads 1,2 --rounds 1"
     done = CliRunner().invoke(
@@ -375,5 +409,6 @@ def test_the_benchmark_times_every_way(path: Path) -> None:
     lines = [line.split() for line in done.output.splitlines() if "%" in line]
     assert [line[1] for line in lines if line[0] == "limit"] == ["1", "2"]
     assert [line[1] for line in lines if line[0] == "pool"] == ["1", "2"]
-    assert all(float(line[5]) > 0 for line in lines)
+    assert lines[-1][0] == "FlashFile.read_into,"
+    assert all(float(line[-5]) > 0 for line in lines)
     assert os.listdir(path.parent) == ["weights"]

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from support.c_programs import HEADER, compiler, run
 from support.native_bundles import native_bundle
-from support.native_flash import Tensor
 from support.native_generation import ON_EVENT, Event, Options, Statistics
 from support.native_generation import function as generation_function
 from support.native_sampler import INVALID_ARGUMENT
@@ -22,6 +21,7 @@ from support.session_functions import SESSION_FUNCTIONS, session_functions
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
+from edgekit.flashload import structs as flash_structs
 from edgekit.runtime import core_structs
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
@@ -40,7 +40,10 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
-    "ek_flash_tensor": Tensor,
+    "ek_flash_info": flash_structs.FlashInfoStruct,
+    "ek_flash_run": flash_structs.RunStruct,
+    "ek_flash_part": flash_structs.PartStruct,
+    "ek_flash_tensor": flash_structs.TensorStruct,
     "ek_sampler_model": core_abi.Model,
     "ek_sampler_lengths": core_abi.LengthsStruct,
     "ek_ask": core_abi.AskStruct,
@@ -68,6 +71,9 @@ FIRST_SIZES = {
     "ek_generation_statistics": 56,
     "ek_event": 64,
     "ek_generate_options": 40,
+    "ek_flash_info": 56,
+    "ek_flash_run": 48,
+    "ek_flash_part": 40,
     "ek_flash_tensor": 48,
     "ek_sampler_model": 96,
     "ek_sampler_lengths": 32,

@@ -466,3 +466,4 @@ def test_bundles_from_the_cache_open(hub: FakeHub, native_bundle: Path) -> None:
     assert (folder / "weights.safetensors").is_symlink()
     with Bundle.open(folder).open_weights() as file:
         assert file.layout.runs
+        assert file.path == folder / "weights.safetensors"  # what messages call it, not the blob

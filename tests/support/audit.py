@@ -145,7 +145,7 @@ def _embedding(bundle: Path, manifest: Manifest, row: Mapping[str, Any]) -> Stor
     with FlashFile(bundle / manifest.weights.file) as file:
         for run in manifest.model["tables"]["embedding"]["runs"]:
             slots = {s.name.rpartition(".")[2]: s for s in file.run(run).tensors}
-            data = {k: file.read_rows(s.name, np.arange(s.shape[0])) for k, s in slots.items()}
+            data = {k: file.read_rows(s.name) for k, s in slots.items()}
             if row["bits"] == 16:
                 wide = (data["weight"].astype(np.uint32) << 16).view(np.float32)
                 parts.append(StoredMatrix("embedding", 16, torch.from_numpy(wide), None))

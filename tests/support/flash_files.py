@@ -1,11 +1,10 @@
-"""Flash files for tests: honest ones, hostile ones, and a disk that fails on command."""
+"""Flash files for tests: honest ones and hostile ones."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +56,12 @@ def put_header(path: Path, header: dict[str, Any] | str, data: bytes, data_start
     path.write_bytes(len(body).to_bytes(8, "little") + body + data)
 
 
-class Disk:
-    """os.preadv with faults. `on_read(offset, nbytes)` may raise, wait, or return the most bytes
-    that the read may report."""
-
-    def __init__(self, on_read: Callable[[int, int], int | None] | None = None) -> None:
-        self.on_read = on_read
-        self.reads: list[tuple[int, int]] = []
-        self.addresses: list[int] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
-        (view,) = buffers
-        with self._lock:
-            self.reads.append((offset, view.nbytes))
-            self.addresses.append(int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]))
-        limit = self.on_read(offset, view.nbytes) if self.on_read else None
-        # A cut-short read has filled more than it tells: a direct read cannot ask for less than a block.
-        count = os.preadv(fd, [view], offset)
-        return count if limit is None else min(count, limit)
+def damage(path: Path, position: int) -> None:
+    """Flip a bit in place and keep the modification time, as bit rot does."""
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

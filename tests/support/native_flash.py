@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload import _native
-from edgekit.runtime.core_structs import Struct
-
-
-class Tensor(Struct):
-    """`ek_flash_tensor`."""
-
-    _fields_ = (
-        ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
-        ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
-    )  # fmt: skip
+from edgekit.flashload import reader
+from edgekit.flashload.structs import TensorStruct
 
 
 class Flash:
-    """An open `ek_flash_file`. Its methods give the status first."""
+    """An open `ek_flash_file` without the class in between. Its methods give the status first."""
 
     def __init__(self, path: Path) -> None:
-        self.library: Any = ctypes.CDLL(str(_native.library_path()))
-        self.library.ek_last_error.restype = c_char_p
-        self.library.ek_flash_open.argtypes = (c_char_p, POINTER(c_void_p))
-        self.library.ek_flash_close.argtypes = (c_void_p,)
-        self.library.ek_flash_close.restype = None
-        self.library.ek_flash_find_run.argtypes = (c_void_p, c_char_p, POINTER(c_uint64), POINTER(c_int64))
-        self.library.ek_flash_get_tensor.argtypes = (c_void_p, c_char_p, c_int64, POINTER(Tensor))
-        self.library.ek_flash_read_run.argtypes = (c_void_p, c_char_p, c_void_p, c_uint64)
-        self.library.ek_flash_read_part.argtypes = (c_void_p, c_char_p, c_uint64, c_uint64, c_void_p)
+        self.library: Any = reader._library()
         self.handle = c_void_p(1)
         self.status: int = self.library.ek_flash_open(os.fsencode(path), byref(self.handle))
 
@@ -42,8 +25,8 @@ class Flash:
         status = self.library.ek_flash_find_run(self.handle, run.encode(), byref(size), byref(tensors))
         return status, size.value, tensors.value
 
-    def tensor(self, run: str, index: int) -> tuple[int, Tensor]:
-        found = Tensor()
+    def tensor(self, run: str, index: int) -> tuple[int, TensorStruct]:
+        found = TensorStruct()
         return self.library.ek_flash_get_tensor(self.handle, run.encode(), index, byref(found)), found
 
     def read(self, run: str, buffer: Any, size: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.runtime.core_structs import Struct
+from edgekit.flashload.structs import Struct
 from edgekit.runtime.sampling.core_abi import StatisticsStruct as Statistics
 from edgekit.runtime.sampling.core_abi import Wishes as Options
 from edgekit.runtime.session import Session

@@ -7,7 +7,6 @@ import json
 import random
 from typing import Any
 
-from edgekit.flashload.errors import BundleError, MalformedFile, TruncatedFile, UnsupportedVersion
 from support.native_testing import library
 
 OK, INVALID_ARGUMENT, OPEN_FAILED, TRUNCATED, MALFORMED, UNSUPPORTED = 0, 1, 4, 6, 9, 10
@@ -19,16 +18,6 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-def status_of(error: BundleError) -> int:
-    """The status that stands for what Python raises."""
-    if isinstance(error, TruncatedFile):
-        return TRUNCATED
-    if isinstance(error, UnsupportedVersion):
-        return UNSUPPORTED
-    assert isinstance(error, MalformedFile), error
-    return MALFORMED
 
 
 def _answer(status: int, value: bool = True) -> Any:

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from edgekit.flashload.blockio import address_of
 from edgekit.flashload.buffers import AlignedBuffer
-from edgekit.flashload.format import Layout
 from edgekit.flashload.reader import FlashFile
 from support.native_testing import library
 
@@ -117,12 +115,16 @@ class NativeFile:
         return Statistics(*counts, seconds.value)
 
     def read_into(self, run: str, buffer: memoryview) -> None:
-        call("ekt_flash_read", self._handle, run.encode(), ctypes.c_void_p(address_of(buffer)))
+        place = ctypes.byref(ctypes.c_char.from_buffer(buffer))
+        call("ekt_flash_read", self._handle, run.encode(), place)
 
     def read(self, run: str, length: int) -> bytes:
         buffer = AlignedBuffer(length)
         self.read_into(run, buffer.view)
         return bytes(buffer.view)
+
+    def verify(self, run: str) -> None:
+        call("ekt_flash_verify", self._handle, run.encode())
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         out = ctypes.create_string_buffer(max(nbytes, 1))
@@ -216,14 +218,10 @@ WAYS = [
 Way = dict[str, bool]
 
 
-def layout_of(path: Path) -> Layout:
-    with FlashFile(path) as file:
-        return file.layout
-
-
 def span(path: Path, run: str) -> tuple[int, int]:
     """Offset and length of a run."""
-    (found,) = (each for each in layout_of(path).runs if each.name == run)
+    with FlashFile(path) as file:
+        found = file.run(run)
     return found.offset, found.length
 
 

@@ -1,10 +1,11 @@
-"""How close does the native core's reader come to what the disk gives?
+"""How close do the core's reader, and Python's binding of it, come to what the disk gives?
 
 The limit is a plain loop: threads that pread in turns past the page cache into a buffer each, and do nothing
 with the bytes. Against it: every run of a flash file streamed through `Ring`, by the pool of threads and by
-io_uring, for several numbers of reads in flight and chunk sizes. One file for all, written here; everything
-is interleaved in one process; medians. A streamed candidate is opened anew each time: its first pass verifies
-(and maps the ring's memory), the later ones are what a denoising step sees.
+io_uring, for several numbers of reads in flight and chunk sizes; and the runs read by `FlashFile.read_into`
+from Python, where nothing is read between two of them. One file for all, written here; everything is
+interleaved in one process; medians. The file is opened anew each time: the first pass verifies (and touches
+the memory), the later ones are what a denoising step sees.
 
 Before every measurement the file is dropped from the page cache, of which direct reads take no part anyway. A
 cache below the system (a virtual disk's host) is not reached: take a file that is larger than that.
@@ -22,6 +23,7 @@ import importlib.resources
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ import click
 import numpy as np
 
 from edgekit.flashload import _native
+from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.format import RunSpec, TensorSpec
 from edgekit.flashload.reader import FlashFile
 from edgekit.flashload.writer import FlashWriter
@@ -153,6 +156,23 @@ def stream(
     return Candidate(_name(way if direct else f"{way}, buffered", threads, chunk_bytes), measure)
 
 
+def binding(path: Path, passes: int) -> Candidate:
+    def measure() -> tuple[float, list[float]]:
+        rates: list[float] = []
+        with FlashFile(path) as file:
+            buffer = AlignedBuffer(max(run.length for run in file.layout.runs))
+            for _ in range(passes):
+                started = time.perf_counter()
+                for run in file.layout.runs:
+                    file.read_into(run, buffer.view)
+                nbytes = sum(run.length for run in file.layout.runs)
+                rates.append(nbytes / (time.perf_counter() - started) / 1e9)
+        buffer.close()
+        return rates[0], rates[1:]
+
+    return Candidate("FlashFile.read_into, run by run", measure)
+
+
 def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[float]:
     try:
         return [float(each) for each in value.split(",")]
@@ -181,7 +201,7 @@ def main(
     rounds: int,
     buffered: bool,
 ) -> None:
-    """Time the native reader against the disk."""
+    """Time the reader against the disk."""
     if passes < 2:
         raise click.BadParameter("the first pass verifies, so at least 2 are needed", param_hint="--passes")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -198,6 +218,7 @@ def main(
                             path, count, chunk, passes, ring_bytes, direct=direct, io_uring=io_uring
                         )
                         candidates += [found] if found else []
+        candidates.append(binding(path, passes))
         for _ in range(rounds):
             for candidate in candidates:
                 forget(path)

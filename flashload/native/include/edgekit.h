@@ -359,6 +359,48 @@ EK_API ek_status ek_flash_open(const char *path, ek_flash_file **file) EK_NOEXCE
 /* Closes it; null is allowed. No other call on it may be under way or follow. */
 EK_API void ek_flash_close(ek_flash_file *file) EK_NOEXCEPT;
 
+typedef struct ek_flash_info {
+  uint32_t struct_size;
+  int32_t packed;        /* not 0: another program reads the file too, and runs lie in parts, flashload/packed.py */
+  const char *path;      /* as it was opened */
+  const char *io_mode;   /* how runs are read: "direct io_uring", "buffered pread: the file system refuses ...", ... */
+  const char *plan;      /* what the file was to hold, as its writer puts it (edgekit.plan); empty: it does not say */
+  uint64_t bytes;        /* of the whole file */
+  uint64_t header_bytes; /* before the first run */
+  int64_t runs;
+} ek_flash_info;
+
+/* Fills *info up to its struct_size. What it points at belongs to the file and lives until it is closed.
+ * EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_flash_get_info(ek_flash_file *file, ek_flash_info *info) EK_NOEXCEPT;
+
+typedef struct ek_flash_run {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char *name;
+  uint64_t offset; /* in the file, of its first part */
+  uint64_t bytes;  /* of memory, padding included */
+  int64_t tensors, parts;
+} ek_flash_run;
+
+/* Fills *run, up to its struct_size, with the run number `index`, in the order of the file. The name belongs to the file
+ * and lives until it is closed. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_flash_get_run(ek_flash_file *file, int64_t index, ek_flash_run *run) EK_NOEXCEPT;
+
+typedef struct ek_flash_part {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t offset; /* in the file */
+  uint64_t place;  /* in the run */
+  uint64_t bytes;
+  uint64_t xxh3;   /* of them, as the header says */
+} ek_flash_part;
+
+/* Fills *part, up to its struct_size, with part number `index` of a run: bytes that follow each other in the file. A run
+ * of a file that is not packed has one. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_flash_get_part(ek_flash_file *file, const char *run, int64_t index,
+                                   ek_flash_part *part) EK_NOEXCEPT;
+
 /* The size of the run of that name, padding included, and how many tensors it holds; either pointer may be null.
  * EK_INVALID_ARGUMENT for a run that the file does not have. */
 EK_API ek_status ek_flash_find_run(ek_flash_file *file, const char *run, uint64_t *bytes, int64_t *tensors) EK_NOEXCEPT;
@@ -377,11 +419,20 @@ typedef struct ek_flash_tensor {
 EK_API ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64_t index,
                                      ek_flash_tensor *tensor) EK_NOEXCEPT;
 
+/* The name of that tensor in the whole file: as its header has it, or in a packed file the run's name, a dot, and the
+ * tensor's own. It belongs to the file and lives until it is closed. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_flash_get_tensor_name(ek_flash_file *file, const char *run, int64_t index,
+                                          const char **name) EK_NOEXCEPT;
+
 /* Reads a whole run into `buffer` of `size` bytes, at least those of the run: past the page cache where the buffer begins
  * at a page and the system allows it. A run is verified when it is first read, and again after the file was written to:
  * bytes that are not those that were exported are EK_CHECKSUM_MISMATCH. After a failure the buffer holds no particular
  * bytes. EK_INVALID_ARGUMENT, those of reading, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *buffer, uint64_t size) EK_NOEXCEPT;
+
+/* Compares the bytes of a run with their digests, in a few MiB of memory. Counts as its first read. EK_INVALID_ARGUMENT,
+ * those of reading, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_flash_verify_run(ek_flash_file *file, const char *run) EK_NOEXCEPT;
 
 /* Copies `size` bytes from `offset` of a run through the page cache, for single rows of a table. They are not verified,
  * but exact in length. EK_INVALID_ARGUMENT for bytes that are not in one piece of the file, those of reading. */

@@ -1,4 +1,4 @@
-// Exact-length positional reads of one file, past the page cache where the system allows it (flashload/blockio.py).
+// Exact-length positional reads of one file, past the page cache where the system allows it.
 #ifndef EDGEKIT_BLOCK_FILE_H
 #define EDGEKIT_BLOCK_FILE_H
 

@@ -178,6 +178,7 @@ std::unique_ptr<FlashFile> BundleFolder::open_weights(const FlashOptions &option
   const std::string where = shown(path_, weights().name);
   FlashOptions own = options;
   own.header = weights().header;
+  own.shown = where;  // not the blob that a link leads to
   auto file = std::make_unique<FlashFile>(resolve(path_, weights().name, where).u8string(), own, wrap);
   check_size(file->layout().size, weights().size, where);
   return file;

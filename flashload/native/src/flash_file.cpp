@@ -45,6 +45,18 @@ FlashLayout read_layout(BlockFile &file, const std::optional<HeaderDigest> &expe
   return parse_flash_header(std::string_view(start).substr(kLengthBytes), file.size(), file.path());
 }
 
+// What is read for a part of a run: whole pages, but for the end of the file. Calls
+// read(offset in the file, place in the run, size) for spans of at most `chunk_bytes`.
+template <typename Read>
+void for_each_read(const FlashSegment &part, std::uint64_t chunk_bytes, std::uint64_t file_size, const Read &read) {
+  const std::uint64_t lead = part.offset % kRunAlignment, start = part.offset - lead;
+  const std::uint64_t pages = (lead + part.bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
+  const std::uint64_t size = std::min(pages, file_size - start);
+  for (std::uint64_t at = 0; at < size; at += chunk_bytes) {
+    read(start + at, part.place - lead + at, std::min(chunk_bytes, size - at));
+  }
+}
+
 // Which runs have been verified. A run's mark counts only when nobody has written to the file since before its read
 // began: every change of the modification time removes the marks and raises `generation_`.
 class Verified {
@@ -99,7 +111,7 @@ struct FlashFile::Implementation {
 
   Implementation(const std::string &path, const FlashOptions &options, const Wrap &wrap)
       : chunk_bytes(options.chunk_bytes),
-        file(path, open_system_file(path, options, wrap), options.direct),
+        file(options.shown.empty() ? path : options.shown, open_system_file(path, options, wrap), options.direct),
         layout(read_layout(file, options.header)),
         verified(file, layout.runs.size()) {
     std::string no_uring;
@@ -128,23 +140,26 @@ struct FlashFile::Implementation {
     if (verified.has(index)) return;
     const Run &run = layout.runs[index];
     const Clock::time_point started = Clock::now();
-    std::uint64_t found = 0, expected = 0;
-    for (const FlashSegment &part : run.parts()) {
-      found = xxh3_64(data + part.place, static_cast<std::size_t>(part.bytes));
-      expected = part.xxh3;
-      if (found != expected) break;
+    const std::vector<FlashSegment> parts = run.parts();
+    std::vector<std::uint64_t> found;
+    for (const FlashSegment &part : parts) {
+      found.push_back(xxh3_64(data + part.place, static_cast<std::size_t>(part.bytes)));
+      if (found.back() != part.xxh3) break;
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
     {
       std::lock_guard<std::mutex> lock(mutex);
       verify_seconds += seconds;
     }
-    if (found != expected) {
-      file.require_unchanged();
-      fail(EK_CHECKSUM_MISMATCH, file.path(), ": run ", run.name, " has xxh3 ", hex64(found), ", expected ",
-           hex64(expected), ": the file is damaged; copy or export it again");
-    }
+    for (std::size_t i = 0; i < found.size(); ++i) compare(run, parts[i], found[i]);
     verified.add(index, generation);
+  }
+
+  void compare(const Run &run, const FlashSegment &part, std::uint64_t found) {
+    if (found == part.xxh3) return;
+    file.require_unchanged();
+    fail(EK_CHECKSUM_MISMATCH, file.path(), ": run ", run.name, " has xxh3 ", hex64(found), ", expected ",
+         hex64(part.xxh3), ": the file is damaged; copy or export it again");
   }
 
   const std::uint64_t chunk_bytes;
@@ -231,7 +246,7 @@ const FlashLayout &FlashFile::layout() const noexcept { return implementation_->
 
 const std::string &FlashFile::path() const noexcept { return implementation_->file.path(); }
 
-std::string FlashFile::io_mode() const { return implementation_->io_mode; }
+const std::string &FlashFile::io_mode() const noexcept { return implementation_->io_mode; }
 
 FlashStatistics FlashFile::statistics() const {
   const BlockStatistics blocks = implementation_->file.statistics();
@@ -251,17 +266,14 @@ std::shared_ptr<PendingRead> FlashFile::submit(const Run &run, std::uint8_t *buf
   const std::size_t index = file.index_of(run);
   std::vector<ReadRequest> requests;
   for (const FlashSegment &part : file.layout.runs[index].parts()) {
-    // Whole pages, but for the end of the file.
-    const std::uint64_t lead = part.offset % kRunAlignment, start = part.offset - lead;
-    const std::uint64_t pages = (lead + part.bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
-    const std::uint64_t size = std::min(pages, file.file.size() - start);
-    for (std::uint64_t at = 0; at < size; at += file.chunk_bytes) {
-      ReadRequest request;
-      request.out = buffer + (part.place - lead) + at;
-      request.size = std::min(file.chunk_bytes, size - at);
-      request.offset = start + at;
-      requests.push_back(std::move(request));
-    }
+    for_each_read(part, file.chunk_bytes, file.file.size(),
+                  [&](std::uint64_t offset, std::uint64_t place, std::uint64_t size) {
+                    ReadRequest request;
+                    request.out = buffer + place;
+                    request.size = size;
+                    request.offset = offset;
+                    requests.push_back(std::move(request));
+                  });
   }
   auto read = std::make_shared<Implementation::RunRead>(file, index, buffer, requests.size(), std::move(done));
   for (ReadRequest &request : requests) request.owner = read;
@@ -287,6 +299,24 @@ void FlashFile::read(const Run &run, std::uint8_t *buffer) {
   std::unique_lock<std::mutex> lock(outcome->mutex);
   outcome->ended.wait(lock, [&] { return outcome->over; });
   if (outcome->error) throw *outcome->error;
+}
+
+void FlashFile::verify(const Run &run) {
+  Implementation &file = *implementation_;
+  const std::size_t index = file.index_of(run);
+  const std::uint64_t generation = file.verified.generation();
+  AlignedMemory block(static_cast<std::size_t>(std::min(file.chunk_bytes, run.length)));
+  for (const FlashSegment &part : file.layout.runs[index].parts()) {
+    Xxh3 digest;
+    for_each_read(part, block.size(), file.file.size(), [&](std::uint64_t offset, std::uint64_t, std::uint64_t size) {
+      file.file.read(block.data(), size, offset, false);
+      const std::uint64_t begin = std::max(part.offset, offset);
+      const std::uint64_t end = std::min(part.offset + part.bytes, offset + size);
+      if (begin < end) digest.update(block.data() + (begin - offset), static_cast<std::size_t>(end - begin));
+    });
+    file.compare(run, part, digest.digest());
+  }
+  file.verified.add(index, generation);
 }
 
 void FlashFile::read_bytes(std::uint64_t offset, std::size_t size, void *out) {

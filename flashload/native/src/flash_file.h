@@ -42,6 +42,7 @@ struct FlashOptions {
   bool direct = true;                    // past the page cache where the system allows it
   bool io_uring = true;                  // where the system allows it
   std::optional<HeaderDigest> header;    // compared before the header is parsed
+  std::string shown;                     // what path() and messages call the file; empty: its path
 };
 
 struct FlashStatistics {
@@ -76,7 +77,7 @@ class FlashFile {
   const std::string &path() const noexcept;
   // How runs are read: "direct", "nocache" or "buffered", then "io_uring" or "pread", then why it is not what was
   // asked for: "direct io_uring", "buffered pread: the file system refuses O_DIRECT (...)", ...
-  std::string io_mode() const;
+  const std::string &io_mode() const noexcept;
   FlashStatistics statistics() const;
 
   // Starts reading a run of this file into `buffer` (run.length bytes, page aligned); returns at once. `done` is
@@ -89,6 +90,9 @@ class FlashFile {
 
   // Reads a run and waits. Throws Error: EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED, EK_CHECKSUM_MISMATCH.
   void read(const Run &run, std::uint8_t *buffer);
+
+  // Compares the bytes of a run in the memory of one chunk; counts as its first read. Throws as read() does.
+  void verify(const Run &run);
 
   // Copies `size` bytes from `offset` of the file through the page cache: for single rows of a table. They are only
   // as verified as their run. Throws as read() does, and EK_INVALID_ARGUMENT for a span outside the file.

@@ -1,4 +1,3 @@
-// Same checks, in the same order, as flashload/header.py.
 #include "flash_layout.h"
 
 #include <algorithm>
@@ -43,11 +42,22 @@ class HeaderParser {
       malformed("the header is not a JSON object; this is not a safetensors file");
     }
     bool packed = false;
-    const std::string &runs_text = check_metadata(table.find("__metadata__"), packed);
+    std::string plan;
+    const std::string &runs_text = check_metadata(table.find("__metadata__"), packed, plan);
     if (data_start_ % kRunAlignment != 0) {
       malformed("data starts at ", data_start_, ", not at a multiple of ", kRunAlignment);
     }
-    if (packed) return parse_packed(runs_text, parse_tensors(table), data_start_, file_size, where_);
+    FlashLayout layout = packed ? parse_packed(runs_text, parse_tensors(table), data_start_, file_size, where_)
+                                : parse_aligned(runs_text, table, file_size);
+    layout.packed = packed;
+    layout.data_start = data_start_;
+    layout.plan = std::move(plan);
+    layout.where = where_;
+    return layout;
+  }
+
+ private:
+  FlashLayout parse_aligned(const std::string &runs_text, const Json &table, std::uint64_t file_size) const {
     FlashLayout layout;
     layout.runs = parse_runs(runs_text);
     assign(layout.runs, parse_tensors(table));
@@ -62,14 +72,13 @@ class HeaderParser {
     return layout;
   }
 
- private:
   template <typename... Parts>
   [[noreturn]] void malformed(const Parts &...parts) const {
     fail(EK_MALFORMED_FILE, where_, ": ", parts...);
   }
 
-  // The value of edgekit.runs; `packed`: whether the file is of the packed format.
-  const std::string &check_metadata(const Json *metadata, bool &packed) const {
+  // The value of edgekit.runs; `packed`: whether the file is of the packed format; `plan`: the value of edgekit.plan.
+  const std::string &check_metadata(const Json *metadata, bool &packed, std::string &plan) const {
     const std::string *format = nullptr, *runs = nullptr;
     if (metadata != nullptr) {
       if (metadata->kind() != Json::Kind::object) malformed("__metadata__ must map names to strings");
@@ -77,6 +86,7 @@ class HeaderParser {
         if (value.kind() != Json::Kind::string) malformed("__metadata__ must map names to strings");
         if (key == "edgekit.format") format = &value.string();
         if (key == "edgekit.runs") runs = &value.string();
+        if (key == "edgekit.plan") plan = value.string();
       }
     }
     if (format == nullptr || runs == nullptr) {
@@ -180,7 +190,7 @@ class HeaderParser {
     FlashSpan span;
     span.begin = size_of(offsets->array()[0]);
     span.end = size_of(offsets->array()[1]);
-    span.tensor.name = name;
+    span.tensor.name = span.tensor.full_name = name;
     span.tensor.dtype = dtype->string();
     span.tensor.bytes = known->bytes;
     for (const Json &size : shape->array()) {
@@ -288,7 +298,8 @@ std::vector<FlashSegment> Run::parts() const {
 const Run &FlashLayout::run(const std::string &name) const {
   const auto found = index.find(name);
   if (found == index.end()) {
-    fail(EK_INVALID_ARGUMENT, "the flash file has no run named ", in_quotes(name), "; it has ", runs.size(), " runs");
+    fail(EK_INVALID_ARGUMENT, where, ": has no run named ", in_quotes(name), "; it has ", runs.size(),
+         " runs, the first is ", in_quotes(runs.front().name));
   }
   return runs[found->second];
 }

@@ -1,4 +1,5 @@
 // The header of a flash file (see flashload/format.py): what lies where, with everything checked that a read relies on.
+// It is parsed here alone; Python writes headers and reads them through edgekit.h.
 #ifndef EDGEKIT_FLASH_LAYOUT_H
 #define EDGEKIT_FLASH_LAYOUT_H
 
@@ -17,6 +18,8 @@ struct Tensor {
   // Without the run's name and its dot when it starts with them; in full otherwise, and when nothing or the full name
   // of another tensor of the run would be left. Unique within the run.
   std::string name;
+  // In the whole file: as its header has it; in a packed file the run's name, a dot, and `name`.
+  std::string full_name;
   std::string dtype;  // as safetensors spells it
   std::vector<std::int64_t> shape;
   std::uint64_t offset = 0;  // within the run
@@ -46,8 +49,11 @@ struct Run {
 
 struct FlashLayout {
   bool packed = false;    // tensors are aligned to their elements only, and runs lie in segments
-  std::vector<Run> runs;  // in the order of the file
+  std::vector<Run> runs;  // in the order of the file; of a packed one, of its list
   std::uint64_t size = 0;
+  std::uint64_t data_start = 0;  // where the header ends
+  std::string plan;              // what the writer meant to write, see flashload/format.py; empty when it does not say
+  std::string where;             // the path, for messages
   std::unordered_map<std::string, std::size_t> index;
 
   // Throws Error (EK_INVALID_ARGUMENT) for a name that is not there.

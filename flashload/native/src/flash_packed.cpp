@@ -1,4 +1,3 @@
-// Same checks, in the same order, as flashload/packed.py.
 #include "flash_packed.h"
 
 #include <algorithm>
@@ -62,6 +61,7 @@ class PackedParser {
       }
       FlashSegment &segment = run.segments.back();
       Tensor tensor = span.tensor;
+      tensor.full_name = run.name + "." + tensor.name;
       tensor.offset = segment.place + segment.bytes;
       segment.bytes += tensor.bytes;
       run.length = (segment.place + segment.bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
@@ -190,7 +190,6 @@ FlashLayout parse_packed(const std::string &runs_text, const std::vector<FlashSp
     position = span.end;
   }
   FlashLayout layout;
-  layout.packed = true;
   layout.size = data_start + position;
   if (file_size < layout.size) {
     fail(EK_TRUNCATED_FILE, where, ": has ", file_size, " of ", layout.size, " bytes; export or copy it again");

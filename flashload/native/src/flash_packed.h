@@ -16,7 +16,7 @@ struct FlashSpan {
   Tensor tensor;
 };
 
-// The layout of a packed file: its tensors sorted by position, and the text of edgekit.runs. Throws Error
+// The runs and the size of a packed file: its tensors sorted by position, and the text of edgekit.runs. Throws Error
 // (EK_MALFORMED_FILE, EK_TRUNCATED_FILE).
 FlashLayout parse_packed(const std::string &runs_text, const std::vector<FlashSpan> &stored, std::uint64_t data_start,
                          std::uint64_t file_size, const std::string &where);

@@ -132,7 +132,9 @@ EK_API ek_status ekt_flash_layout(const char *bytes, std::size_t size, std::uint
     const std::string_view file(bytes, size);
     const std::uint64_t length = edgekit::flash_header_length(file.substr(0, 64), file_size, "f");
     const edgekit::FlashLayout layout = edgekit::parse_flash_header(file.substr(8, length), file_size, "f");
-    answer = "{\"size\": " + number(layout.size) + ", \"runs\": [";
+    answer = "{\"size\": " + number(layout.size) + ", \"data_start\": " + number(layout.data_start) + ", \"plan\": ";
+    put_string(layout.plan);
+    answer += ", \"runs\": [";
     for (const edgekit::Run &run : layout.runs) {
       if (&layout.run(run.name) != &run) throw std::logic_error("the index finds another run");
       answer += &run == layout.runs.data() ? "[" : ", [";
@@ -148,7 +150,9 @@ EK_API ek_status ekt_flash_layout(const char *bytes, std::size_t size, std::uint
         for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
           answer += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
         }
-        answer += "], " + number(tensor.offset) + ", " + number(tensor.bytes) + "]";
+        answer += "], " + number(tensor.offset) + ", " + number(tensor.bytes) + ", ";
+        put_string(tensor.full_name);
+        answer += "]";
       }
       answer += "], [";
       for (const edgekit::FlashSegment &part : run.segments) {

@@ -82,6 +82,10 @@ EK_API ek_status ekt_flash_read(void *file, const char *run, uint8_t *buffer) {
   return guarded([&] { file_of(file).read(file_of(file).layout().run(run), buffer); });
 }
 
+EK_API ek_status ekt_flash_verify(void *file, const char *run) {
+  return guarded([&] { file_of(file).verify(file_of(file).layout().run(run)); });
+}
+
 EK_API ek_status ekt_flash_read_bytes(void *file, uint64_t offset, uint64_t size, void *out) {
   return guarded([&] { file_of(file).read_bytes(offset, size, out); });
 }

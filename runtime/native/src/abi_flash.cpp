@@ -1,6 +1,7 @@
 // The ek_flash_ functions of edgekit.h, and ek_process_bytes.
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "abi_flash.h"
 #include "abi_guard.h"
@@ -25,6 +26,17 @@ const Run &find_run(const FlashFile &file, const char *name) {
   return file.layout().run(name);
 }
 
+// Throws Error (EK_INVALID_ARGUMENT) for a number that is not there.
+template <typename Item>
+const Item &numbered(const FlashFile &file, const Run &run, const std::vector<Item> &items, std::int64_t index,
+                     const char *what) {
+  if (index < 0 || static_cast<std::uint64_t>(index) >= items.size()) {
+    fail(EK_INVALID_ARGUMENT, file.path(), ": run ", run.name, " has ", items.size(), " ", what, ", number ", index,
+         " was asked for");
+  }
+  return items[static_cast<std::size_t>(index)];
+}
+
 }  // namespace
 
 uint64_t ek_process_bytes(void) noexcept { return process_resident_bytes(); }
@@ -42,6 +54,54 @@ void ek_flash_close(ek_flash_file *file) noexcept {
   if (file != nullptr && file->process.here()) delete file;  // as ek_session_close
 }
 
+ek_status ek_flash_get_info(ek_flash_file *file, ek_flash_info *info) noexcept {
+  return guarded([&] {
+    const FlashFile &flash = opened(file);
+    const FlashLayout &layout = flash.layout();
+    ek_flash_info made{};
+    made.packed = layout.packed;
+    made.path = flash.path().c_str();
+    made.io_mode = flash.io_mode().c_str();
+    made.plan = layout.plan.c_str();
+    made.bytes = layout.size;
+    made.header_bytes = layout.data_start;
+    made.runs = static_cast<std::int64_t>(layout.runs.size());
+    write_struct(info, made, "info");
+  });
+}
+
+ek_status ek_flash_get_run(ek_flash_file *file, int64_t index, ek_flash_run *run) noexcept {
+  return guarded([&] {
+    const FlashFile &flash = opened(file);
+    const std::vector<Run> &runs = flash.layout().runs;
+    if (index < 0 || static_cast<std::uint64_t>(index) >= runs.size()) {
+      fail(EK_INVALID_ARGUMENT, flash.path(), ": has ", runs.size(), " runs, number ", index, " was asked for");
+    }
+    const Run &own = runs[static_cast<std::size_t>(index)];
+    ek_flash_run made{};
+    made.name = own.name.c_str();
+    made.offset = own.offset;
+    made.bytes = own.length;
+    made.tensors = static_cast<std::int64_t>(own.tensors.size());
+    made.parts = static_cast<std::int64_t>(own.parts().size());
+    write_struct(run, made, "run");
+  });
+}
+
+ek_status ek_flash_get_part(ek_flash_file *file, const char *run, int64_t index, ek_flash_part *part) noexcept {
+  return guarded([&] {
+    const FlashFile &flash = opened(file);
+    const Run &found = find_run(flash, run);
+    const FlashSegment own = numbered(flash, found, found.parts(), index, "parts");
+    ek_flash_part made{};
+    made.offset = own.offset;
+    made.place = own.place;
+    made.bytes = own.bytes;
+    made.xxh3 = own.xxh3;
+    write_struct(part, made, "part");
+  });
+}
+
 ek_status ek_flash_find_run(ek_flash_file *file, const char *run, uint64_t *bytes, int64_t *tensors) noexcept {
   return guarded([&] {
     const Run &found = find_run(opened(file), run);
@@ -54,11 +114,7 @@ ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64_t inde
   return guarded([&] {
     const FlashFile &flash = opened(file);
     const Run &found = find_run(flash, run);
-    if (index < 0 || static_cast<std::uint64_t>(index) >= found.tensors.size()) {
-      fail(EK_INVALID_ARGUMENT, flash.path(), ": run ", found.name, " has ", found.tensors.size(),
-           " tensors, number ", index, " was asked for");
-    }
-    const Tensor &own = found.tensors[static_cast<std::size_t>(index)];
+    const Tensor &own = numbered(flash, found, found.tensors, index, "tensors");
     ek_flash_tensor made{};
     made.rank = static_cast<std::uint32_t>(own.shape.size());
     made.name = own.name.c_str();
@@ -70,12 +126,28 @@ ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64_t inde
   });
 }
 
+ek_status ek_flash_get_tensor_name(ek_flash_file *file, const char *run, int64_t index, const char **name) noexcept {
+  return guarded([&] {
+    const FlashFile &flash = opened(file);
+    const Run &found = find_run(flash, run);
+    if (name == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the tensor's name");
+    *name = numbered(flash, found, found.tensors, index, "tensors").full_name.c_str();
+  });
+}
+
+ek_status ek_flash_verify_run(ek_flash_file *file, const char *run) noexcept {
+  return guarded([&] {
+    FlashFile &flash = opened(file);
+    flash.verify(find_run(flash, run));
+  });
+}
+
 ek_status ek_flash_read_run(ek_flash_file *file, const char *run, void *buffer, uint64_t size) noexcept {
   return guarded([&] {
     FlashFile &flash = opened(file);
     const Run &found = find_run(flash, run);
     if (buffer == nullptr || size < found.length) {
-      fail(EK_INVALID_ARGUMENT, flash.path(), ": run ", found.name, " has ", found.length, " bytes, the buffer ",
+      fail(EK_INVALID_ARGUMENT, flash.path(), ": run ", found.name, " needs a buffer of ", found.length, " bytes, got ",
            buffer == nullptr ? 0 : size);
     }
     flash.read(found, static_cast<std::uint8_t *>(buffer));

@@ -1,0 +1,50 @@
+"""Structs of `edgekit.h` about flash files, and what all of its structs have in common."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint32, c_uint64
+from typing import Any
+
+
+class Struct(ctypes.Structure):
+    """A struct whose first member is its size."""
+
+    def __init__(self, **members: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(self), **members)
+
+
+class FlashInfoStruct(Struct):
+    """`ek_flash_info`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("packed", c_int32), ("path", c_char_p), ("io_mode", c_char_p),
+        ("plan", c_char_p), ("bytes", c_uint64), ("header_bytes", c_uint64), ("runs", c_int64),
+    )  # fmt: skip
+
+
+class RunStruct(Struct):
+    """`ek_flash_run`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("offset", c_uint64),
+        ("bytes", c_uint64), ("tensors", c_int64), ("parts", c_int64),
+    )  # fmt: skip
+
+
+class PartStruct(Struct):
+    """`ek_flash_part`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("offset", c_uint64), ("place", c_uint64),
+        ("bytes", c_uint64), ("xxh3", c_uint64),
+    )  # fmt: skip
+
+
+class TensorStruct(Struct):
+    """`ek_flash_tensor`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("rank", c_uint32), ("name", c_char_p), ("dtype", c_char_p),
+        ("shape", POINTER(c_int64)), ("offset", c_uint64), ("bytes", c_uint64),
+    )  # fmt: skip
