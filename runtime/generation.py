@@ -8,7 +8,8 @@ with Generator(path, memory_bytes=1_000_000_000) as generator:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +21,30 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.package_engine import exported_for
 from edgekit.runtime.errors import PromptTooLong
-from edgekit.runtime.sampling import Done, Event, Ids, Lengths, SamplerModel, SamplerOptions, generate, settle
-from edgekit.runtime.session import MakeEngine, Session, SessionOptions, open_session
+from edgekit.runtime.sampling import (
+    CoreSampler,
+    Done,
+    Event,
+    Ids,
+    InvalidOption,
+    InvalidPrompt,
+    Lengths,
+    SamplerModel,
+    SamplerOptions,
+    generate,
+    settle,
+)
+from edgekit.runtime.sampling.options import check_int
+from edgekit.runtime.session import MakeEngine, Session, SessionOptions, Together, open_session
+from edgekit.runtime.session import sequence as session_sequence
 
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.sampling import Stats
+
+
+#: Sequences of a session, see `ek_session_options`.
+_MOST_AT_ONCE = 65536
 
 
 @dataclass(frozen=True)
@@ -191,17 +210,25 @@ class Generator:
                 many at once, a read that failed.
         """
         settings = settings or Settings()
-        check_int("at_once", at_once, 1, MOST_SEQUENCES)
-        options = {**settings.options, "continue_prefix": False} if self._continues(settings) else settings.options
-        settings = replace(settings, options=options)
+        check_int("at_once", at_once, 1, _MOST_AT_ONCE)
+        if self.options(settings).values().get("continue_prefix"):
+            raise InvalidOption(
+                "continue_prefix is not an option of several prompts: they follow no other text"
+            )
         calls = [self._call(prompt, settings, None) for prompt in prompts]
         if not calls:
             return
-        longest = Lengths(*(max(getattr(c.lengths, f.name) for c in calls) for f in fields(Lengths)))
-        session = self._open(longest, _Text(), min(at_once, len(calls)))
+        count, longest = min(at_once, len(calls)), calls[0].lengths
+        for call in calls[1:]:
+            longest = replace(
+                longest,
+                prefix=max(longest.prefix, call.lengths.prefix),
+                canvas=max(longest.canvas, call.lengths.canvas),
+            )
+        session = self._open(longest, _Text(), count)
         together, waiting = Together(session), deque(enumerate(calls))
-        free = [session.sequence, *(session.open_sequence() for _ in range(min(at_once, len(calls)) - 1))]
-        taken: dict[int, sequences.Sequence] = {}
+        free = [session.sequence, *(session.open_sequence() for _ in range(count - 1))]
+        taken: dict[int, session_sequence.Sequence] = {}
         started = time.perf_counter()
         try:
             while waiting or len(together):
@@ -233,9 +260,6 @@ class Generator:
             for sequence in (*free, *taken.values()):
                 sequence.close()
             session.idle()
-
-    def _continues(self, settings: Settings) -> bool:
-        return bool(self.options(settings).values().get("continue_prefix"))
 
     def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
         """Open the session that `generate` will use for these arguments. Raises as that does."""
@@ -274,11 +298,11 @@ class Generator:
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
-    def session_options(self, lengths: Lengths) -> SessionOptions:
+    def session_options(self, lengths: Lengths, sequences: int = 1) -> SessionOptions:
         """What a session that generates at these lengths is opened with."""
         # A prefix is encoded in pieces of the model's own canvas.
         canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
-        return replace(self._limits, positions=lengths.prefix, canvas=canvas)
+        return replace(self._limits, positions=lengths.prefix, canvas=canvas, sequences=sequences)
 
     @property
     def encoded(self) -> list[Ids]:
@@ -291,13 +315,15 @@ class Generator:
         session = self._session
         return self._text if session is None else _Text(session.encoded.calls, session.uncached)
 
-    def _open(self, lengths: Lengths, text: _Text) -> Session:
-        """A session for these lengths that holds `text`."""
-        needed = self.session_options(lengths)
+    def _open(self, lengths: Lengths, text: _Text, sequences: int = 1) -> Session:
+        """A session for these lengths, and so many sequences at once, that holds `text`."""
+        needed = self.session_options(lengths, sequences)
         if self._session is not None:
             have = self._session.options
             if have.memory_bytes is None or (
-                have.positions >= needed.positions and have.canvas >= needed.canvas
+                have.positions >= needed.positions
+                and have.canvas >= needed.canvas
+                and have.sequences >= needed.sequences
             ):
                 text.put_into(self._session)
                 return self._session
