@@ -212,9 +212,7 @@ class Generator:
         settings = settings or Settings()
         check_int("at_once", at_once, 1, _MOST_AT_ONCE)
         if self.options(settings).values().get("continue_prefix"):
-            raise InvalidOption(
-                "continue_prefix is not an option of several prompts: they follow no other text"
-            )
+            raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
         calls = [self._call(prompt, settings, None) for prompt in prompts]
         if not calls:
             return

@@ -15,13 +15,15 @@ from support.watched import run_watched
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.runtime.checks.mil_executor import MilExecutor
-from edgekit.runtime.generation import sampler_model
+from edgekit.runtime.generation import Generator, Settings, sampler_model
 from edgekit.runtime.sampling import (
     Committed,
     CoreSampler,
+    Done,
     Draft,
     HeadOutput,
     HeadRequest,
+    InvalidOption,
     PhiloxNoise,
     drive,
 )
@@ -238,6 +240,28 @@ def test_a_pass_reads_the_weights_once(llada: Path) -> None:
         plan = session.plan
     # What was read ahead for a pass that did not come is at most the ring.
     assert max(read) - min(read) <= plan.ring_bytes and min(read) >= plan.streamed_bytes > 0
+
+
+@pytest.mark.parametrize("model", ["tiny-llada", "tiny-gemma"])
+def test_many_prompts_take_turns(shipped_bundle: Callable[..., Path], model: str) -> None:
+    """Two at a time: the next prompt joins when one is done. One that the model does not take ends alone."""
+    settings = Settings(max_new_tokens=16, steps=4, seed=3)
+    prompts: list[Any] = ["Copy this: cat", PROMPTS[0], [10**6], PROMPTS[1], PROMPTS[2]]
+    with Generator(shipped_bundle(model, "native")) as generator:
+        expected = {
+            i: events(list(generator.generate(prompt, settings)))
+            for i, prompt in enumerate(prompts)
+            if i != 2
+        }
+        told: dict[int, list[Any]] = {}
+        for number, event in generator.generate_many(prompts, settings, at_once=2):
+            told.setdefault(number, []).append(event)
+        assert "token 1000000" in str(told.pop(2)[0])
+        assert {i: events(each) for i, each in told.items()} == expected
+        assert all(isinstance(each[-1], Done) for each in told.values())
+        assert not list(generator.generate_many([], settings))
+        with pytest.raises(InvalidOption, match="at_once is 0; use an integer from 1"):
+            list(generator.generate_many(prompts, settings, at_once=0))
 
 
 def test_one_that_fails_leaves_the_others(session: Session) -> None:
