@@ -5,6 +5,7 @@ All of it is plain data that can be compared, hashed, pickled, and printed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -131,3 +132,22 @@ class Done:
 
 
 Event: TypeAlias = Draft | Committed | Done
+
+
+def answer_of(events: Iterator[Event]) -> Answer:
+    """The answer at the end of a generation."""
+    *_, last = events
+    assert isinstance(last, Done), "a generation ends with Done"
+    return last.answer
+
+
+def text_of(events: Iterator[Event]) -> Iterator[str]:
+    """The text of a generation as it becomes certain, without empty pieces."""
+    told = 0
+    for event in events:
+        text = event.text if isinstance(event, Committed) else ""
+        if isinstance(event, Done):
+            text = event.answer.text[told:]
+        told += len(text)
+        if text:
+            yield text

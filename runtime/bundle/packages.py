@@ -28,14 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
 from edgekit.flashload.manifest import FileEntry
+from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.sections import Wrong, value
-
-if TYPE_CHECKING:
-    from edgekit.runtime.bundle import Layer
 
 #: Formats whose weights lie in packages.
 FORMATS = ("coreml", "coreai")

@@ -27,10 +27,9 @@ from edgekit.runtime.hub.errors import (
     DownloadFailed,
     HubBusy,
     HubUnavailable,
-    hub_like,
-    translated,
     unexpected,
 )
+from edgekit.runtime.hub.translation import hub_like, translated
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 #: Smaller files are fetched again from their beginning after an interruption: it costs a second or two.

@@ -24,11 +24,10 @@ from edgekit.runtime.hub.errors import (
     ModelNotFound,
     NotLoggedIn,
     UploadFailed,
-    hub_like,
-    translated,
     unexpected,
 )
 from edgekit.runtime.hub.repository import NAME, Repository
+from edgekit.runtime.hub.translation import hub_like, translated
 
 #: What a repository may hold that was not made for a bundle.
 _BEGINNINGS = (".gitattributes", ".gitignore", model_card.CARD)
