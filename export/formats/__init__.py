@@ -98,7 +98,7 @@ def get(name: str) -> FormatRow:
 
 
 def load(name: str) -> Writer:
-    """What binds a format to a model and the options of an export: its writer, imported.
+    """Import a format's writer, which binds the format to a model and to the options of an export.
 
     Raises:
         ExportError: there is no such format, or its packages are not installed, cannot be loaded, or are of

@@ -45,7 +45,7 @@ class FormatRow:
 
     @property
     def install(self) -> str:
-        """What to give to `pip install`."""
+        """The requirement for `pip install`."""
         return f"{self.package}[{self.extra}]" if self.extra else self.package
 
     def check_installed(self) -> None:
@@ -66,7 +66,7 @@ class FormatRow:
         """
         if options.packaging is not None and not self.packages:
             raise ExportError(
-                f"format {self.name} has no packages, hence no lengths, chunks or minimum OS to choose; "
+                f"format {self.name} has no packages, so no lengths, chunks or minimum OS to choose; "
                 "leave them out"
             )
         if options.activations is not None and not self.activations:
@@ -84,7 +84,7 @@ class FormatRow:
                 raise ExportError(unknown(what, given, known, of=f"format {self.name}"))
 
     def lacks(self, module: str) -> str:
-        """What to say of a module that is not installed."""
+        """The half sentence about a module that is not installed."""
         here = (platform.system(), platform.machine())
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"

@@ -1,4 +1,4 @@
-"""What a generation gives: an answer with its statistics, and the events on the way to it.
+"""The results of a generation: an answer with its statistics, and the events on the way to it.
 
 All of it is plain data that can be compared, hashed, pickled, and printed.
 """
@@ -14,7 +14,7 @@ FinishReason: TypeAlias = Literal["eos", "length"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a generation took. Bytes are of memory or of weights, seconds of the wall clock.
+    """The costs of a generation. Bytes are of memory or of weights, seconds of the wall clock.
 
     >>> answer = model.generate("Copy this: red 7", seed=1)
     >>> answer.statistics.finish_reason, answer.statistics.tokens
@@ -109,7 +109,7 @@ class Draft:
 
     @property
     def progress(self) -> float:
-        """How much of the work is done, 0..1, if all steps are needed."""
+        """The part of the work that is done, 0..1, if all steps are needed."""
         return min(1.0, (self.canvas + self.step / self.steps) / self.canvases)
 
 

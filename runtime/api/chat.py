@@ -137,7 +137,7 @@ class Chat:
         seed: int = 0,
         **settings: Any,
     ) -> Iterator[Event]:
-        """What happens on the way to the answer, as `Model.events`; the turn counts once Done was given."""
+        """The events on the way to the answer, as `Model.events`; the turn counts once Done was given."""
         return self._turn(prompt, Settings(max_new_tokens, steps, seed, settings))
 
     @property
@@ -199,7 +199,7 @@ class Chat:
         return found
 
     def _next_ids(self, prompt: str | list[Any], messages: list[dict[str, Any]]) -> list[int]:
-        """What the prompt adds to the tokens of the conversation."""
+        """Tokens that the prompt adds to the conversation."""
         state, tokenizer = self._state, self._tokenizer
         if messages_of(prompt) is None:
             return ids_of(prompt)

@@ -189,7 +189,7 @@ class Model:
         seed: int = 0,
         **settings: Any,
     ) -> Iterator[Event]:
-        """What happens on the way to the answer of `generate`: a Draft after every denoising step, Committed
+        """The events on the way to the answer of `generate`: a Draft after every denoising step, Committed
         where tokens become final, and Done with the answer.
 
         >>> [type(event).__name__ for event in model.events("Copy this: red 7", seed=1, steps=2)]
@@ -328,7 +328,7 @@ class Model:
         return self._events(tuple(prompt_ids), ids, settings, lengths, behind)
 
     def encoded(self) -> list[Ids]:
-        """What the last generation has encoded, for `behind`."""
+        """Ids that the last generation has encoded, for `behind`."""
         return self._generator.encoded
 
     def _events(

@@ -34,7 +34,7 @@ class HubUnavailable(HubError):
 
 
 class UnexpectedAnswer(HubError):
-    """What answers is no hub, or one with bad intentions."""
+    """The server that answers is no hub, or one with bad intentions."""
 
 
 class HubBusy(HubError):

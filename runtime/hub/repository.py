@@ -302,8 +302,8 @@ def free_bytes(path: Path) -> int:
 
 
 def _bar(progress: Progress, name: str) -> type[Any]:
-    """What the library takes for a progress bar: it tells `progress` of the bytes that are written. Those
-    that Xet has received are told apart from them, so that they do not count twice.
+    """A class in place of the library's progress bar: it tells `progress` of the bytes that are written.
+    Those that Xet has received are told apart from them, so that they do not count twice.
     """
 
     class Bar:

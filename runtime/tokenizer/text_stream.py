@@ -54,8 +54,9 @@ class TextStream:
         return self._emit(len(self._text))
 
     def _open_run(self) -> int | None:
-        """Where the byte tokens at the end begin; None if there are none or too many. Ids that have no text
-        do not end a run."""
+        """The index at which the byte tokens at the end begin; None if there are none or too many. Ids that
+        have no text do not end a run.
+        """
         byte_ids, begin, count = self._tokenizer.byte_ids, None, 0
         if not byte_ids:
             return None
