@@ -404,7 +404,7 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-#: What a node becomes: arguments by name -> value or values. In addition to those of the node there is `operand`,
+#: What a node becomes: arguments by name -> value or values. Beside those of the node there is `operand`,
 #: which is `PackageGraph`'s. `nodes.RESHAPES` are not among them.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,

@@ -30,8 +30,8 @@ def complaint() -> str:
 
 
 def bundle_complaint(written_by: str) -> str:
-    """The complaint about packages that another version of coreai-core wrote, empty for none. The runtime ends
-    the process over those that it cannot parse.
+    """The complaint about packages that another version of coreai-core wrote, empty for none. The runtime
+    ends the process over those that it cannot parse.
     """
     if written_by == VERSION:
         return ""
