@@ -1,4 +1,4 @@
-"""The interface of an engine in Python: the programs of a bundle, run on arrays. All else (streaming, prefix,
+"""What an engine in Python implements: the programs of a bundle, run on arrays. All else (streaming, prefix,
 masks, experts' weights, head, sampling) is the core's.
 """
 
@@ -38,8 +38,8 @@ class EngineBytes:
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths that a session is opened for: rows of the longest pass, positions kept before it, sequences
-    at a time, and rows of the largest head request.
+    """What a session is opened for: rows of the longest pass, positions kept before it, sequences at a time,
+    and rows of the largest head request.
     """
 
     rows: int
@@ -70,7 +70,7 @@ class TilePart:
 
 @dataclass(eq=False)
 class Routing:
-    """The results before a layer's experts: their rows x [T, H], the chosen experts index [T, k] of each row
+    """What comes before a layer's experts: their rows x [T, H], the chosen experts index [T, k] of each row
     and weight [T, k]; `further` are results that `join` wants.
     """
 
@@ -99,7 +99,7 @@ class Engine:
     name: str
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
-        """Memory that the engine takes for passes of these lengths."""
+        """What the engine takes for passes of these lengths."""
         return EngineBytes(allowance=ALLOWANCE_BYTES)
 
     def layers(self, program: str, inputs: Sequence[Arrays], weights: Any) -> LayersOutput:
@@ -109,7 +109,7 @@ class Engine:
         raise self._cannot(f"program {program}")
 
     def route(self, program: str, inputs: Arrays, weights: Any) -> Routing:
-        """Compute a layer up to its experts."""
+        """What comes before the experts of a layer that has them."""
         raise self._cannot(f"experts in program {program}")
 
     def expert(self, program: str, x: Floats, weights: Any) -> Floats:
@@ -119,7 +119,7 @@ class Engine:
     def join(
         self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any
     ) -> LayersOutput:
-        """Compute the rest of a layer behind its experts, whose weighted sum is `mixed` [T, H]."""
+        """What comes after the experts, whose weighted sum is `mixed` [T, H]."""
         raise self._cannot(f"experts in program {program}")
 
     def self_condition(self, embedded: Floats, soft: Floats, weights: Any) -> Floats:
@@ -157,7 +157,7 @@ class Engine:
 
 
 def statistics_of(z: Floats, noise: Floats | None = None) -> TilePart:
-    """Statistics of a tile's scores z [R, V'], with noise the sample too; without soft."""
+    """What a tile's scores z [R, V'] say, and with noise the sample; without soft."""
     rows = np.arange(len(z))
     arg = z.argmax(1)
     top = z[rows, arg]
@@ -202,7 +202,7 @@ class OpenModel(Protocol):
 
 
 class Executor(Protocol):
-    """The runtime of packages: the system's own, or one that stands in for it."""
+    """What runs packages: the system's own runtime, or one that stands in for it."""
 
     name: str
 
