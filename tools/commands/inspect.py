@@ -205,7 +205,7 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import plan_session
     from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
-    from edgekit.tools import answer, watch  # noqa: F401
+    from edgekit.tools import answer_display, watch  # noqa: F401
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
     # before it plans: all imports, the tokenizer, the chat template, the engine.
