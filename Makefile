@@ -45,7 +45,7 @@ demo:  ## quantize and export a small model, then watch it write while its weigh
 	$(call SET_UP,$(KIND))
 	$(BIN)/edgekit demo
 
-test: lint  ## ruff, mypy and all tests
+test: venv  ## all tests; among them ruff, mypy and the contracts of imports
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Needs the cross compiler and the emulator (Debian: g++-aarch64-linux-gnu qemu-user).

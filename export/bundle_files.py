@@ -1,4 +1,4 @@
-"""What a bundle holds beside its weights: programs, the report on quantization and, last, the manifest."""
+"""The files of a bundle beside its weights: programs, the report on quantization and, last, the manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from edgekit.export import formats
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.quantize import QuantizationReport, Scheme
-from edgekit.export.units import RunPlan
+from edgekit.export.runs import RunPlan
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import Manifest, WeightsEntry
@@ -24,7 +24,7 @@ REPORT_FILE = manifests.REPORT_NAME
 
 @dataclass(frozen=True)
 class Contents:
-    """What a manifest is made of besides programs and files. `config` is a config.json."""
+    """The parts of a manifest that are neither programs nor files. `config` is a config.json."""
 
     format: Format
     scheme: Scheme

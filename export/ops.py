@@ -232,7 +232,7 @@ def softcapped(logits: Tensor, softcap: float) -> Tensor:
 
 
 def head_statistics(z: Tensor, noise: Tensor | None, embedding: Tensor | None) -> list[Tensor]:
-    """What `vocab_head` returns for scores z [T, V']; `embedding` [V', H], float, asks for the soft one."""
+    """The results of `vocab_head` for scores z [T, V']; `embedding` [V', H], float, asks for the soft one."""
     top, arg = z.max(-1)
     e = torch.exp(z - top[:, None])
     # top - top is 0 for each row: a constant of that shape would have to ask how many rows there are.
@@ -281,7 +281,7 @@ def vocab_head(
     softcap: float,
     soft: bool,
 ) -> list[Tensor]:
-    """What a sampler needs of z = logits / temperature over the given rows of the table, without keeping z.
+    """Statistics of z = logits / temperature over the given rows of the table, without keeping z.
 
     Returns [max z, argmax z, sum exp(z - max), sum z * exp(z - max)], both sums over all tokens but the
     argmax: its own term is 1, next to which float32 has nothing below 6e-8. With `noise` [T, V'] also [max

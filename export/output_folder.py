@@ -99,12 +99,12 @@ def resumable(output: Path) -> Iterator[None]:
 
 
 def report_journal(weights: Path) -> Path:
-    """Where reports on finished runs wait for the export to finish."""
+    """The journal of reports on finished runs, kept until the export is finished."""
     return weights.with_name(weights.name + ".report")
 
 
 def begun_with(journal: Path) -> str:
-    """What the export was begun with that has left the journal of reports, as a half sentence; empty where it
+    """Describe the options of the export that left the journal of reports, as a half sentence; empty where it
     does not say.
     """
     try:
@@ -118,7 +118,8 @@ def begun_with(journal: Path) -> str:
 
 
 def _described(output: Path, found: Found) -> str:
-    """What a finished export was made with, as a half sentence; empty where its manifest cannot be read."""
+    """Describe the options of a finished export, as a half sentence; empty where its manifest cannot be read.
+    """
     with suppress(EdgekitError, KeyError, TypeError, AttributeError):
         members = bundle_set.load(output).members if found.several else ()
         manifest = manifests.load(output / members[0].path if members else output)
@@ -202,8 +203,8 @@ def claim(
 
 
 def _refuse_links(folder: Path) -> None:
-    """What an earlier export is said to have left may have been planted: nothing is written through a link,
-    nor into what is no file.
+    """Refuse links and what is no file among the leftovers of an earlier export: they may have been planted,
+    and nothing is written through a link.
 
     Raises:
         ExportError: which.
@@ -219,7 +220,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def find(output: Path, weights: str) -> Found | None:
-    """What an earlier export has left in a folder; None if it is empty or not there.
+    """Find what an earlier export has left in a folder; None if it is empty or not there.
 
     Raises:
         ExportError: the folder holds other things, or is none.
@@ -240,7 +241,7 @@ def find(output: Path, weights: str) -> Found | None:
 
 
 def _leftovers(weights: Path) -> list[Path]:
-    """What stands beside the weights until an export is finished."""
+    """Files that stand beside the weights until an export is finished."""
     journals = [weights.with_name(weights.name + end) for end in (".journal", ".partial")]
     return [*journals, report_journal(weights), weights.parent / PACKAGE_JOURNAL]
 

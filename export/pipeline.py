@@ -54,9 +54,9 @@ from edgekit.export.quantize import (
     joined_report,
     quantize_matrix,
 )
+from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import check_generation_config, sampler_config
 from edgekit.export.tied_head import check_tied_head
-from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.weights import read_rows
 from edgekit.flashload.errors import ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
@@ -92,7 +92,7 @@ class _Silent:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to make of a checkpoint; equal options and checkpoint give equal bytes."""
+    """Options of an export; equal options and checkpoint give equal bytes."""
 
     format: str = "onnx"
     target: str = "host"
@@ -107,11 +107,11 @@ class ExportOptions:
 
     @property
     def form(self) -> FormatOptions:
-        """What formats let choose."""
+        """The options that formats let choose."""
         return FormatOptions(self.precision, self.packaging, self.activations)
 
     def as_words(self) -> str:
-        """What decides about the stored bytes, as options of `edgekit export`."""
+        """The options that decide about the stored bytes, as `edgekit export` takes them."""
         scheme, cut = self.scheme, self.packaging or Packaging()
         named = {
             "format": self.format,
@@ -160,14 +160,14 @@ class ExportPlan:
 
     @property
     def weights_bytes(self) -> int:
-        """What the weights will take, but for alignment and what packages hold besides."""
+        """Bytes that the weights will take, without alignment and without the rest of packages."""
         runs = sum(tensor.nbytes for run in self.runs for tensor in run.spec.tensors)
         return runs + self.format.copied_bytes()
 
     @property
     def output_bytes(self) -> int:
-        """What the folder holds just before the export ends, hardly less: programs are compiled later, and
-        what they take is estimated.
+        """An estimate, hardly too large, of the bytes in the folder just before the export ends: programs are
+        compiled later, and what they take is estimated.
         """
         weights = self.format.planned_bytes(self.runs, self.tag)
         programs = self.format.layer_programs() + _OTHER_PROGRAMS
@@ -194,8 +194,8 @@ def export(
 
 
 def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
-    """What an export of a checkpoint, opened or in folder `model`, will do. Writes nothing; of weights reads
-    headers alone. Everything that can be refused is refused here, but for the output folder.
+    """Plan the export of a checkpoint, opened or in folder `model`. Writes nothing; of weights reads headers
+    alone. Everything that can be refused is refused here, but for the output folder.
 
     Raises:
         EdgekitError: one line on what is wrong with the checkpoint or the options.
@@ -307,7 +307,7 @@ def _write_weights(
 
 
 class _Sink:
-    """Where the runs of a plan go, and the reports on them."""
+    """The destination of a plan's runs, and of the reports on them."""
 
     def __init__(self, plan: ExportPlan, folder: Claimed) -> None:
         self._folder = folder
@@ -345,7 +345,7 @@ class _Sink:
 def _complete(
     plan: ExportPlan, claimed: Claimed, digest: FileDigest, report: QuantizationReport, progress: Progress
 ) -> ExportResult:
-    """Write what a bundle holds besides its weights, the manifest last."""
+    """Write all files of a bundle but its weights, the manifest last."""
     output = claimed.path
 
     def advance(name: str) -> None:
@@ -433,7 +433,7 @@ def _embedding_dtype(checkpoint: Checkpoint) -> str:
 
 
 def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:
-    """What the stored bytes depend on besides shapes: the checkpoint's files and the options."""
+    """A digest of what the stored bytes depend on beside shapes: the checkpoint's files and the options."""
     stamps = sorted({checkpoint.stamp(n) for n in architecture.stored_shapes()})
     came = origin(checkpoint.path)
     # Nobody changes files of the hub's cache, and when they are downloaded again their times are others.

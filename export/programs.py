@@ -48,7 +48,7 @@ PREFIX_MULTIPLE = 32
 class Lengths:
     """Fixed sizes of a program: `t` positions of the pass, `p` of the prefix, 0 for none.
 
-    Shorter passes and prefixes are padded, hence every static layer has a mask.
+    Shorter passes and prefixes are padded, so every static layer has a mask.
     """
 
     t: int

@@ -13,7 +13,7 @@ from edgekit.export.models.base import Architecture, WeightSpec
 
 
 class TensorSource(Protocol):
-    """What weights are read from: a checkpoint. Arrays are float32."""
+    """A source of weights: a checkpoint. Arrays are float32."""
 
     def read(self, name: str) -> np.ndarray: ...
     def read_slice(self, name: str, start: int, stop: int) -> np.ndarray: ...

@@ -35,7 +35,7 @@ class EngineRow:
 
     @property
     def install(self) -> str:
-        """What to give to `pip install`."""
+        """The requirement for `pip install`."""
         return f"{self.package}[{self.extra}]" if self.extra else self.package
 
     def check_available(self) -> None:

@@ -1,7 +1,7 @@
 """Text in, events out: tokenizer, chat template, sampler options and session put together for one bundle.
 
 with Generator(path, memory_bytes=1_000_000_000) as generator:
-    for event in generator.generate("Why is the sky blue?", seed=1):
+    for event in generator.generate("Why is the sky blue?", Settings(seed=1)):
         ...
 """
 
@@ -60,7 +60,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a caller may set; None keeps the checkpoint's own value.
+    """Settings of a caller; None keeps the checkpoint's own value.
 
     `options` are sampler options by name (`temperature`, `threshold`, `entropy_bound`...), see
     `runtime.sampling`.
@@ -73,7 +73,7 @@ class Settings:
 
 
 def sampler_model(bundle: Bundle) -> SamplerModel:
-    """What the sampler of a bundle knows before a session is open."""
+    """The model as the sampler of a bundle knows it before a session is open."""
     model = bundle.model
     return SamplerModel(
         bundle.manifest.sampler,
@@ -297,7 +297,7 @@ class Generator:
             )
 
     def session_options(self, lengths: Lengths, sequences: int = 1) -> SessionOptions:
-        """What a session that generates at these lengths is opened with."""
+        """Options of a session that generates at these lengths, so many at once."""
         # A prefix is encoded in pieces of the model's own canvas.
         canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
         return replace(self._limits, positions=lengths.prefix, canvas=canvas, sequences=sequences)
@@ -368,8 +368,8 @@ class Generator:
 
 @dataclass(frozen=True, eq=False)
 class _Text:
-    """What a session of a model with a causal prefix holds: ids that are encoded, in pieces, and behind them
-    the end of the last answer, which is not.
+    """The text that a session of a model with a causal prefix holds: ids that are encoded, in pieces, and
+    behind them the end of the last answer, which is not.
     """
 
     encoded: Sequence[Ids] = ()
@@ -401,7 +401,8 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Call:
-    """What a generation is given: ids, behind a text that the session holds, and lengths that it must fit."""
+    """The arguments of a generation: ids, behind a text that the session holds, and lengths that it must fit.
+    """
 
     ids: list[int]
     options: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What this process uses, as the operating system sees it."""
+"""Memory and processors of this process, as the operating system sees them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _group_limit(root: Path, controller: str, limit: Callable[[Path, bool], int 
             continue
         _, controllers, path = parts
         mounts = root / "sys/fs/cgroup"
-        # A container sees its own group as the hierarchy's root, under a path that may be the host's: hence
-        # the groups around it, which bound it in any case.
+        # A container sees its own group as the hierarchy's root, under a path that may be the host's: so
+        # the groups around it are taken, which bound it in any case.
         names = [part for part in path.split("/") if part]
         groups = [Path(*names[:depth]) for depth in range(len(names) + 1)]
         if controller in controllers.split(","):

@@ -19,7 +19,7 @@ class UnknownTarget(EdgekitError):
 
 @dataclass(frozen=True)
 class Target:
-    """What an export for a device family uses unless the user says otherwise.
+    """Defaults of an export for a device family.
 
     `formats` are the ones that run there, the default first; `preset` and `group_size` are for quantization.
     `since` names the formats for the newest systems, each with the first version of the system that has it;
@@ -62,7 +62,7 @@ class Target:
         return (self.format(wanted, minimum_os),)
 
     def finish(self, folder: Path) -> None:
-        """Add to the bundle or set in `folder` what the target brings besides. Raises EdgekitError."""
+        """Add the files of the target to the bundle or set in `folder`. Raises EdgekitError."""
         if self.describe is not None:
             resolve(self.describe)(folder)
 

@@ -31,7 +31,7 @@ TIERS = (
 
 #: What an app may have in the App Store, uncompressed: App Store Connect Help, "Maximum build file sizes".
 APP_BYTES = 4_000_000_000
-#: What of it is left for the app itself, and for what bundles hold besides weights: programs, tokenizers.
+#: What of it is left for the app itself, and for what bundles hold other than weights: programs, tokenizers.
 REST_BYTES = 200_000_000
 
 TARGET = Target(

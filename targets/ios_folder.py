@@ -1,5 +1,5 @@
-"""What a bundle for iOS, or a set of them, brings besides itself: README.md, which says how an application
-uses it, and Info.json with the sizes per tier of devices.
+"""Files beside a bundle for iOS, or a set of them: README.md, which says how an application uses it, and
+Info.json with the sizes per tier of devices.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def readme(name: str, facts: dict[str, Any]) -> str:
 
 
 def _runtime(program_format: str) -> str:
-    """What computes a bundle, as a sentence begins with it."""
+    """The runtime of a bundle, as a sentence begins with it."""
     row = running(program_format)
     title = program_format if row is None else row.title
     return title[:1].upper() + title[1:]

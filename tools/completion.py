@@ -1,4 +1,4 @@
-"""What the shell completes: names that commands know, and folders with a bundle or a checkpoint in them.
+"""Completion in the shell: names that commands know, and folders with a bundle or a checkpoint in them.
 
 A shell asks with every press of the tab key: nothing here imports more than the names need.
 """

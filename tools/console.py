@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from edgekit.tools.interrupts import Interrupts
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def prose(line: str, indent: str = "", *, err: bool = False) -> None:
 
 
 def command_line(*words: str | os.PathLike[str]) -> str:
-    """What to type to run `edgekit` with these arguments."""
+    """The line to type that runs `edgekit` with these arguments."""
     return shlex.join(["edgekit", *(os.fspath(w) for w in words)])
 
 

@@ -12,12 +12,12 @@ import click
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import unknown
 from edgekit.runtime.sampling.options import unknown_option
-from edgekit.tools.answer import summary
+from edgekit.tools.answer_display import summary
 from edgekit.tools.console import prose, table
 from edgekit.tools.options import EXAMPLE, Assignment
 from edgekit.tools.request import check_settings
 from edgekit.tools.setting_table import allowed, rows
-from edgekit.tools.text import counted
+from edgekit.tools.terminal_text import counted
 from edgekit.tools.transcript import Transcripts
 
 if TYPE_CHECKING:

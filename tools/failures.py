@@ -1,4 +1,4 @@
-"""What the user sees when a command cannot do its work: one line on stderr and an exit code."""
+"""Failures as the user sees them when a command cannot do its work: one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
 from edgekit.tools.console import prose
 from edgekit.tools.interrupts import INTERRUPTED, SAID
-from edgekit.tools.text import shortened, visible
+from edgekit.tools.terminal_text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
 DEBUG = "edgekit.debug"
@@ -110,7 +110,7 @@ def _is_of_stdout(error: OSError) -> bool:
 
 
 def _usage(error: click.UsageError) -> str:
-    """What is wrong with a command line, in words that begin like all other lines."""
+    """Describe what is wrong with a command line, in words that begin like all other lines."""
     ctx = error.ctx
     page = f"see {ctx.command_path} --help" if ctx is not None else ""
     if isinstance(error, click.NoSuchOption):

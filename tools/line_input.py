@@ -17,7 +17,7 @@ _MOST_LINES = 1000
 
 
 def history_file() -> Path:
-    """Where the lines of earlier conversations are. Raises RuntimeError for a user without a home."""
+    """The file with the lines of earlier conversations. Raises RuntimeError for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "edgekit" / "chat_history"
 

@@ -40,7 +40,7 @@ class Size(int):
 
 
 def _named(param: click.Parameter | None) -> str:
-    """What the user calls an option or argument."""
+    """The user's name for an option or argument."""
     if param is None:
         return "the value"
     return max(param.opts, key=len) if isinstance(param, click.Option) else param.metavar or param.opts[0]
@@ -161,7 +161,7 @@ def debug_option(command: F) -> F:
 
 
 def chosen_from(given: str, bundle: Bundle) -> str:
-    """What to say of a bundle that was taken from those in folder `given`; empty if there was no choice."""
+    """A remark on a bundle that was taken from those in folder `given`; empty if there was no choice."""
     if bundle.path == Path(given):
         return ""
     return f"{given} has bundles for several formats; taking {bundle.path}"

@@ -1,4 +1,4 @@
-"""What `run` and `chat` are asked for: the options that they share, and the model opened as these say."""
+"""The options that `run` and `chat` share, and the model opened as these say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgekit.tools.options import Assignment, Bytes, Count, Size, bundle_folder,
 if TYPE_CHECKING:
     from edgekit.runtime.api import Model
     from edgekit.runtime.generation import Generator, Settings
-    from edgekit.tools.answer import Display
+    from edgekit.tools.answer_display import Display
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,8 +162,8 @@ def check_settings(model: Model, named: Mapping[str, Any]) -> None:
 def display_for(
     generator: Generator, settings: Mapping[str, Any], *, watch: bool, quiet: bool = False
 ) -> Display:
-    """How a terminal, or what stands in its place, shows the next answer."""
-    from edgekit.tools.answer import Silent, Streamed
+    """The display of the next answer, on a terminal or in its place."""
+    from edgekit.tools.answer_display import Silent, Streamed
 
     if quiet:
         return Silent()
@@ -181,6 +181,6 @@ def display_for(
 
 
 def title_of(generator: Generator) -> str:
-    """What to call the model of a bundle."""
+    """The name of a bundle's model."""
     bundle = generator.bundle
     return str(bundle.manifest.provenance.get("checkpoint") or bundle.path.name)

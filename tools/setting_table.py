@@ -13,7 +13,7 @@ _WORDS = {"int": "integer", "float": "number", "bool": "true or false", "ids": "
 
 
 def allowed(option: Option) -> str:
-    """What the value may be: `number above 0 to 1 or null`."""
+    """The values that are allowed: `number above 0 to 1 or null`."""
     text = " or ".join(option.choices) or _WORDS[option.type]
     if option.minimum is not None:
         text += f" {'above' if option.above_minimum else 'from'} {_number(option.minimum)}"

@@ -80,7 +80,9 @@ def ending_if_stuck() -> Iterator[None]:
 
 
 class _Channel:
-    """Where Python writes the numbers of signals to: a pipe, and on Windows, which has no other, sockets."""
+    """A channel that Python writes the numbers of signals to: a pipe, and on Windows, which has no other,
+    sockets.
+    """
 
     def __init__(self) -> None:
         self._left = threading.Event()

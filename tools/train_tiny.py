@@ -48,7 +48,7 @@ LEVELS = (0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of; see the command's options."""
+    """The settings of a run; see the command's options."""
 
     family: str
     minutes: float
@@ -63,7 +63,7 @@ class Settings:
 
 @dataclass
 class Progress:
-    """Where a run stands; `seconds` is training time over all resumptions."""
+    """The progress of a run; `seconds` is training time over all resumptions."""
 
     step: int = 0
     seconds: float = 0.0

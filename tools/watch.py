@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from edgekit.flashload.sizes import size
-from edgekit.tools.answer import where
+from edgekit.tools.answer_display import where
 from edgekit.tools.console import console
 from edgekit.tools.echo import echo_off
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,7 +34,7 @@ _FRAME_S = 1 / 25
 
 
 class State(IntEnum):
-    """How sure a token is; adjacent tokens that share a character take the lower state."""
+    """The certainty of a token; adjacent tokens that share a character take the lower state."""
 
     MASKED = 0
     OPEN = 1
@@ -46,7 +46,7 @@ _STYLES = {State.MASKED: "dim", State.OPEN: "dim", State.FINAL: "bold", State.AC
 
 
 class Decoder(Protocol):
-    """What is needed of a tokenizer: `runtime.tokenizer.Tokenizer`."""
+    """The side of `runtime.tokenizer.Tokenizer` that is needed here."""
 
     def encode(self, text: str, add_special: bool = True) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str: ...

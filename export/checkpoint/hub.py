@@ -1,5 +1,5 @@
-"""From what a user calls a model to a checkpoint: found and looked at first, its weights downloaded when
-nothing is known against it.
+"""Finding the checkpoint that a user names: it is looked at first, and its weights are downloaded if nothing
+in its small files rules out an export.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a folder or repository is that is given to `export` and is no checkpoint of a diffusion language
-model: its name, and what to do with it. Found from names of files and config.json, before weights are read.
+"""Folders and repositories that are no checkpoint of a diffusion language model, told by name, with what to
+do about each. Found from names of files and config.json, before weights are read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def refuse_file(path: Path) -> None:
 
 
 def config_in(path: Path) -> Any:
-    """What config.json at `path` holds; None if it cannot be read, which opening the checkpoint explains."""
+    """The content of config.json at `path`; None if it cannot be read, which opening the checkpoint explains.
+    """
     try:
         return read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Where a checkpoint came from, under which licence, and the texts that have to travel with its weights."""
+"""Provenance of a checkpoint: origin, licence, and the texts that have to travel with its weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def copy_legal_files(source: Path, target: Path) -> list[str]:
 
 
 def provenance(source: Path) -> dict[str, Any]:
-    """What is known of the checkpoint in folder `source`: `repository` (owner/name) and `revision` (commit)
+    """The provenance of the checkpoint in folder `source`: `repository` (owner/name) and `revision` (commit)
     where it came from the hub, `license` (an identifier), `license_name` and `license_link` where its model
     card says so.
     """

@@ -85,7 +85,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What `Checkpoint.check` found. Sizes are stored bytes; `ignored` holds what patterns excluded."""
+    """The findings of `Checkpoint.check`. Sizes are stored bytes; `ignored` holds what patterns excluded."""
 
     tensors: int
     nbytes: int

@@ -52,7 +52,7 @@ _HAS_PREADV = hasattr(os, "preadv")
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where a tensor lies: `offset` is absolute in the file, `nbytes` its stored size."""
+    """The place of a tensor: `offset` is absolute in the file, `nbytes` its stored size."""
 
     name: str
     dtype: str

@@ -8,12 +8,26 @@ Installed distributions add rows as entry points of the group `edgekit.formats`.
 
 from __future__ import annotations
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from edgekit.export.errors import ExportError
-from edgekit.export.formats.options import PRECISIONS
-from edgekit.export.formats.row import FormatRow, Systems, Writer
+from edgekit.export.formats.options import PRECISIONS, FormatOptions
+from edgekit.export.formats.row import FormatRow, Systems
+from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
-from edgekit.flashload.registry import Registry
+from edgekit.flashload.registry import Registry, resolve
 from edgekit.runtime.bundle.packages import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from edgekit.export.formats.base import Format
+    from edgekit.export.models.base import Architecture
+    from edgekit.export.quantize import Scheme
+
+#: Binds a format to a model and the options of an export; raises as `base.Format` does.
+Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
 ROWS = (
@@ -84,10 +98,26 @@ def get(name: str) -> FormatRow:
 
 
 def load(name: str) -> Writer:
-    """What binds a format to a model and the options of an export.
+    """Import a format's writer, which binds the format to a model and to the options of an export.
 
     Raises:
-        ExportError: there is no such format, or its packages are not installed. BrokenPlugin: its
-            distribution cannot give it.
+        ExportError: there is no such format, or its packages are not installed, cannot be loaded, or are of
+            versions that it does not know. BrokenPlugin: its distribution cannot give it.
     """
-    return get(name).load()
+    row = get(name)
+    quiet = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
+    try:
+        writer: type[Format] = resolve(row.writer)
+    except ImportError as error:
+        if (error.name or "").startswith("edgekit"):
+            raise
+        package = (error.name or row.name).partition(".")[0]
+        why = f"cannot load the package {package}: {one_line(error)}"
+        if isinstance(error, ModuleNotFoundError):
+            why = row.lacks(package)
+        raise ExportError(f"format {row.name} {why}") from error
+    finally:
+        logging.disable(quiet)
+    writer.check_versions()
+    return functools.partial(writer, row)

@@ -1,4 +1,4 @@
-"""What every format implements: how it stores the weights of a model, and its programs."""
+"""The interface of a format: how it stores the weights of a model, and its programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.row import FormatRow
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.quantize import Choice, Quantized, Scheme, choose
-from edgekit.export.units import RunPlan
+from edgekit.export.runs import RunPlan
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice
 from edgekit.flashload.writer import FileDigest, FlashWriter, planned_layout
 
 
 class Store(Protocol):
-    """Where the runs of an export go: `FlashWriter`, or what a format with packages has."""
+    """The destination of an export's runs: `FlashWriter`, or a format's own store of packages."""
 
     def done(self, run_name: str) -> bool: ...
     def write_run(self, name: str, tensors: Iterator[tuple[str, np.ndarray]]) -> None: ...
@@ -113,7 +113,7 @@ class Format(ABC):
         return self
 
     def packed(self, runs: Sequence[RunPlan]) -> Mapping[str, tuple[Slice, ...]] | None:
-        """What the tensors of the runs are in a packed flash file, see `flashload.packed`; None for an
+        """The tensors of the runs as a packed flash file names them, see `flashload.packed`; None for an
         aligned one.
         """
         return None
@@ -147,15 +147,15 @@ class Format(ABC):
         """
 
     def layer_programs(self) -> int:
-        """How many programs of layers there will be."""
+        """The number of programs of layers that will be written."""
         return len(set(self.layer_kinds()))
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says about the programs in addition to their entries."""
+        """Facts about the programs for the manifest, in addition to their entries."""
         return {}
 
     def layer_facts(self) -> list[dict[str, Any]]:
-        """What the manifest says of every layer in addition to what all formats say."""
+        """Facts about every layer for the manifest, in addition to those of all formats."""
         return [{} for _ in self.architecture.layers]
 
     def minimum_os(self) -> Mapping[str, str] | None:

@@ -42,11 +42,11 @@ class NodeTranslator(ABC):
         """The value in a shape, of numbers or sizes that vary. Raises Refused."""
 
     def _extras(self, node: Node) -> Arguments:
-        """Arguments that a node gets besides its own."""
+        """Arguments that a node gets in addition to its own."""
         return {}
 
     def _computed(self, program: str, node: Node, known: Mapping[Node, Any]) -> Any:
-        """What a call becomes, given what the nodes before it became; None where it makes no array.
+        """Translate a call, given the values of the nodes before it; None where it makes no array.
 
         Raises:
             ExportError: the node has no form in the format.

@@ -1,4 +1,4 @@
-"""What an export may choose about the form of a bundle besides its format and the bits of weights."""
+"""Options of an export that shape a bundle, beside its format and the bits of weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRECISIONS = ("float16", "float32")
 
 @dataclass(frozen=True)
 class Packaging:
-    """How to cut a model into packages and what to make functions for; None where the defaults hold.
+    """The cut of a model into packages and the lengths of their functions; None where the defaults hold.
 
     `lengths`: of the prefix for models that keep one (0 is always among them), of the pass for the others.
     `max_positions` bounds the default ones. `minimum_os` is the version of iOS.

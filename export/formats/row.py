@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import logging
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
-from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
-from edgekit.flashload.registry import resolve
-
-if TYPE_CHECKING:
-    from edgekit.export.formats.base import Format
-    from edgekit.export.models.base import Architecture
-    from edgekit.export.quantize import Scheme
-
-#: Binds a format to a model and the options of an export; raises as `base.Format` does.
-Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +45,7 @@ class FormatRow:
 
     @property
     def install(self) -> str:
-        """What to give to `pip install`."""
+        """The requirement for `pip install`."""
         return f"{self.package}[{self.extra}]" if self.extra else self.package
 
     def check_installed(self) -> None:
@@ -70,7 +56,7 @@ class FormatRow:
         """
         for module in self.needs:
             if importlib.util.find_spec(module) is None:
-                raise ExportError(f"format {self.name} {self._lacks(module)}")
+                raise ExportError(f"format {self.name} {self.lacks(module)}")
 
     def check(self, options: FormatOptions) -> None:
         """Refuse options that the format does not offer.
@@ -80,7 +66,7 @@ class FormatRow:
         """
         if options.packaging is not None and not self.packages:
             raise ExportError(
-                f"format {self.name} has no packages, hence no lengths, chunks or minimum OS to choose; "
+                f"format {self.name} has no packages, so no lengths, chunks or minimum OS to choose; "
                 "leave them out"
             )
         if options.activations is not None and not self.activations:
@@ -97,32 +83,8 @@ class FormatRow:
             if given is not None and given not in known:
                 raise ExportError(unknown(what, given, known, of=f"format {self.name}"))
 
-    def load(self) -> Writer:
-        """The format's writer, imported.
-
-        Raises:
-            ExportError: its packages are not installed, cannot be loaded, or are of versions that it does not
-                know.
-        """
-        quiet = logging.root.manager.disable
-        logging.disable(logging.WARNING)  # coremltools tells everybody what it cannot do outside of macOS
-        try:
-            writer: type[Format] = resolve(self.writer)
-        except ImportError as error:
-            if (error.name or "").startswith("edgekit"):
-                raise
-            package = (error.name or self.name).partition(".")[0]
-            why = f"cannot load the package {package}: {one_line(error)}"
-            if isinstance(error, ModuleNotFoundError):
-                why = self._lacks(package)
-            raise ExportError(f"format {self.name} {why}") from error
-        finally:
-            logging.disable(quiet)
-        writer.check_versions()
-        return functools.partial(writer, self)
-
-    def _lacks(self, module: str) -> str:
-        """What to say of a module that is not installed."""
+    def lacks(self, module: str) -> str:
+        """The half sentence about a module that is not installed."""
         here = (platform.system(), platform.machine())
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"

@@ -1,10 +1,10 @@
-"""What every format stores alike: float vectors, 16-bit matrices and vocabulary tables, row by row.
+"""Stored forms that all formats share: float vectors, 16-bit matrices and vocabulary tables, row by row.
 
     float vector      F32 as it is
     16 bits           .weight BF16 [N, K]
     table, 8 bits     .codes U8 [V, H] (q + 128), .scales F32 [V]
 
-Rows of a table are looked up one by one, hence no layout of a format's own.
+Rows of a table are looked up one by one, so no format has a layout of its own for them.
 """
 
 from __future__ import annotations

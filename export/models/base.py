@@ -1,5 +1,5 @@
-"""What a model family declares: its tensors, its layers as plain modules over a dictionary of weights, and
-how to run them.
+"""The declarations of a model family: its tensors, its layers as plain modules over a dictionary of weights,
+and how to run them.
 
 A family is one file of this folder with `architecture(config, dtype) -> Architecture`. Layers hold no
 parameters: the same module serves training (float weights), the quantized reference (codes and scales), and

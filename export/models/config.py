@@ -35,7 +35,7 @@ REFUSED = _Refused()
 
 @dataclass(frozen=True)
 class Kind:
-    """What values a key may have. `expected` says it to the user, after "NAME is VALUE; "."""
+    """The values that a key may have. `expected` says it to the user, after "NAME is VALUE; "."""
 
     expected: str
     accepts: Callable[[Any], bool]
@@ -174,7 +174,7 @@ class Schema:
         return [key for key in config if key not in self.keys and key not in self.no_effect]
 
     def notes(self, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the user is told about keys that are not known, if there are any."""
+        """Notes for the user about keys that are not known."""
         found = self.unknown(config)
         if not found:
             return ()

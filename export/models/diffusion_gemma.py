@@ -190,7 +190,7 @@ class SelfConditioning(nn.Module):
 
 @dataclass(frozen=True)
 class _LayerType:
-    """Which attention a layer has, and its shape."""
+    """A kind of attention and its shape."""
 
     kind: str
     head_dim: int
@@ -234,7 +234,7 @@ def _layer_types(text: dict[str, Any]) -> tuple[list[_LayerType], tuple[str, ...
 
 
 def _own_shapes(text: dict[str, Any], kinds: list[str]) -> dict[int, dict[str, Any]]:
-    """What single layers have in place of `head_dim` and `num_key_value_heads`."""
+    """Shapes of single layers in place of `head_dim` and `num_key_value_heads`."""
     if text["per_layer_config"] is None:
         own = {
             "head_dim": text["global_head_dim"],

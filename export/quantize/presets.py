@@ -41,7 +41,7 @@ def parse_override(text: str) -> Override:
 
 @dataclass(frozen=True)
 class Choice:
-    """How one matrix is stored, and what had to be changed for it (empty if nothing)."""
+    """The stored form of one matrix, and what had to be changed for it (empty if nothing)."""
 
     bits: int
     group_size: int

@@ -1,4 +1,4 @@
-"""What quantization did to each tensor and to the whole model."""
+"""The report on quantization: what it did to each tensor and to the whole model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What a generation gives: an answer with its statistics, and the events on the way to it.
+"""The results of a generation: an answer with its statistics, and the events on the way to it.
 
 All of it is plain data that can be compared, hashed, pickled, and printed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -13,7 +14,7 @@ FinishReason: TypeAlias = Literal["eos", "length"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a generation took. Bytes are of memory or of weights, seconds of the wall clock.
+    """The costs of a generation. Bytes are of memory or of weights, seconds of the wall clock.
 
     >>> answer = model.generate("Copy this: red 7", seed=1)
     >>> answer.statistics.finish_reason, answer.statistics.tokens
@@ -108,7 +109,7 @@ class Draft:
 
     @property
     def progress(self) -> float:
-        """How much of the work is done, 0..1, if all steps are needed."""
+        """The part of the work that is done, 0..1, if all steps are needed."""
         return min(1.0, (self.canvas + self.step / self.steps) / self.canvases)
 
 
@@ -131,3 +132,22 @@ class Done:
 
 
 Event: TypeAlias = Draft | Committed | Done
+
+
+def answer_of(events: Iterator[Event]) -> Answer:
+    """The answer at the end of a generation."""
+    *_, last = events
+    assert isinstance(last, Done), "a generation ends with Done"
+    return last.answer
+
+
+def text_of(events: Iterator[Event]) -> Iterator[str]:
+    """The text of a generation as it becomes certain, without empty pieces."""
+    told = 0
+    for event in events:
+        text = event.text if isinstance(event, Committed) else ""
+        if isinstance(event, Done):
+            text = event.answer.text[told:]
+        told += len(text)
+        if text:
+            yield text

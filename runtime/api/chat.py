@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from edgekit.runtime.api.answer import Answer, Done, Event
-from edgekit.runtime.api.model import Model, answer_of, text_of
+from edgekit.runtime.api.answer import Answer, Done, Event, answer_of, text_of
 from edgekit.runtime.api.prompt import (
     Prompt,
     check_template_arguments,
@@ -22,7 +22,7 @@ from edgekit.runtime.api.prompt import (
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.runtime.tokenizer import ChatTemplateError
+from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids
@@ -39,6 +39,25 @@ class _State:
     #: What of the ids the model had encoded, piece by piece.
     encoded: list[Ids] = field(default_factory=list)
     ended: bool = False  # the answer, by an end token
+
+
+class Generates(Protocol):
+    """The side of `edgekit.Model` that a conversation needs."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def run(
+        self,
+        prompt_ids: Sequence[int],
+        ids: Sequence[int],
+        settings: Settings,
+        behind: Sequence[Ids] | None = None,
+    ) -> Iterator[Event]: ...
+
+    def encoded(self) -> list[Ids]: ...
 
 
 class Chat:
@@ -62,12 +81,17 @@ class Chat:
     """
 
     def __init__(
-        self, model: Model, system: str | None, raw: bool, chat_template_kwargs: Mapping[str, Any] | None
+        self,
+        model: Generates,
+        tokenizer: Tokenizer,
+        system: str | None,
+        raw: bool,
+        chat_template_kwargs: Mapping[str, Any] | None,
     ) -> None:
         """For `Model.chat`."""
         check_template_arguments(system, raw, chat_template_kwargs)
         self._model, self._raw, self._variables = model, raw, dict(chat_template_kwargs or {})
-        self._tokenizer = model._tokenizer
+        self._tokenizer = tokenizer
         if raw:
             check_template_unused("raw leaves the chat template out", system, chat_template_kwargs)
         elif not self._tokenizer.chat_templates:
@@ -113,7 +137,7 @@ class Chat:
         seed: int = 0,
         **settings: Any,
     ) -> Iterator[Event]:
-        """What happens on the way to the answer, as `Model.events`; the turn counts once Done was given."""
+        """The events on the way to the answer, as `Model.events`; the turn counts once Done was given."""
         return self._turn(prompt, Settings(max_new_tokens, steps, seed, settings))
 
     @property
@@ -175,7 +199,7 @@ class Chat:
         return found
 
     def _next_ids(self, prompt: str | list[Any], messages: list[dict[str, Any]]) -> list[int]:
-        """What the prompt adds to the tokens of the conversation."""
+        """Tokens that the prompt adds to the conversation."""
         state, tokenizer = self._state, self._tokenizer
         if messages_of(prompt) is None:
             return ids_of(prompt)

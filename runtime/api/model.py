@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import MOST_BYTES, parse_size
-from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics
+from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics, answer_of, text_of
+from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.engines import check_available
@@ -26,7 +27,6 @@ from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
 
 if TYPE_CHECKING:
-    from edgekit.runtime.api.chat import Chat
     from edgekit.runtime.sampling.types import Ids
 
 
@@ -189,7 +189,7 @@ class Model:
         seed: int = 0,
         **settings: Any,
     ) -> Iterator[Event]:
-        """What happens on the way to the answer of `generate`: a Draft after every denoising step, Committed
+        """The events on the way to the answer of `generate`: a Draft after every denoising step, Committed
         where tokens become final, and Done with the answer.
 
         >>> [type(event).__name__ for event in model.events("Copy this: red 7", seed=1, steps=2)]
@@ -220,9 +220,7 @@ class Model:
         >>> chat.generate("Copy this: red 7", seed=1).text
         'red 7'
         """
-        from edgekit.runtime.api.chat import Chat
-
-        return Chat(self, system, raw, chat_template_kwargs)
+        return Chat(self, self._tokenizer, system, raw, chat_template_kwargs)
 
     def options(self, **settings: Any) -> tuple[Option, ...]:
         """The settings that `generate` takes for this bundle, with ranges; the defaults are the bundle's own,
@@ -330,7 +328,7 @@ class Model:
         return self._events(tuple(prompt_ids), ids, settings, lengths, behind)
 
     def encoded(self) -> list[Ids]:
-        """What the last generation has encoded, for `behind`."""
+        """Ids that the last generation has encoded, for `behind`."""
         return self._generator.encoded
 
     def _events(
@@ -410,25 +408,6 @@ class Model:
             yield
         finally:
             self._busy.release()
-
-
-def answer_of(events: Iterator[Event]) -> Answer:
-    """The answer at the end of a generation."""
-    *_, last = events
-    assert isinstance(last, Done), "a generation ends with Done"
-    return last.answer
-
-
-def text_of(events: Iterator[Event]) -> Iterator[str]:
-    """The text of a generation as it becomes certain, without empty pieces."""
-    told = 0
-    for event in events:
-        text = event.text if isinstance(event, Committed) else ""
-        if isinstance(event, Done):
-            text = event.answer.text[told:]
-        told += len(text)
-        if text:
-            yield text
 
 
 def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statistics:

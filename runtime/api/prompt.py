@@ -1,4 +1,4 @@
-"""What a prompt may be, and its token ids."""
+"""Prompts: the forms that they may have, and their token ids."""
 
 from __future__ import annotations
 

@@ -15,26 +15,11 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import manifest_sections, packages
 from edgekit.runtime.bundle.choice import check_written_for, choose
+from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.packages import Packages
 
 if TYPE_CHECKING:
     from edgekit.runtime.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer of the manifest. Where weights lie in packages, `run` is the layer's package, and `slot` its
-    place in it: consecutive layers of one package are one call.
-    """
-
-    program: str
-    run: str
-    experts: tuple[str, ...]
-    kv_heads: int
-    head_dim: int
-    rope: str
-    window: int | None
-    slot: int = 0
 
 
 @dataclass(frozen=True)

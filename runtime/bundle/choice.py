@@ -1,4 +1,4 @@
-"""Which bundle of a set this system runs; see `edgekit.flashload.bundle_set`."""
+"""Choosing the bundle of a set that this system runs; see `edgekit.flashload.bundle_set`."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _extras(form: str) -> str:
 
 
 def _tags(form: str) -> tuple[str, ...]:
-    """What the hub's users search for; nothing for the engine that is part of edgekit."""
+    """Tags that the hub's users search for; none for the engine that is part of edgekit."""
     row = _engine(form)
     return () if row is not None and row.package == "edgekit" and not row.extra else (form,)
 

@@ -19,7 +19,7 @@ A function takes t positions after p positions of prefix. What its arrays are is
     self_conditioning  embedded, soft [1, t, H]  ->  y [1, t, H]
     final              x [1, t, H]  ->  y [1, t, H]
     head               x [t, H]; temperature [1]; noise [t, V'] where it samples  ->  z [t, V'], or the
-                       statistics of `edgekit.runtime.head.TilePart`
+                       statistics of `engines.base.TilePart`
 
 A layer with a window W keeps W - 1 positions, so its P is min(p, W - 1) or a little more.
 """
@@ -28,14 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
 from edgekit.flashload.manifest import FileEntry
+from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.sections import Wrong, value
-
-if TYPE_CHECKING:
-    from edgekit.runtime.bundle import Layer
 
 #: Formats whose weights lie in packages.
 FORMATS = ("coreml", "coreai")
@@ -289,7 +287,7 @@ _Shapes = dict[str, tuple[int, ...]]
 def _layer_shapes(
     function: Function, layers: Sequence[Layer], sizes: Sizes, at: str
 ) -> tuple[_Shapes, _Shapes]:
-    """What a chunk of layers takes and gives, by role. How much prefix a layer with a window takes is read
+    """Inputs and outputs of a chunk of layers, by role. How much prefix a layer with a window takes is read
     from its input: converters like round sizes.
     """
     t, p = function.t, function.p
@@ -318,7 +316,7 @@ def _layer_shapes(
 
 
 def _head_shapes(function: Function, rows: int, sizes: Sizes) -> tuple[_Shapes, _Shapes]:
-    """What a tile of the head takes and gives; which statistics, its own ports say."""
+    """Inputs and outputs of a tile of the head; its own ports say which statistics."""
     t = function.t
     taken: _Shapes = {"x": (t, sizes.hidden), "temperature": (1,)}
     if "z" in function.outputs:

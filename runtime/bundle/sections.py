@@ -16,7 +16,7 @@ _MOST_LETTERS = 4096
 
 
 class Wrong(Exception):
-    """What is wrong with a section, for a reader that says in which file."""
+    """A fault in a section, for a reader that says in which file."""
 
 
 def value(table: Any, key: str, kind: type, at: str = "programs") -> Any:

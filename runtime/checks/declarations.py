@@ -21,8 +21,8 @@ _Functions = Mapping[str, tuple[_Described, _Described]]
 
 
 def damage(bundle: Path, packages: Packages, package: Package) -> str:
-    """What is wrong with a package, empty for nothing. Its bytes must be as they were written: Core AI ends
-    the process over an asset that it cannot parse.
+    """Describe what is wrong with a package; empty for nothing. Its bytes must be as they were written: Core
+    AI ends the process over an asset that it cannot parse.
 
     Raises:
         EngineUnavailable: what reads packages of the format is not installed, or does not read these.

@@ -39,7 +39,7 @@ def distinct(bundle: Bundle) -> list[str]:
 
 
 def evaluate(bundle: Bundle, name: str, seed: int = 0) -> str:
-    """What is wrong with what a package computes of random inputs, empty for nothing."""
+    """Evaluate a package on random inputs and describe what is wrong with the results; empty for nothing."""
     try:
         return _evaluate(bundle, name, seed)
     except EdgekitError as error:
@@ -91,7 +91,7 @@ def _pass(
 
 
 def _results(y: Floats, kept: Sequence[tuple[Floats, Floats]], first: int = 0) -> dict[str, np.ndarray]:
-    """What a pass gives for its rows from `first` on."""
+    """The results of a pass for its rows from `first` on."""
     found = {"y": y[:, first:]}
     for slot, (k, v) in enumerate(kept):
         found |= {f"k.{slot}": k[:, :, first:], f"v.{slot}": v[:, :, first:]}

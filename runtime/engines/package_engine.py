@@ -207,7 +207,7 @@ class PackageEngine(Engine):
 
 
 def exported_for(lengths: Sequence[tuple[int, int]]) -> str:
-    """What lengths a bundle has programs for, and what to do when they are too short."""
+    """Describe the lengths that a bundle has programs for, and what to do when they are too short."""
     most = ", ".join(f"{t} after {p}" if p else str(t) for t, p in lengths[-1:])
     return f"its programs take at most {most} positions: shorten the text or export with longer --lengths"
 

@@ -208,7 +208,7 @@ class EnginePlug:
         return opened, time.perf_counter() - started
 
     def _weights(self, given: Any) -> Any:
-        """What the engine takes for weights."""
+        """The weights as the engine takes them."""
         weights: WeightsStruct = given.contents
         return self._opened[weights.unit.decode()] if weights.data is None else self._stored.views(weights)
 

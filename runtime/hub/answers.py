@@ -1,4 +1,4 @@
-"""What the hub's API says of a repository, asked and checked: nothing else here takes a hub at its word.
+"""Answers of the hub's API about a repository, checked: nothing else here takes a hub at its word.
 
 A network that wants a login first, a wrong HF_ENDPOINT or a server with bad intentions can answer anything.
 """

@@ -48,8 +48,8 @@ _RANGE = re.compile(r"bytes=(\d+)-.*")
 
 @dataclass
 class Terms:
-    """What answers are held to: `nbytes` is the size of the file that is asked for, `commit` the one that it
-    belongs to. `about` begins messages.
+    """The terms that answers are held to: `nbytes` is the size of the file that is asked for, `commit` the
+    one that it belongs to. `about` begins messages.
     """
 
     about: str
@@ -84,7 +84,7 @@ def origin(url: httpx2.URL | str) -> tuple[str, str, int | None]:
 
 def _install() -> None:
     # There is no public way to ask for the factory; a program's own one (proxies, certificates) is kept.
-    # Setting it closes the client that is there, hence once, not in every block.
+    # Setting it closes the client that is there: done once, not in every block.
     inner = getattr(_http, "_GLOBAL_CLIENT_FACTORY", _http.default_client_factory)
     if getattr(inner, "edgekit", False):
         return

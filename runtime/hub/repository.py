@@ -27,10 +27,9 @@ from edgekit.runtime.hub.errors import (
     DownloadFailed,
     HubBusy,
     HubUnavailable,
-    hub_like,
-    translated,
     unexpected,
 )
+from edgekit.runtime.hub.translation import hub_like, translated
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 #: Smaller files are fetched again from their beginning after an interruption: it costs a second or two.
@@ -303,8 +302,8 @@ def free_bytes(path: Path) -> int:
 
 
 def _bar(progress: Progress, name: str) -> type[Any]:
-    """What the library takes for a progress bar: it tells `progress` of the bytes that are written. Those
-    that Xet has received are told apart from them, so that they do not count twice.
+    """A class in place of the library's progress bar: it tells `progress` of the bytes that are written.
+    Those that Xet has received are told apart from them, so that they do not count twice.
     """
 
     class Bar:

@@ -24,11 +24,10 @@ from edgekit.runtime.hub.errors import (
     ModelNotFound,
     NotLoggedIn,
     UploadFailed,
-    hub_like,
-    translated,
     unexpected,
 )
 from edgekit.runtime.hub.repository import NAME, Repository
+from edgekit.runtime.hub.translation import hub_like, translated
 
 #: What a repository may hold that was not made for a bundle.
 _BEGINNINGS = (".gitattributes", ".gitignore", model_card.CARD)
@@ -174,7 +173,7 @@ def _check_private(name: str) -> None:
 
 
 def _held(name: str, revision: str | None) -> Mapping[str, RemoteFile]:
-    """What the branch holds; nothing if it, or the repository, will be made."""
+    """Files that the branch holds; none if it, or the repository, will be made."""
     try:
         return Repository.open(name, revision).files
     except ModelNotFound:
@@ -195,7 +194,7 @@ def _check_room(name: str, held: Mapping[str, RemoteFile]) -> None:
 def _is_there(
     folder: Path, files: Mapping[str, verification.Entry | None], held: Mapping[str, RemoteFile]
 ) -> bool:
-    """Whether the hub holds all files as they are here, and no manifest besides."""
+    """Whether the hub holds all files as they are here, and no manifest beyond them."""
     from huggingface_hub.utils.sha import git_hash
 
     if any(name in held and name not in files for name in (SET_NAME, MANIFEST_NAME)):

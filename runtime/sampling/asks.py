@@ -1,4 +1,4 @@
-"""What a sampler asks of whoever drives it.
+"""Requests of a sampler to its driver.
 
 A sampler is an object with two methods. `next(answer)` says what to do now, after what it asked before has
 been done; `answer` is the HeadOutput of a Denoise or Project, and None otherwise. `copy()` is another sampler
@@ -65,7 +65,7 @@ class Procedure(Protocol):
     """A denoising procedure as a state machine."""
 
     def next(self, answer: HeadOutput | None = None) -> Ask:
-        """What to do now. Raises what is wrong with the answer."""
+        """The next request. Raises what is wrong with the answer to the one before."""
 
     def copy(self) -> Procedure:
         """Another one in the same state."""

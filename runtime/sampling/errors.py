@@ -1,4 +1,4 @@
-"""What a user can get wrong about sampling. Every message is one line."""
+"""Errors of a sampler's options and prompts. Every message is one line."""
 
 from __future__ import annotations
 

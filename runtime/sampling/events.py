@@ -1,4 +1,4 @@
-"""What a sampler tells while it runs."""
+"""Events that a sampler tells while it runs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MOST_SEED: Final = 2**64 - 1
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a generation takes, at most: positions that it adds to its prompt, the longest prefix that it
+    """The most that a generation takes: positions that it adds to its prompt, the longest prefix that it
     encodes, the longest canvas that it denoises; canvases (of LLaDA blocks), and denoising steps of each.
     `text` says in words how many tokens the prompt gets.
     """
@@ -136,7 +136,7 @@ def _declared(option: dict[str, Any]) -> DeclaredOption:
 
 
 def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
-    """What to raise for a name that is none of those that are `known`."""
+    """The error for a name that is none of those that are `known`."""
     close = nearest(name, known)
     hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
     named = name if name.isidentifier() and len(name) <= 60 else shown(name)

@@ -1,4 +1,4 @@
-"""What a sampler sees of a model: a canvas goes in, statistics of the scores come out.
+"""A model as a sampler sees it: a canvas goes in, statistics of the scores come out.
 
 Full scores (positions x vocabulary) are hundreds of megabytes, so samplers work on what one pass over tiles
 of the embedding table can produce: argmax, entropy, log-sum-exp, a Gumbel-max sample and the expected
@@ -30,7 +30,7 @@ class GumbelTile(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeadRequest:
-    """What to compute from the vocabulary scores `z = logits / temperature` (division in float32).
+    """A request to the vocabulary head, whose scores are `z = logits / temperature` (division in float32).
 
     `rows` are indices into the canvas, in the order in which the results are wanted; None means all. `gumbel`
     covers those rows, not the canvas. `soft` asks for `softmax(z) @ E` with the embedding table E without any

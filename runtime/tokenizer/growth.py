@@ -1,5 +1,5 @@
-"""How much longer a tokenizer can make a text before it is cut into tokens, and an answer when it is put
-together: a few replacements one behind the other, each of them harmless, make gigabytes of a line.
+"""The growth of a text in a tokenizer before it is cut into tokens, and of an answer when it is put together:
+a few replacements one behind the other, each of them harmless, make gigabytes of a line.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class OutOfBounds(jinja2.TemplateError):
 
 
 class Allowance:
-    """What one rendering may still create, and until when it may run."""
+    """The allowance of one rendering: what it may still create, and until when it may run."""
 
     def __init__(self, characters: int) -> None:
         """`characters` is the length of the conversation."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from edgekit.runtime.tokenizer import Tokenizer
+from typing import Protocol
 
 REPLACEMENT = "\ufffd"
 #: Byte tokens in a row that are held back at most. A word in a script that a vocabulary lacks has 20 to 60.
 MOST_HELD_BYTES = 64
+
+
+class Decoder(Protocol):
+    """The side of `edgekit.runtime.tokenizer.Tokenizer` that a stream needs."""
+
+    @property
+    def byte_ids(self) -> frozenset[int]: ...
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str: ...
+
+    def has_text(self, token: int, skip_special: bool = True) -> bool: ...
 
 
 class TextStream:
@@ -23,7 +31,7 @@ class TextStream:
     far is given out, and stays if a later byte of the run is wrong.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Decoder, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._ids: list[int] = []
@@ -46,8 +54,9 @@ class TextStream:
         return self._emit(len(self._text))
 
     def _open_run(self) -> int | None:
-        """Where the byte tokens at the end begin; None if there are none or too many. Ids that have no text
-        do not end a run."""
+        """The index at which the byte tokens at the end begin; None if there are none or too many. Ids that
+        have no text do not end a run.
+        """
         byte_ids, begin, count = self._tokenizer.byte_ids, None, 0
         if not byte_ids:
             return None

@@ -1,4 +1,4 @@
-"""What targets bring besides a bundle."""
+"""Files that targets add to a bundle."""
 
 from __future__ import annotations
 

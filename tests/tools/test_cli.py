@@ -812,12 +812,12 @@ def test_how_an_interrupted_export_goes_on(
 def test_an_export_that_wrote_nothing_has_nothing_to_go_on_with(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgekit.export import several
+    from edgekit.export import sets
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(several, "plan_together", interrupted)
+    monkeypatch.setattr(sets, "plan_together", interrupted)
     result = edgekit("export", tiny_bundle.parent / "checkpoint", "-o", tmp_path / "out", "--json")
     assert (result.exit_code, result.stderr) == (130, "edgekit: interrupted\n")
 

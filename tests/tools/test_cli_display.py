@@ -18,9 +18,9 @@ from rich.console import Console
 from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
 from edgekit.runtime.tokenizer import Tokenizer
-from edgekit.tools.answer import remark, summary
+from edgekit.tools.answer_display import remark, summary
 from edgekit.tools.console import Steps, grouped, table
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
 
 

@@ -16,7 +16,7 @@ import edgekit
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.api import Chat
 from edgekit.tools import console
-from edgekit.tools.answer import write_text
+from edgekit.tools.answer_display import write_text
 from edgekit.tools.cli import main
 from edgekit.tools.conversation import COMMANDS
 from edgekit.tools.line_input import history_file

@@ -28,8 +28,8 @@ from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, joined_report
+from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import sampler_config
-from edgekit.export.units import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.manifest import MANIFEST_NAME

@@ -57,7 +57,7 @@ class Campaign:
                 raise click.ClickException(f"{bundle}: {name} fails on the intact bundle: {how}")
 
     def tried(self, edit: Edit, *, sealed: bool) -> list[judge.Fault] | None:
-        """What goes wrong with a copy that has the edit; None when it cannot be made."""
+        """Try a copy that has the edit and describe what goes wrong; None when it cannot be made."""
         copy = self._scratch / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy_bundle(self.bundle, copy)

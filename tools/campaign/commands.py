@@ -1,4 +1,4 @@
-"""What is done with every bundle of a campaign: it generates, is looked at and is verified."""
+"""Commands on every bundle of a campaign: it generates, is looked at and is verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVALUATED = ("coreml",)
 def preload(format_name: str) -> None:
     """Import what the commands will, without starting threads or opening files of a bundle."""
     import edgekit.runtime.generation
-    import edgekit.tools.answer
+    import edgekit.tools.answer_display
     import edgekit.tools.cli
     import edgekit.tools.commands.inspect
     import edgekit.tools.commands.run

@@ -197,7 +197,7 @@ def _edited(data: bytes, edit: Edit) -> bytes:
 
 
 def _find(tree: Any, where: Path_) -> tuple[Any, Any]:
-    """What holds the value at a path, and its last step."""
+    """The container of the value at a path, and the path's last step."""
     parent: Any = {"": tree}
     key: Any = ""
     for step in where:

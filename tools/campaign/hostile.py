@@ -66,7 +66,7 @@ class Hostile:
                 self._headers[name] = list(_paths(json.loads(data[8 : 8 + length])))
 
     def as_found(self) -> Edit:
-        """What storage, a download or a hand may do, digests left as they are."""
+        """Edits that storage, a download or a hand may make, digests left as they are."""
         pick = self._random.random()
         if pick < 0.5:
             return self._of_bytes(self._file())
@@ -77,7 +77,7 @@ class Hostile:
         return self._of_json()
 
     def sealed(self) -> Edit:
-        """What somebody may write who makes the digests anew."""
+        """Edits of somebody who makes the digests anew."""
         pick = self._random.random()
         if pick < 0.15:
             return self._of_bytes(self._file())

@@ -1,4 +1,4 @@
-"""What may come of a damaged bundle, and what must not."""
+"""The outcomes that a damaged bundle may have, and those that it must not."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ _POLL_S = 0.004
 
 @dataclass(frozen=True)
 class Trial:
-    """How a command ended. `code` is the exit code, negative for a signal; `seconds` are those of processors,
-    which other work on the machine does not add to; `ended` says that it was ended here, because it took too
-    long or too much.
+    """The end of a command. `code` is the exit code, negative for a signal; `seconds` are those of
+    processors, which other work on the machine does not add to; `ended` says that it was ended here, because
+    it took too long or too much.
     """
 
     code: int

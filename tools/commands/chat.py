@@ -141,7 +141,7 @@ class _Talk:
             raise
 
     def _answer(self, prompt: str) -> None:
-        from edgekit.tools.answer import answer, remark, write_text
+        from edgekit.tools.answer_display import answer, remark, write_text
 
         conversation = self._conversation
         display = display_for(self._generator, conversation.settings, watch=self._watch)

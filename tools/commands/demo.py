@@ -20,7 +20,7 @@ from edgekit.tools.interrupts import INTERRUPTED, held_back
 from edgekit.tools.options import Bytes, Folder, Size, debug_option, quoting
 from edgekit.tools.prompts import suggested_prompt
 from edgekit.tools.request import Request, display_for, opened
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from edgekit.runtime.api import Answer, Model
@@ -99,7 +99,7 @@ def command(output: Path, memory: Size, model: str) -> None:
 
 
 def next_commands(output: Path, memory: str) -> list[list[str]]:
-    """What to try after the demo: prompts that the shipped models answer, and a model for real."""
+    """Commands to try after the demo: prompts that the shipped models answer, and a model for real."""
     bundle = str(output)
     return [
         ["run", bundle, suggested_prompt(MODEL), "--watch"],
@@ -158,7 +158,7 @@ def _export(words: list[str]) -> None:
 
 
 def _ask(model: Model, generator: Generator, request: Request, example: Example) -> Answer:
-    from edgekit.tools.answer import answer
+    from edgekit.tools.answer_display import answer
 
     click.echo()
     click.secho(f"> {example.prompt}", fg="cyan")

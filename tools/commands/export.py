@@ -30,14 +30,14 @@ from edgekit.tools.failures import Interrupted
 from edgekit.tools.help import Command, Listing, Rare, RareListing
 from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from edgekit.export.pipeline import ExportResult
 
 
 def _formats(offering: Callable[[FormatRow], object]) -> Callable[[], list[str]]:
-    """What names the formats that offer something."""
+    """The words that name the formats that offer something."""
     return lambda: [row.name for row in FORMATS.working() if offering(row)]
 
 
@@ -206,7 +206,7 @@ def command(
                 from edgekit.export.formats.options import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
                 from edgekit.export.quantize import Scheme, parse_override
-                from edgekit.export.several import check_folder, plan_together, write_together
+                from edgekit.export.sets import check_folder, plan_together, write_together
 
                 given = None if lengths is None else parse_lengths(lengths)
                 cut = (given, max_positions, layers_per_chunk, min_os)
@@ -253,19 +253,19 @@ def command(
 
 
 def _name(model: str) -> str:
-    """What to call the bundle of a model: the last part of its path or id."""
+    """A name for the bundle of a model: the last part of its path or id."""
     model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
     return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
 
 
 def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:
-    """How an export that was interrupted goes on."""
+    """The command by which an interrupted export goes on."""
     how = "" if resume else " with --resume in place of --overwrite" if overwrite else " with --resume"
     return f"the same command{how} goes on where it stopped in {folder}"
 
 
 def _instead(target: targets.Target, formats: Sequence[str]) -> str:
-    """How to export for formats that were left out."""
+    """The command that exports for formats that were left out."""
     ways = [f"--min-os {target.since[f]}" if f in target.since else f"--format {f}" for f in formats]
     return f"{' or '.join(ways)} exports for {' or '.join(formats)}"
 

@@ -24,7 +24,7 @@ from edgekit.tools.options import (
     quoting,
 )
 from edgekit.tools.request import Request, opened
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.reader import FlashFile
@@ -130,7 +130,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
 
 
 def _package_facts(bundle: Bundle) -> dict[str, Any]:
-    """What there is to say of packages, one by one."""
+    """Facts about packages, one by one."""
     packages = bundle.packages
     if packages is None:
         return {}
@@ -191,7 +191,7 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
 
 
 def _lengths(generator: Generator, prompt: int) -> Lengths:
-    """What a prompt of so many tokens takes with the bundle's own settings."""
+    """Lengths that a prompt of so many tokens takes with the bundle's own settings."""
     from edgekit.runtime.generation import Settings
 
     lengths = generator.options(Settings(), prompt).lengths
@@ -200,12 +200,12 @@ def _lengths(generator: Generator, prompt: int) -> Lengths:
 
 
 def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
-    """What `run` would plan for a short prompt and the bundle's own settings."""
+    """The plan of `run` for a short prompt and the bundle's own settings."""
     from edgekit.runtime import engines
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import plan_session
     from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
-    from edgekit.tools import answer, watch  # noqa: F401
+    from edgekit.tools import answer_display, watch  # noqa: F401
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
     # before it plans: all imports, the tokenizer, the chat template, the engine.

@@ -14,7 +14,7 @@ from edgekit.tools.console import Steps, command_line, note, on_terminal
 from edgekit.tools.failures import Failure, Interrupted
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, debug_option, json_option
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 
 @click.command(

@@ -50,7 +50,14 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     prompt = given_prompt(bundle, words, prompt)
 
-    from edgekit.tools.answer import answer, plan_as_dict, remark, statistics_as_dict, summary, write_text
+    from edgekit.tools.answer_display import (
+        answer,
+        plan_as_dict,
+        remark,
+        statistics_as_dict,
+        summary,
+        write_text,
+    )
 
     with ending_if_stuck(), opened(bundle, request, quiet=as_json) as (model, generator):
         ids = model.encode(prompt, system=request.system, raw=request.raw)

@@ -23,7 +23,7 @@ from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, bundle_folder, debug_option, json_option
-from edgekit.tools.text import visible
+from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import FileEntry, WeightsEntry
@@ -166,7 +166,7 @@ def _refuse_unreadable(paths: Iterable[Path]) -> None:
 def _check_packages(
     bundle: Bundle, packages: Packages, damaged: set[str], steps: Steps, notes: list[str]
 ) -> Iterator[Item]:
-    """What packages of undamaged files declare. Their bytes count with their files."""
+    """Check the declarations of packages of undamaged files. Their bytes count with their files."""
     from edgekit.runtime.checks.declarations import damage
     from edgekit.runtime.errors import EngineUnavailable
 
@@ -183,7 +183,7 @@ def _check_packages(
 
 
 def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
-    """What one package of each kind computes."""
+    """Evaluate one package of each kind."""
     from edgekit.runtime.checks.evaluation import NOT_COVERED, distinct, evaluate
 
     if bundle.manifest.programs["format"] != "coreml":
@@ -219,7 +219,7 @@ def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
 
 
 def _file_damage(path: Path, check: Callable[[], None], sha256: str, steps: Steps) -> str:
-    """What is wrong with a file, empty for nothing; `check` compares all but its SHA-256."""
+    """Describe damage to a file, empty for none; `check` compares all but its SHA-256."""
     digest = hashlib.sha256()
     try:
         check()

@@ -66,7 +66,7 @@ def mixture(share: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What batches look like.
+    """The form of batches.
 
     `prompt_widths` and `canvas_lengths` are what to choose from: prompts and answers take the first width
     they fit into, longer ones are skipped. Few widths keep the number of distinct matrix shapes small.

@@ -1,4 +1,4 @@
-"""How good a tiny model is: held-out exact match per task, and denoising accuracy over noise levels.
+"""The scores of a tiny model: held-out exact match per task, and denoising accuracy over noise levels.
 
     python -m edgekit.tools.tiny.evaluate MODEL_OR_BUNDLE [--per-task 100] [--json]
 

@@ -81,7 +81,7 @@ class GemmaObjective:
         return kv, positions.repeat_interleave(copies, 0), mask.repeat_interleave(copies, 0)
 
     def soft(self, logits: Tensor, temperature: Tensor | float) -> Tensor:
-        """What self-conditioning is fed: softmax(z / temperature) @ E."""
+        """The soft embeddings that self-conditioning is fed: softmax(z / temperature) @ E."""
         return torch.softmax(logits.float() / temperature, -1) @ self.model.embedding
 
     def loss(self, batch: Inputs) -> Tensor:

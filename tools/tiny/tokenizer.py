@@ -61,7 +61,7 @@ LLADA_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Family:
-    """How a family writes a conversation: text around turns, and the ids that end and fill an answer.
+    """A family's form of a conversation: text around turns, and the ids that end and fill an answer.
     `sampler` is the name of its denoising loop in `runtime.sampling`.
     """
 

@@ -108,8 +108,8 @@ class CoreaiGraph(PackageGraph):
         self._used[name] = self.stored.keys() & self._known.keys()
 
     def content(self, stored: Constant) -> np.ndarray:
-        """What a constant holds while Core AI writes the program, which does not look at it: a number, since
-        equal resources would become one. It gets its full size in the template.
+        """A stand-in for a constant while Core AI writes the program, which does not look at it: a number,
+        since equal resources would become one. It gets its full size in the template.
         """
         number = (len(self._resources) + 1).to_bytes(8, "little")[: stored.nbytes]
         return np.frombuffer(number, np.uint8).copy()
@@ -186,7 +186,9 @@ class NamedConstant:
 
 @dataclass(frozen=True)
 class WrittenProgram:
-    """What a file says: by function its named constants, and those that are codes and scales of a product."""
+    """A program that was written: by function its named constants, and those that are codes and scales of a
+    product.
+    """
 
     constants: Mapping[str, tuple[NamedConstant, ...]]
     scaled: Mapping[str, tuple[tuple[NamedConstant | None, NamedConstant | None], ...]]

@@ -161,8 +161,8 @@ def rms_norm(a: Arguments) -> Value:
 
 
 def row_factors(x: Value, axis: int) -> Value:
-    """What rows, along an axis, are divided by before they are rounded. Those that are smaller than normal
-    numbers are rounded in steps of these: nothing is divided by zero.
+    """Factors that rows, along an axis, are divided by before they are rounded. Those that are smaller than
+    normal numbers are rounded in steps of these: nothing is divided by zero.
     """
     smallest = float(np.finfo(np.float16 if x.type.element_type == F16Type.get() else np.float32).tiny)
     top = coreai.reduce_max(coreai.abs_(x), [axis])
@@ -404,7 +404,7 @@ def _index_select(a: Arguments) -> Value:
     return coreai.gather_along_axis(a["self"], a["index"], 0)
 
 
-#: What a node becomes: arguments by name -> value or values. Besides those of the node there is `operand`,
+#: What a node becomes: arguments by name -> value or values. Beside those of the node there is `operand`,
 #: which is `PackageGraph`'s. `nodes.RESHAPES` are not among them.
 NODES: Nodes = {
     edgekit.rms_norm.default: rms_norm,

@@ -83,7 +83,7 @@ class CoremlGraph(PackageGraph):
         self.functions[name] = Signature(tuple(inputs), tuple(outputs))
 
     def values(self, stored: Constant) -> np.ndarray:
-        """What a constant holds in the program: nothing that takes memory, since nobody looks at it."""
+        """A stand-in for a constant in the program: it takes no memory, since nobody looks at it."""
         kind = np.dtype(nptype_from_builtin(string_to_builtin(stored.dtype.name)))
         return np.broadcast_to(np.zeros((), kind), stored.shape)
 

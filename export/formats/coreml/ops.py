@@ -246,7 +246,7 @@ def _transpose(a: Arguments) -> Var:
     return mb.transpose(x=a["self"], perm=order)
 
 
-#: What a node becomes: arguments by name -> value or values. Besides those of the node there are `zeros`,
+#: What a node becomes: arguments by name -> value or values. Beside those of the node there are `zeros`,
 #: which makes a vector of them, and `operand`, which is `PackageGraph`'s. `nodes.RESHAPES` are not there.
 NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rms_norm.default: rms_norm,

@@ -42,7 +42,9 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """What is exported as one file: `call` maps arrays in the order of `inputs` to those of `outputs`."""
+    """A function that is exported as one file: `call` maps arrays in the order of `inputs` to those of
+    `outputs`.
+    """
 
     name: str
     inputs: tuple[Argument, ...]
@@ -136,7 +138,7 @@ class Graph(NodeTranslator):
         return Function(name, inputs, outputs, call, dict(self._lengths.values()))
 
     def _needed(self, results: Iterable[Any], given: Iterable[Node]) -> list[Node]:
-        """What the results are made of, in order, down to `given`."""
+        """The nodes that the results are made of, in order, down to `given`."""
         found, stop = set(results), set(given)
         for node in reversed(self._nodes):
             if node in found and node not in stop and node.target not in RESHAPES:
@@ -168,7 +170,7 @@ class Graph(NodeTranslator):
         return tuple(n if isinstance(n, int) else self._lengths.get(str(n), (str(n), 0))[0] for n in shape)
 
     def _value(self, node: Node, arrays: Sequence[mx.array]) -> Any:
-        """What a placeholder stands for: an array, or a matrix in its stored form."""
+        """The value of a placeholder: an array, or a matrix in its stored form."""
         matrix = self._matrix(node)
         if matrix is None:
             return arrays[0]

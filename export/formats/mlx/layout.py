@@ -1,4 +1,4 @@
-"""How the flash file of an MLX bundle stores each weight: layout `mlx-2`, as mlx-lm converts checkpoints.
+"""Stored forms of weights in an MLX bundle: layout `mlx-2`, as mlx-lm converts checkpoints.
 
     matrix or table, 4 or 8 bits   .weight U32 [N, K * bits / 32], .scales and .biases [N, K / G]
     matrix or table, 16 bits       .weight BF16 [N, K]
@@ -37,7 +37,7 @@ GROUP_SIZES = (128, 64, 32)
 
 @dataclass(frozen=True)
 class Form:
-    """How a matrix is stored. `bits` 16 is a bfloat16 weight, without groups (`group_size` 0)."""
+    """The stored form of a matrix. `bits` 16 is a bfloat16 weight, without groups (`group_size` 0)."""
 
     bits: int
     group_size: int

@@ -1,5 +1,5 @@
-"""What an MLX bundle calls its tensors: as the checkpoint does, and so mlx-vlm, whose names are the
-checkpoint's of every family that it knows.
+"""Names of tensors in an MLX bundle: those of the checkpoint, which mlx-vlm uses for every family that it
+knows.
 
 Experts that a checkpoint stacks in one tensor (`experts.gate_up_proj` [E, 2M, H]) are stored each on its own,
 with gate and up apart (`experts.7.gate_proj.weight`): mlx-vlm stacks and joins them when it loads, and an
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.mlx.layout import EXPERT_PARTS
-from edgekit.export.units import Piece, RunPlan
+from edgekit.export.runs import Piece, RunPlan
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice
 
 
 def stored(runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
-    """What the tensors of the runs are stored as, by their names there.
+    """Stored tensors of the runs, by their names there.
 
     Raises:
         ExportError: a matrix is made of several tensors of the checkpoint, so that it has no name in it.

@@ -12,8 +12,8 @@ section, tokenizer files and a README beside them. `mx.load` and `mx.dequantize`
 
 A function takes arrays in the order of `inputs` and gives those of `outputs`, for all lengths ("t" positions
 of the pass or rows, "p" of the prefix, "s" of both, "v" entries of a tile). Inputs `w.<name>` are the tensors
-`<name>` of the run that the call is for. MLX records the device in the file, hence one for each; they differ
-in nothing else.
+`<name>` of the run that the call is for. MLX records the device in the file, so there is one for each; they
+differ in nothing else.
 
 Layers with experts are three entries: `before` ends in `experts.x` [t, H], `experts.index` and
 `experts.weight` [t, k]; `expert` maps rows of x that chose an expert; `after` begins with `experts.y`, the
@@ -49,7 +49,7 @@ from edgekit.export.programs import (
     self_conditioning_program,
 )
 from edgekit.export.quantize import Choice, Quantized, Scheme
-from edgekit.export.units import RunPlan
+from edgekit.export.runs import RunPlan
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.packed import Slice

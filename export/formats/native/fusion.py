@@ -14,7 +14,7 @@ Shape = tuple[int | str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """What one op makes and others take; two of them are never equal."""
+    """A value that one op makes and others take; two of them are never equal."""
 
     shape: Shape
 

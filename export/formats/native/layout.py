@@ -1,4 +1,4 @@
-"""How the flash file of a native bundle stores each weight: layout `native-1`.
+"""Stored forms of weights in a native bundle: layout `native-1`.
 
 A *panel* is 64 rows of a matrix [N, K] (64 columns of the product), P = ceil(N / 64) of them; a *quad* is
 four consecutive columns, Q = ceil(K / 4).

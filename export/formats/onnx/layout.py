@@ -1,4 +1,4 @@
-"""How the flash file of an ONNX bundle stores each weight, and the program inputs that stand for it.
+"""Stored forms of weights in an ONNX bundle, and the program inputs that stand for them.
 
     matrix, 16 bits   .weight BF16 [N, K]
     matrix, 8 bits    .codes I8 [K, N], .scales F32 [N]

@@ -1,1 +1,1 @@
-"""What formats that keep weights in packages have in common."""
+"""The common part of formats that keep weights in packages."""

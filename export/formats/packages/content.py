@@ -24,7 +24,7 @@ Weight = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Content:
-    """What packages of equal content share: files without weights, functions with what they take and give."""
+    """The content that packages may share: files without weights, functions with their inputs and outputs."""
 
     template: Template
     plans: Mapping[str, FunctionPlan]
@@ -78,7 +78,7 @@ def _body(
 def _weights(
     graph: PackageGraph, programs: StaticPrograms, package: PackagePlan, precision: str
 ) -> list[dict[str, Weight]]:
-    """What gives the weights of each program of the package, by their names in it."""
+    """Sources of the weights of each program of the package, by their names in it."""
     architecture, choices = programs.architecture, programs.choices
 
     def single(prefix: str, spec: WeightSpec, matrix: str) -> Weight:

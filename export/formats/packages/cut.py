@@ -1,4 +1,4 @@
-"""How a model is cut into packages, and for which lengths these have functions.
+"""The cut of a model into packages, and the lengths that these have functions for.
 
     layers.A-B          a chunk of layers, called at once; `layers.A` if it is one
     self_conditioning   where the model has it
@@ -134,7 +134,7 @@ def layer_places(packages: Sequence[PackagePlan]) -> list[dict[str, Any]]:
 def manifest_entry(
     package: PackagePlan, suffix: str, folder: Path, functions: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the manifest says of a whole package in the bundle `folder`."""
+    """The manifest's entry for a whole package in the bundle `folder`."""
     path = f"{PACKAGE_FOLDER}/{package.name}{suffix}"
     files = sorted(p.relative_to(folder).as_posix() for p in (folder / path).rglob("*") if p.is_file())
     entry: dict[str, Any] = {

@@ -33,7 +33,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function takes and gives."""
+    """The inputs and outputs of a function."""
 
     inputs: tuple[Feature, ...]
     outputs: tuple[Feature, ...]
@@ -42,7 +42,7 @@ class Signature:
 @dataclass(frozen=True)
 class FunctionPlan:
     """A function to be made. `inputs` are by role; `bindings` are, for each layer of a chunk, the roles of
-    its program's inputs besides x; `variant` is one of `programs.HEADS`.
+    its program's inputs other than x; `variant` is one of `programs.HEADS`.
     """
 
     name: str

@@ -27,7 +27,7 @@ EXPERTS_AT_ONCE = 8
 #: is this one so that the factor, 64 / 127 of the largest value, is within float16 whatever that value is.
 STEP = 1 / 64
 LARGEST = 127 * STEP
-#: Of a value: it rounded, as its product takes it, and the factors that it was divided by.
+#: Rounds a value: returns the rounded value, as a product takes it, and the factors that it was divided by.
 Rounding = Callable[[Any], tuple[Any, Any]]
 
 
@@ -48,7 +48,7 @@ class Stack:
     parts: tuple[str, ...]
 
     def regions(self, file: str, offset: int) -> dict[str, Region]:
-        """Where the parts are in a file that has the constant at `offset`."""
+        """Regions of the parts in a file that has the constant at `offset`."""
         size = self.constant.nbytes // max(1, len(self.parts))
         return {part: Region(file, offset + i * size, size) for i, part in enumerate(self.parts)}
 
@@ -106,8 +106,8 @@ class PackageGraph(NodeTranslator):
         return {"operand": self._operand}
 
     def _operand(self, x: Any, weight: Any, rounding: Rounding | None = None) -> tuple[Any, Any]:
-        """What takes the place of x in its product with a weight, made by `rounding` if not by `_round_rows`,
-        and by what the product's rows are to be multiplied; None where by nothing.
+        """The operand in x's place in its product with a weight, made by `rounding` if not by `_round_rows`,
+        and the factors of the product's rows; None where there are none.
         """
         if not (self.int8_activations and weight in self._eight_bits):
             return x, None

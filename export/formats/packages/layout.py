@@ -1,4 +1,5 @@
-"""How packages of Core ML and Core AI store each weight: arrays as `weight.bin` and `main.mlirb` hold them.
+"""Stored forms of weights in packages of Core ML and Core AI: arrays as `weight.bin` and `main.mlirb` hold
+them.
 
     float vector      F16 or F32 as the precision says
     matrix, 16 bits   .weight F16 or F32 [N, K]

@@ -31,7 +31,7 @@ from edgekit.flashload.files import fsync_directory
 
 @dataclass(frozen=True)
 class Region:
-    """Where the bytes of a tensor are: `file` is relative to the package, with forward slashes."""
+    """The place of a tensor's bytes: `file` is relative to the package, with forward slashes."""
 
     file: str
     offset: int
@@ -81,7 +81,7 @@ class Template:
         return sum(frame.size for frame in self.files.values())
 
     def digest(self) -> str:
-        """SHA-256 of all that makes a package besides its tensors; equal templates have equal ones."""
+        """SHA-256 of all of a package but its tensors; equal templates have equal ones."""
         total = hashlib.sha256()
         for name, frame in sorted(self.files.items()):
             total.update(json.dumps([name, frame.size, [[o, len(b)] for o, b in frame.fixed]]).encode())
@@ -156,7 +156,7 @@ class Stamped:
         self._sync({*self.template.files, *self.template.seals.values()}, folders=True)
 
     def damage(self) -> str:
-        """What is wrong with a sealed package besides its tensors, empty for nothing. Raises OSError."""
+        """Describe damage to a sealed package outside of its tensors; empty for none. Raises OSError."""
         for name, frame in self.template.files.items():
             path = self.path / name
             if not path.exists() or path.stat().st_size != frame.size:

@@ -26,7 +26,7 @@ import xxhash
 
 from edgekit.export.formats.packages.cut import PACKAGE_FOLDER, PackagePlan
 from edgekit.export.formats.packages.stamp import Stamped, Template
-from edgekit.export.units import RunPlan
+from edgekit.export.runs import RunPlan
 from edgekit.flashload.errors import (
     ChecksumMismatch,
     LayoutError,
@@ -43,8 +43,8 @@ _BLOCK_BYTES = 4 << 20
 
 
 class PackageSource(Protocol):
-    """What a format knows of its packages: in the order of execution, their templates, and how rows of a tied
-    table (arrays as the flash file has them, by suffix) are stored in the head's.
+    """A format's knowledge of its packages: in the order of execution, their templates, and how rows of a
+    tied table (arrays as the flash file has them, by suffix) are stored in the head's.
     """
 
     SUFFIX: ClassVar[str]
@@ -114,7 +114,7 @@ class PackageStore:
             raise
 
     def path(self, package: str) -> Path:
-        """Where a whole package lies."""
+        """The folder of a whole package."""
         return self._output / PACKAGE_FOLDER / (package + self._source.SUFFIX)
 
     def done(self, run_name: str) -> bool:
@@ -203,7 +203,7 @@ class PackageStore:
                 yield package, (0, 0)
 
     def _places(self, run: RunPlan, tensor: str, array: np.ndarray) -> Iterator[tuple[Place, np.ndarray]]:
-        """Where the bytes of a tensor belong; contiguous."""
+        """Places for the bytes of a tensor; contiguous."""
         own = tensor.removeprefix(run.unit + ".")
         for package, (start, stop) in self._reached(run):
             if package.kind == "head":

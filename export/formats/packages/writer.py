@@ -1,4 +1,4 @@
-"""What formats that keep weights in packages do alike; a subclass says what is a format's own.
+"""The writer of formats that keep weights in packages; a subclass adds what is a format's own.
 
 A bundle holds `packages/NAME<suffix>`, see `cut`, and a flash file with the embedding table alone,
 whose rows are looked up outside of the packages. The manifest's section is described in
@@ -38,7 +38,7 @@ from edgekit.export.formats.row import FormatRow
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.programs import code_placeholders
 from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
-from edgekit.export.units import RunPlan
+from edgekit.export.runs import RunPlan
 from edgekit.flashload.format import RUN_ALIGNMENT, TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a package, or with what it is asked to do. Every message is one line."""
+"""Errors of packages and of their use. Every message is one line."""
 
 from __future__ import annotations
 

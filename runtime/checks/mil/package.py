@@ -34,7 +34,7 @@ _MODEL_PATH = "@model_path/"
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function takes, gives and keeps, in the order of the package."""
+    """Inputs, outputs and states of a function, in the order of the package."""
 
     inputs: Mapping[str, Feature]
     outputs: Mapping[str, Feature]

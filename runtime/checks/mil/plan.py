@@ -1,5 +1,5 @@
-"""What an evaluator works out when it opens a function: is all of it covered, what follows from constants
-alone, and when a value is needed for the last time.
+"""Planning a function when it is opened: is all of it covered, what follows from constants alone, and when a
+value is needed for the last time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a file of MLIR bytecode (a Core AI asset's `main.mlirb`) keeps its named constants.
+"""The places of named constants in a file of MLIR bytecode (a Core AI asset's `main.mlirb`).
 
 Resources, the constants that are stored by name, have a section of their own; another one lists their names
 and sizes. Format: mlir.llvm.org/docs/BytecodeFormat, version 6.
@@ -36,7 +36,7 @@ class Cursor:
         return self.data[start : self.at]
 
     def pass_over(self, count: int) -> int:
-        """Where `count` bytes begin that are not looked at."""
+        """Skip `count` bytes and return where they begin."""
         if count > self.end - self.at:
             raise IndexError
         self.at += count
@@ -139,7 +139,7 @@ class Section:
 
 
 def sections(data: bytes | mmap.mmap) -> tuple[bytes, dict[int, Section]]:
-    """What a file begins with, and its sections by id, in their order. Raises IndexError and ValueError."""
+    """Read a file's beginning, and its sections by id, in their order. Raises IndexError and ValueError."""
     cursor = Cursor(data)
     if cursor.skip(len(MAGIC)) != MAGIC:
         raise ValueError

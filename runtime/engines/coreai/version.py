@@ -1,5 +1,5 @@
-"""Which version of coreai-core edgekit builds and runs assets with: this one alone. It is a beta, and what is
-used of it to build programs is not all public.
+"""The version of coreai-core that edgekit builds and runs assets with, and no other: it is a beta, and not
+all that builds programs is public.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def installed() -> str | None:
 
 
 def complaint() -> str:
-    """What is wrong with the installed version; nothing where there is none, which others tell."""
+    """The complaint about an installed version other than `VERSION`, empty for none. Whether one is installed
+    is checked elsewhere.
+    """
     found = installed()
     if found in (None, VERSION):
         return ""
@@ -28,8 +30,8 @@ def complaint() -> str:
 
 
 def bundle_complaint(written_by: str) -> str:
-    """What is wrong with packages that a version of coreai-core wrote. The runtime ends the process over
-    those that it cannot parse.
+    """The complaint about packages that another version of coreai-core wrote, empty for none. The runtime
+    ends the process over those that it cannot parse.
     """
     if written_by == VERSION:
         return ""

@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """What one file holds: arrays in the order of `inputs` to those of `outputs`."""
+    """A function of one file: arrays in the order of `inputs` to those of `outputs`."""
 
     name: str
     inputs: tuple[Argument, ...]
@@ -86,7 +86,7 @@ def read(manifest: Manifest, device: str, where: str) -> dict[str, Function]:
 
 
 def _around(self_conditioning: bool) -> dict[str, Sequence[str]]:
-    """The functions besides layers, and what each must give."""
+    """The functions other than layers, and what each must give."""
     sampled = (*STATISTICS, *SAMPLE_STATISTICS)
     found: dict[str, Sequence[str]] = {
         "final": ("y",), "head": STATISTICS, "head_sample": sampled, "head_logits": ("z",)

@@ -1,4 +1,4 @@
-"""Which versions of MLX read each other's exported functions.
+"""Versions of MLX that read each other's exported functions.
 
 The file of an exported function begins with the version that wrote it. Its format changed in 0.30.6 and in
 0.32.1, and files of one format do not load in the other: MLX then fails in ways that do not say so.

@@ -192,7 +192,7 @@ class OnnxEngine(Engine):
         return out["y"]
 
     def _entry(self, program: str) -> dict[str, Any]:
-        """What the manifest says of a program. Raises EngineFailed."""
+        """The manifest's entry of a program. Raises EngineFailed."""
         entry = self._entries.get(program) if isinstance(self._entries, dict) else None
         if not isinstance(entry, dict):
             raise EngineFailed(f"{self._folder.path}: has no program {program}; export the bundle again")

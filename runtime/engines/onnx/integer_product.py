@@ -1,5 +1,5 @@
-"""Which of ONNX Runtime's integer products is exact on this processor, and so which programs of an ONNX
-bundle run on it.
+"""Finding the integer product of ONNX Runtime that is exact on this processor, and so the programs of an ONNX
+bundle that run on it.
 
 Its kernels of uint8 x int8 for x86 without VNNI add pairs of products in 16 bits, which overflows for large
 codes and gives silently wrong results. Those of uint8 x uint8 widen first; where VNNI has the other product,

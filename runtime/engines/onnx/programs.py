@@ -1,6 +1,5 @@
-"""What programs of an ONNX bundle may consist of, checked before ONNX Runtime sees one: a bundle may come
-from a stranger, and a loop that does not end, or a file elsewhere that a program takes for its constants, is
-valid ONNX.
+"""Checks of the programs of an ONNX bundle before ONNX Runtime sees one: a bundle may come from a stranger,
+and a loop that does not end, or a file elsewhere that a program takes for its constants, is valid ONNX.
 
 The file is read for this without a library, in a way that finds more than any of them: a field that comes
 twice counts twice, whichever of the two a reader takes.

@@ -1,4 +1,4 @@
-"""What operations do, one file per group. Importing this package fills the table in registry.py."""
+"""Operations, one file per group. Importing this package fills the table in registry.py."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ IOS15, IOS16, IOS17, IOS18 = 6, 7, 8, 9
 
 @dataclass(frozen=True)
 class Call:
-    """What an operation may ask: its operation set (IOS15...), and whether float16 is rounded at all."""
+    """The circumstances of a call that an operation may ask for: its operation set (IOS15...), and whether
+    float16 is rounded at all.
+    """
 
     opset: int
     rounds: bool = True

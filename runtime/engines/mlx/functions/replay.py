@@ -12,7 +12,7 @@ from edgekit.runtime.engines.mlx.functions.rules import Array, Refused, apply, d
 
 
 def replay(function: ExportedFunction, arguments: Sequence[Array], where: str) -> list[Array]:
-    """What the function gives for arguments, in the order of its outputs.
+    """Follow the function for arguments and return its results, in the order of its outputs.
 
     Raises:
         MalformedFile: its tape does not hang together, or gives a primitive what MLX must not compute;

@@ -1,4 +1,4 @@
-"""What each of MLX's primitives makes of arrays, and what it must not be given.
+"""Rules of MLX's primitives: the arrays that each makes, and those that it must not be given.
 
 A rule is stricter than MLX: it allows what edgekit writes, and refuses what MLX would compute on trust.
 """
@@ -24,7 +24,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 
 class Refused(Exception):
-    """What is wrong with a call of a primitive."""
+    """A call of a primitive that MLX must not see."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def dtype(data: bytes) -> str:
 
 
 def apply(name: str, state: bytes, inputs: Sequence[Array]) -> Array:
-    """What the primitive makes of its inputs. Raises Refused for what it must not be given."""
+    """The arrays that a primitive makes of its inputs. Raises Refused for inputs that it must not be given.
+    """
     count = _INPUTS.get(name, 1)
     if not inputs or (count is not None and len(inputs) != count):
         raise Refused(f"takes {count or 'some'} arrays, not {len(inputs)}")

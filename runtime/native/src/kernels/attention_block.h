@@ -1,4 +1,4 @@
-// A task of attention, written once for every instruction set. `L` is a lanes struct of vector_math.h with, besides:
+// A task of attention, written once for every instruction set. `L` is a lanes struct of vector_math.h that also has:
 //   kRows, kVectors     rows and vectors of a register tile; kRows is a multiple of 3
 //   multiply_add(acc, a, b)   acc[m][n] += a[m] * b[n]: the products of a tile, fused or not
 //   transpose(x)        of kWidth vectors

@@ -180,30 +180,33 @@ void pack_columns(const std::uint8_t *rows, std::int64_t stride, std::int64_t de
 
 constexpr std::int32_t kOffset = 128;
 
+constexpr GemmKernels kernels() {
+  GemmKernels k = {};
+  k.name = "avx512vnni";
+  k.offset = kOffset;
+  k.tile_rows = kTileRows;
+  k.unpack = unpack;
+  k.pack_rows = pack_rows;
+  k.pack_columns = pack_columns;
+  k.tile = dot_tile;
+  k.packed_tile_rows = kPackedRows;
+  k.packed_tile = packed_tile_avx512;
+  k.finish = finish_rows<Avx512Lanes, kOffset>;
+  k.finish_gated = finish_gated_rows<Avx512Lanes, kOffset>;
+  k.finish_mix = finish_mix_rows<Avx512Lanes, kOffset>;
+  k.quantize_row = quantize_one_row;
+  k.split_row = split_one_row;
+  k.float_tile_rows = kTileRows;
+  k.widen_codes = widen_codes_block;
+  k.widen_rows = widen_rows;
+  k.widen_columns = widen_columns_block;
+  k.float_tile = float_tile<Avx512Lanes, kTileRows, kVectors>;
+  k.finish_float = finish_float_rows<Avx512Lanes>;
+  return k;
+}
+
 }  // namespace
 
-const GemmKernels kGemmAvx512 = {
-    "avx512vnni",
-    kOffset,
-    kTileRows,
-    nullptr,
-    unpack,
-    pack_rows,
-    pack_columns,
-    dot_tile,
-    kPackedRows,
-    packed_tile_avx512,
-    finish_rows<Avx512Lanes, kOffset>,
-    finish_gated_rows<Avx512Lanes, kOffset>,
-    finish_mix_rows<Avx512Lanes, kOffset>,
-    quantize_one_row,
-    split_one_row,
-    kTileRows,
-    widen_codes_block,
-    widen_rows,
-    widen_columns_block,
-    float_tile<Avx512Lanes, kTileRows, kVectors>,
-    finish_float_rows<Avx512Lanes>,
-};
+const GemmKernels kGemmAvx512 = kernels();
 
 }  // namespace edgekit

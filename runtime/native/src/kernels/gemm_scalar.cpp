@@ -36,30 +36,31 @@ void float_tile(const float *x, std::int64_t, std::int64_t, const float *panel, 
 
 constexpr std::int32_t kOffset = 128;
 
+constexpr GemmKernels kernels() {
+  GemmKernels k = {};
+  k.name = "scalar";
+  k.offset = kOffset;
+  k.tile_rows = 1;
+  k.unpack = unpack_block<4, 0>;
+  k.pack_rows = pack_rows_block<4, 0>;
+  k.pack_columns = pack_columns_block<4, 0>;
+  k.tile = dot_tile;
+  k.finish = finish_rows<ScalarLanes, kOffset>;
+  k.finish_gated = finish_gated_rows<ScalarLanes, kOffset>;
+  k.finish_mix = finish_mix_rows<ScalarLanes, kOffset>;
+  k.quantize_row = quantize_one_row;
+  k.split_row = split_one_row;
+  k.float_tile_rows = 1;
+  k.widen_codes = widen_codes_block;
+  k.widen_rows = widen_rows_block;
+  k.widen_columns = widen_columns_block;
+  k.float_tile = float_tile;
+  k.finish_float = finish_float_rows<ScalarLanes>;
+  return k;
+}
+
 }  // namespace
 
-const GemmKernels kGemmScalar = {
-    "scalar",
-    kOffset,
-    1,
-    nullptr,
-    unpack_block<4, 0>,
-    pack_rows_block<4, 0>,
-    pack_columns_block<4, 0>,
-    dot_tile,
-    0,
-    nullptr,
-    finish_rows<ScalarLanes, kOffset>,
-    finish_gated_rows<ScalarLanes, kOffset>,
-    finish_mix_rows<ScalarLanes, kOffset>,
-    quantize_one_row,
-    split_one_row,
-    1,
-    widen_codes_block,
-    widen_rows_block,
-    widen_columns_block,
-    float_tile,
-    finish_float_rows<ScalarLanes>,
-};
+const GemmKernels kGemmScalar = kernels();
 
 }  // namespace edgekit

@@ -55,7 +55,7 @@ class RunPlan:
 
 
 class Layout(Protocol):
-    """How a format stores weights; see `edgekit.export.formats.base`."""
+    """A format's stored forms; see `edgekit.export.formats.base`."""
 
     @property
     def architecture(self) -> Architecture: ...

@@ -11,7 +11,7 @@ from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status
 from edgekit.tools.interrupts import Interrupts
 from edgekit.tools.stuck import ending_if_stuck
-from edgekit.tools.text import counted
+from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
     from edgekit.runtime.api import Answer, Draft, Event, Statistics
@@ -131,7 +131,7 @@ def summary(statistics: Statistics) -> str:
 
 
 def remark(answer: Answer, others: str = "another --seed or a higher --steps") -> str:
-    """What to say of an answer without text, and which `others` to try; empty for all with text."""
+    """A remark on an answer without text, and which `others` to try; empty for all with text."""
     if answer.text.strip():
         return ""
     why = "the model ended its answer at once"

@@ -57,8 +57,8 @@ def plan_together(
 
 
 def check_folder(plans: Sequence[ExportPlan], output: Path, download_bytes: int = 0) -> None:
-    """What `pipeline.check_output` does, for one bundle or several, and of one that is to go on whether it is
-    this one. To be called before weights are downloaded.
+    """Check the output folder as `pipeline.check_output` does, for one bundle or several, and that an export
+    that is to go on is this one. To be called before weights are downloaded.
     """
     folders = _folders(plans) if len(plans) > 1 else []
     found = check_output(plans, output, folders, download_bytes)

@@ -23,7 +23,7 @@ from edgekit.export.formats.packages import store
 from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.pipeline import ExportOptions, ExportResult, export, plan_export
 from edgekit.export.quantize import Scheme
-from edgekit.export.several import plan_together, write_together
+from edgekit.export.sets import plan_together, write_together
 from edgekit.flashload import bundle_set
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, ResumeMismatch
