@@ -197,7 +197,7 @@ class PassArrays:
         return made
 
     def _array(self, given: np.ndarray, dtype: type, shape: tuple[int, ...], what: str) -> int:
-        array = np.ascontiguousarray(given, dtype)
+        array: np.ndarray = np.ascontiguousarray(given, dtype)
         if array.shape != shape:
             raise errors.InvalidRequest(f"{what} of shape {array.shape}; this segment takes {shape}")
         self._kept.append(array)
