@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from edgekit.runtime.session import (
     open_session,
 )
 
+README = Path(__file__).parents[2] / "README.md"
 ALL = HeadRequest(logits=True)
 
 
@@ -262,6 +264,20 @@ def test_many_prompts_take_turns(shipped_bundle: Callable[..., Path], model: str
         assert not list(generator.generate_many([], settings))
         with pytest.raises(InvalidOption, match="at_once is 0; use an integer from 1"):
             list(generator.generate_many(prompts, settings, at_once=0))
+
+
+def test_the_readme_runs_several(
+    shipped_bundle: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (block for block in blocks if "generate_many" in block)
+    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines() if line} >= {"0", "1", "2"}
 
 
 def test_one_that_fails_leaves_the_others(session: Session) -> None:
