@@ -1,4 +1,5 @@
-"""What users get: the sdist, the wheel built from it, and an installation in a clean environment.
+"""The product as users get it: the sdist, the wheel built from it, and an installation in a clean
+environment.
 
 The environment has no extra, so everything here runs without torch, transformers and onnxruntime.
 """
