@@ -53,13 +53,13 @@ test-arm:  ## the native core's own tests for AArch64, under emulation
 	cmake $(GENERATOR) -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
 		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 	cmake --build build/arm --parallel $(JOBS) --target edgekit_native_tests
-	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/flashload/native/edgekit_native_tests
+	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/edgekit_native_tests
 
 # Needs the cross compiler and Wine (Debian: g++-mingw-w64-x86-64 wine64).
 WINDOWS_TARGETS = edgekit_core edgekit_native_tests
 
 test-windows: venv build-windows  ## the native core for Windows: its own tests and whole generations, under Wine
-	EDGEKIT_WINDOWS_TESTS=build/windows/flashload/native/edgekit_native_tests.exe $(BIN)/pytest tests/native/test_windows.py
+	EDGEKIT_WINDOWS_TESTS=build/windows/edgekit_native_tests.exe $(BIN)/pytest tests/native/test_windows.py
 
 build-windows:
 	cmake $(call GENERATOR_OF,windows) -S . -B build/windows -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Windows \
@@ -79,7 +79,7 @@ build-macos: venv  ## the native core for macOS on arm64, compiled and linked by
 	$(call MACOS,macos) -DEDGEKIT_TESTING=ON
 	cmake --build build/macos --parallel $(JOBS) --target edgekit_core edgekit_native_tests
 	$(ZIG) cc --target=$(MACOS_TARGET) -Iflashload/native/include tests/native/generate.c \
-		build/macos/flashload/native/libedgekit_core.dylib -o build/macos/generate
+		build/macos/libedgekit_core.dylib -o build/macos/generate
 
 # Warnings and what is missing show without optimization too, in two thirds of the time. CMake's own test programs are
 # not linked either.
@@ -98,24 +98,24 @@ SANITIZED = cmake $(GENERATOR) -S . -B build/$(1) -DEDGEKIT_TESTING=ON -DEDGEKIT
 test-address:
 	$(call SANITIZED,address,address$(COMMA)undefined,OFF)
 	cmake --build build/address --parallel $(JOBS) --target edgekit_native_tests
-	build/address/flashload/native/edgekit_native_tests
+	build/address/edgekit_native_tests
 
 test-thread:
 	$(call SANITIZED,thread,thread,OFF)
 	cmake --build build/thread --parallel $(JOBS) --target edgekit_native_tests
-	build/thread/flashload/native/edgekit_native_tests
+	build/thread/edgekit_native_tests
 
 # For GCC: an interpreter without sanitizers has to load their libraries first. Its own memory is never all freed.
 test-python-address: venv test-address
 	cmake --build build/address --parallel $(JOBS) --target edgekit_core edgekit_testing
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-		EDGEKIT_CORE_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_core.so \
-		EDGEKIT_TESTING_LIB=$(CURDIR)/build/address/flashload/native/libedgekit_testing.so \
+		EDGEKIT_CORE_LIB=$(CURDIR)/build/address/libedgekit_core.so \
+		EDGEKIT_TESTING_LIB=$(CURDIR)/build/address/libedgekit_testing.so \
 		$(BIN)/pytest tests/*/test_native*.py
 
 FUZZ_SECONDS ?= 600
-FUZZERS := build/fuzz/flashload/native/edgekit_fuzz
+FUZZERS := build/fuzz/edgekit_fuzz
 
 test-fuzz: venv  ## what reads files on edited input, FUZZ_SECONDS (600) long, then a whole session as long
 	$(call SANITIZED,fuzz,address$(COMMA)undefined,ON)

@@ -1,4 +1,4 @@
-"""What every test gets: private user directories, few threads, repeatable random numbers."""
+"""Fixtures of every test: private user directories, few threads, repeatable random numbers."""
 
 from __future__ import annotations
 

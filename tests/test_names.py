@@ -1,4 +1,4 @@
-"""What is said of a name that nobody knows."""
+"""Messages about a name that nobody knows."""
 
 from __future__ import annotations
 

@@ -120,3 +120,14 @@ def test_importing_brings_in_no_framework(module: str) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []
+
+
+def test_the_flash_part_of_the_core_includes_nothing_of_the_rest() -> None:
+    flash, rest = (ROOT / part / "native" / "src" for part in ("flashload", "runtime"))
+    included = [
+        (path.name, name)
+        for path in sorted(flash.rglob("*"))
+        for name in re.findall(r'^#include "(.+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert included
+    assert not [(file, name) for file, name in included if (rest / name).exists()]

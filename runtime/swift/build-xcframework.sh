@@ -53,7 +53,7 @@ printf 'module CEdgeKit {\n  header "edgekit.h"\n  export *\n}\n' >"$headers/CEd
 
 libraries=()
 for name in ios simulator macos; do
-  libraries+=(-library "$build/$name/flashload/native/libedgekit_core.a" -headers "$headers")
+  libraries+=(-library "$build/$name/libedgekit_core.a" -headers "$headers")
 done
 rm -rf "$framework"
 xcodebuild -create-xcframework "${libraries[@]}" -output "$framework"

@@ -1,4 +1,6 @@
-"""What the assets of a Core AI bundle store, read back through their programs: what a device would use."""
+"""Weights stored in the assets of a Core AI bundle, read back through their programs: what a device would
+use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the packages of a Core ML bundle store, read back through their programs: what a device would use."""
+"""Weights stored in the packages of a Core ML bundle, read back through their programs: what a device would
+use.
+"""
 
 from __future__ import annotations
 

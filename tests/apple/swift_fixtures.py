@@ -1,5 +1,5 @@
-"""What the tests of the Swift package compare with: real bundles, generations through the C ABI, and passes
-of models in segments with every call of a function that they make.
+"""Fixtures for the tests of the Swift package: real bundles, generations through the C ABI, and passes of
+models in segments with every call of a function that they make.
 """
 
 from __future__ import annotations

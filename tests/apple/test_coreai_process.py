@@ -1,4 +1,4 @@
-"""How Core AI's event loop ends with its process. Needs no Core AI."""
+"""The end of Core AI's event loop with its process. Needs no Core AI."""
 
 from __future__ import annotations
 

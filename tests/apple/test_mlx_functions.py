@@ -197,7 +197,8 @@ def test_a_file_of_another_kind_is_refused(bundle: Path) -> None:
         with pytest.raises(MalformedFile, match=said):
             mlx_functions.replay(changed, given, "here")
     data = mlx_functions.encode(function, "cpu")
-    stream = struct.pack("<iii", 0, 0, 0) + struct.pack("<Q", len(function.primitives[0]))
+    first = next(e.name for e in function.tape if e.name)
+    stream = struct.pack("<iii", 0, 0, 0) + struct.pack("<Q", len(first))
     for words in ((0, 7, 0), (1, 0, 0), (0, 0, 1)):
         other = data.replace(stream, struct.pack("<iii", *words) + stream[12:], 1)
         with pytest.raises(

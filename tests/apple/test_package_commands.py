@@ -1,4 +1,4 @@
-"""What the commands say of bundles in packages."""
+"""Commands on bundles in packages: their output and their errors."""
 
 from __future__ import annotations
 

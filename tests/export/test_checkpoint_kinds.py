@@ -1,4 +1,6 @@
-"""What else is given to `export`: called by its name, with what to do, before anything large is read."""
+"""Folders and repositories that are no checkpoints for `export`: told by name, with what to do, before
+anything large is read.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a config.json says, and what edgekit says about it: defaults, notes, and one line for what is refused
-before anything is written.
-"""
+"""Reading config.json: defaults, notes, and one line for what is refused before anything is written."""
 
 from __future__ import annotations
 

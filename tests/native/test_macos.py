@@ -15,7 +15,7 @@ import pytest
 from test_packaging import TOOLS
 
 ROOT = Path(__file__).parents[2]
-OBJECTS = ROOT / "build" / "macos-objects" / "flashload" / "native" / "CMakeFiles" / "edgekit_objects.dir"
+OBJECTS = ROOT / "build" / "macos-objects" / "CMakeFiles" / "edgekit_objects.dir"
 MACH_O_64, ARM64 = 0xFEEDFACF, 0x0100000C
 
 

@@ -1,4 +1,4 @@
-"""What every sampler of the core keeps to: saved anywhere it goes on, and what it cannot run it refuses."""
+"""Rules of every sampler of the core: saved anywhere it goes on, and what it cannot run it refuses."""
 
 from __future__ import annotations
 

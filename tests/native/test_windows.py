@@ -24,7 +24,7 @@ from test_packaging import TOOLS
 from edgekit.flashload import _native
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build" / "windows" / "flashload" / "native"
+BUILD = ROOT / "build" / "windows"
 COMPILER, OBJDUMP = (shutil.which(f"x86_64-w64-mingw32-{tool}") for tool in ("g++-posix", "objdump"))
 #: Debian's wine64 puts no program on PATH: its package `wine` does.
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")

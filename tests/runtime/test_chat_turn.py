@@ -1,4 +1,4 @@
-"""What a chat template puts behind an answer, against one long prompt of transformers'."""
+"""Tokens that a chat template puts behind an answer, against one long prompt of transformers'."""
 
 from __future__ import annotations
 

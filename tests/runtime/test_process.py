@@ -1,4 +1,4 @@
-"""What the system lets this process use, as Python and the native core read it."""
+"""Memory and processors that the system lets this process use, as Python and the native core read it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several tests use."""
+"""Helpers of several tests."""

@@ -1,4 +1,4 @@
-"""What files a folder holds, to compare folders by."""
+"""Digests of the files of a folder, to compare folders by."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _BLOCK = 16 << 10
 
 @dataclass
 class Request:
-    """What was asked for, and how many bytes of content were sent."""
+    """A request, and how many bytes of content were sent for it."""
 
     method: str
     path: str
@@ -95,7 +95,7 @@ class FakeHub:
         return repo.commit(files, branch)
 
     def files(self, name: str, branch: str = "main") -> dict[str, bytes]:
-        """What a branch holds."""
+        """The files of a branch."""
         repo = self.repos[name]
         return repo.commits[repo.branches[branch]]
 

@@ -1,4 +1,5 @@
-"""Where half precision answers a shipped model's held-out prompts in another way than the reference, and why.
+"""Finding where half precision answers a shipped model's held-out prompts in another way than the reference,
+and why.
 
     PYTHONPATH=tests python -m support.first_differences tiny-llada --seeds 8
 

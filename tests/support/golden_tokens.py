@@ -74,7 +74,7 @@ class Case:
     resident_bytes: int | None
 
     def tokens(self, bundle: Path) -> list[int]:
-        """What the bundle answers."""
+        """The tokens that the bundle answers with."""
         executor = MilExecutor() if self.format == "coreml" else None
         with Generator(bundle, resident_bytes=self.resident_bytes, executor=executor) as generator:
             prompt = Prompt("Copy this: Ada 7 cat") if self.model in _TRAINED else PROMPT

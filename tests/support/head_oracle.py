@@ -1,4 +1,4 @@
-"""What a head says about its scores, from the scores in float64: nothing rounds to a probability of 1."""
+"""Statistics of a head's scores, from the scores in float64: nothing rounds to a probability of 1."""
 
 from __future__ import annotations
 

@@ -36,5 +36,5 @@ def record_steps(
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
-    """What a folder holds, by relative path."""
+    """The files of a folder, by relative path."""
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

@@ -93,7 +93,7 @@ def loops(bundle: Bundle) -> Iterator[Loop]:
 
 
 def prompt_loop(generator: Generator, prompt: str, settings: Settings) -> Loop:
-    """What a generator runs for a prompt."""
+    """The loop that a generator runs for a prompt."""
     ids = np.array(generator.encode(Prompt(prompt)))
     options = generator.options(settings).values()
     return Loop(generator.bundle.manifest.sampler, options, ids, settings.seed)
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def noised(self) -> Floats:
-        """What the tokens are the argmax of, [R, V]."""
+        """The scores that the tokens are the argmax of, [R, V]."""
         assert self.output.logits is not None
         if self.request.gumbel is None:
             return self.output.logits
@@ -197,7 +197,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Run:
-    """What a loop told, and its passes."""
+    """The events of a loop, and its passes."""
 
     events: list[Event]
     steps: list[Step]
@@ -208,7 +208,7 @@ class Run:
 
     @property
     def answers(self) -> list[list[int]]:
-        """What was committed, canvas by canvas."""
+        """The committed tokens, canvas by canvas."""
         return [e.ids.tolist() for e in self.events if isinstance(e, Committed)]
 
 

@@ -1,4 +1,6 @@
-"""Which units stay in memory and which are streamed every step, by the native core's rule."""
+"""Plans of residency by the native core's rule: units that stay in memory, units that are streamed every
+step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of generations through the C ABI share."""
+"""Helpers for tests of generations through the C ABI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INVALID_PROMPT, PROMPT_TOO_LONG = 17, 18
 
 @dataclass
 class Outcome:
-    """What a run gave: events as plain tuples, the error's status and text, and the counters."""
+    """The outcome of a run: events as plain tuples, the error's status and text, and the counters."""
 
     events: list[tuple[Any, ...]]
     status: int = OK

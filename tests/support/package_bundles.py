@@ -123,7 +123,7 @@ def fitted(
 
 
 def quantized_matrices(checkpoint: Path, scheme: Scheme) -> dict[str, Quantized]:
-    """What the quantizer makes of every matrix, by the report's name, and of the head's table."""
+    """Quantize every matrix: the results by the report's name, and of the head's table."""
     source = Checkpoint.open(checkpoint)
     arch = architecture(source.config)
     choices, floats = choose(arch, scheme), load_float_weights(arch, source)
@@ -233,7 +233,7 @@ class Programs(ABC):
         """Run a function; arrays by name."""
 
     def run(self, package: str, function: str, values: dict[str, Any]) -> dict[str, np.ndarray]:
-        """What a function gives for values by role, which must be all of its inputs."""
+        """Run a function on values by role, which must be all of its inputs."""
         entry = self.entries[package]["functions"][function]
         inputs = {}
         for feature in entry["inputs"]:
@@ -283,7 +283,7 @@ def layer_values(rng: np.random.Generator, model: ReferenceModel, function: dict
 def layer_results(
     model: ReferenceModel, layers: list[int], values: dict[str, Any], x: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What the reference's layers make of the same values."""
+    """Results of the reference's layers for the same values."""
     out: dict[str, np.ndarray] = {}
     y = torched(x)
     for slot, i in enumerate(layers):

@@ -39,7 +39,7 @@ def run(family: str, denoiser: Any, prompt: Any, options: Mapping[str, Any], see
 
 
 def core_model(family: str, denoiser: Any, hidden: int = 4) -> SamplerModel:
-    """What the core's sampler knows of a denoiser whose states can be saved."""
+    """The model as the core's sampler knows it, of a denoiser whose states can be saved."""
     return SamplerModel(
         section(family),
         denoiser.vocab_size,

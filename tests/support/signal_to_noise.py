@@ -1,4 +1,4 @@
-"""How close two arrays are, in decibels."""
+"""The distance of two arrays, in decibels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line shows: sizes, text that a terminal would obey, tables, and the canvas."""
+"""The display of the command line: sizes, text that a terminal would obey, tables, and the canvas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell completes."""
+"""Completion in the shell."""
 
 from __future__ import annotations
 

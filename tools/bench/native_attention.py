@@ -9,7 +9,7 @@ of the middle half.
 
     cmake -G Ninja -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DEDGEKIT_TESTING=ON
     ninja -C build/native
-    python -m edgekit.tools.bench.native_attention build/native/flashload/native/libedgekit_testing.so
+    python -m edgekit.tools.bench.native_attention build/native/libedgekit_testing.so
 """
 
 from __future__ import annotations

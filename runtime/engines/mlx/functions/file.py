@@ -64,11 +64,6 @@ class ExportedFunction:
     outputs: tuple[int, ...]
     tape: tuple[Entry, ...]
 
-    @property
-    def primitives(self) -> list[str]:
-        """Names of what is computed, in order."""
-        return [e.name for e in self.tape if e.name]
-
 
 def parse(data: bytes, where: str) -> ExportedFunction:
     """Read the file of a single function without keyword arguments.
