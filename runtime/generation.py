@@ -401,8 +401,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of a generation: ids, behind a text that the session holds, and lengths that it must fit.
-    """
+    """The arguments of a generation: ids, behind a text that the session holds, and its lengths."""
 
     ids: list[int]
     options: Mapping[str, Any]

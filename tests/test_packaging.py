@@ -411,20 +411,3 @@ def test_the_readme_shows_every_top_level_folder() -> None:
     entries = {line.lstrip("├└─│ ").split("/")[0] for line in lines if "/" in line}
     missing = sorted(folders - entries)
     assert not missing, f"the README's folder tree lacks {missing}"
-
-
-def test_the_readme_lists_the_ways_through_files_that_there_are() -> None:
-    text = README.read_text(encoding="utf-8")
-    ways = re.findall(r"^From `.*?```\n(.*?)```", text, re.DOTALL | re.MULTILINE)
-    assert len(ways) == 2
-    for way in ways:
-        files = [line.split()[0] for line in way.splitlines()]
-        assert len(set(files)) == len(files) > 10
-        assert not [name for name in files if not (ROOT / name).is_file()]
-    changed = [
-        line.split()[0]
-        for change in re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
-        for line in change.splitlines()
-        if line.startswith(" ")
-    ]
-    assert changed and not [name for name in changed if not (ROOT / name).is_file()]

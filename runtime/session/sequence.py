@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence as Items
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,10 +17,24 @@ from edgekit.runtime.session.structs import PassSegmentStruct, SeenRowsStruct, S
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-    from edgekit.runtime.session.session import Session
 
 _NOTHING = -1  # EK_KEEP_NOTHING
 _KEPT = -1  # of ek_seen_rows
+
+
+class Owner(Protocol):
+    """The side of a session that its sequences need."""
+
+    vocab_size: int
+    hidden_size: int
+
+    def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]: ...
+
+    def call(self, name: str, *arguments: Any) -> None: ...
+
+    def adopt(self, sequence: Sequence) -> None: ...
+
+    def release(self, sequence: Sequence, handle: int) -> None: ...
 
 
 class Sequence:
@@ -30,7 +44,7 @@ class Sequence:
     Made by `Session.open_sequence` and `copy`. What a sequence gives is the same alone and in company.
     """
 
-    def __init__(self, session: Session, handle: int | None) -> None:
+    def __init__(self, session: Owner, handle: int | None) -> None:
         """`handle` None: the session's own sequence."""
         self.session, self._handle, self._own = session, handle, handle is None
         self.encoded = EncodedIds()
@@ -59,25 +73,25 @@ class Sequence:
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
         made = c_void_p()
-        self.session._call("ek_sequence_copy", self.handle, ctypes.byref(made))
+        self.session.call("ek_sequence_copy", self.handle, ctypes.byref(made))
         other = Sequence(self.session, made.value)
         other.encoded.calls[:] = self.encoded.calls
         other.uncached = self.uncached
-        self.session._sequences.add(other)
+        self.session.adopt(other)
         return other
 
     def close(self) -> None:
         """Give back what it keeps. The session's own sequence stays."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            self.session._close_sequence(self, handle)
+            self.session.release(self, handle)
 
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
         if self._own:
-            self.session._call("ek_session_reset")
+            self.session.call("ek_session_reset")
         else:
-            self.session._call("ek_sequence_crop", self.handle, 0)
+            self.session.call("ek_sequence_crop", self.handle, 0)
         self.encoded.calls.clear()
         self.uncached = np.empty(0, np.int64)
 
@@ -87,7 +101,7 @@ class Sequence:
         Raises InvalidRequest where more is asked for than is kept, or layers with a sliding window no longer
         have what precedes it: of what was kept, the last canvas can always be taken back.
         """
-        self.session._call("ek_sequence_crop", self.handle, length)
+        self.session.call("ek_sequence_crop", self.handle, length)
         self.encoded.cropped(length)
         self.uncached = np.empty(0, np.int64)
 
@@ -95,7 +109,7 @@ class Sequence:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         ids = np.ascontiguousarray(ids, np.int64)
         try:
-            self.session._call("ek_sequence_prefill", self.handle, ids.ctypes.data, ids.size)
+            self.session.call("ek_sequence_prefill", self.handle, ids.ctypes.data, ids.size)
         finally:
             self.encoded.prefilled(ids, self.prefix_length)
 
@@ -120,7 +134,7 @@ class Sequence:
 
     def _info(self) -> SequenceInfoStruct:
         info = SequenceInfoStruct()
-        self.session._call("ek_sequence_get_info", self.handle, ctypes.byref(info))
+        self.session.call("ek_sequence_get_info", self.handle, ctypes.byref(info))
         return info
 
 

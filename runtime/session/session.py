@@ -213,9 +213,9 @@ class Session:
         counted.
         """
         made = c_void_p()
-        self._call("ek_sequence_open", ctypes.byref(made))
+        self.call("ek_sequence_open", ctypes.byref(made))
         sequence = Sequence(self, made.value)
-        self._sequences.add(sequence)
+        self.adopt(sequence)
         return sequence
 
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
@@ -225,17 +225,17 @@ class Session:
         the session was not opened for. After a failure every sequence keeps what it kept.
         """
         arrays = PassArrays(segments, self.vocab_size, self.hidden_size)
-        self._call("ek_session_pass", arrays.structs, len(segments))
+        self.call("ek_session_pass", arrays.structs, len(segments))
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:
         """Tell that no pass follows soon: stops reading ahead, and may keep other experts in memory."""
-        self._call("ek_session_idle")
+        self.call("ek_session_idle")
 
     def statistics(self) -> dict[str, Any]:
         """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
         found = StatisticsStruct()
-        self._call("ek_session_get_statistics", ctypes.byref(found))
+        self.call("ek_session_get_statistics", ctypes.byref(found))
         stats = {
             name: getattr(found, name)
             for name, _ in StatisticsStruct._fields_
@@ -273,7 +273,14 @@ class Session:
     def __del__(self) -> None:
         self.close()
 
-    def _close_sequence(self, sequence: Sequence, handle: int) -> None:
+    # What follows is for `Sequence`.
+
+    def adopt(self, sequence: Sequence) -> None:
+        """Close it with the session."""
+        self._sequences.add(sequence)
+
+    def release(self, sequence: Sequence, handle: int) -> None:
+        """Close a sequence, which in a child of fork is nothing."""
         self._sequences.discard(sequence)
         if self._process.here:
             self._library.ek_sequence_close(handle)
@@ -283,7 +290,7 @@ class Session:
             raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
         return self._handle
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
         handle, function = self._open_handle(), getattr(self._library, name)
         self._check(lambda: function(handle, *arguments))
 

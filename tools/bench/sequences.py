@@ -58,7 +58,8 @@ def measure(bundle: str, memory: int | None, sequences: int, positions: int, rou
     """
     options = SessionOptions(positions=0, canvas=positions, sequences=sequences)
     options = replace(options, memory_bytes=budget(bundle, memory, options))
-    noise, rows = PhiloxNoise(1), {1: [], sequences: []}
+    noise = PhiloxNoise(1)
+    rows: dict[int, list[dict[str, float]]] = {1: [], sequences: []}
     same = True
     with open_session(bundle, options) as session:
         texts = [session.sequence, *(session.open_sequence() for _ in range(sequences - 1))]

@@ -42,8 +42,7 @@ REPLIES = ("In the {place}.", "It is in the {place}.")
 
 @dataclass(frozen=True)
 class Story:
-    """The facts of a story: who, what, where it started and was moved to, and where people walked without it.
-    """
+    """The facts of a story: who, what, where from and to, and where people walked without it."""
 
     hero: str
     thing: str

@@ -89,8 +89,7 @@ def dtype(data: bytes) -> str:
 
 
 def apply(name: str, state: bytes, inputs: Sequence[Array]) -> Array:
-    """The arrays that a primitive makes of its inputs. Raises Refused for inputs that it must not be given.
-    """
+    """The arrays that a primitive makes of its inputs. Raises Refused for inputs of another kind."""
     count = _INPUTS.get(name, 1)
     if not inputs or (count is not None and len(inputs) != count):
         raise Refused(f"takes {count or 'some'} arrays, not {len(inputs)}")
