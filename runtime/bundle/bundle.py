@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.format import Run
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import manifest_sections, packages
@@ -133,6 +136,12 @@ class Bundle:
     def _tokenizer_folder(self) -> str:
         """One of its own, or the bundle itself."""
         return "" if "tokenizer.json" in self.manifest.files else "tokenizer/"
+
+    @cached_property
+    def runs(self) -> Mapping[str, Run]:
+        """The runs of the flash file by name, read once. Raises as `open_weights`."""
+        with self.open_weights() as file:
+            return {run.name: run for run in file.layout.runs}
 
     def open_weights(self) -> FlashFile:
         """The flash file, its header checked against what the layers name.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgekit.flashload.format import Run
-from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle, Model
 from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
@@ -16,11 +15,10 @@ def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: boo
     """For an engine whose programs take stored weights. `copies`: it copies them; `uint8`: it also copies
     8-bit matrices.
     """
-    with bundle.open_weights() as file:
-        layer, head = _activations(bundle.model, file, lengths)
-        if any(each.experts for each in bundle.model.layers):
-            layer *= lengths.segments  # every segment waits for the experts with what comes before them
-        return EngineBytes(layer, _scratch(bundle.model, file, copies, uint8), head, ALLOWANCE_BYTES)
+    layer, head = _activations(bundle.model, bundle.runs, lengths)
+    if any(each.experts for each in bundle.model.layers):
+        layer *= lengths.segments  # every segment waits for the experts with what comes before them
+    return EngineBytes(layer, _scratch(bundle.model, bundle.runs, copies, uint8), head, ALLOWANCE_BYTES)
 
 
 def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
@@ -41,13 +39,13 @@ def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
     return EngineBytes(most + max(layer, 3 * rows * tile * 4), 0, 0, ALLOWANCE_BYTES)
 
 
-def _activations(model: Model, file: FlashFile, lengths: Lengths) -> tuple[int, int]:
+def _activations(model: Model, runs: Mapping[str, Run], lengths: Lengths) -> tuple[int, int]:
     """Outputs of one layer at a time in float32 with their int8 forms and its attention scores; and what a
     tile of the head takes.
     """
     layer, rows, seen = 0, lengths.rows, lengths.rows + lengths.kept
     for kind in {x.program: x for x in model.layers}.values():
-        tensors = file.run(kind.run).tensors
+        tensors = runs[kind.run].tensors
         outputs = sum(s.shape[0] for s in tensors if s.name.endswith(".scales") or s.dtype == "BF16")
         query = next(
             (s.shape for s in tensors if ".q_proj." in s.name and s.name.endswith("scales")),
@@ -64,12 +62,12 @@ def _activations(model: Model, file: FlashFile, lengths: Lengths) -> tuple[int, 
     return layer, max(0, head - layer)  # one after the other
 
 
-def _scratch(model: Model, file: FlashFile, copies: bool, uint8: bool) -> int:
+def _scratch(model: Model, runs: Mapping[str, Run], copies: bool, uint8: bool) -> int:
     """Unpacked and widened weights, and the weights themselves where the engine copies them."""
-    dense = [file.run(x.run) for x in model.layers]
-    experts = [file.run(x.experts[0]) for x in model.layers if x.experts]
-    tables = [file.run(r) for r in (model.head or model.embedding).runs]
-    others = [file.run("self_conditioning")] if model.self_conditioning else []
+    dense = [runs[x.run] for x in model.layers]
+    experts = [runs[x.experts[0]] for x in model.layers if x.experts]
+    tables = [runs[r] for r in (model.head or model.embedding).runs]
+    others = [runs["self_conditioning"]] if model.self_conditioning else []
 
     def of(run: Run) -> int:
         widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
