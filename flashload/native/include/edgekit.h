@@ -318,7 +318,7 @@ typedef struct ek_pass_segment {
  * sequences of the pass need another pass before a segment without ids. EK_INVALID_ARGUMENT for what does not fit,
  * EK_INVALID_STATE where a segment without ids has no pass before it, a model that encodes no prefix is to keep rows or take
  * causal ones, or `keep_at` is too far back (see ek_sequence_crop); EK_BUDGET_EXCEEDED for lengths or numbers that the budget
- * was not planned for, those of reading, EK_OUT_OF_MEMORY. */
+ * was not planned for, those of reading, EK_OUT_OF_MEMORY, EK_ENGINE_FAILED (`copy` of ek_engine says what it may cost). */
 EK_API ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, int64_t count) EK_NOEXCEPT;
 
 typedef struct ek_session_statistics {
@@ -573,16 +573,18 @@ typedef struct ek_engine {
    * the whole prefix of a sequence at once, and in passes for what is new: an engine for which that is slow keeps what
    * was released for the next time. `release` is called once for each, with the same `bytes`, when no submitted call is
    * under way. Both are called in any function of the session or its sequences, the last ones in ek_session_close.
-   * `copy` makes copies one after the other. */
+   * `copy` makes copies one after the other. Where it fails while kept keys and values are moved in place or replaced, a
+   * sequence that the pass was to keep rows of may have lost what it kept: then it keeps nothing. */
   int32_t (*allocate)(void *user, uint64_t bytes, void **memory);
   void (*release)(void *user, void *memory, uint64_t bytes);
   int32_t (*copy)(void *user, const ek_copy *copies, int64_t count);
 
   /* Waits until none of the first `count` of those calls that returned EK_ENGINE_SUBMITTED is under way, counted from the
    * opening of the session; each count is larger than the one before. A failure is that of one of these calls; none of them
-   * may use anything then either. The session waits for the calls of one streamed unit of weights when those of the next
-   * are submitted, for experts that are streamed batch by batch, and for all at the end of a pass. A table that has this
-   * function serves one session. Null: nothing is submitted. */
+   * may use anything then either. The session waits for the calls of a streamed unit of weights once those of the next one
+   * are submitted, or before where that has not been read yet; for a tile before the one after the next; for a batch of
+   * streamed experts before the next one; and for everything at the end of a pass. Units that stay in memory are not
+   * waited for otherwise. A table that has this function serves one session. Null: nothing is submitted. */
   int32_t (*wait)(void *user, uint64_t count);
 } ek_engine;
 

@@ -13,7 +13,8 @@
 
 namespace edgekit {
 
-// In the session's memory: tables and masks are small, and engines with one of their own copy them there. Kept as long as positions stay the same: the steps on one canvas share them.
+// Kept as long as positions stay the same: the steps on one canvas share them. They lie in the session's memory: an engine
+// with one of its own copies them once for these steps.
 class PassInputs {
  public:
   explicit PassInputs(const Model &model);

@@ -61,7 +61,11 @@ void check_prefill(const Session::Implementation &session, const Sequence &seque
 }
 
 PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment> &segments)
-    : session_(session), model_(session.model()), memory_(session.engine->memory()), segments_(segments.size()), results_(segments.size()) {
+    : session_(session),
+      model_(session.model()),
+      memory_(session.engine->memory()),
+      segments_(segments.size()),
+      results_(segments.size()) {
   if (segments.empty()) fail(EK_INVALID_ARGUMENT, "a pass without segments");
   for (std::size_t i = 0; i < segments.size(); ++i) {
     segments_[i].given = &segments[i];

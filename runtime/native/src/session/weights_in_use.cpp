@@ -22,6 +22,7 @@ WeightsInUse::Used::Used(WeightsInUse &own, const WeightUnit &unit) : ends(own.e
   } else {
     opened.emplace(*own.packages_, unit);
   }
+  if (stays()) ends.until(0);
 }
 
 bool WeightsInUse::at_hand(const WeightUnit &unit) {
