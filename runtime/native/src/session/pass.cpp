@@ -272,8 +272,12 @@ void PassRun::run_layers() {
     call.rows = rows_;
     call.x = x_;
     for (std::size_t s = 0; s < segments_.size(); ++s) {
-      if (segments_[s].given->count == 0) continue;
+      // Of all segments before any view: room for more may move what a sequence keeps.
       own_[s].resize(std::max(own_[s].size(), chunk.count));
+      for (std::size_t k = 0; k < chunk.count; ++k) place_own(s, chunk.first + k, k);
+    }
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
+      if (segments_[s].given->count == 0) continue;
       LayerSegment segment{segments_[s].first, segments_[s].given->count, segments_[s].given->causal, {}};
       for (std::size_t k = 0; k < chunk.count; ++k) segment.layers.push_back(layer_inputs(s, chunk.first + k, k));
       call.segments.push_back(std::move(segment));
@@ -301,19 +305,23 @@ void PassRun::experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
   });
 }
 
+void PassRun::place_own(std::size_t segment, std::size_t layer, std::size_t place) {
+  const Rows &rows = segments_[segment];
+  Own &mine = own_[segment][place];
+  if (rows.given->keep_at) {
+    mine.rows = rows.sequence->kept_.prepare(layer, *rows.given->keep_at, rows.given->count);
+  } else if (rows.looked_at) {
+    mine.rows = piece_in(mine.memory, memory_, model_.layers[layer], rows.given->count);
+  }
+}
+
 LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::size_t place) {
   const Rows &rows = segments_[segment];
   const LayerInfo &info = model_.layers[layer];
-  KeptRows &kept = rows.sequence->kept_;
+  const KeptRows &kept = rows.sequence->kept_;
   LayerInputs given;
   given.layer = layer;
-  Own &mine = own_[segment][place];
-  if (rows.given->keep_at) {
-    // Before any view: room for more may move what is kept.
-    mine.rows = kept.prepare(layer, *rows.given->keep_at, rows.given->count);
-  } else if (rows.looked_at) {
-    mine.rows = piece_in(mine.memory, memory_, info, rows.given->count);
-  }
+  const Own &mine = own_[segment][place];
   if (rows.given->keep_at || rows.looked_at) {
     given.k = mine.rows.keys;
     given.v = mine.rows.values;
@@ -332,9 +340,13 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
     }
     // A layer with a window shows what its first row sees.
     const std::int64_t stop = seen.first + seen.count;
-    std::int64_t first = std::max(seen.first, kept.first(layer));
-    if (info.window != 0) first = std::max(first, start - (info.window - 1));
+    const std::int64_t first = info.window == 0 ? seen.first : std::max(seen.first, start - (info.window - 1));
     if (first >= stop) continue;
+    if (first < kept.first(layer)) {
+      // They were there before another segment of the pass made room for its own.
+      fail(EK_INVALID_STATE, "position ", start, " of ", kept.length(), " is too far back in a pass that keeps more: layers ",
+           "with a window of ", info.window, " let go of what precedes it; encode the text again");
+    }
     kept.append_pieces(layer, first, stop, given.kept);
     given.kept_rows += stop - first;
     for (std::int64_t at = first; rows.given->causal && at < stop; ++at) keys.push_back(at);

@@ -55,6 +55,7 @@ class PassRun {
   void run_layers();
   void experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
                const std::function<void(const std::vector<LoadedExpertUnit> &)> &use);
+  void place_own(std::size_t segment, std::size_t layer, std::size_t place);
   LayerInputs layer_inputs(std::size_t segment, std::size_t layer, std::size_t place);
   void finish();
   void heads();
