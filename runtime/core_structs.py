@@ -71,7 +71,7 @@ class LayersCallStruct(ctypes.Structure):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("program", c_char_p),
         ("weights", POINTER(WeightsStruct)), ("rows", c_int64), ("hidden_size", c_int64), ("x", c_void_p),
         ("first_layer", c_int64), ("layer_count", c_int64), ("segment_count", c_int64),
-        ("segments", POINTER(SegmentStruct)), ("experts", c_int64),
+        ("segments", POINTER(SegmentStruct)), ("experts", c_int64), ("inputs", c_uint64),
     )  # fmt: skip
 
 
@@ -121,7 +121,8 @@ class EngineStruct(Struct):
 
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
-        *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p),
+        *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p), ("allocate", c_void_p),
+        ("release", c_void_p), ("copy", c_void_p), ("wait", c_void_p),
     )  # fmt: skip
 
 

@@ -318,7 +318,7 @@ typedef struct ek_pass_segment {
  * sequences of the pass need another pass before a segment without ids. EK_INVALID_ARGUMENT for what does not fit,
  * EK_INVALID_STATE where a segment without ids has no pass before it, a model that encodes no prefix is to keep rows or take
  * causal ones, or `keep_at` is too far back (see ek_sequence_crop); EK_BUDGET_EXCEEDED for lengths or numbers that the budget
- * was not planned for, those of reading, EK_OUT_OF_MEMORY. */
+ * was not planned for, those of reading, EK_OUT_OF_MEMORY, EK_ENGINE_FAILED (`copy` of ek_engine says what it may cost). */
 EK_API ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, int64_t count) EK_NOEXCEPT;
 
 typedef struct ek_session_statistics {
@@ -449,16 +449,31 @@ EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64
  * Rules for its functions:
  *  - They are called on the thread that entered the library, while no lock is held, one at a time. They must not call
  *    functions of the session that calls them: those are EK_INVALID_STATE.
- *  - They return EK_ENGINE_DONE, or anything else, such as 0, for a failure, which ends the pass with EK_ENGINE_FAILED.
- *    Exceptions must not leave them: whoever makes the table keeps them and raises them again once the session's call
- *    has failed.
- *  - What a call points at is valid until the function returns, and what it computes has been written by then.
+ *  - They return EK_ENGINE_DONE, EK_ENGINE_SUBMITTED where "Work under way" allows it, or anything else, such as 0, for a
+ *    failure, which ends the pass with EK_ENGINE_FAILED. Exceptions must not leave them: whoever makes the table keeps
+ *    them and raises them again once the session's call has failed.
+ *  - What a call points at is valid until the function returns, and what it computes has been written by then, unless
+ *    the call was submitted.
  *  - Arrays are float32, row-major and contiguous unless their comment says otherwise.
  *  - Results must be a function of what is given: not of addresses, of the number of threads, or of the order in which
  *    experts come.
+ *
+ * Memory of the engine's own, such as a GPU's: an engine with the functions `allocate`, `release` and `copy` has there
+ * what passes leave for later calls. Those are x of all calls, `soft` of self_condition, and keys and values (ek_keys,
+ * and k and v of ek_attention). The session counts them in its budget, adds to such addresses, and neither reads nor writes
+ * there. Everything else is memory of the session: weights, tables, masks, and what a tile answers. Tables and masks are
+ * made once for all steps on a canvas (see ek_layers_call.inputs), and answers are what samplers read.
+ *
+ * Work under way: an engine with memory of its own and with `wait` may return EK_ENGINE_SUBMITTED from layers, expert,
+ * join, self_condition, final, tile and copy. The work is then done later, as if in the order of the calls: what it reads
+ * is what earlier calls wrote, and the same holds for calls that are done at once. Only this stays in use until `wait`
+ * has returned for the call: ek_weights.data, what a tile's results point at, and memory of the engine's own. Everything
+ * else that the call points at must have been read when it returns, and so must what a copy takes from the session. A
+ * failure that shows later is told by `wait`, or by any call before it.
  */
 
 #define EK_ENGINE_DONE ((int32_t)1)
+#define EK_ENGINE_SUBMITTED ((int32_t)2) /* under way */
 
 /* Weights: a run of the flash file in memory (verified, aligned to 64 bytes, read-only), or a unit that the engine has
  * opened itself. */
@@ -514,6 +529,8 @@ typedef struct ek_layers_call {
   int64_t segment_count;
   const ek_segment *segments;   /* [segment_count], in the order of their rows, which they cover */
   int64_t experts;              /* of each of these layers */
+  uint64_t inputs;              /* while it stays the same from call to call, so does what lies where tables and masks point:
+                                   copies of them, by address, serve again */
 } ek_layers_call;
 
 /* A tile of the vocabulary head. Results are relative to the tile; ties go to the lower token. */
@@ -548,6 +565,18 @@ typedef struct ek_engine_bytes {
   uint64_t head;        /* arrays of the vocabulary head */
   uint64_t allowance;   /* what it allocates later and cannot name: programs, stacks of threads */
 } ek_engine_bytes;
+
+/* Block i of `blocks`, each of `bytes`, goes from `from` + i * from_stride to `to` + i * to_stride, in bytes. What is
+ * written lies in the engine's memory and does not overlap what is read. */
+typedef struct ek_copy {
+  void *to;
+  const void *from;       /* in the engine's memory too, unless from_session */
+  uint64_t bytes;
+  int64_t blocks;
+  int64_t to_stride, from_stride;
+  int32_t from_session;   /* not 0: `from` is memory of the session */
+  int32_t reserved;
+} ek_copy;
 
 typedef struct ek_engine {
   uint32_t struct_size;
@@ -589,6 +618,25 @@ typedef struct ek_engine {
 
   /* One line about the failure that a function has just told, for ek_last_error; null, or a null result: there is none. */
   const char *(*last_error)(void *user);
+
+  /* Memory of the engine's own, all three or none; none: it is the session's, which all functions may read. `allocate` puts
+   * the address of `bytes` bytes, more than 0, aligned to 64, into *memory; null there is EK_OUT_OF_MEMORY. It is asked for
+   * the whole prefix of a sequence at once, and in passes for what is new: an engine for which that is slow keeps what
+   * was released for the next time. `release` is called once for each, with the same `bytes`, when no submitted call is
+   * under way. Both are called in any function of the session or its sequences, the last ones in ek_session_close.
+   * `copy` makes copies one after the other. Where it fails while kept keys and values are moved in place or replaced, a
+   * sequence that the pass was to keep rows of may have lost what it kept: then it keeps nothing. */
+  int32_t (*allocate)(void *user, uint64_t bytes, void **memory);
+  void (*release)(void *user, void *memory, uint64_t bytes);
+  int32_t (*copy)(void *user, const ek_copy *copies, int64_t count);
+
+  /* Waits until none of the first `count` of those calls that returned EK_ENGINE_SUBMITTED is under way, counted from the
+   * opening of the session; each count is larger than the one before. A failure is that of one of these calls; none of them
+   * may use anything then either. The session waits for the calls of a streamed unit of weights once those of the next one
+   * are submitted, or before where that has not been read yet; for a tile before the one after the next; for a batch of
+   * streamed experts before the next one; and for everything at the end of a pass. Units that stay in memory are not
+   * waited for otherwise. A table that has this function serves one session. Null: nothing is submitted. */
+  int32_t (*wait)(void *user, uint64_t count);
 } ek_engine;
 
 /* ek_session_open for a bundle whose programs `engine` runs; null: the native engine. The table is copied; what it points

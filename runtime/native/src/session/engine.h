@@ -12,6 +12,7 @@
 #include "kernels/head.h"
 #include "sampling/ask.h"
 #include "session/bundle.h"
+#include "session/engine_memory.h"
 
 namespace edgekit {
 
@@ -47,7 +48,7 @@ struct LoadedExpertUnit {
 using EachExpert = std::function<void(const std::vector<std::int64_t> &rows,
                                       const std::function<void(const std::vector<LoadedExpertUnit> &)> &use)>;
 
-// What one layer is given for a segment besides its rows.
+// What one layer is given for a segment besides its rows. Keys and values lie in the engine's memory.
 struct LayerInputs {
   std::size_t layer = 0;        // number in the model
   std::vector<KeyPiece> kept;   // [1, KV, some, D] each: what the segment sees before its own keys
@@ -70,8 +71,9 @@ struct LayersCall {
   const BundleChunk *chunk = nullptr;
   LoadedUnit weights;
   std::int64_t rows = 0;
-  float *x = nullptr;  // [rows, hidden]: what comes out replaces what goes in
+  float *x = nullptr;  // [rows, hidden] in the engine's memory: what comes out replaces what goes in
   std::vector<LayerSegment> segments;
+  std::uint64_t inputs = 0;  // see ek_layers_call
   EachExpert experts;
 };
 
@@ -83,10 +85,19 @@ class HeadScores {
   virtual HeadResult result() = 0;  // logits excluded, which go to where the request says
 };
 
-// Its functions are called by one thread at a time, with no lock held. They throw Error.
+// Its functions are called by one thread at a time, with no lock held. They throw Error. Arrays x and `soft` lie in its
+// memory.
 class Engine {
  public:
   virtual ~Engine() = default;
+
+  virtual EngineMemory &memory() const { return session_memory(); }
+
+  // Calls that were given weights, or memory, and that have returned with their work under way, so far.
+  virtual std::uint64_t submitted() const { return 0; }
+
+  // Returns, or throws what they failed with, when none of the first `count` of them is under way any more.
+  virtual void wait(std::uint64_t) {}
 
   virtual EngineBytes bytes(const EngineLengths &lengths) const = 0;
 

@@ -108,12 +108,13 @@ HeadResult HeadJoin::result() {
   return out;
 }
 
-std::uint64_t HeadJoin::bytes(std::int64_t rows, std::int64_t hidden, std::int64_t tile_tokens, bool soft,
-                              std::int64_t top_k) {
+std::uint64_t HeadJoin::bytes(std::int64_t rows, std::int64_t hidden, std::int64_t tile_tokens,
+                              std::int64_t tiles, bool soft, std::int64_t top_k) {
   const std::uint64_t count = static_cast<std::uint64_t>(rows), k = static_cast<std::uint64_t>(top_k);
-  std::uint64_t total = count * (sizeof(Row) + 6 * (sizeof(std::int64_t) + sizeof(float)));
-  if (soft) total += 2 * count * static_cast<std::uint64_t>(hidden) * sizeof(float);
-  if (k > 0) total += count * static_cast<std::uint64_t>(tile_tokens) * sizeof(float);
+  const std::uint64_t sets = static_cast<std::uint64_t>(tiles);
+  std::uint64_t total = count * (sizeof(Row) + 3 * (1 + sets) * (sizeof(std::int64_t) + sizeof(float)));
+  if (soft) total += (1 + sets) * count * static_cast<std::uint64_t>(hidden) * sizeof(float);
+  if (k > 0) total += sets * count * static_cast<std::uint64_t>(tile_tokens) * sizeof(float);
   return total + HeadCandidates::bytes(rows, top_k) + count * k * (sizeof(std::int64_t) + sizeof(float));
 }
 

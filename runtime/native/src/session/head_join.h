@@ -35,9 +35,9 @@ class HeadJoin {
 
   HeadResult result();
 
-  // What a join of this size holds at most, results of a tile included.
-  static std::uint64_t bytes(std::int64_t rows, std::int64_t hidden, std::int64_t tile_tokens, bool soft,
-                             std::int64_t top_k);
+  // What a join of this size holds at most, results of `tiles` tiles included.
+  static std::uint64_t bytes(std::int64_t rows, std::int64_t hidden, std::int64_t tile_tokens, std::int64_t tiles,
+                             bool soft, std::int64_t top_k);
 
  private:
   struct Row {

@@ -10,19 +10,11 @@ constexpr float kMasked = -1e30f;
 
 }  // namespace
 
-float *FloatBuffer::floats(std::int64_t count) {
-  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(count);
-  if (bytes > memory_.size()) {
-    memory_ = AlignedMemory();  // not both at a time
-    memory_ = AlignedMemory(bytes);
-  }
-  return data();
-}
-
 PassInputs::PassInputs(const Model &model) : model_(model), tables_(model.ropes.size()) {}
 
 void PassInputs::set_positions(const std::vector<std::int64_t> &positions) {
   if (positions == positions_) return;
+  ++version_;
   positions_.clear();  // until all of it is there
   const std::int64_t count = static_cast<std::int64_t>(positions.size());
   for (std::size_t i = 0; i < tables_.size(); ++i) {
@@ -48,6 +40,7 @@ const float *PassInputs::causal_mask(std::size_t segment, std::int64_t window, c
                                      const std::vector<std::int64_t> &keys) {
   Mask &own = masks_[{segment, window}];
   if (own.queries != queries || own.keys != keys) {
+    ++version_;
     own.queries.clear();
     own.hides = false;
     float *mask = own.memory.floats(static_cast<std::int64_t>(queries.size() * keys.size()));

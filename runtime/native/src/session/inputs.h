@@ -8,22 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "flash_file.h"
+#include "session/engine_memory.h"
 #include "session/model.h"
 
 namespace edgekit {
 
-// Floats that are allocated when they are first needed, and again when more are. Contents are lost then.
-class FloatBuffer {
- public:
-  float *floats(std::int64_t count);
-  float *data() const noexcept { return reinterpret_cast<float *>(memory_.data()); }
-
- private:
-  AlignedMemory memory_;
-};
-
-// Kept as long as positions stay the same: the steps on one canvas share them.
+// Kept as long as positions stay the same: the steps on one canvas share them. They lie in the session's memory: an engine
+// with one of its own copies them once for these steps.
 class PassInputs {
  public:
   explicit PassInputs(const Model &model);
@@ -40,6 +31,9 @@ class PassInputs {
   const float *causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
                            const std::vector<std::int64_t> &keys);
 
+  // Another number whenever one of them was written; see ek_layers_call.inputs.
+  std::uint64_t version() const noexcept { return version_; }
+
  private:
   struct Tables {
     FloatBuffer memory;
@@ -55,6 +49,7 @@ class PassInputs {
   std::vector<Tables> tables_;
   std::map<std::pair<std::size_t, std::int64_t>, Mask> masks_;  // by segment and window
   std::vector<std::int64_t> positions_;
+  std::uint64_t version_ = 1;
 };
 
 }  // namespace edgekit

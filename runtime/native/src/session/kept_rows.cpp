@@ -1,7 +1,6 @@
 #include "session/kept_rows.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -21,11 +20,13 @@ std::uint64_t bytes_for(const KvGeometry &layer, std::int64_t rows) {
 
 }  // namespace
 
-// Keys [KV, capacity, D], then values. Memory that is not written to takes none from the system.
+// Keys [KV, capacity, D], then values, in the engine's memory.
 class KvChunk {
  public:
   KvChunk(std::shared_ptr<KvMemory> memory, const KvGeometry &shape, std::int64_t rows)
-      : capacity(rows), shape_(shape), memory_(std::move(memory)), data_(bytes_for(shape, rows)) {}
+      : capacity(rows), shape_(shape), memory_(std::move(memory)) {
+    if (rows > 0) block_ = memory_->memory->allocate(2 * shape.kv_heads * shape.head_dim * rows);
+  }
   ~KvChunk() { memory_->held -= bytes_for(shape_, touched_); }
   KvChunk(const KvChunk &) = delete;
   KvChunk &operator=(const KvChunk &) = delete;
@@ -57,23 +58,35 @@ class KvChunk {
     touched_ = stop;
   }
 
+  // Rows of the chunk itself move to the front, at most as many at a time as lie between the old place and the new one:
+  // the copies of an engine must not overlap.
   void copy_rows(const KvChunk &from, std::int64_t start, std::int64_t count, std::int64_t to) {
-    const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(count * shape_.head_dim);
-    for (std::int64_t head = 0; count > 0 && head < 2 * shape_.kv_heads; ++head) {
-      std::memmove(floats() + (head * capacity + to) * shape_.head_dim,
-                   from.floats() + (head * from.capacity + start) * shape_.head_dim, bytes);
+    const std::int64_t most = &from == this ? start - to : count;
+    if (most <= 0) return;
+    std::vector<FloatCopy> copies;
+    for (std::int64_t done = 0; done < count; done += most) {
+      FloatCopy copy;
+      copy.to = floats() + (to + done) * shape_.head_dim;
+      copy.from = from.floats() + (start + done) * shape_.head_dim;
+      copy.count = std::min(most, count - done) * shape_.head_dim;
+      copy.blocks = 2 * shape_.kv_heads;
+      copy.to_stride = capacity * shape_.head_dim;
+      copy.from_stride = from.capacity * shape_.head_dim;
+      copies.push_back(copy);
     }
+    memory_->memory->copy(copies);
+    memory_->memory->finish();
   }
 
   const std::int64_t capacity;
   std::int64_t filled = 0;  // rows that somebody keeps, kept or is writing
 
  private:
-  float *floats() const { return reinterpret_cast<float *>(data_.data()); }
+  float *floats() const { return block_ ? block_->floats() : nullptr; }
 
   const KvGeometry shape_;
   std::shared_ptr<KvMemory> memory_;
-  AlignedMemory data_;
+  std::unique_ptr<EngineBlock> block_;
   std::int64_t touched_ = 0;
 };
 
@@ -164,7 +177,13 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
     if (open && own.capacity - own.filled >= count) return {last.chunk, own.filled, count};
     const std::int64_t kept = window == 0 ? last.count : std::min(last.count, window - 1 + memory_->chunk);
     if (alone && window != 0 && pieces.size() == 1 && own.capacity - kept >= count) {
-      own.copy_rows(own, last.start + last.count - kept, kept, 0);
+      memory_->memory->finish();  // what fails here has harmed nothing that is kept
+      try {
+        own.copy_rows(own, last.start + last.count - kept, kept, 0);
+      } catch (...) {
+        clear();
+        throw;
+      }
       last.start = 0;
       last.count = own.filled = kept;
       return {last.chunk, kept, count};
@@ -219,6 +238,16 @@ bool KeptRows::overwrite(std::size_t layer, const Piece &made) {
 }
 
 void KeptRows::commit() {
+  try {
+    settle_pending();
+  } catch (...) {
+    clear();  // some layers may have new rows, and others parts of them
+    throw;
+  }
+  length_ = std::max(length_, pending_at_ + pending_count_);
+}
+
+void KeptRows::settle_pending() {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Piece made = std::move(pending_[i]);
     pending_[i] = {};
@@ -240,7 +269,6 @@ void KeptRows::commit() {
       pieces.push_back(std::move(made));
     }
   }
-  length_ = std::max(length_, pending_at_ + pending_count_);
 }
 
 void KeptRows::abandon() noexcept {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "flash_file.h"
 #include "kernels/attention.h"
+#include "session/engine_memory.h"
 
 namespace edgekit {
 
@@ -21,6 +21,7 @@ struct KvGeometry {
 
 // What the sequences of a session have in common.
 struct KvMemory {
+  EngineMemory *memory = &session_memory();  // where they lie
   std::vector<KvGeometry> layers;
   std::int64_t positions = 0;  // that a sequence is expected to keep
   std::int64_t chunk = 0;      // that come at once
@@ -56,8 +57,10 @@ class KeptRows {
 
   // Where the rows of positions at..at+count of a layer go, whatever is kept of these: they become part of it when all
   // layers have been written and `commit` is called, and never after `abandon`. check(at) holds. What append_pieces gave of
-  // this layer before is invalid. Throws Error: EK_OUT_OF_MEMORY, EK_BUDGET_EXCEEDED.
+  // this layer before is invalid. Throws Error: EK_OUT_OF_MEMORY, EK_BUDGET_EXCEEDED, EK_ENGINE_FAILED.
   KeyPiece prepare(std::size_t layer, std::int64_t at, std::int64_t count);
+  // Throws Error (EK_ENGINE_FAILED) where an engine's memory of its own fails while rows are moved in it; so may `prepare`.
+  // Nothing is kept then: rows that are half moved must not pass for whole ones.
   void commit();
   void abandon() noexcept;
 
@@ -72,6 +75,7 @@ class KeptRows {
   };
   using Pieces = std::vector<Piece>;
 
+  void settle_pending();
   const KvGeometry &geometry(std::size_t layer) const { return memory_->layers[layer]; }
   std::int64_t rows(std::size_t layer) const;
   void take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const;

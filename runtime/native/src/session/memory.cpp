@@ -91,6 +91,8 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   const std::uint64_t sequences = static_cast<std::uint64_t>(options.sequences);
   needs.prefix = sequences * KeptRows::bytes(kv_geometry(model), lengths.prefix, prefill_chunk(model));
   needs.activations = sequences * activations(bundle, lengths.rows, lengths.prefix) + own.activations;
+  // What is written for an engine's memory of its own.
+  if (!engine.memory().session()) needs.activations += floats(lengths.rows * model.hidden);
   needs.scratch = own.scratch;
   needs.head = own.head;
   needs.allowance = own.allowance;

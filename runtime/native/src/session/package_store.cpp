@@ -75,6 +75,12 @@ void PackageStore::pump() {
   }
 }
 
+bool PackageStore::begun(const WeightUnit &unit) {
+  if (pinned_.count(&unit) != 0) return true;
+  pump();
+  return !opening_.empty() && opening_.front() == &unit;
+}
+
 void PackageStore::gone(const WeightUnit &unit) noexcept {
   held_ -= unit.bytes;
   open_.erase(&unit);

@@ -31,6 +31,9 @@ class PackageStore {
   // Starts a pass; `then` is the one that most likely follows. Throws Error.
   void begin(Pass pass, Pass then);
 
+  // Whether a package is open, or being opened where there was room for it. Throws Error.
+  bool begun(const WeightUnit &unit);
+
   // Closes what was opened ahead: nothing is expected to follow. Throws the first Error of closing, after the rest.
   void idle();
 
@@ -48,6 +51,8 @@ class PackageStore {
     ~Use();
     Use(const Use &) = delete;
     Use &operator=(const Use &) = delete;
+
+    bool stays() const noexcept { return !taken_; }
 
    private:
     PackageStore &store_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -20,11 +19,11 @@ Strided rows_of(const Strided &all, std::int64_t first, std::int64_t count) {
   return out;
 }
 
-// [1, KV, rows, D] in `memory`.
-KeyPiece piece_in(FloatBuffer &memory, const LayerInfo &layer, std::int64_t rows) {
+// [1, KV, rows, D] in `memory`, which `buffer` holds.
+KeyPiece piece_in(FloatBuffer &buffer, EngineMemory &memory, const LayerInfo &layer, std::int64_t rows) {
   KeyPiece out;
   const std::int64_t head = rows * layer.head_dim, side = layer.kv_heads * head;
-  float *data = memory.floats(2 * side);
+  float *data = buffer.floats(2 * side, memory);
   for (Strided *each : {&out.keys, &out.values}) {
     each->data = data;
     const std::int64_t lengths[] = {1, layer.kv_heads, rows, layer.head_dim};
@@ -62,7 +61,11 @@ void check_prefill(const Session::Implementation &session, const Sequence &seque
 }
 
 PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment> &segments)
-    : session_(session), model_(session.model()), segments_(segments.size()), results_(segments.size()) {
+    : session_(session),
+      model_(session.model()),
+      memory_(session.engine->memory()),
+      segments_(segments.size()),
+      results_(segments.size()) {
   if (segments.empty()) fail(EK_INVALID_ARGUMENT, "a pass without segments");
   for (std::size_t i = 0; i < segments.size(); ++i) {
     segments_[i].given = &segments[i];
@@ -78,7 +81,7 @@ void PassRun::settle(std::size_t index) {
   if (given.count < 0 || given.count > kMaxPositions) {
     fail(EK_INVALID_ARGUMENT, "a canvas of ", given.count, " positions; it needs at least one and at most ", kMaxPositions);
   }
-  const std::int64_t length = own.sequence->kept_.length();
+  const std::int64_t length = own.length = own.sequence->kept_.length();
   if (given.count == 0) {
     if (given.keep_at || given.seen || given.request == nullptr) {
       fail(EK_INVALID_ARGUMENT, "a segment without token ids is a request to the vocabulary head and nothing else");
@@ -160,7 +163,7 @@ Pass PassRun::kind() const {
   return text ? Pass::prefill : Pass::denoise;
 }
 
-// Times the pass and has its weights read ahead. One that fails leaves no half-read schedule.
+// Times the pass and has its weights read ahead. One that fails leaves no half-read schedule, and nothing under way.
 std::vector<HeadResult> PassRun::run(Pass then) {
   const Clock::time_point started = Clock::now();
   const auto timed = [&] { session_.pass_seconds += std::chrono::duration<double>(Clock::now() - started).count(); };
@@ -172,9 +175,17 @@ std::vector<HeadResult> PassRun::run(Pass then) {
     session_.begin(kind(), then);
     compute();
   } catch (...) {
+    try {
+      session_.in_use.finish();
+    } catch (...) {
+      // What failed first is what matters.
+    }
     session_.weights.idle();
     if (session_.packages) session_.packages->drop();
-    for (const Rows &each : segments_) each.sequence->kept_.abandon();
+    for (const Rows &each : segments_) {
+      each.sequence->kept_.abandon();
+      if (each.sequence->kept_.length() != each.length) each.sequence->keep({});
+    }
     timed();
     throw;
   }
@@ -192,21 +203,45 @@ void PassRun::compute() {
     finish();
     heads();
   }
+  keep();
+}
+
+// Nothing is kept before all of it has been computed.
+void PassRun::keep() {
+  std::vector<FloatCopy> copies;
   for (const Rows &each : segments_) {
-    if (each.given->keep_at) each.sequence->kept_.commit();
     if (each.given->count == 0 || each.given->request == nullptr) continue;
-    const std::int64_t size = each.given->count * model_.hidden;
-    std::memcpy(each.sequence->last_.floats(size), x_ + each.first * model_.hidden,
-                sizeof(float) * static_cast<std::size_t>(size));
-    each.sequence->last_rows_ = each.given->count;
+    FloatCopy copy;
+    copy.count = each.given->count * model_.hidden;
+    copy.to = each.sequence->last_.floats(copy.count, memory_);
+    copy.from = x_ + each.first * model_.hidden;
+    copies.push_back(copy);
+  }
+  if (!copies.empty()) memory_.copy(copies);
+  session_.in_use.finish();
+  try {
+    for (const Rows &each : segments_) {
+      if (each.given->keep_at) each.sequence->kept_.commit();
+    }
+  } catch (...) {
+    // Not the new text of some and the old one of others.
+    for (const Rows &each : segments_) {
+      if (each.given->keep_at) each.sequence->kept_.clear();
+    }
+    throw;
+  }
+  for (const Rows &each : segments_) {
+    if (each.given->count != 0 && each.given->request != nullptr) each.sequence->last_rows_ = each.given->count;
   }
 }
 
 void PassRun::embed() {
-  x_ = session_.hidden_states.floats(rows_ * model_.hidden);
+  x_ = session_.hidden_states.floats(rows_ * model_.hidden, memory_);
   std::vector<std::int64_t> positions;
   for (const Rows &each : segments_) {
-    session_.embedding.gather(each.given->ids, each.given->count, x_ + each.first * model_.hidden);
+    if (each.given->count == 0) continue;
+    write_floats(memory_, x_ + each.first * model_.hidden, each.given->count * model_.hidden, session_.staged,
+                 [&](float *out) { session_.embedding.gather(each.given->ids, each.given->count, out); });
     positions.insert(positions.end(), each.positions.begin(), each.positions.end());
   }
   session_.inputs.set_positions(positions);
@@ -214,20 +249,22 @@ void PassRun::embed() {
 
 // Canvases take what the last step expected of them; text takes nothing.
 void PassRun::self_condition() {
-  session_.with(*session_.bundle.self_conditioning(), [&](const LoadedUnit &loaded) {
+  session_.in_use.with(*session_.bundle.self_conditioning(), [&](const LoadedUnit &loaded) {
     for (const Rows &each : segments_) {
       if (each.given->causal || each.given->count == 0) continue;
       const std::int64_t size = each.given->count * model_.hidden;
-      float *earlier = session_.soft_input.floats(size);
+      float *earlier = session_.soft_input.floats(size, memory_);
       const float *soft = each.given->soft;
-      for (std::int64_t i = 0; i < size; ++i) earlier[i] = soft == nullptr ? 0.0f : soft[i] * model_.embedding_scale;
+      write_floats(memory_, earlier, size, session_.staged, [&](float *out) {
+        for (std::int64_t i = 0; i < size; ++i) out[i] = soft == nullptr ? 0.0f : soft[i] * model_.embedding_scale;
+      });
       session_.engine->self_condition(loaded, each.given->count, x_ + each.first * model_.hidden, earlier);
     }
   });
 }
 
 void PassRun::run_layers() {
-  std::vector<std::vector<Own>> own(segments_.size());  // by segment and layer of the call
+  own_.resize(segments_.size());
   for (std::size_t i = 0; i < session_.bundle.chunks().size(); ++i) {
     const BundleChunk &chunk = session_.bundle.chunks()[i];
     LayersCall call;
@@ -235,34 +272,56 @@ void PassRun::run_layers() {
     call.rows = rows_;
     call.x = x_;
     for (std::size_t s = 0; s < segments_.size(); ++s) {
+      // Of all segments before any view: room for more may move what a sequence keeps.
+      own_[s].resize(std::max(own_[s].size(), chunk.count));
+      for (std::size_t k = 0; k < chunk.count; ++k) place_own(s, chunk.first + k, k);
+    }
+    for (std::size_t s = 0; s < segments_.size(); ++s) {
       if (segments_[s].given->count == 0) continue;
-      own[s].resize(std::max(own[s].size(), chunk.count));
       LayerSegment segment{segments_[s].first, segments_[s].given->count, segments_[s].given->causal, {}};
-      for (std::size_t k = 0; k < chunk.count; ++k) segment.layers.push_back(layer_inputs(s, chunk.first + k, k, own));
+      for (std::size_t k = 0; k < chunk.count; ++k) segment.layers.push_back(layer_inputs(s, chunk.first + k, k));
       call.segments.push_back(std::move(segment));
     }
-    call.experts = [&](const auto &rows, const auto &use) { session_.experts.each(i, rows, use); };
-    session_.with(*chunk.unit, [&](const LoadedUnit &loaded) {
+    call.inputs = session_.inputs.version();
+    call.experts = [&](const auto &rows, const auto &use) { experts(i, rows, use); };
+    session_.in_use.with(*chunk.unit, [&](const LoadedUnit &loaded) {
       call.weights = loaded;
       session_.engine->layers(call);
     });
   }
 }
 
-LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::size_t place,
-                                  std::vector<std::vector<Own>> &own) {
+// Streamed experts of a batch are waited for before they are given back: routing, which needs its counts at once, stands
+// between two layers anyway.
+void PassRun::experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
+                      const std::function<void(const std::vector<LoadedExpertUnit> &)> &use) {
+  // The counts are known, so what came before has been done. The memory is planned for this layer's units alone.
+  session_.in_use.settle();
+  session_.experts.each(chunk, rows, [&](const std::vector<LoadedExpertUnit> &batch) {
+    if (session_.weights.pinned(*batch.front().weights.unit->run) != nullptr) return use(batch);
+    WorkEnds ends(*session_.engine);
+    use(batch);
+    ends.wait();
+  });
+}
+
+void PassRun::place_own(std::size_t segment, std::size_t layer, std::size_t place) {
+  const Rows &rows = segments_[segment];
+  Own &mine = own_[segment][place];
+  if (rows.given->keep_at) {
+    mine.rows = rows.sequence->kept_.prepare(layer, *rows.given->keep_at, rows.given->count);
+  } else if (rows.looked_at) {
+    mine.rows = piece_in(mine.memory, memory_, model_.layers[layer], rows.given->count);
+  }
+}
+
+LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::size_t place) {
   const Rows &rows = segments_[segment];
   const LayerInfo &info = model_.layers[layer];
-  KeptRows &kept = rows.sequence->kept_;
+  const KeptRows &kept = rows.sequence->kept_;
   LayerInputs given;
   given.layer = layer;
-  Own &mine = own[segment][place];
-  if (rows.given->keep_at) {
-    // Before any view: room for more may move what is kept.
-    mine.rows = kept.prepare(layer, *rows.given->keep_at, rows.given->count);
-  } else if (rows.looked_at) {
-    mine.rows = piece_in(mine.memory, info, rows.given->count);
-  }
+  const Own &mine = own_[segment][place];
   if (rows.given->keep_at || rows.looked_at) {
     given.k = mine.rows.keys;
     given.v = mine.rows.values;
@@ -278,14 +337,19 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
       std::int64_t first = seen.first;
       while (first < stop && positions[static_cast<std::size_t>(first)] < oldest) ++first;
       if (first == stop) continue;
-      const KeyPiece &all = own[other][place].rows;
+      const KeyPiece &all = own_[other][place].rows;
       given.kept.push_back({rows_of(all.keys, first, stop - first), rows_of(all.values, first, stop - first)});
       given.kept_rows += stop - first;
       keys.insert(keys.end(), positions.begin() + first, positions.begin() + stop);
       continue;
     }
-    const std::int64_t first = std::max({seen.first, kept.first(layer), oldest});
+    const std::int64_t first = std::max(seen.first, oldest);
     if (first >= stop) continue;
+    if (first < kept.first(layer)) {
+      // They were there before another segment of the pass made room for its own.
+      fail(EK_INVALID_STATE, "position ", rows.positions.front(), " of ", kept.length(), " is too far back in a pass that keeps more: layers ",
+           "with a window of ", info.window, " let go of what precedes it; encode the text again");
+    }
     kept.append_pieces(layer, first, stop, given.kept);
     given.kept_rows += stop - first;
     for (std::int64_t at = first; rows.given->causal && at < stop; ++at) keys.push_back(at);
@@ -303,7 +367,7 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
 // The last norm of the rows that the head looks at.
 void PassRun::finish() {
   if (rows_ == 0) return;
-  session_.with(session_.bundle.final(), [&](const LoadedUnit &loaded) {
+  session_.in_use.with(session_.bundle.final(), [&](const LoadedUnit &loaded) {
     for (const Rows &each : segments_) {
       if (each.given->count == 0 || each.given->request == nullptr) continue;
       session_.engine->final(loaded, each.given->count, x_ + each.first * model_.hidden);
@@ -323,11 +387,16 @@ std::unique_ptr<HeadScores> PassRun::head(std::size_t segment) {
   if (rows == 0) return nullptr;
   if (!request.all_rows) {
     if (session_.picked.size() <= segment) session_.picked.resize(segment + 1);
-    float *chosen = session_.picked[segment].floats(rows * hidden);
+    float *chosen = session_.picked[segment].floats(rows * hidden, memory_);
+    std::vector<FloatCopy> copies;
     for (std::int64_t i = 0; i < rows; ++i) {
-      std::memcpy(chosen + i * hidden, x + request.rows[static_cast<std::size_t>(i)] * hidden,
-                  sizeof(float) * static_cast<std::size_t>(hidden));
+      FloatCopy copy;
+      copy.to = chosen + i * hidden;
+      copy.from = x + request.rows[static_cast<std::size_t>(i)] * hidden;
+      copy.count = hidden;
+      copies.push_back(copy);
     }
+    memory_.copy(copies);
     x = chosen;
   }
   std::vector<float> &logits = results_[segment].logits;
@@ -342,7 +411,7 @@ void PassRun::heads() {
   const bool wanted = std::any_of(scores.begin(), scores.end(), [](const auto &each) { return each != nullptr; });
   if (!wanted) return session_.idle();  // the table that was read ahead is not taken
   for (const BundleTile &tile : session_.bundle.scores()) {
-    session_.with(*tile.unit, [&](const LoadedUnit &loaded) {
+    session_.in_use.with(*tile.unit, [&](const LoadedUnit &loaded) {
       for (const auto &each : scores) {
         if (each) each->add(tile, loaded);
       }

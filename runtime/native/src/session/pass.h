@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,12 +35,13 @@ class PassRun {
     std::int64_t first = 0;  // row of the pass
     std::vector<std::int64_t> positions;
     std::vector<SeenRows> seen;
-    bool looked_at = false;  // by a later segment
+    std::int64_t length = 0;  // that the sequence keeps
+    bool looked_at = false;   // by a later segment
   };
 
   // Where the keys and values of a segment's rows are for later segments and for what is kept.
   struct Own {
-    FloatBuffer memory;  // of those that are not kept
+    FloatBuffer memory;  // of those that are not kept, the engine's
     KeyPiece rows;
   };
 
@@ -51,16 +53,22 @@ class PassRun {
   void embed();
   void self_condition();
   void run_layers();
-  LayerInputs layer_inputs(std::size_t segment, std::size_t layer, std::size_t place, std::vector<std::vector<Own>> &own);
+  void experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
+               const std::function<void(const std::vector<LoadedExpertUnit> &)> &use);
+  void place_own(std::size_t segment, std::size_t layer, std::size_t place);
+  LayerInputs layer_inputs(std::size_t segment, std::size_t layer, std::size_t place);
   void finish();
   void heads();
+  void keep();
   std::unique_ptr<HeadScores> head(std::size_t segment);
 
   Session::Implementation &session_;
   const Model &model_;
+  EngineMemory &memory_;
   std::vector<Rows> segments_;
   std::int64_t rows_ = 0;
-  float *x_ = nullptr;  // [rows, hidden]
+  float *x_ = nullptr;  // [rows, hidden] in `memory_`
+  std::vector<std::vector<Own>> own_;  // by segment and layer of a call
   std::vector<HeadResult> results_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "error.h"
 #include "session/head_join.h"
+#include "session/weights_in_use.h"
 
 namespace edgekit {
 namespace {
@@ -18,12 +19,14 @@ class PluggedHead final : public HeadScores {
         count_(rows),
         request_(request),
         scores_(request.top_k > 0 || logits != nullptr),
-        results_(rows, engine.bundle().model().hidden, request),
+        results_(engine.submits() ? 2 : 1, TileResults(rows, engine.bundle().model().hidden, request)),
+        ends_(engine),
         join_(rows, engine.bundle().model().hidden, engine.bundle().model().vocabulary, request, logits) {}
 
   void add(const BundleTile &tile, const LoadedUnit &loaded) override {
     const ek_weights weights = engine_.weights(loaded);
-    if (scores_) results_.z.resize(static_cast<std::size_t>(count_ * tile.tokens));
+    TileResults &results = results_[next_];
+    if (scores_) results.z.resize(static_cast<std::size_t>(count_ * tile.tokens));
     const auto data = [](auto &array) { return array.empty() ? nullptr : array.data(); };
     ek_tile_call call{};
     call.struct_size = sizeof call;
@@ -40,32 +43,126 @@ class PluggedHead final : public HeadScores {
       call.seed = request_.gumbel->seed;
       call.draw = request_.gumbel->draw;
     }
-    call.largest = data(results_.largest);
-    call.argmax = data(results_.argmax);
-    call.sum_others = data(results_.sum_others);
-    call.sum_z_others = data(results_.sum_z_others);
-    call.score = data(results_.score);
-    call.sample = data(results_.sample);
-    call.sample_z = data(results_.sample_z);
-    call.soft = data(results_.soft);
-    call.z = data(results_.z);
+    call.largest = data(results.largest);
+    call.argmax = data(results.argmax);
+    call.sum_others = data(results.sum_others);
+    call.sum_z_others = data(results.sum_z_others);
+    call.score = data(results.score);
+    call.sample = data(results.sample);
+    call.sample_z = data(results.sample_z);
+    call.soft = data(results.soft);
+    call.z = data(results.z);
     engine_.tile(call);
-    join_.add(tile.first, tile.tokens, results_);
+    settle();
+    behind_ = {&tile, &results, engine_.submitted()};
+    if (engine_.submits()) {
+      next_ = 1 - next_;
+    } else {
+      settle();
+    }
   }
 
-  HeadResult result() override { return join_.result(); }
+  HeadResult result() override {
+    settle();
+    return join_.result();
+  }
 
  private:
+  // A tile that is not joined yet, while the next one is submitted.
+  struct Behind {
+    const BundleTile *tile = nullptr;
+    const TileResults *results = nullptr;
+    std::uint64_t until = 0;
+  };
+
+  void settle() {
+    if (behind_.tile == nullptr) return;
+    const Behind own = std::exchange(behind_, {});
+    engine_.wait(own.until);
+    join_.add(own.tile->first, own.tile->tokens, *own.results);
+  }
+
   PluggedEngine &engine_;
   const float *x_;
   const std::int64_t count_;
   const HeadRequest &request_;
   const bool scores_;
-  TileResults results_;
+  std::vector<TileResults> results_;
+  WorkEnds ends_;  // before the results go
+  std::size_t next_ = 0;
+  Behind behind_;
   HeadJoin join_;
 };
 
 }  // namespace
+
+class PluggedEngine::Memory final : public EngineMemory {
+ public:
+  explicit Memory(PluggedEngine &engine) : engine_(engine) {}
+
+  bool session() const override { return false; }
+
+  std::unique_ptr<EngineBlock> allocate(std::int64_t floats) override {
+    const ek_engine &table = engine_.table_;
+    const std::uint64_t bytes = sizeof(float) * static_cast<std::uint64_t>(floats);
+    void *data = nullptr;
+    engine_.done(table.allocate(table.user, bytes, &data), "allocating", std::to_string(bytes) + " bytes");
+    if (data == nullptr) {
+      fail(EK_OUT_OF_MEMORY, engine_.bundle_.path(), ": the ", engine_.name_, " engine has no memory left for ", bytes,
+           " bytes", engine_.said());
+    }
+    try {
+      return std::make_unique<Block>(engine_, data, bytes);
+    } catch (...) {
+      table.release(table.user, data, bytes);
+      throw;
+    }
+  }
+
+  void copy(const std::vector<FloatCopy> &copies) override {
+    std::vector<ek_copy> made;
+    for (const FloatCopy &each : copies) {
+      const std::int64_t width = sizeof(float);
+      ek_copy copy{};
+      copy.to = each.to;
+      copy.from = each.from;
+      copy.bytes = static_cast<std::uint64_t>(width * each.count);
+      copy.blocks = each.blocks;
+      copy.to_stride = width * each.to_stride;
+      copy.from_stride = width * each.from_stride;
+      copy.from_session = each.from_session ? 1 : 0;
+      made.push_back(copy);
+    }
+    const ek_engine &table = engine_.table_;
+    engine_.begun(table.copy(table.user, made.data(), static_cast<std::int64_t>(made.size())), "copying", "hidden states or keys");
+  }
+
+  void finish() override { engine_.wait(engine_.submitted_); }
+
+ private:
+  class Block final : public EngineBlock {
+   public:
+    Block(PluggedEngine &engine, void *data, std::uint64_t bytes)
+        : EngineBlock(data), engine_(engine), data_(data), bytes_(bytes) {}
+    ~Block() override {
+      try {
+        engine_.wait(engine_.submitted_);
+      } catch (const Error &error) {
+        if (!engine_.failed_) engine_.failed_.emplace(error);
+      } catch (...) {
+        if (!engine_.failed_) engine_.failed_.emplace(EK_INTERNAL, "work of an engine could not be waited for");
+      }
+      engine_.table_.release(engine_.table_.user, data_, bytes_);
+    }
+
+   private:
+    PluggedEngine &engine_;
+    void *const data_;
+    const std::uint64_t bytes_;
+  };
+
+  PluggedEngine &engine_;
+};
 
 PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
     : bundle_(bundle), table_(table), name_(table.name == nullptr ? "" : table.name) {
@@ -82,17 +179,49 @@ PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
   if (experts) {
     needs(table.route != nullptr && table.expert != nullptr && table.join != nullptr, "route, expert and join");
   }
+  const int own = (table.allocate != nullptr) + (table.release != nullptr) + (table.copy != nullptr);
+  if (own != 0 || table.wait != nullptr) {
+    needs(own == 3, "allocate, release or copy: memory of its own needs all three, and so does work under way");
+    own_memory_ = std::make_unique<Memory>(*this);
+    memory_ = own_memory_.get();
+  }
   if (bundle.packaged()) {
     needs(table.open_begin != nullptr && table.open_finish != nullptr && table.close_unit != nullptr,
           "open_begin, open_finish and close_unit");
   }
 }
 
+PluggedEngine::~PluggedEngine() = default;
+
+std::string PluggedEngine::said() const {
+  const char *text = table_.last_error == nullptr ? nullptr : table_.last_error(table_.user);
+  return text == nullptr || *text == '\0' ? std::string() : std::string(": ") + text;
+}
+
 void PluggedEngine::done(std::int32_t answer, const char *doing, const std::string &what) const {
   if (answer == EK_ENGINE_DONE) return;
-  const char *said = table_.last_error == nullptr ? nullptr : table_.last_error(table_.user);
-  fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine failed in ", doing, " ", what,
-       said == nullptr || *said == '\0' ? "" : ": ", said == nullptr ? "" : said);
+  if (answer == EK_ENGINE_SUBMITTED) {
+    fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine says that ", doing, " ", what, " is under way, ",
+         submits() ? "which must be done at once" : "but has no functions allocate, release, copy and wait");
+  }
+  fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine failed in ", doing, " ", what, said());
+}
+
+void PluggedEngine::begun(std::int32_t answer, const char *doing, const std::string &what) {
+  if (answer != EK_ENGINE_SUBMITTED || !submits()) return done(answer, doing, what);
+  ++submitted_;
+}
+
+void PluggedEngine::wait(std::uint64_t count) {
+  if (count > waited_) {
+    waited_ = count;  // also where it fails
+    if (failed_) {
+      table_.wait(table_.user, count);
+    } else {
+      done(table_.wait(table_.user, count), "work", "that was under way");
+    }
+  }
+  if (failed_) throw *std::exchange(failed_, std::nullopt);
 }
 
 EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
@@ -102,8 +231,8 @@ EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
        "its memory");
   const Model &model = bundle_.model();
   EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
-  const std::uint64_t join = HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), model.self_conditioning,
-                                             std::min(kMostCandidates, model.vocabulary));
+  const std::uint64_t join = HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), submits() ? 2 : 1,
+                                             model.self_conditioning, std::min(kMostCandidates, model.vocabulary));
   out.head += join * static_cast<std::uint64_t>(lengths.segments);
   return out;
 }
@@ -189,7 +318,8 @@ void PluggedEngine::layers(const LayersCall &call) {
   made.segment_count = static_cast<std::int64_t>(segments.size());
   made.segments = segments.data();
   made.experts = static_cast<std::int64_t>(call.chunk->experts.size());
-  if (made.experts == 0) return done(table_.layers(table_.user, &made), "program", program);
+  made.inputs = call.inputs;
+  if (made.experts == 0) return begun(table_.layers(table_.user, &made), "program", program);
 
   std::vector<std::int64_t> counts(call.chunk->experts.size(), 0);
   done(table_.route(table_.user, &made, counts.data()), "program", program);
@@ -201,24 +331,26 @@ void PluggedEngine::layers(const LayersCall &call) {
   call.experts(counts, [&](const std::vector<LoadedExpertUnit> &batch) {
     for (const LoadedExpertUnit &expert : batch) {
       const ek_weights own = this->weights(expert.weights);
-      done(table_.expert(table_.user, &made, static_cast<std::int64_t>(expert.index), &own), "an expert of program",
-           program);
+      begun(table_.expert(table_.user, &made, static_cast<std::int64_t>(expert.index), &own), "an expert of program",
+            program);
     }
   });
-  done(table_.join(table_.user, &made), "program", program);
+  begun(table_.join(table_.user, &made), "program", program);
 }
 
 void PluggedEngine::self_condition(const LoadedUnit &loaded, std::int64_t rows, float *x, const float *soft) {
   const ek_weights own = weights(loaded);
-  done(table_.self_condition(table_.user, &own, rows, x, soft), "program", "self_conditioning");
+  begun(table_.self_condition(table_.user, &own, rows, x, soft), "program", "self_conditioning");
 }
 
 void PluggedEngine::final(const LoadedUnit &loaded, std::int64_t rows, float *x) {
   const ek_weights own = weights(loaded);
-  done(table_.final(table_.user, &own, rows, x), "program", "final");
+  begun(table_.final(table_.user, &own, rows, x), "program", "final");
 }
 
-void PluggedEngine::tile(ek_tile_call &call) const { done(table_.tile(table_.user, &call), "the head's tile", call.weights->unit); }
+void PluggedEngine::tile(ek_tile_call &call) {
+  begun(table_.tile(table_.user, &call), "the head's tile", call.weights->unit);
+}
 
 std::unique_ptr<HeadScores> PluggedEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
                                                 float *logits) {

@@ -1,7 +1,6 @@
 #include "session/sequence.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -9,13 +8,23 @@
 
 namespace edgekit {
 
-Sequence::Sequence(Session &session, std::shared_ptr<KvMemory> memory, std::function<void()> ended)
-    : session_(session), kept_(std::move(memory)), ended_(std::move(ended)) {}
+Sequence::Sequence(Session &session, const std::shared_ptr<KvMemory> &memory, std::function<void()> ended)
+    : session_(session), kept_(memory), memory_(*memory->memory), ended_(std::move(ended)) {}
 
 Sequence::Sequence(const Sequence &other, std::function<void()> ended)
-    : Denoiser(other), session_(other.session_), kept_(other.kept_), last_rows_(other.last_rows_), ended_(std::move(ended)) {
-  const std::int64_t size = last_rows_ * hidden_size();
-  if (size > 0) std::memcpy(last_.floats(size), other.last_.data(), sizeof(float) * static_cast<std::size_t>(size));
+    : Denoiser(other),
+      session_(other.session_),
+      kept_(other.kept_),
+      memory_(other.memory_),
+      last_rows_(other.last_rows_),
+      ended_(std::move(ended)) {
+  if (last_rows_ == 0) return;
+  FloatCopy copy;
+  copy.count = last_rows_ * hidden_size();
+  copy.to = last_.floats(copy.count, memory_);
+  copy.from = other.last_.data();
+  memory_.copy({copy});
+  memory_.finish();
 }
 
 Sequence::~Sequence() { ended_(); }

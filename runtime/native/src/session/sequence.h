@@ -42,12 +42,13 @@ class Sequence final : public Denoiser {
   friend class PassRun;
 
   // `ended` is called when it is destroyed.
-  Sequence(Session &session, std::shared_ptr<KvMemory> memory, std::function<void()> ended);
+  Sequence(Session &session, const std::shared_ptr<KvMemory> &memory, std::function<void()> ended);
   Sequence(const Sequence &other, std::function<void()> ended);
 
   Session &session_;
   KeptRows kept_;
-  FloatBuffer last_;            // hidden states of the last denoising pass, behind the last norm
+  EngineMemory &memory_;
+  FloatBuffer last_;            // hidden states of the last denoising pass, behind the last norm, in `memory_`
   std::int64_t last_rows_ = 0;
   std::function<void()> ended_;
 };

@@ -115,6 +115,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
         return needs.total() - process + plan.pinned_bytes + plan.ring_bytes;
       }),
       weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }),
+      in_use(*engine, weights, packages),
       experts(bundle, weights, plan),
       inputs(bundle.model()),
       embedding(bundle, weights),
@@ -123,6 +124,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   if (bundle.packaged()) {
     packages = std::make_unique<PackageStore>(*engine, plan, [this](Pass pass) { return units_of(pass); });
   }
+  kept_memory->memory = &engine->memory();
   kept_memory->layers = kv_geometry(model());
   kept_memory->positions = model().causal_prefix ? options.positions : 0;
   kept_memory->chunk = prefill_chunk(model());
@@ -189,6 +191,7 @@ void Session::Implementation::begin(Pass kind, Pass then) {
 }
 
 void Session::Implementation::idle() {
+  in_use.finish();
   weights.idle();
   if (packages) packages->idle();
   relieve();

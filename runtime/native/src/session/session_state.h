@@ -20,6 +20,7 @@
 #include "session/session.h"
 #include "session/table_rows.h"
 #include "session/weight_store.h"
+#include "session/weights_in_use.h"
 
 namespace edgekit {
 
@@ -35,18 +36,6 @@ struct Session::Implementation {
   // What a pass uses, in order, experts excluded: their order is decided when they are scheduled.
   std::vector<const Run *> runs_of(Pass pass) const;
   std::vector<const WeightUnit *> units_of(Pass pass) const;
-
-  // Has a unit in memory while `body` uses it.
-  template <typename Body>
-  void with(const WeightUnit &unit, Body &&body) {
-    if (unit.run != nullptr) {
-      const WeightStore::Use loaded(weights, *unit.run);
-      body(LoadedUnit{&unit, loaded.data()});
-    } else {
-      const PackageStore::Use opened(*packages, unit);
-      body(LoadedUnit{&unit, nullptr});
-    }
-  }
 
   // Follows limit_resident. No unit is in use.
   void relieve();
@@ -70,11 +59,13 @@ struct Session::Implementation {
   Reservation reservation;  // fills the two before it
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
+  WeightsInUse in_use;
   Experts experts;
   PassInputs inputs;
   EmbeddingRows embedding;
-  FloatBuffer hidden_states, soft_input;
-  std::vector<FloatBuffer> picked;  // rows for the head, by segment
+  FloatBuffer hidden_states, soft_input;  // these and the next in the engine's memory
+  std::vector<FloatBuffer> picked;        // rows for the head, by segment
+  FloatBuffer staged;                     // what is written for an engine's memory of its own
   double pass_seconds = 0;
   std::atomic<std::uint64_t> resident_limit{UINT64_MAX};
   const std::shared_ptr<KvMemory> kept_memory;

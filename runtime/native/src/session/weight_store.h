@@ -65,6 +65,8 @@ class WeightStore {
     Use &operator=(const Use &) = delete;
     const std::uint8_t *data() const noexcept { return data_; }
 
+    bool stays() const noexcept { return !taken_; }
+
    private:
     WeightStore &store_;
     const std::uint8_t *data_;

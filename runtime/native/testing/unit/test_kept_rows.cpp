@@ -1,7 +1,9 @@
 // Kept rows of sequences against plain lists of what was written.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -15,6 +17,62 @@ constexpr std::int64_t kChunk = 5;
 
 std::vector<KvGeometry> layers() { return {{2, 3, 0}, {1, 4, 6}, {2, 2, 1}}; }
 
+// Memory that is reached by no address of it; a copy may be told to fail.
+class OwnMemory final : public EngineMemory {
+ public:
+  bool session() const override { return false; }
+
+  std::unique_ptr<EngineBlock> allocate(std::int64_t floats) override {
+    EK_CHECK(floats > 0);
+    return std::make_unique<Block>(*this, static_cast<std::size_t>(floats));
+  }
+
+  void copy(const std::vector<FloatCopy> &copies) override {
+    for (const FloatCopy &each : copies) {
+      for (std::int64_t i = 0; i < each.blocks; ++i) {
+        float *to = real(each.to + i * each.to_stride);
+        const float *from = real(const_cast<float *>(each.from) + i * each.from_stride);
+        EK_CHECK(to + each.count <= from || from + each.count <= to);
+        if (fails_at == 0 || --fails_at != 0) {
+          std::memcpy(to, from, sizeof(float) * static_cast<std::size_t>(each.count));
+        } else {
+          fail(EK_ENGINE_FAILED, "a copy that fails");
+        }
+      }
+    }
+  }
+
+  void finish() override {}
+
+  static float *real(float *far) { return reinterpret_cast<float *>(reinterpret_cast<std::uintptr_t>(far) - kFar); }
+
+  int blocks = 0, fails_at = 0;  // the nth block from now on; 0: none
+
+ private:
+  static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 52;
+
+  class Block final : public EngineBlock {
+   public:
+    Block(OwnMemory &own, std::size_t floats) : Block(own, std::make_unique<float[]>(floats)) {}
+    Block(OwnMemory &own, std::unique_ptr<float[]> memory)
+        : EngineBlock(reinterpret_cast<void *>(reinterpret_cast<std::uintptr_t>(memory.get()) + kFar)),
+          own_(own),
+          memory_(std::move(memory)) {
+      ++own_.blocks;
+    }
+    ~Block() override { --own_.blocks; }
+
+   private:
+    OwnMemory &own_;
+    const std::unique_ptr<float[]> memory_;
+  };
+};
+
+OwnMemory own_memory;
+
+// Where floats are that a KvMemory holds.
+float *reached(const KvMemory &own, float *data) { return own.memory->session() ? data : OwnMemory::real(data); }
+
 std::shared_ptr<KvMemory> memory(std::int64_t positions, std::uint64_t limit = UINT64_MAX) {
   auto made = std::make_shared<KvMemory>();
   made->layers = layers();
@@ -26,9 +84,10 @@ std::shared_ptr<KvMemory> memory(std::int64_t positions, std::uint64_t limit = U
 
 // A sequence, and a number for every position that it keeps.
 struct Text {
-  explicit Text(const std::shared_ptr<KvMemory> &own) : rows(own) {}
+  explicit Text(const std::shared_ptr<KvMemory> &own) : memory(own), rows(own) {}
   Text(const Text &) = default;
 
+  std::shared_ptr<KvMemory> memory;
   KeptRows rows;
   std::vector<float> tags;
   std::int64_t most = 0;  // that it has kept
@@ -40,7 +99,8 @@ void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool com
   std::vector<float> tags;
   for (std::int64_t t = 0; t < count; ++t) tags.push_back(++tag);
   for (std::size_t layer = 0; layer < layers().size(); ++layer) {
-    const KeyPiece to = text.rows.prepare(layer, at, count);
+    KeyPiece to = text.rows.prepare(layer, at, count);
+    for (Strided *side : {&to.keys, &to.values}) side->data = reached(*text.memory, side->data);
     EK_CHECK(to.keys.shape[2] == count && to.values.shape[2] == count);
     for (std::int64_t head = 0; head < to.keys.shape[1]; ++head) {
       for (std::int64_t t = 0; t < count; ++t) {
@@ -68,7 +128,8 @@ void check(const Text &text) {
     std::vector<KeyPiece> pieces;
     text.rows.append_pieces(layer, first, length, pieces);
     std::int64_t at = first;
-    for (const KeyPiece &piece : pieces) {
+    for (KeyPiece &piece : pieces) {
+      for (Strided *side : {&piece.keys, &piece.values}) side->data = reached(*text.memory, side->data);
       for (std::int64_t t = 0; t < piece.keys.shape[2]; ++t, ++at) {
         const float tag = text.tags[static_cast<std::size_t>(at)];
         for (std::int64_t head = 0; head < piece.keys.shape[1]; ++head) {
@@ -95,12 +156,13 @@ bool goes_on_at(const Text &text, std::int64_t at) {
 }
 
 EK_TEST(kept_rows_are_those_that_were_written) {
-  for (int seed = 0; seed < 40; ++seed) {
+  for (int seed = 0; seed < 80; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
     const auto below = [&](std::int64_t count) {
       return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(count));
     };
     const std::shared_ptr<KvMemory> own = memory(std::vector<std::int64_t>{0, 4, 60}[static_cast<std::size_t>(seed % 3)]);
+    if (seed % 2 != 0) own->memory = &own_memory;
     std::vector<std::unique_ptr<Text>> texts;
     texts.push_back(std::make_unique<Text>(own));
     float tag = 0;
@@ -141,8 +203,39 @@ EK_TEST(kept_rows_are_those_that_were_written) {
       for (const auto &each : texts) check(*each);
     }
     texts.clear();
-    EK_CHECK(own->held == 0);
+    EK_CHECK(own->held == 0 && own_memory.blocks == 0);
   }
+}
+
+// A copy that fails, at any place, leaves the old text or none.
+EK_TEST(kept_rows_that_are_half_moved_are_none) {
+  int lost = 0;
+  for (int nth = 1; nth < 60; ++nth) {
+    for (const bool replaces : {false, true}) {
+      const std::shared_ptr<KvMemory> own = memory(60);
+      own->memory = &own_memory;
+      Text text(own);
+      float tag = 0;
+      while (text.rows.length() < 13) write(text, text.rows.length(), 1, tag);
+      const std::vector<float> before = text.tags;
+      own_memory.fails_at = nth;
+      try {
+        // Rows of windows move where one comes more, others where they replace some.
+        write(text, replaces ? 11 : 13, replaces ? 2 : kChunk, tag);
+      } catch (const Error &error) {
+        EK_CHECK(error.status() == EK_ENGINE_FAILED);
+        text.rows.abandon();
+        if (text.rows.length() == 0) text.tags.clear();
+        lost += text.rows.length() == 0;
+        EK_CHECK(text.tags.empty() || text.tags == before);
+      }
+      own_memory.fails_at = 0;
+      check(text);
+      write(text, text.rows.length(), 3, tag);
+      check(text);
+    }
+  }
+  EK_CHECK(lost > 0 && own_memory.blocks == 0);
 }
 
 EK_TEST(kept_rows_of_copies_are_shared) {
