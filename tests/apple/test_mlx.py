@@ -93,7 +93,13 @@ class Layers:
         engine.layers = lambda program, inputs, weights: self._compare(
             inputs[0], layers(program, inputs, weights)
         )
-        engine.join = lambda program, inputs, *rest: self._compare(inputs, join(program, inputs, *rest))
+
+        def joined(program: str, inputs: Any, routing: Any, *rest: Any) -> Any:
+            y = join(program, inputs, routing, *rest)
+            self._compare(inputs, (y, [(routing.k, routing.v)]))
+            return y
+
+        engine.join = joined
 
     @torch.no_grad()
     def _compare(self, inputs: Any, got: Any) -> Any:
