@@ -433,7 +433,7 @@ def test_run_refuses_damaged_weights(copy: Path) -> None:
 def test_a_finished_answer_is_not_lost_with_the_weights(
     native_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgekit.tools import answer as answers
+    from edgekit.tools import answer_display as answers
 
     copy = Path(shutil.copytree(native_bundle, tmp_path / "copy"))
     real = answers.answer
