@@ -118,7 +118,7 @@ def begun_with(journal: Path) -> str:
 
 
 def _described(output: Path, found: Found) -> str:
-    """Describe the options of a finished export, as a half sentence; empty where its manifest cannot be read."""
+    """Describe the options of a finished export, as a half sentence; empty without a manifest."""
     with suppress(EdgekitError, KeyError, TypeError, AttributeError):
         members = bundle_set.load(output).members if found.several else ()
         manifest = manifests.load(output / members[0].path if members else output)

@@ -63,7 +63,7 @@ def refuse_file(path: Path) -> None:
 
 
 def config_in(path: Path) -> Any:
-    """The content of config.json at `path`; None if it cannot be read, which opening the checkpoint explains."""
+    """The content of config.json at `path`; None if it cannot be read, which opening it explains."""
     try:
         return read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig)
     except CheckpointError:
