@@ -115,14 +115,7 @@ ek_status ek_flash_get_tensor(ek_flash_file *file, const char *run, int64_t inde
     const FlashFile &flash = opened(file);
     const Run &found = find_run(flash, run);
     const Tensor &own = numbered(flash, found, found.tensors, index, "tensors");
-    ek_flash_tensor made{};
-    made.rank = static_cast<std::uint32_t>(own.shape.size());
-    made.name = own.name.c_str();
-    made.dtype = own.dtype.c_str();
-    made.shape = own.shape.data();
-    made.offset = own.offset;
-    made.bytes = own.bytes;
-    write_struct(tensor, made, "tensor");
+    write_struct(tensor, flash_tensor_of(own), "tensor");
   });
 }
 

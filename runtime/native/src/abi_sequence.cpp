@@ -18,8 +18,6 @@ struct ek_sequence {
 namespace edgekit {
 namespace {
 
-constexpr std::int64_t kMostSegments = 65536;
-
 // Of this session; null stands for its own. Throws Error (EK_INVALID_ARGUMENT).
 Sequence &sequence_of(ek_session *session, ek_sequence *given) {
   if (given == nullptr) return session->session.sequence();
@@ -54,8 +52,8 @@ void take(ek_session *session, const ek_pass_segment &from, Given &to) {
   to.segment.soft = given.soft;
   if (given.keep_at != EK_KEEP_NOTHING) to.segment.keep_at = given.keep_at;
   if (given.seen != nullptr) {
-    if (given.seen_count < 0 || given.seen_count > kMostSegments) {
-      fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, "; it must be 0..", kMostSegments);
+    if (given.seen_count < 0 || given.seen_count > kMostSequences) {
+      fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, "; it must be 0..", kMostSequences);
     }
     to.segment.seen.emplace();
     for (std::int64_t i = 0; i < given.seen_count; ++i) {
@@ -128,8 +126,8 @@ ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_se
 ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, int64_t count) noexcept {
   return guarded([&] {
     const Entry own(session);
-    if (count < 1 || count > kMostSegments) {
-      fail(EK_INVALID_ARGUMENT, "a pass of ", count, " segments; it must have 1..", kMostSegments);
+    if (count < 1 || count > kMostSequences) {
+      fail(EK_INVALID_ARGUMENT, "a pass of ", count, " segments; it must have 1..", kMostSequences);
     }
     if (segments == nullptr) fail(EK_INVALID_ARGUMENT, "no segments are given");
     std::vector<Given> given(static_cast<std::size_t>(count));

@@ -8,17 +8,6 @@
 #include "kernels/attention.h"
 
 namespace edgekit {
-namespace {
-
-// Those of a segment in an array [1, heads, T, D].
-Strided positions_of(const Strided &all, const ProgramSegment &segment) {
-  Strided out = all;
-  out.data += segment.first * all.stride[2];
-  out.shape[2] = segment.count;
-  return out;
-}
-
-}  // namespace
 
 ProgramCall::ProgramCall(const ProgramPlan &plan, ThreadPool &pool, const ProgramInputs &inputs,
                          const BoundWeights &weights, const ForEachExpert &experts, float *y, void *scratch)
@@ -92,7 +81,7 @@ void ProgramCall::keep(int output, const Strided ProgramSegment::*to) {
   if (in_place(output)) return;
   const Strided all = array(graph_.outputs[static_cast<std::size_t>(output)]);
   for (const ProgramSegment &segment : inputs_.segments) {
-    if ((segment.*to).data != nullptr) copy(pool_, positions_of(all, segment), segment.*to);
+    if ((segment.*to).data != nullptr) copy(pool_, rows_of(all, segment.first, segment.count), segment.*to);
   }
 }
 
@@ -188,9 +177,9 @@ void ProgramCall::run_attention(const Op &op, std::size_t place) {
   const Strided q = array(op.in[0]), k = array(op.in[1]), v = array(op.in[2]), y = array(op.out[0]);
   for (const ProgramSegment &segment : inputs_.segments) {
     std::vector<KeyPiece> pieces = segment.kept;
-    pieces.push_back({positions_of(k, segment), positions_of(v, segment)});
-    attention(pool_, positions_of(q, segment), pieces, op.in[5] == kNone ? nullptr : segment.mask, op.number,
-              positions_of(y, segment), scratch_ + offsets_[plan_.op_buffer(place)]);
+    pieces.push_back({rows_of(k, segment.first, segment.count), rows_of(v, segment.first, segment.count)});
+    attention(pool_, rows_of(q, segment.first, segment.count), pieces, op.in[5] == kNone ? nullptr : segment.mask, op.number,
+              rows_of(y, segment.first, segment.count), scratch_ + offsets_[plan_.op_buffer(place)]);
   }
 }
 

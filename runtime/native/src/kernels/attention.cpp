@@ -39,6 +39,25 @@ std::int64_t place(std::int64_t head_dim, float *memory, AttentionScratch &out) 
 
 }  // namespace
 
+Strided rows_of(const Strided &all, std::int64_t first, std::int64_t count) {
+  Strided out = all;
+  out.data += first * all.stride[2];
+  out.shape[2] = count;
+  return out;
+}
+
+KeyPiece keys_at(float *data, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t capacity, std::int64_t start,
+                 std::int64_t count) {
+  KeyPiece out;
+  const std::int64_t head = capacity * head_dim;
+  data += start * head_dim;
+  for (Strided *side : {&out.keys, &out.values}) {
+    *side = {data, {1, kv_heads, count, head_dim}, {kv_heads * head, head, head_dim, 1}};
+    data += kv_heads * head;
+  }
+  return out;
+}
+
 std::size_t attention_scratch_bytes(int threads, std::int64_t head_dim) {
   AttentionScratch scratch{};
   return static_cast<std::size_t>(threads) * static_cast<std::size_t>(place(head_dim, nullptr, scratch)) *

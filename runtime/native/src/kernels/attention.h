@@ -19,6 +19,13 @@ struct KeyPiece {
   Strided keys, values;
 };
 
+// Rows first..first+count of an array [1, heads, T, D].
+Strided rows_of(const Strided &all, std::int64_t first, std::int64_t count);
+
+// Rows start..start+count of keys [kv_heads, capacity, D] at `data` and of the values behind them.
+KeyPiece keys_at(float *data, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t capacity, std::int64_t start,
+                 std::int64_t count);
+
 // q [1, heads, T, D] over the keys of all pieces, one behind the other, S in all; head h reads KV head
 // h / (heads / kv_heads). `mask` [T, S] is additive and contiguous, or null: every query sees every key.
 // y [1, heads, T, D], usually with the strides of [1, T, heads * D] so that joining heads is free.

@@ -32,18 +32,7 @@ class KvChunk {
   KvChunk &operator=(const KvChunk &) = delete;
 
   KeyPiece rows(std::int64_t start, std::int64_t count) const {
-    KeyPiece out;
-    float *data = floats() + start * shape_.head_dim;
-    const std::int64_t head = capacity * shape_.head_dim;
-    for (Strided *side : {&out.keys, &out.values}) {
-      side->data = data;
-      const std::int64_t lengths[] = {1, shape_.kv_heads, count, shape_.head_dim};
-      const std::int64_t strides[] = {shape_.kv_heads * head, head, shape_.head_dim, 1};
-      std::copy(lengths, lengths + 4, side->shape);
-      std::copy(strides, strides + 4, side->stride);
-      data += shape_.kv_heads * head;
-    }
-    return out;
+    return keys_at(floats(), shape_.kv_heads, shape_.head_dim, capacity, start, count);
   }
 
   // Counts rows that are about to be written for the first time.

@@ -12,27 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Strided rows_of(const Strided &all, std::int64_t first, std::int64_t count) {
-  Strided out = all;
-  out.data += first * all.stride[2];
-  out.shape[2] = count;
-  return out;
-}
-
-// [1, KV, rows, D] in `memory`, which `buffer` holds.
-KeyPiece piece_in(FloatBuffer &buffer, EngineMemory &memory, const LayerInfo &layer, std::int64_t rows) {
-  KeyPiece out;
-  const std::int64_t head = rows * layer.head_dim, side = layer.kv_heads * head;
-  float *data = buffer.floats(2 * side, memory);
-  for (Strided *each : {&out.keys, &out.values}) {
-    each->data = data;
-    const std::int64_t lengths[] = {1, layer.kv_heads, rows, layer.head_dim};
-    const std::int64_t strides[] = {side, head, layer.head_dim, 1};
-    std::copy(lengths, lengths + 4, each->shape);
-    std::copy(strides, strides + 4, each->stride);
-    data += side;
-  }
-  return out;
+[[noreturn]] void no_prefix(const Bundle &bundle) {
+  fail(EK_INVALID_STATE, bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
 }
 
 }  // namespace
@@ -50,9 +31,7 @@ void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count) 
 void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
                    std::int64_t count) {
   const Model &model = session.model();
-  if (!model.causal_prefix) {
-    fail(EK_INVALID_STATE, session.bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
-  }
+  if (!model.causal_prefix) no_prefix(session.bundle);
   if (count < 0 || count > kMaxPositions) {
     fail(EK_INVALID_ARGUMENT, count, " token ids to encode; give 0..", kMaxPositions);
   }
@@ -91,9 +70,7 @@ void PassRun::settle(std::size_t index) {
   }
   check_ids(model_, given.ids, given.count);
   if (given.request != nullptr) check_request(*given.request, given.count);
-  if (!model_.causal_prefix && (given.keep_at || given.causal)) {
-    fail(EK_INVALID_STATE, session_.bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
-  }
+  if (!model_.causal_prefix && (given.keep_at || given.causal)) no_prefix(session_.bundle);
   const std::int64_t from = given.keep_at.value_or(length);
   own.sequence->kept_.check(given.positions == nullptr ? from : std::min(from, std::max<std::int64_t>(given.positions[0], 0)));
   const std::int64_t stop = given.keep_at ? from + given.count : length;
@@ -311,7 +288,10 @@ void PassRun::place_own(std::size_t segment, std::size_t layer, std::size_t plac
   if (rows.given->keep_at) {
     mine.rows = rows.sequence->kept_.prepare(layer, *rows.given->keep_at, rows.given->count);
   } else if (rows.looked_at) {
-    mine.rows = piece_in(mine.memory, memory_, model_.layers[layer], rows.given->count);
+    const LayerInfo &info = model_.layers[layer];
+    const std::int64_t count = rows.given->count;
+    float *data = mine.memory.floats(2 * info.kv_heads * count * info.head_dim, memory_);
+    mine.rows = keys_at(data, info.kv_heads, info.head_dim, count, 0, count);
   }
 }
 

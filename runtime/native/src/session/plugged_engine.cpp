@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "abi_flash.h"
 #include "error.h"
 #include "session/head_join.h"
 #include "session/weights_in_use.h"
@@ -246,17 +247,7 @@ ek_weights PluggedEngine::weights(const LoadedUnit &loaded) {
   if (run == nullptr) return out;
   std::vector<ek_flash_tensor> &tensors = tensors_[run];
   if (tensors.empty()) {
-    for (const Tensor &own : run->tensors) {
-      ek_flash_tensor made{};
-      made.struct_size = sizeof made;
-      made.rank = static_cast<std::uint32_t>(own.shape.size());
-      made.name = own.name.c_str();
-      made.dtype = own.dtype.c_str();
-      made.shape = own.shape.data();
-      made.offset = own.offset;
-      made.bytes = own.bytes;
-      tensors.push_back(made);
-    }
+    for (const Tensor &own : run->tensors) tensors.push_back(flash_tensor_of(own));
   }
   out.tensors = tensors.data();
   out.tensor_count = static_cast<std::int64_t>(tensors.size());
