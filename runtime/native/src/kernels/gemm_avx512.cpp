@@ -6,6 +6,7 @@
 #include "kernels/gemm_kernels.h"
 #include "kernels/gemm_registers.h"
 #include "kernels/gemm_rows.h"
+#include "kernels/gemm_table.h"
 #include "kernels/gemm_unpack_avx512.h"
 #include "kernels/vector_math_avx512.h"
 #include "kernels/x86_intrinsics.h"
@@ -181,9 +182,7 @@ void pack_columns(const std::uint8_t *rows, std::int64_t stride, std::int64_t de
 constexpr std::int32_t kOffset = 128;
 
 constexpr GemmKernels kernels() {
-  GemmKernels k = {};
-  k.name = "avx512vnni";
-  k.offset = kOffset;
+  GemmKernels k = lane_kernels<Avx512Lanes, kOffset>("avx512vnni");
   k.tile_rows = kTileRows;
   k.unpack = unpack;
   k.pack_rows = pack_rows;
@@ -191,17 +190,9 @@ constexpr GemmKernels kernels() {
   k.tile = dot_tile;
   k.packed_tile_rows = kPackedRows;
   k.packed_tile = packed_tile_avx512;
-  k.finish = finish_rows<Avx512Lanes, kOffset>;
-  k.finish_gated = finish_gated_rows<Avx512Lanes, kOffset>;
-  k.finish_mix = finish_mix_rows<Avx512Lanes, kOffset>;
-  k.quantize_row = quantize_one_row;
-  k.split_row = split_one_row;
   k.float_tile_rows = kTileRows;
-  k.widen_codes = widen_codes_block;
   k.widen_rows = widen_rows;
-  k.widen_columns = widen_columns_block;
   k.float_tile = float_tile<Avx512Lanes, kTileRows, kVectors>;
-  k.finish_float = finish_float_rows<Avx512Lanes>;
   return k;
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/gemm_registers.h"
 #include "kernels/gemm_rows.h"
 #include "kernels/gemm_sums_avx2.h"
+#include "kernels/gemm_table.h"
 #include "kernels/vector_math_avx2.h"
 #include "kernels/x86_intrinsics.h"
 
@@ -54,25 +55,14 @@ void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, cons
 constexpr std::int32_t kOffset = 128;
 
 constexpr GemmKernels kernels() {
-  GemmKernels k = {};
-  k.name = "avxvnni";
-  k.offset = kOffset;
+  GemmKernels k = lane_kernels<Avx2Lanes, kOffset>("avxvnni");
   k.tile_rows = kTileRows;
   k.unpack = unpack_block<4, 0>;
   k.pack_rows = pack_rows_block<4, 0>;
   k.pack_columns = pack_columns_block<4, 0>;
   k.tile = dot_tile;
-  k.finish = finish_rows<Avx2Lanes, kOffset>;
-  k.finish_gated = finish_gated_rows<Avx2Lanes, kOffset>;
-  k.finish_mix = finish_mix_rows<Avx2Lanes, kOffset>;
-  k.quantize_row = quantize_one_row;
-  k.split_row = split_one_row;
   k.float_tile_rows = kFloatTileRows;
-  k.widen_codes = widen_codes_block;
-  k.widen_rows = widen_rows_block;
-  k.widen_columns = widen_columns_block;
   k.float_tile = float_tile<Avx2Lanes, kFloatTileRows, kVectors>;
-  k.finish_float = finish_float_rows<Avx2Lanes>;
   return k;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/gemm_kernels.h"
 #include "kernels/gemm_registers.h"
 #include "kernels/gemm_rows.h"
+#include "kernels/gemm_table.h"
 #include "kernels/vector_math_neon.h"
 
 namespace edgekit {
@@ -77,26 +78,15 @@ void dot_tile(const std::int8_t *x, std::int64_t stride, std::int64_t rows, cons
 constexpr std::int32_t kOffset = 128;
 
 constexpr GemmKernels kernels() {
-  GemmKernels k = {};
-  k.name = "i8mm";
-  k.offset = kOffset;
+  GemmKernels k = lane_kernels<NeonLanes, kOffset>("i8mm");
   k.tile_rows = kTileRows;
   k.prepare = prepare_block<8, 0>;
   k.unpack = unpack_block<8, 0>;
   k.pack_rows = pack_rows_block<8, 0>;
   k.pack_columns = pack_columns_block<8, 0>;
   k.tile = dot_tile;
-  k.finish = finish_rows<NeonLanes, kOffset>;
-  k.finish_gated = finish_gated_rows<NeonLanes, kOffset>;
-  k.finish_mix = finish_mix_rows<NeonLanes, kOffset>;
-  k.quantize_row = quantize_one_row;
-  k.split_row = split_one_row;
   k.float_tile_rows = kFloatTileRows;
-  k.widen_codes = widen_codes_block;
-  k.widen_rows = widen_rows_block;
-  k.widen_columns = widen_columns_block;
   k.float_tile = float_tile<NeonLanes, kFloatTileRows, kFloatVectors>;
-  k.finish_float = finish_float_rows<NeonLanes>;
   return k;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/gemm_blocks.h"
 #include "kernels/gemm_kernels.h"
 #include "kernels/gemm_rows.h"
+#include "kernels/gemm_table.h"
 #include "kernels/vector_math_scalar.h"
 
 namespace edgekit {
@@ -37,25 +38,14 @@ void float_tile(const float *x, std::int64_t, std::int64_t, const float *panel, 
 constexpr std::int32_t kOffset = 128;
 
 constexpr GemmKernels kernels() {
-  GemmKernels k = {};
-  k.name = "scalar";
-  k.offset = kOffset;
+  GemmKernels k = lane_kernels<ScalarLanes, kOffset>("scalar");
   k.tile_rows = 1;
   k.unpack = unpack_block<4, 0>;
   k.pack_rows = pack_rows_block<4, 0>;
   k.pack_columns = pack_columns_block<4, 0>;
   k.tile = dot_tile;
-  k.finish = finish_rows<ScalarLanes, kOffset>;
-  k.finish_gated = finish_gated_rows<ScalarLanes, kOffset>;
-  k.finish_mix = finish_mix_rows<ScalarLanes, kOffset>;
-  k.quantize_row = quantize_one_row;
-  k.split_row = split_one_row;
   k.float_tile_rows = 1;
-  k.widen_codes = widen_codes_block;
-  k.widen_rows = widen_rows_block;
-  k.widen_columns = widen_columns_block;
   k.float_tile = float_tile;
-  k.finish_float = finish_float_rows<ScalarLanes>;
   return k;
 }
 
