@@ -217,6 +217,25 @@ def test_a_taken_run_is_never_overwritten(file: NativeFile) -> None:
         drain(ring, ["r2"])
 
 
+def test_reading_goes_on_beside_a_run_that_is_held(ring_path: Path, file: NativeFile) -> None:
+    again = threading.Event()
+    reads: list[int] = []
+
+    def read(offset: int, nbytes: int) -> None:
+        reads.append(offset)
+        if len(reads) == 2:
+            again.set()
+
+    file.on_read = stop_at(ring_path, "r1", read)
+    with NativeRing(file, 8 * ALIGN) as ring:
+        ring.schedule(["r2", "r1", "r3", "r5", "r1"])
+        held = ring.take("r2")
+        drain(ring, ["r1"])
+        assert again.wait(WAIT_S)  # where the first r1 was, before anything else has been taken
+        drain(ring, ["r3", "r5", "r1"])
+        assert whole("r2", held)
+
+
 def test_wrong_use_is_refused(file: NativeFile) -> None:
     with refused(native.INVALID_ARGUMENT, "at least 16384"):
         NativeRing(file, ALIGN - 1)

@@ -91,23 +91,31 @@ def _name(way: str, threads: int, chunk_bytes: int) -> str:
     return f"{way:19s}{threads:3d} x {chunk_bytes / MIB:5.2f} MiB"
 
 
+def read_seconds(path: Path, threads: int, chunk_bytes: int, start: int, nbytes: int) -> float:
+    """Seconds of plain parallel reads of `nbytes` bytes from `start`, past the page cache.
+
+    Raises ClickException where the testing library is missing or a read fails.
+    """
+    seconds = ctypes.c_double()
+    _check(
+        _library().ekt_bench_limit(
+            str(path).encode(),
+            ctypes.c_int32(threads),
+            ctypes.c_uint64(chunk_bytes),
+            ctypes.c_uint64(start),
+            ctypes.c_uint64(nbytes),
+            ctypes.byref(seconds),
+        )
+    )
+    return seconds.value
+
+
 def limit(path: Path, threads: int, chunk_bytes: int, passes: int) -> Candidate:
     with FlashFile(path) as file:
         start, nbytes = file.layout.data_start, file.layout.size - file.layout.data_start
 
     def once() -> float:
-        seconds = ctypes.c_double()
-        _check(
-            _library().ekt_bench_limit(
-                str(path).encode(),
-                ctypes.c_int32(threads),
-                ctypes.c_uint64(chunk_bytes),
-                ctypes.c_uint64(start),
-                ctypes.c_uint64(nbytes),
-                ctypes.byref(seconds),
-            )
-        )
-        return nbytes / seconds.value / 1e9
+        return nbytes / read_seconds(path, threads, chunk_bytes, start, nbytes) / 1e9
 
     def measure() -> tuple[float, list[float]]:
         return once(), [once() for _ in range(passes - 1)]

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -64,7 +66,7 @@ struct Ring::Implementation {
       const EntryPointer entry = queue.front();
       const std::optional<std::uint64_t> place = find_place(entry->run->length);
       if (!place) return;
-      live.push_back(entry);  // what may throw comes before what would have to be undone
+      live.emplace(*place, entry);  // what may throw comes before what would have to be undone
       queue.pop_front();
       entry->start = *place;
       entry->state = State::reading;
@@ -108,24 +110,29 @@ struct Ring::Implementation {
     changed.notify_all();
   }
 
-  // Start of a free span of that length at the head or, when that is past the end, at 0.
+  // Start of a free span of that length: the first one at or behind the head or, when there is none, from 0 on. A run
+  // that is held long, as a layer's dense part is while its experts pass, is jumped over.
   std::optional<std::uint64_t> find_place(std::uint64_t length) const {
-    if (live.empty()) return 0;
-    const std::uint64_t tail = live.front()->start;
-    if (head > tail) {  // in use: tail..head
-      if (capacity - head >= length) return head;
-      if (tail >= length) return 0;
-      return std::nullopt;
+    const std::optional<std::uint64_t> ahead = free_from(head, length);
+    return ahead ? ahead : free_from(0, length);
+  }
+
+  std::optional<std::uint64_t> free_from(std::uint64_t from, std::uint64_t length) const {
+    std::uint64_t start = from;
+    for (const auto &[place, entry] : live) {
+      if (place >= start && place - start >= length) return start;
+      start = std::max(start, place + entry->run->length);
     }
-    if (tail - head >= length) return head;  // in use: tail..end and 0..head
+    if (start <= capacity && capacity - start >= length) return start;
     return std::nullopt;
   }
 
-  // Forgets memory at either end of the used span that nobody holds.
+  // Forgets memory that nobody holds.
   void trim() {
-    while (!live.empty() && !live.front()->holds_memory()) live.pop_front();
-    while (!live.empty() && !live.back()->holds_memory()) live.pop_back();
-    head = live.empty() ? 0 : live.back()->start + live.back()->run->length;
+    for (auto span = live.begin(); span != live.end();) {
+      span = span->second->holds_memory() ? std::next(span) : live.erase(span);
+    }
+    if (live.empty()) head = 0;
   }
 
   // --- consumer (the lock is held) ---
@@ -137,14 +144,14 @@ struct Ring::Implementation {
   }
 
   bool only_taken_left() const {
-    return std::all_of(live.begin(), live.end(), [](const EntryPointer &entry) {
-      return !entry->holds_memory() || entry->state == State::taken;
+    return std::all_of(live.begin(), live.end(), [](const auto &span) {
+      return !span.second->holds_memory() || span.second->state == State::taken;
     });
   }
 
   [[noreturn]] void fail_full(const Run &run) const {
     std::string held;
-    for (const EntryPointer &entry : live) {
+    for (const auto &[place, entry] : live) {
       if (entry->state == State::taken) held += (held.empty() ? "" : ", ") + entry->run->name;
     }
     fail(EK_INTERNAL, "run ", run.name, " has no room while these are taken: ", held,
@@ -160,8 +167,8 @@ struct Ring::Implementation {
   std::condition_variable changed;
   std::deque<EntryPointer> order;  // scheduled and not taken, in order
   std::deque<EntryPointer> queue;  // the part of it that has no memory yet
-  std::deque<EntryPointer> live;   // has memory, in the order it was given out
-  std::uint64_t head = 0;          // where the next run is placed
+  std::map<std::uint64_t, EntryPointer> live;  // what has memory, by where
+  std::uint64_t head = 0;          // end of the memory that was given out last
   std::uint64_t reading = 0;
   Clock::time_point busy_since;
   RingStatistics statistics;
@@ -284,15 +291,16 @@ void Ring::skip(const std::vector<const Run *> &runs) {
 void Ring::release(const std::uint8_t *data) {
   Implementation &ring = *implementation_;
   std::lock_guard<std::mutex> lock(ring.mutex);
-  for (const EntryPointer &entry : ring.live) {
-    if (entry->state == State::taken && ring.arena.data() + entry->start == data) {
-      entry->state = State::gone;
-      if (poisoned) std::memset(ring.arena.data() + entry->start, 0xFF, static_cast<std::size_t>(entry->run->length));
-      ring.trim();  // `entry` may be destroyed by this
-      ring.pump();
-      ring.changed.notify_all();
-      return;
-    }
+  const auto span = std::find_if(ring.live.begin(), ring.live.end(),
+                                 [&](const auto &each) { return ring.arena.data() + each.first == data; });
+  if (span != ring.live.end() && span->second->state == State::taken) {
+    Entry &entry = *span->second;
+    entry.state = State::gone;
+    if (poisoned) std::memset(ring.arena.data() + entry.start, 0xFF, static_cast<std::size_t>(entry.run->length));
+    ring.trim();  // `entry` is destroyed by this
+    ring.pump();
+    ring.changed.notify_all();
+    return;
   }
   fail(EK_INTERNAL, "memory was released that is not that of a taken run; release every take() once");
 }
@@ -315,30 +323,26 @@ std::string Ring::inconsistency() const {
   const Implementation &ring = *implementation_;
   std::lock_guard<std::mutex> lock(ring.mutex);
   std::ostringstream found;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;
-  std::uint64_t in_flight = 0, wraps = 0;
-  for (std::size_t i = 0; i < ring.live.size(); ++i) {
-    const Entry &entry = *ring.live[i];
-    spans.emplace_back(entry.start, entry.start + entry.run->length);
-    in_flight += entry.in_flight;
-    wraps += i > 0 && entry.start < ring.live[i - 1]->start;
-  }
-  std::sort(spans.begin(), spans.end());
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    const auto &[begin, end] = spans[i];
+  std::uint64_t in_flight = 0, free_from = 0;
+  for (const auto &[begin, entry] : ring.live) {
+    const std::uint64_t end = begin + entry->run->length;
     if (end > ring.capacity || begin % kRunAlignment != 0) {
       found << "span " << begin << ".." << end << " is outside the arena or unaligned; ";
     }
-    if (i > 0 && begin < spans[i - 1].second) found << "spans overlap at " << begin << "; ";
+    if (entry->start != begin) found << "run " << entry->run->name << " is noted at another place; ";
+    if (begin < free_from) found << "spans overlap at " << begin << "; ";
+    if (!entry->holds_memory()) found << "run " << entry->run->name << " keeps memory that it does not hold; ";
+    free_from = end;
+    in_flight += entry->in_flight;
   }
-  if (wraps > 1) found << "the used span wraps more than once; ";
   if (in_flight != ring.reading) found << ring.reading << " reads are counted, not those in flight; ";
   std::deque<EntryPointer> waiting;
   for (const EntryPointer &entry : ring.order) {
     const bool placed = entry->state == State::reading || entry->state == State::loaded;
     if (entry->state == State::queued) waiting.push_back(entry);
-    if (placed != (std::find(ring.live.begin(), ring.live.end(), entry) != ring.live.end()) &&
-        entry->state != State::failed) {
+    const auto span = ring.live.find(entry->start);
+    const bool has_memory = span != ring.live.end() && span->second == entry;
+    if (placed != has_memory && entry->state != State::failed) {
       found << "run " << entry->run->name << " has the wrong memory; ";
     }
     if (entry->error.has_value() != (entry->state == State::failed)) {

@@ -1,4 +1,4 @@
-// A circular arena that is filled with runs ahead of the computation that uses them.
+// An arena that is filled, round and round, with runs ahead of the computation that uses them.
 #ifndef EDGEKIT_RING_H
 #define EDGEKIT_RING_H
 
