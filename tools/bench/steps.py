@@ -7,9 +7,9 @@ A step is one pass of `positions` tokens over all layers and the vocabulary head
 sampler asks for: argmax and its probability, and for self-conditioned models a Gumbel sample and the soft
 embedding, which goes into the next step. Random weights serve as well as trained ones.
 
-`--disk` also times plain reads of the weights before every step, with nothing computed beside them: the
-bound of a step is then the larger of what it computes and what its bytes take at the median of those rates. It
-needs the testing library, as `tools/bench/flash_reader.py` says.
+`--disk` also times plain reads of the weights before every step, with nothing computed beside them. The
+bound of a step is then the larger of what it computes and what its bytes take at the median of those rates.
+It needs the testing library, as `tools/bench/flash_reader.py` says.
 """
 
 from __future__ import annotations
