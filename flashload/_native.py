@@ -128,6 +128,12 @@ def load() -> NativeCore:
 
     Raises NativeMissing, NativeUnloadable or NativeAbiMismatch, each with what to do about it.
     """
+    return _named(os.environ.get(LIBRARY_VARIABLE))
+
+
+@functools.cache
+def _named(override: str | None) -> NativeCore:
+    """The core by what the environment says: finding it takes longer than a short call into it."""
     return _load(library_path())
 
 

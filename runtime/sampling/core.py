@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, c_float, c_int64, c_uint8, c_uint64, c_void_p
+from ctypes import c_uint8, c_uint64, c_void_p
 from typing import Any, Final
 
 import numpy as np
@@ -116,7 +116,7 @@ class CoreSampler:
         if ask.kind == _DENOISE:
             soft = None
             if ask.soft:
-                soft = _array(ask.soft, c_float, np.float32, ask.count * self._hidden_size)
+                soft = _array(ask.soft, np.float32, ask.count * self._hidden_size)
                 soft = soft.reshape(ask.count, self._hidden_size)
             return Denoise(ids, head_request(ask.request, bool(ask.logits), self._vocab_size), soft)
         if ask.kind == _PROJECT:
@@ -127,7 +127,7 @@ class CoreSampler:
             return Encode(ids)
         kept = _ids(ask.kept, ask.kept_count) if ask.kept else None
         if ask.kind == _DRAFT:
-            accepted = _array(ask.accepted, c_uint8, np.uint8, ask.count).astype(np.bool_)
+            accepted = _array(ask.accepted, np.bool_, ask.count)
             return Tell(Draft(ask.canvas_index, ask.step, ask.start, ids, accepted), kept)
         if ask.kind == _COMMITTED:
             return Tell(Committed(ask.canvas_index, ids, kept), kept)
@@ -189,13 +189,14 @@ def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> He
     )
 
 
-def _array(address: int, kind: Any, dtype: Any, count: int) -> np.ndarray:
+def _array(address: int, dtype: Any, count: int) -> np.ndarray:
     """A copy of `count` values of the library."""
-    return np.ctypeslib.as_array(ctypes.cast(address, POINTER(kind)), (count,)).astype(dtype)
+    memory = (c_uint8 * (count * np.dtype(dtype).itemsize)).from_address(address)
+    return np.frombuffer(memory, dtype).copy()
 
 
 def _ids(address: int | None, count: int) -> Ids:
-    return _array(address, c_int64, np.int64, count) if address and count else np.empty(0, np.int64)
+    return _array(address, np.int64, count) if address and count else np.empty(0, np.int64)
 
 
 def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:
