@@ -329,7 +329,7 @@ class Generator:
             self._session = None
         # Kept until it is encoded: where that fails, another prompt may still follow.
         self._text = text
-        session = open_session(self.bundle.path, needed, self._engine, self._executor)
+        session = open_session(self.bundle, needed, self._engine, self._executor)
         try:
             text.put_into(session)
         except BaseException:

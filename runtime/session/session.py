@@ -22,6 +22,7 @@ from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.choice import check_written_for
 from edgekit.runtime.core_structs import EngineStruct
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
@@ -116,18 +117,18 @@ class Session:
 
     def __init__(
         self,
-        path: str | Path,
+        bundle: str | Path | Bundle,
         options: SessionOptions | None = None,
         executor: Executor | None = None,
         engine: MakeEngine | None = None,
     ) -> None:
-        """`executor` runs a bundle's packages in place of the format's own, for checks; `engine` makes what
-        computes in place of the format's own engine altogether.
+        """`bundle` is a folder, or what was opened of it. `executor` runs a bundle's packages in place of the
+        format's own, for checks; `engine` makes what computes in place of the format's own engine altogether.
         """
         self._handle: int | None = None
         self._process = OwnerProcess()
         self.options = o = options or SessionOptions()
-        self.bundle = Bundle.open(path)
+        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.model = self.bundle.model
         self._library = _library()
         computes = (
@@ -308,20 +309,25 @@ class Session:
 
 
 def open_session(
-    path: str | Path,
+    bundle: str | Path | Bundle,
     options: SessionOptions | None = None,
     engine: str | MakeEngine | None = None,
     executor: Executor | None = None,
 ) -> Session:
-    """The session for a bundle. Of a set it is the bundle that `engine` or this system runs.
+    """The session for a bundle: a folder, of a set the bundle that `engine` or this system runs, or what was
+    opened of it.
 
     `engine` insists on one by name ("native", "onnx", "mlx", "coreml", "coreai"), or makes one of the
     caller's own for the opened bundle; `executor` is as in `Session`. Raises what `Bundle.open` and `Session`
     raise.
     """
     own = engine if callable(engine) else None
-    bundle = Bundle.open(path, None if callable(engine) else engine)
-    return Session(bundle.path, options, executor, own)
+    name = None if callable(engine) else engine
+    if isinstance(bundle, Bundle):
+        check_written_for(bundle.manifest.programs.get("format"), name, bundle.path)
+    else:
+        bundle = Bundle.open(bundle, name)
+    return Session(bundle, options, executor, own)
 
 
 def plan_session(

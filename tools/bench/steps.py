@@ -71,7 +71,7 @@ def measure(
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
     started = time.perf_counter()
-    with open_session(bundle, options) as session:
+    with open_session(opened_bundle, options) as session:
         opened = time.perf_counter() - started
         ids = noise.integers(session.vocab_size, positions)
         soft = None
