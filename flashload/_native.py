@@ -106,6 +106,7 @@ def library_path() -> Path:
     return installed_library()
 
 
+@functools.cache  # finding it takes longer than a short call into it
 def installed_library() -> Path:
     """The library that edgekit's installation brings, whatever `EDGEKIT_CORE_LIB` says.
 
@@ -128,12 +129,6 @@ def load() -> NativeCore:
 
     Raises NativeMissing, NativeUnloadable or NativeAbiMismatch, each with what to do about it.
     """
-    return _named(os.environ.get(LIBRARY_VARIABLE))
-
-
-@functools.cache
-def _named(override: str | None) -> NativeCore:
-    """The core by what the environment says: finding it takes longer than a short call into it."""
     return _load(library_path())
 
 

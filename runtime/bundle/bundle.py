@@ -103,6 +103,14 @@ class Bundle:
         model = _model(manifest.model, layers, held)
         return cls(path, folder, manifest, model, held)
 
+    @classmethod
+    def opened(cls, given: str | Path | Bundle, engine: str | None = None) -> Bundle:
+        """`given` itself where it is open already, else what is opened of it. Raises what `open` raises."""
+        if not isinstance(given, Bundle):
+            return cls.open(given, engine)
+        check_written_for(given.manifest.programs.get("format"), engine, given.path)
+        return given
+
     @property
     def weights_path(self) -> Path:
         return self.path / self.manifest.weights.file

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edgekit.flashload.core_memory import array
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import (
     ENGINE_FUNCTION_TYPES,
@@ -30,7 +31,7 @@ from edgekit.runtime.core_structs import (
 )
 from edgekit.runtime.engines.base import Arrays, Engine, Lengths, Opened, Routing
 from edgekit.runtime.engines.mixture import Mixture
-from edgekit.runtime.engines.stored import StoredWeights, array, heads
+from edgekit.runtime.engines.stored import StoredWeights, heads
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import Floats

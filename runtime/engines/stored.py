@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
-
 import numpy as np
 
+from edgekit.flashload.core_memory import array
 from edgekit.flashload.format import STORAGE_DTYPES
 from edgekit.runtime.core_structs import WeightsStruct
-
-
-def array(address: int | None, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """An array over memory at `address`, which outlives it; empty ones need none."""
-    kind = np.dtype(dtype)
-    size = kind.itemsize
-    for length in shape:
-        size *= length
-    if size == 0 or address is None:
-        return np.empty(shape, kind)
-    return np.ndarray(shape, kind, (ctypes.c_char * size).from_address(address))
 
 
 def heads(address: int | None, count: int, stride: int, shape: tuple[int, int]) -> np.ndarray:

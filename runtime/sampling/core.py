@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import c_uint8, c_uint64, c_void_p
+from ctypes import c_uint64, c_void_p
 from typing import Any, Final
 
 import numpy as np
 
 from edgekit.flashload import _native
+from edgekit.flashload.core_memory import array
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
@@ -116,8 +117,7 @@ class CoreSampler:
         if ask.kind == _DENOISE:
             soft = None
             if ask.soft:
-                soft = _array(ask.soft, np.float32, ask.count * self._hidden_size)
-                soft = soft.reshape(ask.count, self._hidden_size)
+                soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
             return Denoise(ids, head_request(ask.request, bool(ask.logits), self._vocab_size), soft)
         if ask.kind == _PROJECT:
             return Project(ids, head_request(ask.request, bool(ask.logits), self._vocab_size))
@@ -127,7 +127,7 @@ class CoreSampler:
             return Encode(ids)
         kept = _ids(ask.kept, ask.kept_count) if ask.kept else None
         if ask.kind == _DRAFT:
-            accepted = _array(ask.accepted, np.bool_, ask.count)
+            accepted = array(ask.accepted, (ask.count,), np.uint8).astype(np.bool_)
             return Tell(Draft(ask.canvas_index, ask.step, ask.start, ids, accepted), kept)
         if ask.kind == _COMMITTED:
             return Tell(Committed(ask.canvas_index, ids, kept), kept)
@@ -189,14 +189,9 @@ def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> He
     )
 
 
-def _array(address: int, dtype: Any, count: int) -> np.ndarray:
-    """A copy of `count` values of the library."""
-    memory = (c_uint8 * (count * np.dtype(dtype).itemsize)).from_address(address)
-    return np.frombuffer(memory, dtype).copy()
-
-
 def _ids(address: int | None, count: int) -> Ids:
-    return _array(address, np.int64, count) if address and count else np.empty(0, np.int64)
+    """A copy of token ids of the library."""
+    return array(address, (count if address else 0,), np.int64).copy()
 
 
 def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:

@@ -22,7 +22,6 @@ from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle.choice import check_written_for
 from edgekit.runtime.core_structs import EngineStruct
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
@@ -128,7 +127,7 @@ class Session:
         self._handle: int | None = None
         self._process = OwnerProcess()
         self.options = o = options or SessionOptions()
-        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
         self._library = _library()
         computes = (
@@ -323,11 +322,7 @@ def open_session(
     """
     own = engine if callable(engine) else None
     name = None if callable(engine) else engine
-    if isinstance(bundle, Bundle):
-        check_written_for(bundle.manifest.programs.get("format"), name, bundle.path)
-    else:
-        bundle = Bundle.open(bundle, name)
-    return Session(bundle, options, executor, own)
+    return Session(Bundle.opened(bundle, name), options, executor, own)
 
 
 def plan_session(

@@ -26,12 +26,11 @@ from edgekit.runtime.session import Segment, Session, SessionOptions, open_sessi
 from edgekit.tools.options import Bytes
 
 
-def budget(bundle: str, memory: int | None, options: SessionOptions) -> int | None:
+def budget(bundle: Bundle, memory: int | None, options: SessionOptions) -> int | None:
     """`memory` and what the further sequences need beside the first."""
     if memory is None:
         return None
-    opened = Bundle.open(bundle)
-    one, all_of = (plan_session(opened, each).needs for each in (replace(options, sequences=1), options))
+    one, all_of = (plan_session(bundle, each).needs for each in (replace(options, sequences=1), options))
     return memory + all_of - one
 
 
@@ -57,11 +56,12 @@ def measure(bundle: str, memory: int | None, sequences: int, positions: int, rou
     whether the answers of the first are the same in both.
     """
     options = SessionOptions(positions=0, canvas=positions, sequences=sequences)
-    options = replace(options, memory_bytes=budget(bundle, memory, options))
+    opened = Bundle.open(bundle)
+    options = replace(options, memory_bytes=budget(opened, memory, options))
     noise = PhiloxNoise(1)
     rows: dict[int, list[dict[str, float]]] = {1: [], sequences: []}
     same = True
-    with open_session(bundle, options) as session:
+    with open_session(opened, options) as session:
         texts = [session.sequence, *(session.open_sequence() for _ in range(sequences - 1))]
         canvases = [noise.integers(session.vocab_size, positions) for _ in texts]
         for round_ in range(rounds + 1):

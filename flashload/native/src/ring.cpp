@@ -123,7 +123,7 @@ struct Ring::Implementation {
       if (place >= start && place - start >= length) return start;
       start = std::max(start, place + entry->run->length);
     }
-    if (start <= capacity && capacity - start >= length) return start;
+    if (capacity - start >= length) return start;
     return std::nullopt;
   }
 
@@ -144,9 +144,8 @@ struct Ring::Implementation {
   }
 
   bool only_taken_left() const {
-    return std::all_of(live.begin(), live.end(), [](const auto &span) {
-      return !span.second->holds_memory() || span.second->state == State::taken;
-    });
+    return std::all_of(live.begin(), live.end(),
+                       [](const auto &span) { return span.second->state == State::taken; });
   }
 
   [[noreturn]] void fail_full(const Run &run) const {
@@ -323,16 +322,16 @@ std::string Ring::inconsistency() const {
   const Implementation &ring = *implementation_;
   std::lock_guard<std::mutex> lock(ring.mutex);
   std::ostringstream found;
-  std::uint64_t in_flight = 0, free_from = 0;
+  std::uint64_t in_flight = 0, last_end = 0;
   for (const auto &[begin, entry] : ring.live) {
     const std::uint64_t end = begin + entry->run->length;
     if (end > ring.capacity || begin % kRunAlignment != 0) {
       found << "span " << begin << ".." << end << " is outside the arena or unaligned; ";
     }
     if (entry->start != begin) found << "run " << entry->run->name << " is noted at another place; ";
-    if (begin < free_from) found << "spans overlap at " << begin << "; ";
+    if (begin < last_end) found << "spans overlap at " << begin << "; ";
     if (!entry->holds_memory()) found << "run " << entry->run->name << " keeps memory that it does not hold; ";
-    free_from = end;
+    last_end = end;
     in_flight += entry->in_flight;
   }
   if (in_flight != ring.reading) found << ring.reading << " reads are counted, not those in flight; ";
