@@ -27,6 +27,7 @@ from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import Session, SessionOptions, structs
 from edgekit.runtime.session import session as core_session
+from edgekit.runtime.session.structs import PassSegmentStruct
 
 STRUCTS: dict[str, type[Any]] = {
     "ek_session_options": structs.OptionsStruct,
@@ -169,12 +170,21 @@ def test_counts_beyond_any_model_are_refused_before_an_array_is_looked_at(
     library, handle, one = session_functions(), session._handle, np.zeros(1, np.int64)
     before = session.prefix_length
     refused(
-        session, library.ek_session_prefill(handle, one.ctypes.data, count), f"{count} token ids to encode"
+        session, library.ek_session_prefill(handle, one.ctypes.data, count), f"{count} token ids; give 0.."
     )
     refused(
         session,
         library.ek_session_denoise(handle, one.ctypes.data, count, None, None, None),
         f"a canvas of {count} positions",
+    )
+    refused(
+        session,
+        library.ek_sequence_keep(handle, None, one.ctypes.data, count),
+        f"{count} token ids; give 0..",
+    )
+    seen = PassSegmentStruct(ids=one.ctypes.data, count=1, keep_at=-1, seen_count=count)
+    refused(
+        session, library.ek_session_pass(handle, ctypes.byref(seen), 1), f"seen_count is {count}, but seen"
     )
     request = HeadRequestStruct(temperature=1.0, rows=one.ctypes.data, row_count=count)
     asked = (handle, one.ctypes.data, 1, None, ctypes.byref(request), None)

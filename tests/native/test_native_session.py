@@ -231,7 +231,7 @@ def test_a_pass_that_is_too_long_names_the_least_budget_for_it_not_the_present_o
 ) -> None:
     with (
         Session(large, SessionOptions(memory_bytes=8 * 10**9, canvas=32)) as session,
-        pytest.raises(BudgetExceeded, match="open the session for these") as longer,
+        pytest.raises(BudgetExceeded, match="open the session with canvas = ") as longer,
     ):
         session.denoise(np.zeros(64, np.int64), HeadRequest())
     needed = longer.value.needed_bytes
@@ -243,9 +243,9 @@ def test_a_pass_that_is_too_long_names_the_least_budget_for_it_not_the_present_o
 
 def test_without_a_budget_what_no_machine_has_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
     """Scores of a canvas that sees all of itself: 70 TB."""
-    gemma = native_bundle(tmp_path, "diffusion_gemma", Scheme("int8"))
+    gemma = native_bundle(tmp_path, "diffusion_gemma", Scheme("int8"), max_position_embeddings=1 << 22)
     words = (
-        r"need \d+ MB \(weights .* this machine has \d+ MB; with weights read from the disk .* fewer tokens"
+        r"need \d+ MB \(.*weights .* this machine has \d+ MB; with weights read from the disk .* fewer tokens"
     )
     with pytest.raises(BudgetExceeded, match=words) as refused:
         Session(gemma, SessionOptions(canvas=1 << 22))

@@ -335,7 +335,7 @@ def test_the_budget_knows_how_many_fit(gemma: Path) -> None:
     with Session(gemma, SessionOptions(budget, **lengths)) as session:
         most = session.plan.most_sequences
         with pytest.raises(
-            BudgetExceeded, match="planned for 1 sequence, not for 2; open the session for these"
+            BudgetExceeded, match="planned for 1 sequence, not for 2; open the session with sequences = 2"
         ):
             session.open_sequence()
         with pytest.raises(BudgetExceeded, match="planned for 1 sequence, not for 2"):

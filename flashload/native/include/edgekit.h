@@ -136,7 +136,8 @@ typedef struct ek_session_options {
 EK_API ek_status ek_session_open(const char *bundle, const ek_session_options *options,
                                  ek_session **session) EK_NOEXCEPT;
 
-/* Ends a session; null is allowed. No other call on it may be under way or follow. */
+/* Ends a session; null is allowed. No other call on it may follow. While another one is under way, as where an engine or a
+ * callback calls this, the session ends with that call. */
 EK_API void ek_session_close(ek_session *session) EK_NOEXCEPT;
 
 typedef struct ek_session_info {
@@ -253,7 +254,7 @@ EK_API ek_status ek_sequence_open(ek_session *session, ek_sequence **sequence) E
  * differently. Fails as ek_sequence_open does. */
 EK_API ek_status ek_sequence_copy(ek_session *session, ek_sequence *original, ek_sequence **copy) EK_NOEXCEPT;
 
-/* Ends it; null is allowed. No call on its session may be under way. */
+/* Ends it; null is allowed. While a call on its session is under way it ends with that call. */
 EK_API void ek_sequence_close(ek_sequence *sequence) EK_NOEXCEPT;
 
 /* ek_session_prefill for any sequence; null is the session's own. */
@@ -276,7 +277,7 @@ typedef struct ek_sequence_info {
   uint32_t reserved;
   int64_t prefix_length;   /* positions that are kept */
   int64_t uncached_length; /* tokens behind them that are final and not encoded */
-  int64_t last_rows;       /* rows that a segment without ids can ask for */
+  int64_t last_rows;       /* rows that a segment without ids can ask for: of the last segment with a request */
 } ek_sequence_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -298,11 +299,13 @@ typedef struct ek_pass_segment {
   ek_sequence *sequence;     /* null: the session's own */
   const int64_t *ids;        /* [count] token ids */
   int64_t count;             /* 0: no rows; `request` is answered from the hidden states of the last segment of the
-                                sequence that had one, as ek_session_project does */
-  const int64_t *positions;  /* [count]; null: one after the other, behind what is kept or from keep_at */
+                                sequence that had one, in a pass before this, as ek_session_project does */
+  const int64_t *positions;  /* [count], below `max_positions`; null: one after the other, behind what is kept or from
+                                keep_at */
   const float *soft;         /* [count, hidden_size] for a canvas, as in ek_session_denoise, or null */
-  const ek_seen_rows *seen;  /* [seen_count] in this order; null: all that is kept, up to keep_at. Layers with a sliding window
-                                show what the segment's first row sees by position */
+  const ek_seen_rows *seen;  /* [seen_count] in this order, no row twice; null: all that is kept, up to keep_at. A memory
+                                budget holds for as many rows as the `positions` that the session was opened for. Layers
+                                with a sliding window show what the segment's first row sees by position */
   int64_t seen_count;
   int64_t keep_at;           /* EK_KEEP_NOTHING; or the position from which on its keys and values are kept, in place of
                                 those there: at most the number of kept positions */

@@ -10,11 +10,6 @@
 #include "session/pass.h"
 #include "session/sequence.h"
 
-struct ek_sequence {
-  ek_session *session;
-  std::unique_ptr<edgekit::Sequence> own;
-};
-
 namespace edgekit {
 namespace {
 
@@ -51,7 +46,9 @@ void take(ek_session *session, const ek_pass_segment &from, Given &to) {
   to.segment.causal = given.causal != 0;
   to.segment.soft = given.soft;
   if (given.keep_at != EK_KEEP_NOTHING) to.segment.keep_at = given.keep_at;
-  if (given.seen != nullptr) {
+  if (given.seen == nullptr) {
+    if (given.seen_count != 0) fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, ", but seen is null");
+  } else {
     if (given.seen_count < 0 || given.seen_count > kMostSequences) {
       fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, "; it must be 0..", kMostSequences);
     }
@@ -85,7 +82,7 @@ ek_status ek_sequence_copy(ek_session *session, ek_sequence *original, ek_sequen
 
 void ek_sequence_close(ek_sequence *sequence) noexcept {
   // Of a parent's session a child of fork() has no part: see ek_session_close.
-  if (sequence != nullptr && sequence->session->process.here()) delete sequence;
+  if (sequence != nullptr && sequence->session->process.here()) close(*sequence);
 }
 
 ek_status ek_sequence_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids, int64_t count) noexcept {
@@ -106,7 +103,7 @@ ek_status ek_sequence_keep(ek_session *session, ek_sequence *sequence, const int
   return guarded([&] {
     const Entry own(session);
     Sequence &text = sequence_of(session, sequence);
-    check_ids(own->model(), ids, count);
+    if (count != 0) own->check_text(text, ids, count);
     text.keep({ids, ids + count});
   });
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "abi_guard.h"
 #include "abi_head.h"
@@ -22,7 +23,49 @@ LastError &last_error() {
   return error;
 }
 
+// False: another call is under way.
+bool enter(ek_session &session) {
+  const std::lock_guard<std::mutex> lock(session.gate);
+  return !std::exchange(session.busy, true);
+}
+
+void leave(ek_session &session) noexcept {
+  for (bool closed = false; !closed;) {
+    ek_sequence *sequence = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(session.gate);
+      sequence = std::exchange(session.closed_sequences, nullptr);
+      if (sequence == nullptr) {
+        session.busy = false;
+        if (!session.closed) return;
+        closed = true;
+      }
+    }
+    while (sequence != nullptr) delete std::exchange(sequence, sequence->next);
+  }
+  delete &session;
+}
+
 }  // namespace
+
+Entry::Entry(ek_session *session) : session_(required(session)) {
+  if (!enter(session_)) {
+    fail(EK_INVALID_STATE, "the session is in another call: engines and callbacks must not call it, nor two threads at "
+         "the same time");
+  }
+}
+
+Entry::~Entry() { leave(session_); }
+
+void close(ek_sequence &sequence) noexcept {
+  ek_session &session = *sequence.session;
+  {
+    const std::lock_guard<std::mutex> lock(session.gate);
+    sequence.next = std::exchange(session.closed_sequences, &sequence);
+    if (std::exchange(session.busy, true)) return;
+  }
+  leave(session);
+}
 
 SessionOptions session_options_of(const ek_session_options *given) {
   const ek_session_options options =
@@ -63,7 +106,15 @@ ek_status ek_session_open(const char *bundle, const ek_session_options *options,
 
 void ek_session_close(ek_session *session) noexcept {
   // Threads that are not there cannot be joined: what a child of fork() holds of a session goes with the child.
-  if (session != nullptr && session->process.here()) delete session;
+  if (session == nullptr || !session->process.here()) return;
+  {
+    const std::lock_guard<std::mutex> lock(session->gate);
+    if (session->busy) {
+      session->closed = true;
+      return;
+    }
+  }
+  delete session;
 }
 
 ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexcept {

@@ -2,13 +2,20 @@
 #ifndef EDGEKIT_ABI_SESSION_H
 #define EDGEKIT_ABI_SESSION_H
 
-#include <atomic>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "edgekit.h"
 #include "error.h"
 #include "owner_process.h"
 #include "session/session.h"
+
+struct ek_sequence {
+  ek_session *session;
+  std::unique_ptr<edgekit::Sequence> own;
+  ek_sequence *next = nullptr;  // of those that go when the call under way is over
+};
 
 struct ek_session {
   ek_session(const std::string &bundle, const edgekit::SessionOptions &options, const edgekit::MakeEngine &make,
@@ -17,8 +24,12 @@ struct ek_session {
 
   edgekit::OwnerProcess process;
   edgekit::Session session;
-  std::atomic<bool> busy{false};  // a call that changes it is under way
-  std::string io_mode;            // the text that the last statistics point at
+  std::string io_mode;  // the text that the last statistics point at
+
+  std::mutex gate;                          // of what follows; never held while an engine is called
+  bool busy = false;                        // a call that changes it is under way
+  bool closed = false;                      // it goes when that call is over
+  ek_sequence *closed_sequences = nullptr;  // so do these
 };
 
 namespace edgekit {
@@ -34,13 +45,9 @@ inline ek_session &required(ek_session *session) {
 class Entry {
  public:
   // Throws Error (EK_INVALID_ARGUMENT, EK_INVALID_STATE).
-  explicit Entry(ek_session *session) : session_(required(session)) {
-    if (session_.busy.exchange(true)) {
-      fail(EK_INVALID_STATE, "the session is in another call: engines and callbacks must not call it, nor two threads at "
-           "the same time");
-    }
-  }
-  ~Entry() { session_.busy = false; }
+  explicit Entry(ek_session *session);
+  // Closes what was to be closed meanwhile, the session too.
+  ~Entry();
   Entry(const Entry &) = delete;
   Entry &operator=(const Entry &) = delete;
 
@@ -50,6 +57,9 @@ class Entry {
  private:
   ek_session &session_;
 };
+
+// Now, or when the call that is under way on its session is over.
+void close(ek_sequence &sequence) noexcept;
 
 // Throws Error (EK_INVALID_ARGUMENT).
 SessionOptions session_options_of(const ek_session_options *given);

@@ -18,7 +18,26 @@ std::uint64_t bytes_for(const KvGeometry &layer, std::int64_t rows) {
   return 2 * sizeof(float) * static_cast<std::uint64_t>(layer.kv_heads * layer.head_dim * rows);
 }
 
+void hold(KvMemory &memory, std::uint64_t bytes) {
+  if (bytes > memory.limit || memory.held > memory.limit - bytes) {
+    fail(EK_BUDGET_EXCEEDED, "the memory budget has room for ", memory.limit,
+         " bytes of kept keys and values, which are taken; close or crop a sequence, or open the session for more");
+  }
+  memory.held += bytes;
+}
+
 }  // namespace
+
+KvCharge::KvCharge(KvMemory &memory, std::uint64_t bytes) : memory_(&memory), bytes_(bytes) { hold(memory, bytes); }
+KvCharge::~KvCharge() {
+  if (memory_ != nullptr) memory_->held -= bytes_;
+}
+KvCharge::KvCharge(KvCharge &&other) noexcept { *this = std::move(other); }
+KvCharge &KvCharge::operator=(KvCharge &&other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
 
 // Keys [KV, capacity, D], then values, in the engine's memory.
 class KvChunk {
@@ -38,12 +57,7 @@ class KvChunk {
   // Counts rows that are about to be written for the first time.
   void touch(std::int64_t stop) {
     if (stop <= touched_) return;
-    const std::uint64_t more = bytes_for(shape_, stop - touched_);
-    if (memory_->held + more > memory_->limit) {
-      fail(EK_BUDGET_EXCEEDED, "the memory budget has room for ", memory_->limit,
-           " bytes of kept keys and values, which are taken; close or crop a sequence, or open the session for more");
-    }
-    memory_->held += more;
+    hold(*memory_, bytes_for(shape_, stop - touched_));
     touched_ = stop;
   }
 

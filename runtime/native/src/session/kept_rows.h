@@ -29,6 +29,21 @@ struct KvMemory {
   std::uint64_t held = 0;
 };
 
+// Bytes that count as held while it lives, for keys and values that nobody keeps.
+class KvCharge {
+ public:
+  KvCharge() = default;
+  // Throws Error (EK_BUDGET_EXCEEDED).
+  KvCharge(KvMemory &memory, std::uint64_t bytes);
+  ~KvCharge();
+  KvCharge(KvCharge &&other) noexcept;
+  KvCharge &operator=(KvCharge &&other) noexcept;
+
+ private:
+  KvMemory *memory_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
 class KvChunk;
 
 class KeptRows {

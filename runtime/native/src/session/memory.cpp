@@ -35,6 +35,18 @@ std::string exact_size(std::uint64_t count) {
 
 std::string megabytes(std::uint64_t count) { return std::to_string((count + 999'999) / 1'000'000) + " MB"; }
 
+// What a plan takes besides weights, each with a name; what is not there is not named.
+std::string parts(const MemoryNeeds &needs, const char *name, std::uint64_t bytes) {
+  const std::pair<const char *, std::uint64_t> all[] = {
+      {"process", needs.process + needs.allowance}, {"activations", needs.activations + needs.scratch},
+      {"vocabulary head", needs.head}, {"prefix", needs.prefix}, {name, bytes}};
+  std::string out;
+  for (const auto &[what, size] : all) {
+    if (size != 0) out += (out.empty() ? " (" : ", ") + (what + (" " + megabytes(size)));
+  }
+  return out + ")";
+}
+
 // Of the session itself.
 std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int64_t prefix) {
   const Model &model = bundle.model();
@@ -152,10 +164,8 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
     const std::uint64_t wanted = needs.total() + too_small.needed + (std::uint64_t{1} << 20);
     std::ostringstream message;
     message << bundle.path() << ": a memory budget of " << exact_size(options.memory_bytes)
-            << " is too small; this model and length need at least " << megabytes(wanted) << " (process "
-            << megabytes(needs.process + needs.allowance) << ", activations "
-            << megabytes(needs.activations + needs.scratch) << ", vocabulary head " << megabytes(needs.head)
-            << ", prefix " << megabytes(needs.prefix) << ", reading ahead " << megabytes(too_small.needed) << ")";
+            << " is too small; this model and length need at least " << megabytes(wanted)
+            << parts(needs, "reading ahead", too_small.needed);
     throw BudgetError(message.str(), wanted);
   }
   if (plan.ring_bytes != 0) return plan;
@@ -194,10 +204,8 @@ void check_machine(const Bundle &bundle, const MemoryNeeds &needs, const Residen
   if (options.memory_bytes != 0 || machine == 0 || wanted <= machine) return;
   const std::uint64_t least = least_budget(bundle, needs, options);
   std::ostringstream message;
-  message << bundle.path() << ": this model and length need " << megabytes(wanted) << " (weights " << megabytes(weights)
-          << ", process " << megabytes(needs.process + needs.allowance) << ", activations "
-          << megabytes(needs.activations + needs.scratch) << ", vocabulary head " << megabytes(needs.head)
-          << ", prefix " << megabytes(needs.prefix) << ") and this machine has " << megabytes(machine) << "; ";
+  message << bundle.path() << ": this model and length need " << megabytes(wanted) << parts(needs, "weights", weights)
+          << " and this machine has " << megabytes(machine) << "; ";
   if (least <= machine) {
     message << "give a memory budget (--memory), at least " << megabytes(least)
             << ": weights that it does not hold are read from the disk";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "error.h"
@@ -12,13 +14,43 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Scores are divided by temperatures as float32: what is nearer to 0 or larger makes infinities of them.
+constexpr float kLeastTemperature = 1e-20f, kMostTemperature = 1e20f;
+
 [[noreturn]] void no_prefix(const Bundle &bundle) {
   fail(EK_INVALID_STATE, bundle.path(), ": this model encodes no prefix; put the prompt on the canvas");
+}
+
+// Beyond these a model was never trained; the second bound keeps products of sizes within 64 bits.
+void check_position(const Model &model, std::int64_t position) {
+  if (model.max_positions != 0 && position >= model.max_positions) {
+    fail(EK_INVALID_ARGUMENT, "position ", position, " is beyond those that the model was made for, 0..",
+         model.max_positions - 1);
+  }
+  if (position >= 2 * kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, "position ", position, " of a row; it must be 0..", 2 * kMaxPositions - 1);
+  }
+}
+
+// Throws Error (EK_INVALID_ARGUMENT) where a row is named twice: attention would weigh it twice.
+void check_once(std::vector<SeenRows> seen, std::size_t index) {
+  std::sort(seen.begin(), seen.end(), [](const SeenRows &a, const SeenRows &b) {
+    return std::tie(a.segment, a.first) < std::tie(b.segment, b.first);
+  });
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    const SeenRows &before = seen[i - 1];
+    if (before.segment != seen[i].segment || before.first + before.count <= seen[i].first) continue;
+    fail(EK_INVALID_ARGUMENT, "segment ", index, " sees row ", seen[i].first,
+         before.segment < 0 ? " of what is kept" : " of an earlier segment", " twice");
+  }
 }
 
 }  // namespace
 
 void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count) {
+  if (count < 0 || count > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, count, " token ids; give 0..", kMaxPositions);
+  }
   if (count > 0 && ids == nullptr) fail(EK_INVALID_ARGUMENT, "no token ids are given");
   for (std::int64_t i = 0; i < count; ++i) {
     if (ids[i] < 0 || ids[i] >= model.vocabulary) {
@@ -28,14 +60,18 @@ void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count) 
   }
 }
 
-void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
-                   std::int64_t count) {
+void check_text(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
+                std::int64_t count) {
   const Model &model = session.model();
   if (!model.causal_prefix) no_prefix(session.bundle);
-  if (count < 0 || count > kMaxPositions) {
-    fail(EK_INVALID_ARGUMENT, count, " token ids to encode; give 0..", kMaxPositions);
-  }
   check_ids(model, ids, count);
+  check_position(model, sequence.prefix_length() + count - 1);
+}
+
+void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
+                   std::int64_t count) {
+  check_text(session, sequence, ids, count);
+  const Model &model = session.model();
   session.check_lengths(true, std::min(prefill_chunk(model), count), sequence.prefix_length() + count, 1);
 }
 
@@ -50,6 +86,7 @@ PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment
     segments_[i].given = &segments[i];
     settle(i);
   }
+  unkept_ = KvCharge(*session.kept_memory, unkept_bytes());
 }
 
 void PassRun::settle(std::size_t index) {
@@ -65,34 +102,48 @@ void PassRun::settle(std::size_t index) {
     if (given.keep_at || given.seen || given.request == nullptr) {
       fail(EK_INVALID_ARGUMENT, "a segment without token ids is a request to the vocabulary head and nothing else");
     }
-    if (own.sequence->last_rows_ == 0) fail(EK_INVALID_STATE, "project needs a denoise before it that did not fail");
-    return check_request(*given.request, own.sequence->last_rows_);
+    own.asked = own.sequence->last_rows_;
+    if (own.asked == 0) fail(EK_INVALID_STATE, "project needs a denoise before it that did not fail");
+    return check_request(*given.request, own.asked);
   }
   check_ids(model_, given.ids, given.count);
-  if (given.request != nullptr) check_request(*given.request, given.count);
+  own.asked = given.count;
+  if (given.request != nullptr) {
+    check_request(*given.request, own.asked);
+    for (std::size_t i = 0; i < index; ++i) {
+      if (segments_[i].sequence == own.sequence) segments_[i].last = false;
+    }
+    own.last = true;
+  }
   if (!model_.causal_prefix && (given.keep_at || given.causal)) no_prefix(session_.bundle);
   const std::int64_t from = given.keep_at.value_or(length);
   own.sequence->kept_.check(given.positions == nullptr ? from : std::min(from, std::max<std::int64_t>(given.positions[0], 0)));
+  settle_positions(own, from);
+  settle_seen(index);
+  std::int64_t before = 0;
+  for (const SeenRows &seen : own.seen) before += seen.count;
   const std::int64_t stop = given.keep_at ? from + given.count : length;
-  session_.check_lengths(given.causal, given.count, stop, static_cast<std::int64_t>(index) + 1);
+  session_.check_lengths(given.causal, given.count, std::max(stop, before), static_cast<std::int64_t>(index) + 1);
+  for (std::size_t i = 0; given.keep_at && i < index; ++i) {
+    if (segments_[i].sequence == own.sequence && segments_[i].given->keep_at) {
+      fail(EK_INVALID_ARGUMENT, "two segments of a pass keep rows of the same sequence");
+    }
+  }
+  rows_ += given.count;
+}
+
+void PassRun::settle_positions(Rows &own, std::int64_t from) const {
+  const PassSegment &given = *own.given;
   for (std::int64_t i = 0; i < given.count; ++i) {
     const std::int64_t position = given.positions == nullptr ? from + i : given.positions[i];
-    if (position < 0 || position >= 2 * kMaxPositions) {
-      fail(EK_INVALID_ARGUMENT, "position ", position, " of a row; it must be 0..", 2 * kMaxPositions - 1);
-    }
+    if (position < 0) fail(EK_INVALID_ARGUMENT, "position ", position, " of a row is negative");
+    check_position(model_, position);
     if (given.keep_at && position != from + i) {
       fail(EK_INVALID_ARGUMENT, "rows that are kept from position ", from, " on must have positions that follow it: row ", i,
            " has ", position);
     }
     own.positions.push_back(position);
   }
-  for (std::size_t i = 0; given.keep_at && i < index; ++i) {
-    if (segments_[i].sequence == own.sequence && segments_[i].given->keep_at) {
-      fail(EK_INVALID_ARGUMENT, "two segments of a pass keep rows of the same sequence");
-    }
-  }
-  settle_seen(index);
-  rows_ += given.count;
 }
 
 void PassRun::settle_seen(std::size_t index) {
@@ -115,11 +166,31 @@ void PassRun::settle_seen(std::size_t index) {
     own.seen.push_back(rows);
     if (!kept) segments_[static_cast<std::size_t>(rows.segment)].looked_at = true;
   }
+  check_once(own.seen, index);
+}
+
+// At most: buffers of one call of the engine serve the next.
+std::uint64_t PassRun::unkept_bytes() const {
+  std::int64_t rows = 0;
+  for (const Rows &each : segments_) {
+    if (each.looked_at && !each.given->keep_at) rows += each.given->count;
+  }
+  std::vector<std::int64_t> widths;  // by layer of a call
+  for (const BundleChunk &chunk : session_.bundle.chunks()) {
+    widths.resize(std::max(widths.size(), chunk.count));
+    for (std::size_t k = 0; k < chunk.count; ++k) {
+      const LayerInfo &info = model_.layers[chunk.first + k];
+      widths[k] = std::max(widths[k], 2 * info.kv_heads * info.head_dim);
+    }
+  }
+  const std::int64_t width = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+  return sizeof(float) * static_cast<std::uint64_t>(rows * width);
 }
 
 void PassRun::check_request(const HeadRequest &request, std::int64_t positions) const {
-  if (!(request.temperature > 0) || !std::isfinite(request.temperature)) {
-    fail(EK_INVALID_ARGUMENT, "temperature ", request.temperature, " is not a positive number");
+  if (!(request.temperature >= kLeastTemperature && request.temperature <= kMostTemperature)) {
+    fail(EK_INVALID_ARGUMENT, "temperature ", request.temperature, "; it must be ", kLeastTemperature, "..",
+         kMostTemperature);
   }
   if (request.gumbel && !(request.gumbel->scale >= 0 && std::isfinite(request.gumbel->scale))) {
     fail(EK_INVALID_ARGUMENT, "gumbel_scale ", request.gumbel->scale, " is not a number at least 0");
@@ -146,7 +217,7 @@ std::vector<HeadResult> PassRun::run(Pass then) {
   const auto timed = [&] { session_.pass_seconds += std::chrono::duration<double>(Clock::now() - started).count(); };
   // Callers size their arrays by the last pass that they have a result of.
   for (const Rows &each : segments_) {
-    if (each.given->count > 0 && each.given->request != nullptr) each.sequence->last_rows_ = 0;
+    if (each.last) each.sequence->last_rows_ = 0;
   }
   try {
     session_.begin(kind(), then);
@@ -187,7 +258,7 @@ void PassRun::compute() {
 void PassRun::keep() {
   std::vector<FloatCopy> copies;
   for (const Rows &each : segments_) {
-    if (each.given->count == 0 || each.given->request == nullptr) continue;
+    if (!each.last) continue;
     FloatCopy copy;
     copy.count = each.given->count * model_.hidden;
     copy.to = each.sequence->last_.floats(copy.count, memory_);
@@ -208,7 +279,7 @@ void PassRun::keep() {
     throw;
   }
   for (const Rows &each : segments_) {
-    if (each.given->count != 0 && each.given->request != nullptr) each.sequence->last_rows_ = each.given->count;
+    if (each.last) each.sequence->last_rows_ = each.given->count;
   }
 }
 
@@ -363,7 +434,7 @@ std::unique_ptr<HeadScores> PassRun::head(std::size_t segment) {
   const std::int64_t hidden = model_.hidden;
   const bool again = own.given->count == 0;
   const float *x = again ? own.sequence->last_.data() : x_ + own.first * hidden;
-  const std::int64_t rows = request.row_count(again ? own.sequence->last_rows_ : own.given->count);
+  const std::int64_t rows = request.row_count(own.asked);
   if (rows == 0) return nullptr;
   if (!request.all_rows) {
     if (session_.picked.size() <= segment) session_.picked.resize(segment + 1);

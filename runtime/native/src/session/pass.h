@@ -15,7 +15,11 @@ namespace edgekit {
 // Throws Error (EK_INVALID_ARGUMENT) unless all are of the vocabulary.
 void check_ids(const Model &model, const std::int64_t *ids, std::int64_t count);
 
-// Whether `count` ids behind what `sequence` keeps can be encoded. Throws Error.
+// Whether `count` ids can stand behind what `sequence` keeps. Throws Error.
+void check_text(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
+                std::int64_t count);
+
+// Whether they can be encoded there, in this session. Throws Error.
 void check_prefill(const Session::Implementation &session, const Sequence &sequence, const std::int64_t *ids,
                    std::int64_t count);
 
@@ -36,7 +40,9 @@ class PassRun {
     std::vector<std::int64_t> positions;
     std::vector<SeenRows> seen;
     std::int64_t length = 0;  // that the sequence keeps
+    std::int64_t asked = 0;   // rows that a request chooses from: its own, or those of the sequence's last pass
     bool looked_at = false;   // by a later segment
+    bool last = false;        // its hidden states are what the sequence is asked for after the pass
   };
 
   // Where the keys and values of a segment's rows are for later segments and for what is kept.
@@ -47,6 +53,8 @@ class PassRun {
 
   void settle(std::size_t index);
   void settle_seen(std::size_t index);
+  void settle_positions(Rows &own, std::int64_t from) const;
+  std::uint64_t unkept_bytes() const;
   void check_request(const HeadRequest &request, std::int64_t positions) const;
   Pass kind() const;
   void compute();
@@ -69,6 +77,7 @@ class PassRun {
   std::int64_t rows_ = 0;
   float *x_ = nullptr;  // [rows, hidden] in `memory_`
   std::vector<std::vector<Own>> own_;  // by segment and layer of a call
+  KvCharge unkept_;                    // for what later segments look at and nobody keeps
   std::vector<HeadResult> results_;
 };
 

@@ -215,12 +215,13 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
   std::ostringstream message;
   message << bundle.path() << ": the memory budget was planned for ";
   if (segments > options.sequences) {
-    message << options.sequences << (options.sequences == 1 ? " sequence" : " sequences") << ", not for " << segments;
+    message << options.sequences << (options.sequences == 1 ? " sequence" : " sequences") << ", not for " << segments
+            << "; open the session with sequences = " << longer.sequences;
   } else {
     message << "passes of up to " << options.canvas << " positions after " << options.positions << ", not for " << count
-            << " after " << committed;
+            << " after " << committed << "; open the session with canvas = " << longer.canvas
+            << ", positions = " << longer.positions;
   }
-  message << "; open the session for these";
   throw BudgetError(message.str(), least_budget(bundle, more, longer));
 }
 
@@ -281,6 +282,10 @@ SessionPlan Session::plan() const {
 
 void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
   implementation_->check_lengths(false, count, committed, 1);
+}
+
+void Session::check_text(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const {
+  edgekit::check_text(*implementation_, sequence, ids, count);
 }
 
 void Session::check_prefill(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const {

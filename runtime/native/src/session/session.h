@@ -110,6 +110,9 @@ class Session {
   // was not planned for it, EK_INVALID_ARGUMENT when no session takes so many.
   void check_lengths(std::int64_t count, std::int64_t committed) const;
 
+  // Whether `count` ids can stand behind what `sequence` keeps. Throws Error.
+  void check_text(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const;
+
   // For texts that are encoded in several passes: how many positions go into one, and whether `count` ids behind what
   // `sequence` keeps can be encoded at all. Throws Error.
   std::int64_t prefill_rows() const;

@@ -1,0 +1,144 @@
+"""What segments of one sequence ask for in one pass, and what they may look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.native_bundles import native_bundle
+from support.watched import run_watched
+
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
+from edgekit.runtime.sampling import HeadOutput, HeadRequest
+from edgekit.runtime.session import SeenRows, Segment, Sequence, Session, SessionOptions
+
+ALL = HeadRequest(logits=True)
+IDS = np.arange(3)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return native_bundle(
+        tmp_path_factory.mktemp("requests"), "diffusion_gemma", Scheme("mixed4", 16), num_hidden_layers=2
+    )
+
+
+@pytest.fixture
+def session(bundle: Path) -> Iterator[Session]:
+    with Session(bundle, SessionOptions(sequences=4)) as opened:
+        yield opened
+
+
+def logits(answer: HeadOutput | None) -> np.ndarray:
+    assert answer is not None and answer.logits is not None
+    return answer.logits
+
+
+@pytest.mark.parametrize("lengths", [(3, 200), (200, 3), (5, 5)])
+def test_the_last_of_two_requests_to_a_sequence_is_projected_again(
+    session: Session, lengths: tuple[int, int]
+) -> None:
+    first, second = (Segment(session.sequence, np.arange(n) % 50, ALL) for n in lengths)
+    answers = [logits(a) for a in session.run_pass([first, second])]
+    np.testing.assert_array_equal(answers[0], logits(session.run_pass([first])[0]))
+    np.testing.assert_array_equal(answers[1], logits(session.run_pass([second])[0]))
+    session.run_pass([first, second])
+    np.testing.assert_array_equal(logits(session.sequence.project(ALL)), answers[1])
+
+
+def test_a_projection_beside_new_rows_asks_the_pass_before(session: Session) -> None:
+    text = session.sequence
+    before = text.denoise(np.arange(9), ALL)
+    again, new = session.run_pass([Segment(text, None, ALL), Segment(text, np.arange(12) + 20, ALL)])
+    np.testing.assert_array_equal(logits(again), logits(before))
+    (behind,) = session.run_pass([Segment(text, np.arange(12) + 20, ALL)])
+    np.testing.assert_array_equal(logits(behind), logits(new))
+    text.denoise(np.arange(9), ALL)
+    _, after = session.run_pass([Segment(text, np.arange(12) + 20, ALL), Segment(text, None, ALL)])
+    np.testing.assert_array_equal(logits(after), logits(before))
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"),
+    [
+        (lambda t: [Segment(t, IDS, ALL, seen=[SeenRows(None, 0, 4)] * 2)],
+         "segment 0 sees row 0 of what is kept twice"),
+        (lambda t: [Segment(t, IDS, ALL, seen=[SeenRows(None, 3, 5), SeenRows(None, 0, 4)])],
+         "segment 0 sees row 3 of what is kept twice"),
+        (lambda t: [Segment(t, IDS), Segment(t, IDS, ALL, seen=[SeenRows(0, 0, 2), SeenRows(0, 1, 2)])],
+         "segment 1 sees row 1 of an earlier segment twice"),
+        (lambda t: [Segment(t, IDS, HeadRequest(temperature=1e-30))], "temperature 1e-30; it must be 1e-20"),
+        (lambda t: [Segment(t, IDS, ALL, positions=IDS + 1022)], "position 1024 is beyond those .*, 0..1023"),
+        (lambda t: [Segment(t, np.arange(1100) % 50, ALL)], "position 1024 is beyond"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    session: Session, segments: Callable[[Sequence], list[Segment]], words: str
+) -> None:
+    text = session.open_sequence()
+    text.prefill(np.arange(8))
+    with pytest.raises(InvalidRequest, match=words):
+        session.run_pass(segments(text))
+    halves = [SeenRows(None, 0, 4), SeenRows(None, 4, 4)]
+    (found,) = session.run_pass([Segment(text, IDS, ALL, seen=halves)])
+    np.testing.assert_array_equal(logits(found), logits(text.denoise(IDS, ALL)))
+
+
+def test_no_text_is_encoded_beyond_the_positions_of_the_model(session: Session) -> None:
+    session.prefill(np.arange(1000) % 50)
+    with pytest.raises(InvalidRequest, match="position 1024 is beyond"):
+        session.prefill(np.arange(25))
+    session.prefill(np.arange(24))
+    assert session.prefix_length == 1024
+
+
+RUN = """
+import json, sys
+import numpy as np
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import SeenRows, Segment, Session, SessionOptions
+bundle, memory = sys.argv[1], int(sys.argv[2]) or None
+sums = []
+with Session(bundle, SessionOptions(memory, positions=512, canvas=128, sequences=4)) as session:
+    text, ids = session.sequence, np.arange(128) % 50
+    text.prefill(np.arange(128) % 50)
+    for _ in range(4):
+        segments = []
+        for i in range(4):
+            seen = [SeenRows(None, 0, 128), *(SeenRows(k, 0, 128) for k in range(i))]
+            places = 128 * (i + 1) + np.arange(128)
+            request = HeadRequest(rows=np.array([0]))
+            segments.append(Segment(text, ids, request, causal=True, positions=places, seen=seen))
+        sums.append([float(a.log_z.sum()) for a in session.run_pass(segments)])
+    print(json.dumps({"sums": sums, "engine": session.statistics()}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_the_budget_holds_for_rows_of_earlier_segments(tmp_path: Path) -> None:
+    """Each segment looks at all before it, and nothing is kept: masks, keys and values are counted."""
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "num_global_key_value_heads": 8}
+    bundle = native_bundle(
+        tmp_path, "diffusion_gemma", Scheme("int8"), head_dim=64, global_head_dim=64, **heads
+    )
+    resident, _ = run_watched(RUN, bundle, 0)
+    with Session(bundle, SessionOptions(positions=512, canvas=128, sequences=4)) as session:
+        plan = session.plan
+    budget = plan.least_memory_bytes - plan.process + resident["engine"]["process_bytes"] + (4 << 20)
+    streamed, peak = run_watched(RUN, bundle, budget)
+    assert streamed["sums"] == resident["sums"]
+    assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"
+    with Session(
+        bundle, SessionOptions(plan.least_memory_bytes + (16 << 20), positions=128, canvas=64, sequences=4)
+    ) as small:
+        ids = np.arange(64) % 50
+        small.prefill(np.arange(100) % 50)
+        segments = [Segment(small.sequence, ids, causal=True)]
+        segments.append(Segment(small.sequence, ids, seen=[SeenRows(None, 0, 100), SeenRows(0, 0, 40)]))
+        message = "not for 64 after 140; open the session with canvas = 64, positions = 140"
+        with pytest.raises(BudgetExceeded, match=re.escape(message)):
+            small.run_pass(segments)
