@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
+from edgekit.flashload.names import shown
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.package_engine import exported_for
 from edgekit.runtime.errors import PromptTooLong
@@ -34,6 +35,7 @@ from edgekit.runtime.sampling import (
     generate,
     settle,
 )
+from edgekit.runtime.sampling.core import prompt_ids
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.session import MakeEngine, Session, SessionOptions, Together, open_session
 from edgekit.runtime.session import sequence as session_sequence
@@ -110,11 +112,14 @@ class Generator:
         takes so many threads.
         """
         self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
-        self.bundle = Bundle.open(path, None if callable(engine) else engine)
+        self.bundle = Bundle.open(path, engine if isinstance(engine, str) else None)
         self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
+        self._turn = _Turn()
+        # Unless a caller's options say otherwise.
+        self._continues = bool(settle(self._model).values().get("continue_prefix"))
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
@@ -166,10 +171,11 @@ class Generator:
             EdgekitError: bad options, a prompt beyond the model's positions, a budget that is too small,
                 a read that failed.
         """
-        settings = settings or Settings()
+        settings = _checked(settings)
         call = self._call(prompt, settings, behind)
         held = self._session if self._session is not None and call.text.is_in(self._session) else None
         session = self._open(call.lengths, call.text)
+        turn = self._turn = _Turn()
         started = time.perf_counter()
         before = session.statistics()
         try:
@@ -190,42 +196,55 @@ class Generator:
                     event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
                     self.stats = event.stats
                 yield event
+                turn.check()
         finally:
-            session.idle()
+            if not turn.over:
+                session.idle()
 
     def generate_many(
         self,
         prompts: Iterable[Prompt | str | Sequence[int]],
         settings: Settings | None = None,
         at_once: int = 4,
-    ) -> Iterator[tuple[int, Event | EdgekitError]]:
+    ) -> Iterator[tuple[int, Event | Exception]]:
         """Events of several prompts, each with its number: up to `at_once` share every pass over the weights,
         and another one joins when one is done. Events of a prompt are those of `generate`; one that
-        fails by itself, such as by a prompt that the model does not take, ends with its error.
+        fails by itself, such as by a prompt that is too long, ends with its error.
 
         Text that was generated before is forgotten.
 
         Raises:
-            EdgekitError: bad options, prompts beyond the model's positions, a budget that is too small for so
-                many at once, a read that failed.
+            EdgekitError: bad options, no list of prompts, a budget that is too small for so many at once, a
+                read that failed.
         """
-        settings = settings or Settings()
+        settings = _checked(settings)
+        if isinstance(prompts, str | Prompt) or not isinstance(prompts, Iterable):
+            raise InvalidPrompt(f"the prompts are {shown(prompts)}; pass a list of them")
         check_int("at_once", at_once, 1, _MOST_AT_ONCE)
         if self.options(settings).values().get("continue_prefix"):
             raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
-        calls = [self._call(prompt, settings, None) for prompt in prompts]
+        calls: dict[int, _Call] = {}
+        for number, prompt in enumerate(prompts):
+            try:
+                calls[number] = self._call(prompt, settings, None)
+            except EdgekitError as error:
+                yield number, error
         if not calls:
             return
-        count, longest = min(at_once, len(calls)), calls[0].lengths
-        for call in calls[1:]:
-            longest = replace(
-                longest,
-                prefix=max(longest.prefix, call.lengths.prefix),
-                canvas=max(longest.canvas, call.lengths.canvas),
-            )
-        session = self._open(longest, _Text(), count)
-        together, waiting = Together(session), deque(enumerate(calls))
-        free = [session.sequence, *(session.open_sequence() for _ in range(count - 1))]
+        count, lengths = min(at_once, len(calls)), [call.lengths for call in calls.values()]
+        longest = replace(
+            lengths[0],
+            prefix=max(each.prefix for each in lengths),
+            canvas=max(each.canvas for each in lengths),
+        )
+        try:
+            session = self._open(longest, _Text(), count)
+        except BudgetExceeded as error:
+            hint = f"; or take fewer prompts at once: at_once is {at_once}" if count > 1 else ""
+            raise BudgetExceeded(f"{error}{hint}", error.needed_bytes) from None
+        turn = self._turn = _Turn([session.open_sequence() for _ in range(count - 1)])
+        together, waiting = Together(session), deque(calls.items())
+        free = [session.sequence, *turn.sequences]
         taken: dict[int, session_sequence.Sequence] = {}
         started = time.perf_counter()
         try:
@@ -241,8 +260,9 @@ class Generator:
                             steps=settings.steps,
                             options=call.options,
                         )
-                    except InvalidPrompt as error:
+                    except EdgekitError as error:
                         yield number, error
+                        turn.check()
                         continue
                     taken[number] = free.pop()
                     together.join(number, sampler, taken[number])
@@ -251,35 +271,35 @@ class Generator:
                     if isinstance(event, Done):
                         event.stats.engine["seconds"] = time.perf_counter() - started
                         event.stats.engine["prompt_tokens"] = len(calls[key].ids)
-                    if isinstance(event, Done | EdgekitError):
+                    if isinstance(event, Done | Exception):
                         free.append(taken.pop(key))
                     yield key, event
+                    turn.check()
         finally:
-            for sequence in (*free, *taken.values()):
-                sequence.close()
-            session.idle()
+            if not turn.over:
+                turn.end()
+                session.idle()
 
     def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
         """Open the session that `generate` will use for these arguments. Raises as that does."""
-        call = self._call(prompt, settings or Settings(), None)
+        call = self._call(prompt, _checked(settings), None)
         self._open(call.lengths, call.text)
 
     def _call(
         self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
     ) -> _Call:
         options = dict(settings.options)
-        own = self.options(settings).values()
         text = _Text()
         if behind is not None and self.bundle.model.causal_prefix:
             options["continue_prefix"] = True
             text = _Text([np.asarray(piece, np.int64) for piece in behind])
-        elif own.get("continue_prefix"):
+        elif options.get("continue_prefix", self._continues):
             text = self._held()
         if isinstance(prompt, str | Prompt):
             prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
             ids = self.encode(prompt, text.last)
         else:
-            ids = list(prompt)
+            ids = prompt_ids(prompt, self._model.vocab_size).tolist()
         length = text.length + len(ids)
         lengths = self.options(settings, length).lengths
         assert lengths is not None, "they were asked for"
@@ -315,6 +335,7 @@ class Generator:
 
     def _open(self, lengths: Lengths, text: _Text, sequences: int = 1) -> Session:
         """A session for these lengths, and so many sequences at once, that holds `text`."""
+        self._turn.end()
         needed = self.session_options(lengths, sequences)
         if self._session is not None:
             have = self._session.options
@@ -352,6 +373,7 @@ class Generator:
 
     def close(self) -> None:
         """Close the session, if one is open, and forget what it holds."""
+        self._turn.end()
         self._text = _Text()
         if self._session is not None:
             self._session.close()
@@ -364,6 +386,33 @@ class Generator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Turn:
+    """A generation that has the session, with the sequences that were opened for it, until another begins."""
+
+    def __init__(self, sequences: Iterable[session_sequence.Sequence] = ()) -> None:
+        self.sequences, self.over = list(sequences), False
+
+    def check(self) -> None:
+        """Raises InvalidRequest when it is over."""
+        if self.over:
+            raise InvalidRequest(
+                "this generation has ended: its Generator was closed, or has begun another one; read one to "
+                "its end first, or open a Generator for each"
+            )
+
+    def end(self) -> None:
+        self.over = True
+        for sequence in self.sequences:
+            sequence.close()
+
+
+def _checked(settings: Settings | None) -> Settings:
+    """Raises InvalidOption for what are no settings."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise InvalidOption(f"the settings are {shown(settings)}; pass Settings(...)")
+    return settings or Settings()
 
 
 @dataclass(frozen=True, eq=False)

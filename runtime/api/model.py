@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgekit.flashload.names import shown
-from edgekit.flashload.sizes import MOST_BYTES, parse_size
+from edgekit.flashload.sizes import parse_size
 from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics, answer_of, text_of
 from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
@@ -24,7 +24,7 @@ from edgekit.runtime.hub.bundles import local_folder
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption
-from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
+from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_bytes, check_int
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids
@@ -441,8 +441,5 @@ def _bytes(name: str, value: int | str | None, least: int) -> int | None:
         count = parse_size(value) if isinstance(value, str) else value
     except ValueError as error:
         raise InvalidOption(f"{name}: {error}") from error
-    if count < least:
-        raise InvalidOption(f"{name} is {shown(value)}; use at least {least} bytes")
-    if count > MOST_BYTES:
-        raise InvalidOption(f"{name} is beyond what any computer has; use fewer than 2**63 bytes")
+    check_bytes(name, count, least)
     return count

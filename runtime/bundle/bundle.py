@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.bundle_folder import BundleFolder
-from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.errors import InvalidRequest, MalformedFile
 from edgekit.flashload.format import Run
 from edgekit.flashload.manifest import Manifest
+from edgekit.flashload.names import shown
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import manifest_sections, packages
 from edgekit.runtime.bundle.choice import check_written_for, choose
@@ -106,8 +108,10 @@ class Bundle:
     @classmethod
     def opened(cls, given: str | Path | Bundle, engine: str | None = None) -> Bundle:
         """`given` itself where it is open already, else what is opened of it. Raises what `open` raises."""
-        if not isinstance(given, Bundle):
+        if isinstance(given, str | os.PathLike):
             return cls.open(given, engine)
+        if not isinstance(given, Bundle):
+            raise InvalidRequest(f"the bundle is {shown(given)}; pass its folder, or what was opened of it")
         check_written_for(given.manifest.programs.get("format"), engine, given.path)
         return given
 

@@ -4,16 +4,22 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 
-from edgekit.flashload.names import unknown
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.names import shown, unknown
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines.base import Engine, Executor, OpenModel
 from edgekit.runtime.engines.coreai import version as coreai_version
 from edgekit.runtime.engines.package_engine import PackageEngine
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
+
+#: Makes an engine for an opened bundle, such as its class.
+MakeEngine = Callable[[Bundle], Engine]
 
 
 def check_available(name: str) -> None:
@@ -42,7 +48,12 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
     row = running(name)
     if executor is not None and bundle.packages is not None:
         return PackageEngine(bundle, executor)
-    if row is None or (row.gives == "executor") != (bundle.packages is not None):
+    if row is None:
+        raise UnsupportedBundle(
+            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; its maker says "
+            "what does"
+        )
+    if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
     if row.gives == "core":
         return None
@@ -55,6 +66,38 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
         if complaint := coreai_version.bundle_complaint(written_by):
             raise UnsupportedBundle(f"{bundle.path}: {complaint}")
     return PackageEngine(bundle, executor)
+
+
+def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
+    """The engine that a caller's class or function makes for a bundle.
+
+    Raises InvalidRequest for what makes none, UnsupportedBundle where it is not for the bundle's format, and
+    what `make` raises.
+    """
+    name = getattr(make, "__name__", type(make).__name__)
+    if isinstance(make, Engine) or not callable(make):
+        raise InvalidRequest(
+            f"the engine is {shown(make)}; pass its class, or a function that makes one of a bundle"
+        )
+    with suppress(ValueError):  # some callables of C have no signature
+        try:
+            signature(make).bind(bundle)
+        except TypeError:
+            raise InvalidRequest(
+                f"{name} cannot be called with a bundle; give it __init__(self, bundle)"
+            ) from None
+    made = make(bundle)
+    if not isinstance(made, Engine):
+        raise InvalidRequest(
+            f"{name} made {shown(made)}; an engine derives from edgekit.runtime.engines.base.Engine"
+        )
+    written = bundle.manifest.programs.get("format")
+    if made.format not in (None, written):
+        raise UnsupportedBundle(
+            f"{bundle.path}: {name} runs {made.format} bundles, this one is {written}; export it with "
+            f"--format {made.format}"
+        )
+    return made
 
 
 def to_plan(bundle: Bundle, threads: int = 1) -> Engine | None:

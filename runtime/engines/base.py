@@ -100,6 +100,8 @@ class Engine:
     """
 
     name: str
+    #: Of the bundles that it runs; None: of any.
+    format: str | None = None
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
         """What the engine takes for passes of these lengths."""
@@ -133,13 +135,11 @@ class Engine:
 
     def head_tile(
         self, x: Floats, temperature: float, noise: Floats | None, soft: bool, table: Any
-    ) -> TilePart:
-        """One tile of the vocabulary head for rows x [R, H]; `table` holds the tile's rows."""
-        z = self.head_logits(x, temperature, table)
-        part = statistics_of(z, noise)
-        if soft:
-            part.soft = np.exp(z - part.top[:, None]) @ matrix(table)
-        return part
+    ) -> TilePart | None:
+        """One tile of the vocabulary head for rows x [R, H]; `table` holds the tile's rows. None: statistics
+        are made of `head_logits`.
+        """
+        return None
 
     def head_logits(self, x: Floats, temperature: float, table: Any) -> Floats:
         """z [R, V'] of one tile."""

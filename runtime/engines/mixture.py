@@ -16,12 +16,19 @@ class Mixture:
     Experts come in any order; what they say of a row is added in the order of expert index.
     """
 
-    def __init__(self, x: Floats, index: np.ndarray, weight: Floats, experts: int) -> None:
-        """Raises EngineFailed: the router chose an expert that the layer does not have."""
+    def __init__(
+        self,
+        x: Floats,
+        index: np.ndarray,
+        weight: Floats,
+        experts: int,
+        advice: str = "export the bundle again",
+    ) -> None:
+        """Raises EngineFailed, with `advice`: the router chose an expert that the layer does not have."""
         if index.size and not (index.min() >= 0 and index.max() < experts):
             raise EngineFailed(
                 f"the router chose experts from {index.min()} to {index.max()}, the layer has {experts}; "
-                "export the bundle again"
+                f"{advice}"
             )
         self._x, self._index, self._weight = x, index, weight
         self._parts = np.empty((*index.shape, x.shape[1]), np.float32)
@@ -32,13 +39,7 @@ class Mixture:
         """Apply an expert to its rows by `run`."""
         token, slot = np.nonzero(self._index == expert)
         if token.size:
-            made = run(self._x[token])
-            if made.shape != (token.size, self._x.shape[1]):
-                raise EngineFailed(
-                    f"an expert gives {made.dtype}{list(made.shape)} for rows of "
-                    f"{[token.size, self._x.shape[1]]}; export the bundle again"
-                )
-            self._parts[token, slot] = made * self._weight[token, slot, None]
+            self._parts[token, slot] = run(self._x[token]) * self._weight[token, slot, None]
 
     def total(self) -> Floats:
         """The weighted sum [T, H], once every expert that has rows was added."""

@@ -29,7 +29,17 @@ from edgekit.runtime.core_structs import (
     TileCallStruct,
     WeightsStruct,
 )
-from edgekit.runtime.engines.base import Arrays, Engine, Lengths, Opened, Routing
+from edgekit.runtime.engines.base import (
+    Arrays,
+    Engine,
+    EngineBytes,
+    Lengths,
+    Opened,
+    Routing,
+    TilePart,
+    matrix,
+    statistics_of,
+)
 from edgekit.runtime.engines.mixture import Mixture
 from edgekit.runtime.engines.stored import StoredWeights, heads
 from edgekit.runtime.errors import EngineFailed
@@ -44,7 +54,9 @@ _PACKAGES = "open_begin", "open_finish", "close_unit"
 class EnginePlug:
     """The table of an engine, `struct`, and what it needs while a session uses it."""
 
-    def __init__(self, engine: Engine, bundle: Bundle) -> None:
+    def __init__(self, engine: Engine, bundle: Bundle, own: bool = False) -> None:
+        """`own`: the caller's, not one that bundles are exported for."""
+        self._advice = "mend the engine" if own else "export the bundle again"
         self.engine, self._bundle, self._model = engine, bundle, bundle.model
         self._stored = StoredWeights()
         self._opened: dict[str, Opened] = {}
@@ -110,6 +122,8 @@ class EnginePlug:
 
     def _get_bytes(self, rows: int, kept: int, segments: int, head_rows: int, out: Any) -> None:
         found = self.engine.memory(self._bundle, Lengths(rows, kept, segments, head_rows))
+        if not isinstance(found, EngineBytes):
+            raise self._wrong("memory", found, "EngineBytes")
         made: EngineBytesStruct = out.contents
         made.activations, made.scratch = found.activations, found.scratch
         made.head, made.allowance = found.head, found.allowance
@@ -118,10 +132,17 @@ class EnginePlug:
         call: LayersCallStruct = given.contents
         weights, x = self._weights(call.weights), self._rows(call)
         for segment, inputs in self._segments(call, x):
-            y, kept = self.engine.layers(call.program.decode(), inputs, weights)
-            self._put(call, segment, x, y)
-            for layer, (k, v) in zip(segment.layers[: call.layer_count], kept, strict=True):
-                self._keep_rows(call, segment, layer, k, v)
+            made = self.engine.layers(call.program.decode(), inputs, weights)
+            try:
+                y, kept = made
+                pairs = [(k, v) for k, v in kept]
+            except (TypeError, ValueError):
+                raise self._wrong("layers", made, "y, and a list of k and v for each layer") from None
+            if len(pairs) != call.layer_count:
+                raise self._wrong("layers", f"k and v of {len(pairs)} layers", f"those of {call.layer_count}")
+            self._put("layers", segment, x, y)
+            for layer, (k, v) in zip(segment.layers[: call.layer_count], pairs, strict=True):
+                self._keep_rows("layers", segment, layer, k, v)
 
     def _route(self, given: Any, counts: Any) -> None:
         call: LayersCallStruct = given.contents
@@ -131,16 +152,20 @@ class EnginePlug:
         out[...] = 0
         for segment, (inputs,) in self._segments(call, x):
             routed = self.engine.route(program, inputs, weights)
-            self._keep_rows(call, segment, segment.layers[0], routed.k, routed.v)
+            self._check_routing(routed, (segment.count, call.hidden_size))
+            self._keep_rows("route", segment, segment.layers[0], routed.k, routed.v)
             # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
-            mixture = Mixture(routed.x, routed.index, routed.weight, call.experts)
+            mixture = Mixture(routed.x, routed.index, routed.weight, call.experts, self._advice)
             out += mixture.counts
             self._routed.append((inputs, routed, mixture))
 
     def _expert(self, given: Any, expert: int, loaded: Any) -> None:
         program, weights = given.contents.program.decode(), self._weights(loaded)
         for _, _, mixture in self._routed:
-            mixture.add(expert, lambda x: self.engine.expert(program, x, weights))
+            mixture.add(
+                expert,
+                lambda x: self._shaped("expert", "y", self.engine.expert(program, x, weights), x.shape),
+            )
 
     def _join(self, given: Any) -> None:
         call: LayersCallStruct = given.contents
@@ -148,18 +173,18 @@ class EnginePlug:
         for segment, (inputs, routed, mixture) in zip(
             call.segments[: call.segment_count], self._routed, strict=True
         ):
-            self._put(call, segment, x, self.engine.join(program, inputs, routed, mixture.total(), weights))
+            self._put("join", segment, x, self.engine.join(program, inputs, routed, mixture.total(), weights))
 
     def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> None:
         shape = (1, rows, self._model.hidden_size)
         embedded = array(x, shape)
         made = self.engine.self_condition(embedded, array(soft, shape), self._weights(loaded))
-        embedded[...] = _shaped("self_conditioning", "y", made, shape)
+        embedded[...] = self._shaped("self_condition", "y", made, shape)
 
     def _final(self, loaded: Any, rows: int, x: int) -> None:
         shape = (1, rows, self._model.hidden_size)
         own = array(x, shape)
-        own[...] = _shaped("final", "y", self.engine.final(own, self._weights(loaded)), shape)
+        own[...] = self._shaped("final", "y", self.engine.final(own, self._weights(loaded)), shape)
 
     def _tile(self, given: Any) -> None:
         call: TileCallStruct = given.contents
@@ -169,6 +194,13 @@ class EnginePlug:
             draw = PhiloxGumbel(call.seed, call.draw, call.rows, self._model.vocab_size)
             noise = draw(call.first_token, call.first_token + call.tokens) * np.float32(call.gumbel_scale)
         part = self.engine.head_tile(x, call.temperature, noise, call.soft is not None, table)
+        if part is None:
+            z = self._logits(call, x, table)
+            part = statistics_of(z, noise)
+            if call.soft is not None:
+                part.soft = np.exp(z - part.top[:, None]) @ matrix(table)
+        if not isinstance(part, TilePart):
+            raise self._wrong("head_tile", part, "a TilePart")
         results: list[tuple[str, int | None, Any, tuple[int, ...], Any]] = [
             ("max", call.largest, part.top, rows, np.float32),
             ("argmax", call.argmax, part.arg, rows, np.int64),
@@ -180,11 +212,15 @@ class EnginePlug:
             ("soft", call.soft, part.soft, x.shape, np.float32),
         ]
         if call.z is not None:
-            z = self.engine.head_logits(x, call.temperature, table)
+            z = self._logits(call, x, table)
             results.append(("z", call.z, z, (call.rows, call.tokens), np.float32))
         for name, address, found, shape, dtype in results:
             if address is not None:
-                array(address, shape, dtype)[...] = _shaped("head", name, found, shape)
+                array(address, shape, dtype)[...] = self._shaped("head_tile", name, found, shape)
+
+    def _logits(self, call: TileCallStruct, x: Floats, table: Any) -> Floats:
+        found = self.engine.head_logits(x, call.temperature, table)
+        return self._shaped("head_logits", "z", found, (call.rows, call.tokens))
 
     def _open_begin(self, unit: bytes) -> None:
         if self._worker is None:
@@ -225,21 +261,44 @@ class EnginePlug:
             inputs[0]["x"] = x[:, segment.first_row : segment.first_row + segment.count]
             yield segment, inputs
 
-    def _put(self, call: LayersCallStruct, segment: SegmentStruct, x: Floats, y: Floats) -> None:
+    def _put(self, function: str, segment: SegmentStruct, x: Floats, y: Floats) -> None:
         """Rows of a segment to where the core wants them."""
         own = x[:, segment.first_row : segment.first_row + segment.count]
-        own[...] = _shaped(call.program.decode(), "y", y, own.shape)
+        own[...] = self._shaped(function, "y", y, own.shape)
 
     def _keep_rows(
-        self, call: LayersCallStruct, segment: SegmentStruct, layer: AttentionStruct, k: Floats, v: Floats
+        self, function: str, segment: SegmentStruct, layer: AttentionStruct, k: Floats, v: Floats
     ) -> None:
         """Keys and values of a segment to where the core wants them."""
         for name, found in (("k", k), ("v", v)):
             shape = (1, layer.kv_heads, segment.count, layer.head_dim)
-            checked = _shaped(call.program.decode(), name, found, shape)
+            checked = self._shaped(function, name, found, shape)
             if getattr(layer, name) is not None:
                 place = getattr(layer, name), layer.kv_heads, layer.own_stride
                 heads(*place, (segment.count, layer.head_dim))[...] = checked
+
+    def _check_routing(self, routed: Any, shape: tuple[int, int]) -> None:
+        if not isinstance(routed, Routing):
+            raise self._wrong("route", routed, "a Routing")
+        self._shaped("route", "x", routed.x, shape)
+        index = routed.index
+        chosen = isinstance(index, np.ndarray) and index.ndim == 2 and index.dtype.kind in "iu"
+        if not chosen or len(index) != shape[0]:
+            raise self._wrong("route", f"index as {_described(index)}", f"integers [{shape[0]}, k]")
+        self._shaped("route", "weight", routed.weight, index.shape)
+
+    def _shaped(self, function: str, name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
+        """A result of the shape that it must have. Raises EngineFailed."""
+        if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiu":
+            raise self._wrong(function, f"{name} as {_described(found)}", str(list(shape)))
+        return found
+
+    def _wrong(self, function: str, found: Any, expected: str) -> EngineFailed:
+        what = found if isinstance(found, str) else _described(found)
+        return EngineFailed(
+            f"{type(self.engine).__name__}.{function} gives {what} where {expected} is expected; "
+            f"{self._advice}"
+        )
 
 
 def _kept(layer: AttentionStruct, name: str) -> np.ndarray:
@@ -266,12 +325,5 @@ def _inputs(segment: SegmentStruct, layer: AttentionStruct) -> dict[str, np.ndar
     }
 
 
-def _shaped(program: str, name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """A result of the shape that it must have. Raises EngineFailed."""
-    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiu":
-        what = f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
-        raise EngineFailed(
-            f"program {program} gives {name} as {what} where {list(shape)} is expected; "
-            "export the bundle again"
-        )
-    return found
+def _described(found: Any) -> str:
+    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__

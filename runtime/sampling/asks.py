@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.events import Committed, Done, Draft
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
@@ -59,6 +61,14 @@ class Tell:
 
 
 Ask = Forget | Encode | Denoise | Project | Tell
+
+
+def wrong_ask(sampler: object, ask: object) -> InvalidRequest:
+    """The error for what a procedure must not ask."""
+    return InvalidRequest(
+        f"{type(sampler).__name__}.next returned {shown(ask)}; it must return one of Forget, Encode, "
+        "Denoise, Project (of a model that projects), or Tell with a Draft, Committed or Done"
+    )
 
 
 class Procedure(Protocol):

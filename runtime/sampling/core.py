@@ -11,6 +11,8 @@ import numpy as np
 
 from edgekit.flashload import _native
 from edgekit.flashload.core_memory import array
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
@@ -67,13 +69,16 @@ class CoreSampler:
         self._handle = handle.value
 
     @classmethod
-    def load(cls, model: SamplerModel, state: bytes) -> CoreSampler:
+    def load(cls, model: SamplerModel, state: bytes | bytearray | memoryview) -> CoreSampler:
         """The sampler that was saved. It asks for its text to be encoded first, and goes on to the same
         tokens.
 
-        Raises MalformedFile, UnsupportedVersion, ChecksumMismatch, and InvalidOption for a state of another
-        bundle.
+        Raises MalformedFile, UnsupportedVersion, ChecksumMismatch, InvalidOption for a state of another
+        bundle, and InvalidRequest for what is no bytes.
         """
+        if not isinstance(state, bytes | bytearray | memoryview):
+            raise InvalidRequest(f"a saved state is bytes, not {shown(state)}")
+        state = bytes(state)
         core, handle, given = library(), c_void_p(), Given(model)
         _native.check(
             core.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
@@ -55,7 +55,8 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     """Yields drafts, committed tokens and Done. Closing it ends the generation where it is: the denoiser then
     holds what was encoded and committed until then.
 
-    A sampler that asks for a Project needs a denoiser that is a Projector. Raises what the two raise.
+    A sampler that asks for a Project needs a denoiser that is a Projector. Raises what the two raise, and
+    InvalidRequest where `next` returns what is no request.
     """
     answer: HeadOutput | None = None
     while True:
@@ -63,7 +64,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
         answer = None
         if isinstance(ask, Denoise):
             answer = denoiser.denoise(ask.ids, ask.request, ask.soft)
-        elif isinstance(ask, Tell):
+        elif isinstance(ask, Tell) and isinstance(ask.event, Event):
             # Before anybody hears of it: whoever stops here has it in the conversation.
             if ask.kept is not None:
                 denoiser.uncached = ask.kept
@@ -72,13 +73,13 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
                 return
         elif isinstance(ask, Encode):
             encode(denoiser, ask.ids)
-        elif isinstance(ask, Project):
-            assert isinstance(denoiser, Projector), "the sampler was told that the model projects"
+        elif isinstance(ask, Project) and isinstance(denoiser, Projector):
             answer = denoiser.project(ask.request)
-        else:
-            assert isinstance(ask, Forget)
+        elif isinstance(ask, Forget):
             denoiser.reset()
             denoiser.uncached = _NO_IDS
+        else:
+            raise wrong_ask(sampler, ask)
 
 
 def encode(denoiser: Denoiser, ids: Ids) -> None:

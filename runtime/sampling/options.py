@@ -10,11 +10,15 @@ from typing import Any, Final, Literal
 
 from edgekit.flashload import _native
 from edgekit.flashload.names import nearest, shown
+from edgekit.flashload.sizes import MOST_BYTES
 from edgekit.runtime.sampling.core_abi import ERRORS, Given, SamplerModel, library, wishes
 from edgekit.runtime.sampling.errors import InvalidOption
 
 OptionType = Literal["int", "float", "bool", "str", "ids"]
 MOST_SEED: Final = 2**64 - 1
+#: EK_BUFFER_TOO_SMALL, and room for the options of any family with lists of ordinary length.
+_BUFFER_TOO_SMALL: Final = 2
+_USUAL_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -97,19 +101,19 @@ def settle(
     wanted = wishes(0, max_new_tokens, steps, options)
     length = -1 if prompt_length is None else prompt_length
 
-    def call(buffer: Any, capacity: int) -> None:
-        _native.check(
-            core.ek_sampler_get_options(
-                ctypes.byref(given.struct), ctypes.byref(wanted), length, buffer, capacity,
-                ctypes.byref(size),
-            ),
-            ERRORS,
-        )  # fmt: skip
+    def call(buffer: Any, capacity: int) -> int:
+        status: int = core.ek_sampler_get_options(
+            ctypes.byref(given.struct), ctypes.byref(wanted), length, buffer, capacity, ctypes.byref(size)
+        )
+        return status
 
-    call(None, 0)
-    buffer = ctypes.create_string_buffer(size.value)
-    call(buffer, size.value)
-    found = json.loads(buffer.raw)
+    buffer = ctypes.create_string_buffer(_USUAL_BYTES)
+    status = call(buffer, _USUAL_BYTES)
+    if status == _BUFFER_TOO_SMALL:
+        buffer = ctypes.create_string_buffer(size.value)
+        status = call(buffer, size.value)
+    _native.check(status, ERRORS)
+    found = json.loads(buffer.raw[: size.value])
     lengths = found["lengths"]
     return SamplerOptions(
         found["family"],
@@ -141,6 +145,18 @@ def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
     hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
     named = name if name.isidentifier() and len(name) <= 60 else shown(name)
     return InvalidOption(f"{named} is not a sampling option of this model; {hint}")
+
+
+def check_bytes(name: str, value: object, minimum: int) -> None:
+    """Raises InvalidOption unless value is None, or a number of bytes from `minimum` on."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption(f"{name} is {shown(value)}; use a number of bytes")
+    if value < minimum:
+        raise InvalidOption(f"{name} is {shown(value)}; use at least {minimum}")
+    if value > MOST_BYTES:
+        raise InvalidOption(f"{name} is beyond what any computer has; use fewer than 2**63 bytes")
 
 
 def check_int(name: str, value: object, minimum: int, maximum: int) -> None:

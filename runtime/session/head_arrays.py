@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgekit.flashload import errors
+from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.sampling.ids import flat_ids, whole
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
 
@@ -14,10 +16,19 @@ class HeadArrays:
     """`request` and `output` for the core, and `answer` over the same arrays, while this object lives."""
 
     def __init__(self, wanted: HeadRequest, positions: int, vocab_size: int, hidden_size: int) -> None:
-        """For a pass of so many positions. Raises InvalidRequest for noise that the core does not make."""
-        self._rows = None if wanted.rows is None else np.ascontiguousarray(wanted.rows, np.int64)
+        """For a pass of so many positions. Raises InvalidRequest for what is no request, and for noise that
+        the core does not make.
+        """
+        if not isinstance(wanted, HeadRequest):
+            raise errors.InvalidRequest(f"the request is {shown(wanted)}; pass a HeadRequest")
+        self._rows = None if wanted.rows is None else flat_ids(wanted.rows, "the list of rows")
         count = positions if self._rows is None else self._rows.size
-        k = min(wanted.top_k, vocab_size)
+        k = whole(wanted.top_k, "top_k")
+        if k > vocab_size:
+            raise errors.InvalidRequest(f"top_k is {k}; the model has {vocab_size} tokens")
+        for name in ("temperature", "gumbel_scale"):
+            if not isinstance(getattr(wanted, name), int | float | np.integer | np.floating):
+                raise errors.InvalidRequest(f"{name} is {shown(getattr(wanted, name))}; use a number")
         noise = wanted.gumbel
         if noise is not None and not isinstance(noise, PhiloxGumbel):
             raise errors.InvalidRequest(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from edgekit.flashload import errors
+from edgekit.flashload.names import shown
+from edgekit.runtime.sampling.ids import flat_ids, whole
 from edgekit.runtime.session.encoded_ids import EncodedIds
 from edgekit.runtime.session.head_arrays import HeadArrays
 from edgekit.runtime.session.structs import PassSegmentStruct, SeenRowsStruct, SequenceInfoStruct
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 _NOTHING = -1  # EK_KEEP_NOTHING
@@ -32,16 +36,22 @@ class Owner(Protocol):
 
     def call(self, name: str, *arguments: Any) -> None: ...
 
-    def adopt(self, sequence: Sequence) -> None: ...
+    def open_handle(self, name: str, *arguments: Any) -> int:
+        """The handle of the sequence that a function of the core makes."""
 
-    def release(self, sequence: Sequence, handle: int) -> None: ...
+    def release(self, handle: int) -> None:
+        """Close a sequence now."""
+
+    def drop(self, handle: int) -> None:
+        """Close a sequence that nobody has any more before the next call."""
 
 
 class Sequence:
     """The keys and values that are kept of a text, and the hidden states of its last pass. Implements
     `sampling.Denoiser` and `sampling.Projector`; belongs to its session, which ends it.
 
-    Made by `Session.open_sequence` and `copy`. What a sequence gives is the same alone and in company.
+    Made by `Session.open_sequence` and `copy`; one that is not closed ends with its last reference. What a
+    sequence gives is the same alone and in company.
     """
 
     def __init__(self, session: Owner, handle: int | None) -> None:
@@ -72,19 +82,29 @@ class Sequence:
 
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
-        made = c_void_p()
-        self.session.call("ek_sequence_copy", self.handle, ctypes.byref(made))
-        other = Sequence(self.session, made.value)
+        other = Sequence(self.session, self.session.open_handle("ek_sequence_copy", self.handle))
         other.encoded.calls[:] = self.encoded.calls
         other.uncached = self.uncached
-        self.session.adopt(other)
         return other
 
     def close(self) -> None:
         """Give back what it keeps. The session's own sequence stays."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            self.session.release(self, handle)
+            self.session.release(handle)
+
+    def __enter__(self) -> Sequence:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.session.drop(handle)
 
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
@@ -101,13 +121,13 @@ class Sequence:
         Raises InvalidRequest where more is asked for than is kept, or layers with a sliding window no longer
         have what precedes it: of what was kept, the last canvas can always be taken back.
         """
-        self.session.call("ek_sequence_crop", self.handle, length)
+        self.session.call("ek_sequence_crop", self.handle, whole(length, "the length to crop to"))
         self.encoded.cropped(length)
         self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
-        ids = np.ascontiguousarray(ids, np.int64)
+        ids = flat_ids(ids, "the list of token ids")
         try:
             self.session.call("ek_sequence_prefill", self.handle, ids.ctypes.data, ids.size)
         finally:
@@ -172,37 +192,46 @@ class Segment:
 class PassArrays:
     """Segments as the core takes them, and what they point at, as long as this object lives."""
 
-    def __init__(self, segments: Items[Segment], vocab_size: int, hidden_size: int) -> None:
-        """Raises InvalidRequest for arrays that do not fit."""
+    def __init__(self, segments: Items[Segment], session: Owner) -> None:
+        """Raises InvalidRequest for what is no segment of this session, and for arrays that do not fit."""
         self._kept: list[object] = []
         self.heads: list[HeadArrays | None] = []
-        self.structs = (PassSegmentStruct * len(segments))(
-            *(self._struct(each, vocab_size, hidden_size) for each in segments)
-        )
+        if isinstance(segments, Segment) or not isinstance(segments, Iterable):
+            raise errors.InvalidRequest(
+                f"the segments of a pass are {shown(segments)}; pass a list of Segment"
+            )
+        structs = [self._struct(each, session) for each in segments]
+        self.structs = (PassSegmentStruct * len(structs))(*structs)
 
-    def _struct(self, given: Segment, vocab_size: int, hidden_size: int) -> PassSegmentStruct:
+    def _struct(self, given: Segment, session: Owner) -> PassSegmentStruct:
+        if not isinstance(given, Segment) or not isinstance(given.sequence, Sequence):
+            raise errors.InvalidRequest(f"a segment is {shown(given)}; pass a Segment of a Sequence")
+        if given.sequence.session is not session:
+            raise errors.InvalidRequest("the sequence belongs to another session")
+        vocab_size, hidden_size = session.vocab_size, session.hidden_size
         made = PassSegmentStruct(
             sequence=given.sequence.handle,
-            causal=given.causal,
-            keep_at=_NOTHING if given.keep_at is None else given.keep_at,
+            causal=bool(given.causal),
+            keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
         )
         rows = 0
         if given.ids is not None:
-            ids = np.ascontiguousarray(given.ids, np.int64)
+            ids = flat_ids(given.ids, "the list of token ids")
             rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
             self._kept.append(ids)
-            if ids.ndim != 1 or rows == 0:
-                raise errors.InvalidRequest(f"token ids of shape {ids.shape}; it takes [T], at least one")
+            if rows == 0:
+                raise errors.InvalidRequest("token ids of shape (0,); a segment takes at least one, or None")
         elif given.request is not None:
             rows = int(given.sequence._info().last_rows)
         if given.positions is not None:
-            made.positions = self._array(given.positions, np.int64, (rows,), "positions")
+            places = flat_ids(given.positions, "the list of positions")
+            made.positions = self._array(places, (rows,), "positions")
         if given.soft is not None:
-            made.soft = self._array(given.soft, np.float32, (rows, hidden_size), "soft embeddings")
+            made.soft = self._array(_numbers(given.soft), (rows, hidden_size), "soft embeddings")
         if given.seen is not None:
-            rows_of = [(_KEPT if s.segment is None else s.segment, s.first, s.count) for s in given.seen]
-            seen = (SeenRowsStruct * max(1, len(rows_of)))(*(SeenRowsStruct(*each) for each in rows_of))
-            made.seen, made.seen_count = seen, len(given.seen)
+            looked_at = [_seen(each) for each in given.seen]
+            seen = (SeenRowsStruct * max(1, len(looked_at)))(*looked_at)
+            made.seen, made.seen_count = seen, len(looked_at)
             self._kept.append(seen)
         head = None if given.request is None else HeadArrays(given.request, rows, vocab_size, hidden_size)
         self.heads.append(head)
@@ -210,9 +239,27 @@ class PassArrays:
             made.request, made.output = ctypes.pointer(head.request), ctypes.pointer(head.output)
         return made
 
-    def _array(self, given: np.ndarray, dtype: type, shape: tuple[int, ...], what: str) -> int:
-        array: np.ndarray = np.ascontiguousarray(given, dtype)
+    def _array(self, array: np.ndarray, shape: tuple[int, ...], what: str) -> int:
         if array.shape != shape:
             raise errors.InvalidRequest(f"{what} of shape {array.shape}; this segment takes {shape}")
         self._kept.append(array)
         return int(array.ctypes.data)
+
+
+def _seen(given: SeenRows) -> SeenRowsStruct:
+    if not isinstance(given, SeenRows):
+        raise errors.InvalidRequest(f"a segment sees {shown(given)}; pass SeenRows")
+    segment = _KEPT if given.segment is None else whole(given.segment, "SeenRows.segment")
+    return SeenRowsStruct(segment, whole(given.first, "SeenRows.first"), whole(given.count, "SeenRows.count"))
+
+
+def _numbers(given: Floats) -> Floats:
+    try:
+        array = np.ascontiguousarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise errors.InvalidRequest(f"soft embeddings are {shown(given)}; pass numbers") from None
+    if not np.isfinite(array).all():
+        raise errors.InvalidRequest(
+            "soft embeddings hold what is not finite; give those of an earlier answer"
+        )
+    return array

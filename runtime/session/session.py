@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from ctypes import POINTER, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,13 @@ from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import EngineStruct
+from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
 from edgekit.runtime.sampling.errors import NonFiniteLogits
-from edgekit.runtime.sampling.options import check_int
+from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session.encoded_ids import EncodedIds
 from edgekit.runtime.session.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
@@ -41,10 +43,8 @@ from edgekit.runtime.session.structs import (
     StatisticsStruct,
 )
 
-#: Makes an engine for an opened bundle, such as its class.
-MakeEngine = Callable[[Bundle], Engine]
-
 _UNLIMITED = 2**64 - 1
+_MOST_POSITIONS = 1 << 22
 _ERRORS = {13: NonFiniteLogits, 19: EngineFailed}
 
 
@@ -54,8 +54,8 @@ class SessionOptions:
     for); `resident_bytes` caps the pinned weights further.
 
     `positions` and `canvas` are the largest prefix and segment of a pass that the budget must hold, for so
-    many `sequences` at a time; threads 0 takes every usable core. Raises InvalidOption for a number of
-    threads that no engine takes.
+    many `sequences` at a time, the session's own among them; without a budget they only say what to plan for.
+    threads 0 takes every usable core. Raises InvalidOption for what none of them can be.
     """
 
     memory_bytes: int | None = None
@@ -66,6 +66,10 @@ class SessionOptions:
     sequences: int = 1
 
     def __post_init__(self) -> None:
+        check_bytes("memory_bytes", self.memory_bytes, 1)
+        check_bytes("resident_bytes", self.resident_bytes, 0)
+        for name, least in (("positions", 0), ("canvas", 1), ("sequences", 1)):
+            check_int(name, getattr(self, name), least, _MOST_POSITIONS)
         if self.threads != 0:
             check_int("threads", self.threads, 1, MOST_THREADS)
 
@@ -126,6 +130,10 @@ class Session:
         """
         self._handle: int | None = None
         self._process = OwnerProcess()
+        self._gate = threading.Lock()
+        self._calls = 0  # under way
+        self._sequences: set[int] = set()  # handles of those that are open, besides its own
+        self._dropped: deque[int] = deque()  # of these, those that nobody has any more
         self.options = o = options or SessionOptions()
         self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
@@ -133,12 +141,11 @@ class Session:
         computes = (
             engines.create(self.bundle, o.threads or usable_cores(), executor)
             if engine is None
-            else engine(self.bundle)
+            else engines.made_by(engine, self.bundle)
         )
-        self._plug = None if computes is None else EnginePlug(computes, self.bundle)
+        self._plug = None if computes is None else EnginePlug(computes, self.bundle, engine is not None)
         #: The sequence of its own, which the session's functions use.
         self.sequence = Sequence(self, None)
-        self._sequences: weakref.WeakSet[Sequence] = weakref.WeakSet()  # the others
         handle = c_void_p()
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
@@ -167,9 +174,8 @@ class Session:
     @property
     def plan(self) -> MemoryPlan:
         """The plan that runs: memory by cause, and which weights stay there now."""
-        return read_plan(
-            lambda plan: self._library.ek_session_get_plan(self._open_handle(), plan), _native.check
-        )
+        with self._call() as handle:
+            return read_plan(lambda plan: self._library.ek_session_get_plan(handle, plan), _native.check)
 
     @property
     def prefix_length(self) -> int:
@@ -212,11 +218,7 @@ class Session:
         """A sequence without text. Raises BudgetExceeded for more than the session was opened for, its own
         counted.
         """
-        made = c_void_p()
-        self.call("ek_sequence_open", ctypes.byref(made))
-        sequence = Sequence(self, made.value)
-        self.adopt(sequence)
-        return sequence
+        return Sequence(self, self.open_handle("ek_sequence_open"))
 
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
         """One pass over the weights for all segments: the answers to their requests, None without one.
@@ -224,8 +226,8 @@ class Session:
         Raises InvalidRequest for segments that do not fit the model or each other, BudgetExceeded for what
         the session was not opened for. After a failure every sequence keeps what it kept.
         """
-        arrays = PassArrays(segments, self.vocab_size, self.hidden_size)
-        self.call("ek_session_pass", arrays.structs, len(segments))
+        arrays = PassArrays(segments, self)
+        self.call("ek_session_pass", arrays.structs, len(arrays.structs))
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:
@@ -251,12 +253,21 @@ class Session:
         }  # fmt: skip
 
     def close(self) -> None:
-        """Release memory and files; in a child of fork, which has no part in them, nothing."""
-        handle, self._handle = self._handle, None
+        """Release memory, files and its sequences; in a child of fork, which has no part in them, nothing.
+
+        Raises InvalidRequest while a call of it is under way, in an engine or another thread.
+        """
+        with self._gate:
+            if self._calls and self._process.here:
+                raise errors.InvalidRequest(
+                    f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
+                    "another thread before that is over"
+                )
+            handle, self._handle = self._handle, None
         if handle is None or not self._process.here:
             return
-        for sequence in list(self._sequences):
-            sequence.close()
+        while self._sequences:
+            self._library.ek_sequence_close(self._sequences.pop())
         with nullcontext() if self._plug is None else self._plug.raising():
             self._library.ek_session_close(handle)
         if self._plug is not None:
@@ -271,28 +282,51 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if getattr(self, "_handle", None) is not None:
+            self.close()
 
     # What follows is for `Sequence`.
 
-    def adopt(self, sequence: Sequence) -> None:
-        """Close it with the session."""
-        self._sequences.add(sequence)
+    def open_handle(self, name: str, *arguments: Any) -> int:
+        """The handle of the sequence that a function of the core makes."""
+        made = c_void_p()
+        self.call(name, *arguments, ctypes.byref(made))
+        assert made.value is not None, "the core said that it made one"
+        self._sequences.add(made.value)
+        return made.value
 
-    def release(self, sequence: Sequence, handle: int) -> None:
-        """Close a sequence, which in a child of fork is nothing."""
-        self._sequences.discard(sequence)
-        if self._process.here:
+    def release(self, handle: int) -> None:
+        """Close a sequence: within a call when that is over, and in a child of fork never."""
+        with self._gate:
+            known = handle in self._sequences
+            self._sequences.discard(handle)
+        if known and self._process.here:
             self._library.ek_sequence_close(handle)
 
-    def _open_handle(self) -> int:
-        if self._handle is None:
-            raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
-        return self._handle
+    def drop(self, handle: int) -> None:
+        """Close a sequence before the next call. Any thread may be collecting it, so no lock is taken."""
+        self._dropped.append(handle)
 
     def call(self, name: str, *arguments: Any) -> None:
-        handle, function = self._open_handle(), getattr(self._library, name)
-        self._check(lambda: function(handle, *arguments))
+        function = getattr(self._library, name)
+        with self._call() as handle:
+            self._check(lambda: function(handle, *arguments))
+
+    @contextmanager
+    def _call(self) -> Iterator[int]:
+        """The handle, which stays open within."""
+        while self._dropped:
+            self.release(self._dropped.popleft())
+        with self._gate:
+            handle = self._handle
+            if handle is None:
+                raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
+            self._calls += 1
+        try:
+            yield handle
+        finally:
+            with self._gate:
+                self._calls -= 1
 
     def _check(self, call: Callable[[], int]) -> None:
         """Raise what an engine in Python raised within a call into the core, else what its status says."""
@@ -303,7 +337,8 @@ class Session:
 
     def _info(self) -> InfoStruct:
         info = InfoStruct()
-        _native.check(self._library.ek_session_get_info(self._open_handle(), ctypes.byref(info)))
+        with self._call() as handle:
+            _native.check(self._library.ek_session_get_info(handle, ctypes.byref(info)))
         return info
 
 
@@ -320,9 +355,9 @@ def open_session(
     caller's own for the opened bundle; `executor` is as in `Session`. Raises what `Bundle.open` and `Session`
     raise.
     """
-    own = engine if callable(engine) else None
-    name = None if callable(engine) else engine
-    return Session(Bundle.opened(bundle, name), options, executor, own)
+    if engine is None or isinstance(engine, str):
+        return Session(Bundle.opened(bundle, engine), options, executor)
+    return Session(Bundle.opened(bundle), options, executor, engine)
 
 
 def plan_session(

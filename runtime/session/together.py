@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgekit.flashload.errors import EdgekitError
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput, Ids
 from edgekit.runtime.session.sequence import Segment, Sequence
@@ -34,6 +33,8 @@ class Together:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._members: dict[Hashable, _Member] = {}
+        self._told: list[tuple[Hashable, Event | Exception]] = []  # for the next that `step` gives
+        self._failed: Exception | None = None  # for the next step to raise
 
     def __len__(self) -> int:
         return len(self._members)
@@ -51,49 +52,58 @@ class Together:
         """End a generation where it is. Its sequence holds what was encoded and committed until then."""
         del self._members[key]
 
-    def step(self) -> list[tuple[Hashable, Event | EdgekitError]]:
+    def step(self) -> list[tuple[Hashable, Event | Exception]]:
         """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and
-        so does one whose sampler failed, with its error.
+        so does one whose sampler failed, with its error, whatever it is.
 
-        Raises what the pass raises; another step tries it again.
+        Raises what the pass raises, where something was told before it at the next step; another step tries
+        it again.
         """
-        told: list[tuple[Hashable, Event | EdgekitError]] = []
-        self._go_on(told)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+        self._go_on()
         waiting = [m for m in self._members.values() if m.ask is not None]
-        if not waiting:
-            return told
-        answers = self._session.run_pass([self._segment(m) for m in waiting])
-        for member, answer in zip(waiting, answers, strict=True):
-            self._passed(member, answer)
-        self._go_on(told)
+        if waiting:
+            try:
+                answers = self._session.run_pass([self._segment(m) for m in waiting])
+            except Exception as error:
+                if not self._told:
+                    raise
+                self._failed = error
+            else:
+                for member, answer in zip(waiting, answers, strict=True):
+                    self._passed(member, answer)
+                self._go_on()
+        told, self._told = self._told, []
         return told
 
-    def _go_on(self, told: list[tuple[Hashable, Event | EdgekitError]]) -> None:
+    def _go_on(self) -> None:
         for key, member in list(self._members.items()):
             try:
                 while member.ask is None:
-                    self._next(key, member, told)
+                    self._next(key, member)
                     if key not in self._members:
                         break
-            except EdgekitError as error:
+            except Exception as error:
                 del self._members[key]
-                told.append((key, error))
+                self._told.append((key, error))
 
-    def _next(
-        self, key: Hashable, member: _Member, told: list[tuple[Hashable, Event | EdgekitError]]
-    ) -> None:
+    def _next(self, key: Hashable, member: _Member) -> None:
         answer, member.answer = member.answer, None
         ask = member.sampler.next(answer)
-        if isinstance(ask, Tell):
+        if isinstance(ask, Tell) and isinstance(ask.event, Event):
             if ask.kept is not None:
                 member.sequence.uncached = ask.kept
-            told.append((key, ask.event))
+            self._told.append((key, ask.event))
             if isinstance(ask.event, Done):
                 del self._members[key]
         elif isinstance(ask, Forget):
             member.sequence.reset()
-        elif not isinstance(ask, Encode) or len(ask.ids):
+        elif isinstance(ask, Denoise | Project) or (isinstance(ask, Encode) and len(ask.ids)):
             member.ask = ask
+        elif not isinstance(ask, Encode):
+            raise wrong_ask(member.sampler, ask)
 
     def _segment(self, member: _Member) -> Segment:
         ask, sequence = member.ask, member.sequence

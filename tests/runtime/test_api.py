@@ -578,7 +578,7 @@ def test_only_ids_of_the_model_are_decoded(gemma: edgekit.Model, ids: Any, said:
         ({"engine": "onyx"}, "unknown engine 'onyx'; did you mean onnx?"),
         ({"engine": 3}, "unknown engine 3"),
         ({"engine": np.array([1, 2])}, "unknown engine array([1, 2])"),
-        ({"memory": -(10**5000)}, "memory is a value of type int; use at least 1 bytes"),
+        ({"memory": -(10**5000)}, "memory is a value of type int; use at least 1"),
         ({"resident": [Faulty()]}, "resident is a value of type list; use a number of bytes"),
     ],
 )

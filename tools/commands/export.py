@@ -16,6 +16,7 @@ from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
 from edgekit.flashload.sizes import size
+from edgekit.runtime.engine_registry import running
 from edgekit.tools.completion import (
     activation_names,
     folders,
@@ -297,7 +298,9 @@ def _show(folder: Path, results: Sequence[ExportResult], name: str, target: str,
     click.echo()
     for result in results:
         click.echo(visible(f"{result.path}  {size(result.weights_bytes)} of weights"))
-    if target == "ios":
+    if not any(running(result.format) for result in results):
+        next_step = f"{command_line('verify', folder)}; no engine here runs it"
+    elif target == "ios":
         next_step = f"{command_line('verify', folder)}; its README.md says how an app uses it"
     else:
         next_step = command_line("run", folder, suggested_prompt(name), "--watch")

@@ -137,14 +137,19 @@ class Answer {
     const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
     ids("argmax", given_.argmax, 1, finite, made.argmax);
     numbers("others", given_.others, 1, finite, made.others);
+    if (finite) all_finite("others", made.others);
     if (finite) not_negative("others", made.others);
     numbers("entropy", given_.entropy, 1, finite, made.entropy);
+    if (finite) all_finite("entropy", made.entropy);
     if (request.gumbel) {
       ids("sample", given_.sample, 1, finite, made.sample);
       numbers("sample_prob", given_.sample_prob, 1, finite, made.sample_prob);
       if (finite) not_negative("sample_prob", made.sample_prob);
     }
-    if (request.soft) numbers("soft", given_.soft, model_.hidden_size, finite, made.soft);
+    if (request.soft) {
+      numbers("soft", given_.soft, model_.hidden_size, finite, made.soft);
+      if (finite) all_finite("soft", made.soft);
+    }
     if (request.top_k > 0) {
       ids("top_ids", given_.top_ids, request.top_k, finite, made.top_ids);
       numbers("top_z", given_.top_z, request.top_k, finite, made.top_z);
@@ -175,6 +180,10 @@ class Answer {
       fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds NaN, though log_z is finite; fill all of it");
   }
 
+  static void all_finite(const char *name, const std::vector<float> &values) {
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds infinity, though log_z is finite");
+  }
   static void not_negative(const char *name, std::vector<float> &values) {
     for (float &value : values) {
       if (value < 0)
@@ -287,7 +296,7 @@ ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
   return guarded([&] {
     ek_sampler &own = required(sampler);
     if (own.asked && is_pass(own.sampler->ask().kind))
-      fail(EK_INVALID_STATE, "the pass that was asked for has no answer; give it to ek_sampler_answer");
+      fail(EK_INVALID_STATE, "the pass that was asked for has no answer yet; give that first");
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
     if (own.asked) own.sampler->next();
     own.asked = true;
@@ -299,7 +308,7 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
   return guarded([&] {
     ek_sampler &own = required(sampler);
     if (!own.asked || !is_pass(own.sampler->ask().kind))
-      fail(EK_INVALID_STATE, "no pass waits for an answer; ek_sampler_next says what to do");
+      fail(EK_INVALID_STATE, "no pass waits for an answer; ask what to do next");
     if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
     own.sampler->next(Answer(*own.sampler, given).result());
