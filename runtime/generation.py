@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -118,8 +119,6 @@ class Generator:
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
         self._turn = _Turn()
-        # Unless a caller's options say otherwise.
-        self._continues = bool(settle(self._model).values().get("continue_prefix"))
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
@@ -143,6 +142,11 @@ class Generator:
     def family(self) -> str:
         """The sampler's name."""
         return str(self.bundle.manifest.sampler["name"])
+
+    @cached_property
+    def _continues(self) -> bool:
+        """Whether prompts follow what was generated before, unless a caller's options say otherwise."""
+        return bool(settle(self._model).values().get("continue_prefix"))
 
     def options(self, settings: Settings, prompt_length: int | None = None) -> SamplerOptions:
         """The sampler's options: the checkpoint's, then the caller's; with the lengths of a prompt of so many

@@ -191,10 +191,10 @@ def test_an_interruption_anywhere_ends_the_call(gemma: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "made", "words"),
     [
-        ("final", np.zeros((1, 3, 4), np.float32), r"program final gives y as float32\[1, 3, 4\] where"),
-        ("final", None, "program final gives y as NoneType where"),
-        ("head_logits", np.zeros((7, 3), np.float32), r"program head gives z as float32\[7, 3\] where"),
-        ("expert", np.zeros((0, 0), np.float32), r"an expert gives float32\[0, 0\] for rows of"),
+        ("final", np.zeros((1, 3, 4), np.float32), r"OnnxEngine.final gives y as float32\[1, 3, 4\] where"),
+        ("final", None, "OnnxEngine.final gives y as NoneType where"),
+        ("head_logits", np.zeros((7, 3), np.float32), r"head_logits gives z as float32\[7, 3\] where"),
+        ("expert", np.zeros((0, 0), np.float32), r"expert gives y as float32\[0, 0\] where"),
         (
             "head_tile",
             TilePart(*[np.zeros(7, np.float32), np.full(7, 1 << 40), *[np.zeros(7, np.float32)] * 2]),
