@@ -19,6 +19,7 @@ from test_native_generate import CASES, LAYERS, MALFORMED_FILE, PROMPT, SETTINGS
 from test_native_samplers import OPTIONS, first_pass, sampler
 
 from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.core_structs import HeadOutputStruct
 from edgekit.runtime.sampling import Event
 from edgekit.runtime.sampling.asks import Denoise, Project
@@ -361,3 +362,30 @@ def test_an_answer_of_another_size_is_refused_and_a_shorter_one_lacks_its_end() 
     assert b"top_ids is null" in own._library.ek_last_error()
     output.struct_size = ctypes.sizeof(output)
     assert own._library.ek_sampler_answer(own._handle, ctypes.byref(output)) == OK
+
+
+def test_a_sampler_is_used_by_one_thread_at_a_time() -> None:
+    """Others are refused in a line, and the sampler goes on."""
+    section = {"name": "llada", "config": {"mask_token_id": 3, "eos_token_ids": [1]}}
+    sampler = CoreSampler(SamplerModel(section, 1 << 16, 0), list(range(4, 60_000)), max_new_tokens=512)
+    failed: list[str] = []
+    done = threading.Event()
+
+    def copies() -> None:
+        while not done.is_set():
+            try:
+                sampler.copy()
+            except InvalidRequest as error:
+                failed.append(str(error))
+                done.set()
+
+    threads = [threading.Thread(target=copies) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    done.wait(60)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failed and "the sampler is in a call of another thread; take turns" in failed[0]
+    sampler.next()
+    assert isinstance(sampler.next(), Denoise)

@@ -1,5 +1,6 @@
 // The ek_sampler_ functions of edgekit.h.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,14 +24,30 @@ struct ek_sampler {
   std::unique_ptr<Sampler> sampler;
   std::optional<std::string> bundle;
   bool asked = false;  // what the sampler asks for was handed out
+  std::atomic<bool> busy{false};  // a call on it is under way
 };
 
 namespace {
 
-ek_sampler &required(ek_sampler *sampler) {
-  if (sampler == nullptr) fail(EK_INVALID_ARGUMENT, "the sampler is null");
-  return *sampler;
-}
+// A call on a sampler: one at a time.
+class Held {
+ public:
+  // Throws Error (EK_INVALID_ARGUMENT, EK_INVALID_STATE).
+  explicit Held(ek_sampler *sampler) : sampler_(sampler) {
+    if (sampler == nullptr) fail(EK_INVALID_ARGUMENT, "the sampler is null");
+    if (sampler->busy.exchange(true)) {
+      fail(EK_INVALID_STATE, "the sampler is in a call of another thread; take turns, or copy it for each");
+    }
+  }
+  ~Held() { sampler_->busy = false; }
+  Held(const Held &) = delete;
+  Held &operator=(const Held &) = delete;
+
+  ek_sampler &operator*() const { return *sampler_; }
+
+ private:
+  ek_sampler *const sampler_;
+};
 
 ek_sampler *&place(ek_sampler **sampler) {
   if (sampler == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the sampler");
@@ -272,7 +289,8 @@ ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generat
 
 ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *lengths) noexcept {
   return guarded([&] {
-    const Lengths &own = required(sampler).sampler->lengths();
+    const Held held(sampler);
+    const Lengths &own = (*held).sampler->lengths();
     ek_sampler_lengths made{};
     made.new_tokens = own.new_tokens;
     made.prefix = own.prefix;
@@ -285,7 +303,8 @@ ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *length
 
 ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistics *statistics) noexcept {
   return guarded([&] {
-    const Sampler &own = *required(sampler).sampler;
+    const Held held(sampler);
+    const Sampler &own = *(*held).sampler;
     const bool done = own.ask().kind == AskKind::done;
     const std::int32_t reason = done ? finish_reason(own.stats().finish_reason) : EK_FINISH_NONE;
     write_struct(statistics, statistics_of(own.stats(), reason), "ek_generation_statistics");
@@ -294,7 +313,8 @@ ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistic
 
 ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
   return guarded([&] {
-    ek_sampler &own = required(sampler);
+    const Held held(sampler);
+    ek_sampler &own = *held;
     if (own.asked && is_pass(own.sampler->ask().kind))
       fail(EK_INVALID_STATE, "the pass that was asked for has no answer yet; give that first");
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
@@ -306,7 +326,8 @@ ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
 
 ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) noexcept {
   return guarded([&] {
-    ek_sampler &own = required(sampler);
+    const Held held(sampler);
+    ek_sampler &own = *held;
     if (!own.asked || !is_pass(own.sampler->ask().kind))
       fail(EK_INVALID_STATE, "no pass waits for an answer; ask what to do next");
     if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
@@ -319,14 +340,16 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
 ek_status ek_sampler_copy(ek_sampler *sampler, ek_sampler **copy) noexcept {
   return guarded([&] {
     ek_sampler *&out = place(copy);
-    const ek_sampler &own = required(sampler);
+    const Held held(sampler);
+    const ek_sampler &own = *held;
     out = new ek_sampler{own.sampler->copy(), own.bundle, own.asked && is_told(own.sampler->ask().kind)};
   });
 }
 
 ek_status ek_sampler_restore(ek_sampler *sampler) noexcept {
   return guarded([&] {
-    ek_sampler &own = required(sampler);
+    const Held held(sampler);
+    ek_sampler &own = *held;
     if (own.asked && is_told(own.sampler->ask().kind)) own.sampler->next();
     own.sampler->restore();
     own.asked = false;
@@ -335,7 +358,8 @@ ek_status ek_sampler_restore(ek_sampler *sampler) noexcept {
 
 ek_status ek_sampler_save(ek_sampler *sampler, void *buffer, uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
-    const ek_sampler &own = required(sampler);
+    const Held held(sampler);
+    const ek_sampler &own = *held;
     std::uint64_t &bytes = place(size, "the state");
     if (!own.bundle)
       fail(EK_INVALID_STATE, "the sampler does not know its bundle; set ek_sampler_model.bundle when it is created");
