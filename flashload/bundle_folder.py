@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload import _native
+from edgekit.flashload.errors import OpenFailed
+from edgekit.flashload.names import nearest
 from edgekit.flashload.reader import FlashFile
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -48,7 +50,13 @@ class BundleFolder:
         self.path = Path(path)
         library = self._library = _library()
         handle = c_void_p()
-        _native.check(library.ek_bundle_open(_native.path_bytes(path), byref(handle)))
+        try:
+            _native.check(library.ek_bundle_open(_native.path_bytes(path), byref(handle)))
+        except OpenFailed as error:
+            meant = "" if self.path.exists() else _bundles_near(self.path)
+            if not meant:
+                raise
+            raise OpenFailed(f"{error}; did you mean {meant}?") from None
         self._handle = handle.value
         weakref.finalize(self, library.ek_bundle_close, handle.value)
 
@@ -87,6 +95,15 @@ class BundleFolder:
         file = c_void_p()
         _native.check(self._library.ek_bundle_open_weights(self._handle, byref(file)))
         return FlashFile.of_handle(file)
+
+
+def _bundles_near(path: Path) -> str:
+    """Bundles beside a folder that is not there, whose names come near; empty for none."""
+    try:
+        names = [each.parent.name for each in path.parent.glob("*/edgekit.json")]
+    except OSError:
+        return ""
+    return nearest(path.name, names)
 
 
 def read_folder_file(folder: str | Path, name: str, most_bytes: int) -> bytes:

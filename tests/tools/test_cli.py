@@ -416,6 +416,9 @@ def test_what_is_no_bundle_is_refused(command: list[str], tmp_path: Path) -> Non
     refused(
         edgekit(*command, tmp_path / "missing"), "missing: cannot open", "give the path of an exported bundle"
     )
+    (tmp_path / "llada-int4").mkdir()
+    (tmp_path / "llada-int4" / "edgekit.json").write_text("{}")
+    refused(edgekit(*command, tmp_path / "lada-int4"), "cannot open", "did you mean llada-int4?")
     refused(edgekit(*command, file), "is a file; give the folder of a bundle")
     refused(edgekit(*command, empty), "has no edgekit.json", "--resume")
 
