@@ -53,7 +53,7 @@ class BundleFolder:
         try:
             _native.check(library.ek_bundle_open(_native.path_bytes(path), byref(handle)))
         except OpenFailed as error:
-            meant = "" if self.path.exists() else _bundles_near(self.path)
+            meant = _bundles_near(self.path)
             if not meant:
                 raise
             raise OpenFailed(f"{error}; did you mean {meant}?") from None
@@ -100,6 +100,8 @@ class BundleFolder:
 def _bundles_near(path: Path) -> str:
     """Bundles beside a folder that is not there, whose names come near; empty for none."""
     try:
+        if path.exists():
+            return ""
         names = [each.parent.name for each in path.parent.glob("*/edgekit.json")]
     except OSError:
         return ""

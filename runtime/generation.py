@@ -33,10 +33,9 @@ from edgekit.runtime.sampling import (
     Lengths,
     SamplerModel,
     SamplerOptions,
-    generate,
+    drive,
     settle,
 )
-from edgekit.runtime.sampling.core import prompt_ids
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.session import MakeEngine, Session, SessionOptions, Together, open_session
 from edgekit.runtime.session import sequence as session_sequence
@@ -181,22 +180,13 @@ class Generator:
         session = self._open(call.lengths, call.text)
         turn = self._turn = _Turn()
         started = time.perf_counter()
-        before = session.statistics()
+        before = session.counters()
         try:
-            for event in generate(
-                session,
-                self.bundle.manifest.sampler,
-                call.ids,
-                seed=settings.seed,
-                max_new_tokens=settings.max_new_tokens,
-                steps=settings.steps,
-                options=call.options,
-                canvas_length=self.bundle.model.canvas_length,
-            ):
+            for event in drive(call.sampler, session):
                 if isinstance(event, Done):
                     event.stats.engine.update(_since(before, session.statistics()))
                     event.stats.engine["seconds"] = time.perf_counter() - started
-                    event.stats.engine["prompt_tokens"] = len(call.ids)
+                    event.stats.engine["prompt_tokens"] = call.tokens
                     event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
                     self.stats = event.stats
                 yield event
@@ -255,26 +245,13 @@ class Generator:
             while waiting or len(together):
                 while waiting and free:
                     number, call = waiting.popleft()
-                    try:
-                        sampler = CoreSampler(
-                            self._model,
-                            call.ids,
-                            seed=settings.seed,
-                            max_new_tokens=settings.max_new_tokens,
-                            steps=settings.steps,
-                            options=call.options,
-                        )
-                    except EdgekitError as error:
-                        yield number, error
-                        turn.check()
-                        continue
                     taken[number] = free.pop()
-                    together.join(number, sampler, taken[number])
+                    together.join(number, call.sampler, taken[number])
                 for key, event in together.step():
                     assert isinstance(key, int), "they joined by number"
                     if isinstance(event, Done):
                         event.stats.engine["seconds"] = time.perf_counter() - started
-                        event.stats.engine["prompt_tokens"] = len(calls[key].ids)
+                        event.stats.engine["prompt_tokens"] = calls[key].tokens
                     if isinstance(event, Done | Exception):
                         free.append(taken.pop(key))
                     yield key, event
@@ -301,22 +278,29 @@ class Generator:
             text = self._held()
         if isinstance(prompt, str | Prompt):
             prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-            ids = self.encode(prompt, text.last)
-        else:
-            ids = prompt_ids(prompt, self._model.vocab_size).tolist()
-        length = text.length + len(ids)
-        lengths = self.options(settings, length).lengths
-        assert lengths is not None, "they were asked for"
-        self._check_packages(length, lengths)
-        return _Call(ids, options, text, lengths)
+            prompt = self.encode(prompt, text.last)
+        sampler = CoreSampler(
+            replace(self._model, encoded=text.encoded, uncached=text.uncached),
+            prompt,
+            seed=settings.seed,
+            max_new_tokens=settings.max_new_tokens,
+            steps=settings.steps,
+            options=options,
+        )
+        call = _Call(sampler, len(prompt), text, sampler.lengths)
+        if self.bundle.packages is not None:
+            self._check_packages(call, settings)
+        return call
 
-    def _check_packages(self, prompt: int, lengths: Lengths) -> None:
-        if self.bundle.packages is None:
-            return
+    def _check_packages(self, call: _Call, settings: Settings) -> None:
+        assert self.bundle.packages is not None, "the caller looked"
+        lengths, prompt = call.lengths, call.text.length + call.tokens
         offered = self.bundle.packages.lengths()
         if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
+            new = self.options(settings, prompt).lengths
+            assert new is not None, "they were asked for"
             raise PromptTooLong(
-                f"{prompt} prompt tokens and {lengths.text} take passes of {lengths.canvas} "
+                f"{prompt} prompt tokens and {new.text} take passes of {lengths.canvas} "
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
@@ -454,10 +438,10 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of a generation: ids, behind a text that the session holds, and its lengths."""
+    """A generation: its sampler, the tokens of its prompt, the text before that, and its lengths."""
 
-    ids: list[int]
-    options: Mapping[str, Any]
+    sampler: CoreSampler
+    tokens: int
     text: _Text
     lengths: Lengths
 

@@ -50,8 +50,7 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
         return PackageEngine(bundle, executor)
     if row is None:
         raise UnsupportedBundle(
-            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; its maker says "
-            "what does"
+            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; its maker says what does"
         )
     if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")

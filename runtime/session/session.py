@@ -235,7 +235,15 @@ class Session:
         self.call("ek_session_idle")
 
     def statistics(self) -> dict[str, Any]:
-        """I/O and compute of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        """I/O, compute and memory of this session so far; seconds and bytes. See also `sampling.Stats`."""
+        return self.counters() | {
+            "process_bytes": self._process_bytes,
+            "peak_bytes": peak_bytes(),
+            "memory_bytes": self.options.memory_bytes,
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """I/O and compute of this session so far."""
         found = StatisticsStruct()
         self.call("ek_session_get_statistics", ctypes.byref(found))
         stats = {
@@ -244,13 +252,14 @@ class Session:
             if name not in ("struct_size", "reserved", "io_mode")
         }
         own = {"engine": "native"} if self._plug is None else self._plug.engine.statistics()
-        return stats | own | {
-            "io_mode": found.io_mode.decode(),
-            "compute_seconds": found.pass_seconds - found.io_wait_seconds,
-            "process_bytes": self._process_bytes,
-            "peak_bytes": peak_bytes(),
-            "memory_bytes": self.options.memory_bytes,
-        }  # fmt: skip
+        return (
+            stats
+            | own
+            | {
+                "io_mode": found.io_mode.decode(),
+                "compute_seconds": found.pass_seconds - found.io_wait_seconds,
+            }
+        )
 
     def close(self) -> None:
         """Release memory, files and its sequences; in a child of fork, which has no part in them, nothing.
