@@ -252,28 +252,29 @@ class Session:
             if name not in ("struct_size", "reserved", "io_mode")
         }
         own = {"engine": "native"} if self._plug is None else self._plug.engine.statistics()
-        return (
-            stats
-            | own
-            | {
-                "io_mode": found.io_mode.decode(),
-                "compute_seconds": found.pass_seconds - found.io_wait_seconds,
-            }
-        )
+        return {
+            **stats,
+            **own,
+            "io_mode": found.io_mode.decode(),
+            "compute_seconds": found.pass_seconds - found.io_wait_seconds,
+        }
 
     def close(self) -> None:
         """Release memory, files and its sequences; in a child of fork, which has no part in them, nothing.
 
         Raises InvalidRequest while a call of it is under way, in an engine or another thread.
         """
+        if not self._process.here:
+            self._handle = None
+            return
         with self._gate:
-            if self._calls and self._process.here:
+            if self._calls:
                 raise errors.InvalidRequest(
                     f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
                     "another thread before that is over"
                 )
             handle, self._handle = self._handle, None
-        if handle is None or not self._process.here:
+        if handle is None:
             return
         while self._sequences:
             self._library.ek_sequence_close(self._sequences.pop())
@@ -298,18 +299,21 @@ class Session:
 
     def open_handle(self, name: str, *arguments: Any) -> int:
         """The handle of the sequence that a function of the core makes."""
-        made = c_void_p()
-        self.call(name, *arguments, ctypes.byref(made))
-        assert made.value is not None, "the core said that it made one"
-        self._sequences.add(made.value)
+        function, made = getattr(self._library, name), c_void_p()
+        with self._call() as handle:
+            self._check(lambda: function(handle, *arguments, ctypes.byref(made)))
+            assert made.value is not None, "the core said that it made one"
+            self._sequences.add(made.value)
         return made.value
 
     def release(self, handle: int) -> None:
         """Close a sequence: within a call when that is over, and in a child of fork never."""
+        if not self._process.here:
+            return
         with self._gate:
             known = handle in self._sequences
             self._sequences.discard(handle)
-        if known and self._process.here:
+        if known:
             self._library.ek_sequence_close(handle)
 
     def drop(self, handle: int) -> None:
@@ -324,6 +328,7 @@ class Session:
     @contextmanager
     def _call(self) -> Iterator[int]:
         """The handle, which stays open within."""
+        self._process.check("the session")
         while self._dropped:
             self.release(self._dropped.popleft())
         with self._gate:
