@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.flashload.names import shown, unknown
+from edgekit.flashload.names import shown, supported, unknown
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engine_registry import ENGINES, running
 from edgekit.runtime.engines.base import Engine, Executor, OpenModel
@@ -50,7 +50,8 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
         return PackageEngine(bundle, executor)
     if row is None:
         raise UnsupportedBundle(
-            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; its maker says what does"
+            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; "
+            f"{supported(name, (row.format for row in ENGINES.working()))}"
         )
     if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")

@@ -578,7 +578,7 @@ def test_mlx_sees_no_function_that_is_not_the_exported_one(copy: Path) -> None:
     ("change", "error", "said"),
     [
         (lambda p: p.update(layout="mlx-0"), UnsupportedBundle, "are mlx/mlx-0; the mlx engine runs mlx/mlx"),
-        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "unknown format 'mlxx'; did you mean mlx"),
+        (lambda p: p.update(format="mlxx"), UnsupportedBundle, "of format 'mlxx'; did you mean mlx"),
         (
             lambda p: p["entries"]["final"]["inputs"][1].update(shape=[65]), EngineFailed,
             "program final takes norm.weight as F32 [65], not as float32 [64]; export the bundle again",

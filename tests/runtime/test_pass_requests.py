@@ -142,3 +142,27 @@ def test_the_budget_holds_for_rows_of_earlier_segments(tmp_path: Path) -> None:
         message = "not for 64 after 140; open the session with canvas = 64, positions = 140"
         with pytest.raises(BudgetExceeded, match=re.escape(message)):
             small.run_pass(segments)
+
+
+def test_a_window_hides_old_rows_wherever_they_stand(bundle: Path) -> None:
+    """Rows of an earlier segment whose positions descend: named at once, one by one, and in order."""
+    with Session(bundle, SessionOptions(sequences=8)) as session:
+        text, window = session.sequence, min(each.window or 1 << 20 for each in session.model.layers)
+        last = 25 + window // 2
+        places = np.arange(last, last - window, -1)
+        ids = np.arange(window) % 50
+        found = []
+        for rows in ([SeenRows(0, 0, window)], [SeenRows(0, i, 1) for i in range(window)]):
+            block = Segment(text, ids, positions=places, seen=[])
+            draft = Segment(text, IDS, ALL, positions=last + 4 + IDS, seen=rows)
+            found.append(logits(session.run_pass([block, draft])[1]))
+        np.testing.assert_array_equal(*found)
+
+
+def test_a_segment_that_sees_nothing_may_stand_anywhere(session: Session) -> None:
+    session.prefill(np.arange(900) % 50)
+    near, far = (
+        session.run_pass([Segment(session.sequence, IDS, ALL, positions=place, seen=[])])[0]
+        for place in (IDS, IDS + 300)
+    )
+    assert logits(near).shape == logits(far).shape

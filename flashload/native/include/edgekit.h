@@ -294,8 +294,8 @@ typedef struct ek_seen_rows {
 /* Rows of a pass that see the same. */
 typedef struct ek_pass_segment {
   uint32_t struct_size;
-  int32_t causal;            /* not 0: a row sees itself and what stands before it by position; 0: a canvas, whose rows all
-                                see each other */
+  int32_t causal;            /* not 0: a row sees itself and what has no later position; 0: a canvas, whose rows all see
+                                each other */
   ek_sequence *sequence;     /* null: the session's own */
   const int64_t *ids;        /* [count] token ids */
   int64_t count;             /* 0: no rows; `request` is answered from the hidden states of the last segment of the

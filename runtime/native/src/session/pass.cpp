@@ -117,7 +117,11 @@ void PassRun::settle(std::size_t index) {
   }
   if (!model_.causal_prefix && (given.keep_at || given.causal)) no_prefix(session_.bundle);
   const std::int64_t from = given.keep_at.value_or(length);
-  own.sequence->kept_.check(given.positions == nullptr ? from : std::min(from, std::max<std::int64_t>(given.positions[0], 0)));
+  // Rows that a segment names itself are looked at where they are taken.
+  const bool behind = given.positions == nullptr || given.seen;
+  if (given.keep_at || !given.seen) {
+    own.sequence->kept_.check(behind ? from : std::min(from, std::max<std::int64_t>(given.positions[0], 0)));
+  }
   settle_positions(own, from);
   settle_seen(index);
   std::int64_t before = 0;
@@ -385,13 +389,19 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
     if (seen.segment >= 0) {
       const std::size_t other = static_cast<std::size_t>(seen.segment);
       const std::vector<std::int64_t> &positions = segments_[other].positions;
-      std::int64_t first = seen.first;
-      while (first < stop && positions[static_cast<std::size_t>(first)] < oldest) ++first;
-      if (first == stop) continue;
       const KeyPiece &all = own_[other][place].rows;
-      given.kept.push_back({rows_of(all.keys, first, stop - first), rows_of(all.values, first, stop - first)});
-      given.kept_rows += stop - first;
-      keys.insert(keys.end(), positions.begin() + first, positions.begin() + stop);
+      const auto hidden = [&](std::int64_t row) { return positions[static_cast<std::size_t>(row)] < oldest; };
+      // Positions need not ascend: runs of rows that are new enough.
+      for (std::int64_t first = seen.first; first < stop;) {
+        std::int64_t end = first;
+        while (end < stop && !hidden(end)) ++end;
+        if (end > first) {
+          given.kept.push_back({rows_of(all.keys, first, end - first), rows_of(all.values, first, end - first)});
+          given.kept_rows += end - first;
+          keys.insert(keys.end(), positions.begin() + first, positions.begin() + end);
+        }
+        for (first = end; first < stop && hidden(first);) ++first;
+      }
       continue;
     }
     const std::int64_t first = std::max(seen.first, oldest);
