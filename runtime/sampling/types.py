@@ -33,8 +33,9 @@ class HeadRequest:
     """A request to the vocabulary head, whose scores are `z = logits / temperature` (division in float32).
 
     `rows` are indices into the canvas, in the order in which the results are wanted; None means all. `gumbel`
-    covers those rows, not the canvas. `soft` asks for `softmax(z) @ E` with the table E that the head scores by
-    (the embedding's, where they are tied), without any input scale factor. `top_k` is at most the vocabulary size. `logits` asks for all of z.
+    covers those rows, not the canvas. `soft` asks for `softmax(z) @ E` with the table E that the head scores
+    by (the embedding's, where they are tied), without any input scale factor. `top_k` is at most the
+    vocabulary size. `logits` asks for all of z.
     """
 
     rows: Ids | None = None
