@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +194,7 @@ class Generator:
                 turn.check()
         finally:
             if not turn.over:
-                session.idle()
+                _rest(session)
 
     def generate_many(
         self,
@@ -259,7 +260,8 @@ class Generator:
         finally:
             if not turn.over:
                 turn.end()
-                session.idle()
+                _forget(session)
+                _rest(session)
 
     def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
         """Open the session that `generate` will use for these arguments. Raises as that does."""
@@ -319,7 +321,7 @@ class Generator:
 
     def _held(self) -> _Text:
         session = self._session
-        return self._text if session is None else _Text(session.encoded.calls, session.uncached)
+        return self._text if session is None else _Text(session.pieces, session.uncached)
 
     def _open(self, lengths: Lengths, text: _Text, sequences: int = 1) -> Session:
         """A session for these lengths, and so many sequences at once, that holds `text`."""
@@ -396,6 +398,20 @@ class _Turn:
             sequence.close()
 
 
+def _forget(session: Session) -> None:
+    """Texts of several prompts are no conversation: nothing may follow the one that was left here."""
+    with suppress(InvalidRequest):
+        session.reset()
+
+
+def _rest(session: Session) -> None:
+    """Tell it that no pass follows soon, unless another thread runs one: a generation that is thrown away
+    ends wherever it is collected.
+    """
+    with suppress(InvalidRequest):
+        session.idle()
+
+
 def _checked(settings: Settings | None) -> Settings:
     """Raises InvalidOption for what are no settings."""
     if settings is not None and not isinstance(settings, Settings):
@@ -424,8 +440,7 @@ class _Text:
 
     def is_in(self, session: Session) -> bool:
         """Whether its encoded part is what the session has encoded."""
-        calls = session.encoded.calls
-        return len(calls) == len(self.encoded) and all(map(np.array_equal, calls, self.encoded))
+        return session.sequence.holds(self.encoded)
 
     def put_into(self, session: Session) -> None:
         """Have the session hold it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from ctypes import c_uint64, c_void_p
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from edgekit.flashload.core_memory import array
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.one_owner import OneOwner
+from edgekit.runtime.sampling.answers import answer_arrays, answer_shapes
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
     ERRORS,
@@ -38,7 +41,7 @@ _REASONS: Final[tuple[FinishReason, ...]] = ("length", "eos", "length", "cancell
 _FORGET, _ENCODE, _DENOISE, _PROJECT, _DRAFT, _COMMITTED, _DONE = range(7)
 
 
-class CoreSampler:
+class CoreSampler(OneOwner):
     """A family's denoising procedure. Implements `Procedure`; not for use by several threads at once."""
 
     def __init__(
@@ -62,7 +65,7 @@ class CoreSampler:
         given, handle = Given(model), c_void_p()
         self._handle: int | None = None
         self._library = library()
-        self._vocab_size, self._hidden_size = model.vocab_size, model.hidden_size
+        self._set_up(model.vocab_size, model.hidden_size)
         create = self._library.ek_sampler_create
         own = ctypes.byref(given.struct), ids.ctypes.data, ids.size, ctypes.byref(wanted)
         _native.check(create(*own, ctypes.byref(handle)), ERRORS)
@@ -89,9 +92,15 @@ class CoreSampler:
     @classmethod
     def _of(cls, library: ctypes.CDLL, vocab_size: int, hidden_size: int, handle: c_void_p) -> CoreSampler:
         own = cls.__new__(cls)
-        own._library, own._vocab_size, own._hidden_size = library, vocab_size, hidden_size
+        own._library = library
+        own._set_up(vocab_size, hidden_size)
         own._handle = handle.value
         return own
+
+    def _set_up(self, vocab_size: int, hidden_size: int) -> None:
+        self._vocab_size, self._hidden_size = vocab_size, hidden_size
+        self._asked: dict[str, tuple[int, ...]] = {}  # shapes of the answer to the last pass
+        self._turn = threading.Lock()
 
     @property
     def lengths(self) -> Lengths:
@@ -113,7 +122,20 @@ class CoreSampler:
         return Stats(**counters, finish_reason=_REASONS[found.finish_reason])
 
     def next(self, answer: HeadOutput | None = None) -> Ask:
-        """What to do now. Raises NonFiniteLogits, and then asks the same again."""
+        """What to do now. Raises NonFiniteLogits, and then asks the same again; InvalidRequest for an answer
+        that does not fit what was asked.
+        """
+        # What was asked is looked at here, so the core's own guard against two threads comes too late.
+        if not self._turn.acquire(blocking=False):
+            raise InvalidRequest(
+                "the sampler is in a call of another thread; take turns, or copy it for each"
+            )
+        try:
+            return self._next(answer)
+        finally:
+            self._turn.release()
+
+    def _next(self, answer: HeadOutput | None) -> Ask:
         if answer is not None:
             self._answer(answer)
         ask = AskStruct()
@@ -123,9 +145,9 @@ class CoreSampler:
             soft = None
             if ask.soft:
                 soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
-            return Denoise(ids, head_request(ask.request, bool(ask.logits), self._vocab_size), soft)
+            return Denoise(ids, self._request(ask), soft)
         if ask.kind == _PROJECT:
-            return Project(ids, head_request(ask.request, bool(ask.logits), self._vocab_size))
+            return Project(ids, self._request(ask))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
@@ -144,6 +166,11 @@ class CoreSampler:
         self._call("ek_sampler_copy", ctypes.byref(handle))
         return self._of(self._library, self._vocab_size, self._hidden_size, handle)
 
+    __copy__ = copy
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise InvalidRequest("a CoreSampler cannot be pickled; save() gives its state, load() takes it")
+
     def restore(self) -> None:
         """Ask for all text to be forgotten and encoded again, for a model that does not hold it."""
         self._call("ek_sampler_restore")
@@ -159,13 +186,14 @@ class CoreSampler:
         return state.raw
 
     def _answer(self, answer: HeadOutput) -> None:
-        arrays = {
-            name: np.ascontiguousarray(values, np.int64 if name in _IDS else np.float32)
-            for name, values in vars(answer).items()
-            if values is not None
-        }
+        arrays = answer_arrays(answer, self._asked)
         output = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
         self._call("ek_sampler_answer", ctypes.byref(output))
+
+    def _request(self, ask: AskStruct) -> HeadRequest:
+        wanted = head_request(ask.request, bool(ask.logits), self._vocab_size)
+        self._asked = answer_shapes(wanted, ask.request.row_count, self._vocab_size, self._hidden_size)
+        return wanted
 
     def _call(self, name: str, *arguments: Any) -> None:
         _native.check(getattr(self._library, name)(self._handle, *arguments), ERRORS)
@@ -174,10 +202,6 @@ class CoreSampler:
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._library.ek_sampler_close(handle)
-
-
-#: Members of a HeadOutput that hold token ids.
-_IDS: Final = frozenset({"argmax", "sample", "top_ids"})
 
 
 def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> HeadRequest:

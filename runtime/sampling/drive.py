@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
+from edgekit.runtime.sampling.options import settle
 from edgekit.runtime.sampling.types import Denoiser, HeadOutput, Ids, Projector
 
 _NO_IDS: Ids = np.empty(0, np.int64)
@@ -42,9 +45,15 @@ def generate(
         denoiser.hidden_size,
         projects=isinstance(denoiser, Projector),
         canvas_length=canvas_length,
-        encoded=denoiser.pieces,
         uncached=denoiser.uncached,
     )
+    try:
+        model = replace(model, encoded=denoiser.pieces)
+    except InvalidRequest:
+        # Text that no encoding gives is nothing to a generation that forgets it first.
+        wanted = settle(model, max_new_tokens=max_new_tokens, steps=steps, options=options)
+        if wanted.values().get("continue_prefix"):
+            raise
     sampler = CoreSampler(
         model, prompt, seed=seed, max_new_tokens=max_new_tokens, steps=steps, options=options
     )

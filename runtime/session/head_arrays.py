@@ -7,9 +7,10 @@ import numpy as np
 from edgekit.flashload import errors
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.sampling.answers import answer_shapes, empty_answer
 from edgekit.runtime.sampling.ids import flat_ids, whole
 from edgekit.runtime.sampling.noise import PhiloxGumbel
-from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
+from edgekit.runtime.sampling.types import HeadRequest
 
 
 class HeadArrays:
@@ -50,18 +51,6 @@ class HeadArrays:
             soft=wanted.soft,
             top_k=k,
         )
-        self.answer = out = HeadOutput(
-            argmax=np.empty(count, np.int64),
-            others=np.empty(count, np.float32),
-            entropy=np.empty(count, np.float32),
-            log_z=np.empty(count, np.float32),
-        )
-        if noise is not None:
-            out.sample, out.sample_prob = np.empty(count, np.int64), np.empty(count, np.float32)
-        if wanted.soft:
-            out.soft = np.empty((count, hidden_size), np.float32)
-        if k > 0:
-            out.top_ids, out.top_z = np.empty((count, k), np.int64), np.empty((count, k), np.float32)
-        if wanted.logits:
-            out.logits = np.empty((count, vocab_size), np.float32)
-        self.output = HeadOutputStruct(**{n: a.ctypes.data for n, a in vars(out).items() if a is not None})
+        self.answer = empty_answer(answer_shapes(wanted, count, vocab_size, hidden_size))
+        arrays = {name: array for name, array in vars(self.answer).items() if array is not None}
+        self.output = HeadOutputStruct(**{name: array.ctypes.data for name, array in arrays.items()})

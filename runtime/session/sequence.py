@@ -1,9 +1,10 @@
-"""Texts that a session goes on with, and passes over several of them: `ek_sequence` of `edgekit.h`."""
+"""Texts that a session goes on with, and rows of them in a pass: `ek_sequence` and `ek_pass_segment` of
+`edgekit.h`.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,19 +12,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edgekit.flashload import errors
-from edgekit.flashload.names import shown
+from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.sampling.ids import flat_ids, whole
 from edgekit.runtime.session.encoded_ids import EncodedIds
-from edgekit.runtime.session.head_arrays import HeadArrays
-from edgekit.runtime.session.structs import PassSegmentStruct, SeenRowsStruct, SequenceInfoStruct
+from edgekit.runtime.session.structs import SequenceInfoStruct
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-
-_NOTHING = -1  # EK_KEEP_NOTHING
-_KEPT = -1  # of ek_seen_rows
 
 
 class Owner(Protocol):
@@ -34,7 +31,8 @@ class Owner(Protocol):
 
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]: ...
 
-    def call(self, name: str, *arguments: Any) -> None: ...
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the core; sequences may be among the arguments."""
 
     def open_handle(self, name: str, *arguments: Any) -> int:
         """The handle of the sequence that a function of the core makes."""
@@ -46,7 +44,7 @@ class Owner(Protocol):
         """Close a sequence that nobody has any more before the next call."""
 
 
-class Sequence:
+class Sequence(OneOwner):
     """The keys and values that are kept of a text, and the hidden states of its last pass. Implements
     `sampling.Denoiser` and `sampling.Projector`; belongs to its session, which ends it.
 
@@ -74,18 +72,25 @@ class Sequence:
 
     @property
     def pieces(self) -> list[Ids]:
-        """The token ids behind the prefix, in the pieces in which they were encoded."""
-        return self.encoded.calls
+        """The token ids behind the prefix, in the pieces in which they were encoded. Raises InvalidRequest
+        where passes have kept what no encoding gives.
+        """
+        return self.encoded.pieces(self.prefix_length)
+
+    def holds(self, pieces: Items[Ids]) -> bool:
+        """Whether these, and nothing else, are the pieces of its text."""
+        return self.encoded.holds(pieces, self.prefix_length)
 
     def copy(self) -> Sequence:
         """Another one in the same state. The two share what is kept until they go on differently.
 
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
-        other = Sequence(self.session, self.session.open_handle("ek_sequence_copy", self.handle))
-        other.encoded.calls[:] = self.encoded.calls
-        other.uncached = self.uncached
+        other = Sequence(self.session, self.session.open_handle("ek_sequence_copy", self))
+        other.encoded, other.uncached = self.encoded.copy(), self.uncached
         return other
+
+    __copy__ = copy
 
     def close(self) -> None:
         """Give back what it keeps. The session's own sequence stays."""
@@ -111,8 +116,8 @@ class Sequence:
         if self._own:
             self.session.call("ek_session_reset")
         else:
-            self.session.call("ek_sequence_crop", self.handle, 0)
-        self.encoded.calls.clear()
+            self.session.call("ek_sequence_crop", self, 0)
+        self.encoded.cropped(0)
         self.uncached = np.empty(0, np.int64)
 
     def crop(self, length: int) -> None:
@@ -121,29 +126,29 @@ class Sequence:
         Raises InvalidRequest where more is asked for than is kept, or layers with a sliding window no longer
         have what precedes it: of what was kept, the last canvas can always be taken back.
         """
-        self.session.call("ek_sequence_crop", self.handle, whole(length, "the length to crop to"))
+        self.session.call("ek_sequence_crop", self, whole(length, "the length to crop to"))
         self.encoded.cropped(length)
         self.uncached = np.empty(0, np.int64)
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
-        ids = flat_ids(ids, "the list of token ids")
+        ids, start = flat_ids(ids, "the list of token ids"), self.prefix_length
         try:
-            self.session.call("ek_sequence_prefill", self.handle, ids.ctypes.data, ids.size)
+            self.session.call("ek_sequence_prefill", self, ids.ctypes.data, ids.size)
         finally:
-            self.encoded.prefilled(ids, self.prefix_length)
+            length = self.prefix_length
+            if length > start:  # also where a signal came behind it
+                self.encoded.kept(ids, start, length, plain=True)
 
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
-        (answer,) = self.session.run_pass([Segment(self, ids, request, soft=soft)])
-        assert answer is not None, "it was asked for"
-        return answer
+        if ids is None:
+            raise errors.InvalidRequest("no token ids are given; for more of the last pass call project")
+        return self._answer(Segment(self, ids, request, soft=soft))
 
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last pass that gave some."""
-        (answer,) = self.session.run_pass([Segment(self, None, request)])
-        assert answer is not None, "it was asked for"
-        return answer
+        return self._answer(Segment(self, None, request))
 
     @property
     def handle(self) -> int | None:
@@ -152,9 +157,20 @@ class Sequence:
             raise errors.InvalidRequest("the sequence is closed")
         return self._handle
 
+    def last_rows(self) -> int:
+        """Rows of the last pass that gave it hidden states."""
+        return int(self._info().last_rows)
+
+    def _answer(self, segment: Segment) -> HeadOutput:
+        if segment.request is None:
+            raise errors.InvalidRequest("the request is None; pass a HeadRequest")
+        (answer,) = self.session.run_pass([segment])
+        assert answer is not None, "it was asked for"
+        return answer
+
     def _info(self) -> SequenceInfoStruct:
         info = SequenceInfoStruct()
-        self.session.call("ek_sequence_get_info", self.handle, ctypes.byref(info))
+        self.session.call("ek_sequence_get_info", self, ctypes.byref(info))
         return info
 
 
@@ -187,79 +203,3 @@ class Segment:
     positions: Ids | None = None
     seen: Items[SeenRows] | None = None
     keep_at: int | None = None
-
-
-class PassArrays:
-    """Segments as the core takes them, and what they point at, as long as this object lives."""
-
-    def __init__(self, segments: Items[Segment], session: Owner) -> None:
-        """Raises InvalidRequest for what is no segment of this session, and for arrays that do not fit."""
-        self._kept: list[object] = []
-        self.heads: list[HeadArrays | None] = []
-        if isinstance(segments, Segment) or not isinstance(segments, Iterable):
-            raise errors.InvalidRequest(
-                f"the segments of a pass are {shown(segments)}; pass a list of Segment"
-            )
-        structs = [self._struct(each, session) for each in segments]
-        self.structs = (PassSegmentStruct * len(structs))(*structs)
-
-    def _struct(self, given: Segment, session: Owner) -> PassSegmentStruct:
-        if not isinstance(given, Segment) or not isinstance(given.sequence, Sequence):
-            raise errors.InvalidRequest(f"a segment is {shown(given)}; pass a Segment of a Sequence")
-        if given.sequence.session is not session:
-            raise errors.InvalidRequest("the sequence belongs to another session")
-        vocab_size, hidden_size = session.vocab_size, session.hidden_size
-        made = PassSegmentStruct(
-            sequence=given.sequence.handle,
-            causal=bool(given.causal),
-            keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
-        )
-        rows = 0
-        if given.ids is not None:
-            ids = flat_ids(given.ids, "the list of token ids")
-            rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
-            self._kept.append(ids)
-            if rows == 0:
-                raise errors.InvalidRequest("token ids of shape (0,); a segment takes at least one, or None")
-        elif given.request is not None:
-            rows = int(given.sequence._info().last_rows)
-        if given.positions is not None:
-            places = flat_ids(given.positions, "the list of positions")
-            made.positions = self._array(places, (rows,), "positions")
-        if given.soft is not None:
-            made.soft = self._array(_numbers(given.soft), (rows, hidden_size), "soft embeddings")
-        if given.seen is not None:
-            looked_at = [_seen(each) for each in given.seen]
-            seen = (SeenRowsStruct * max(1, len(looked_at)))(*looked_at)
-            made.seen, made.seen_count = seen, len(looked_at)
-            self._kept.append(seen)
-        head = None if given.request is None else HeadArrays(given.request, rows, vocab_size, hidden_size)
-        self.heads.append(head)
-        if head is not None:
-            made.request, made.output = ctypes.pointer(head.request), ctypes.pointer(head.output)
-        return made
-
-    def _array(self, array: np.ndarray, shape: tuple[int, ...], what: str) -> int:
-        if array.shape != shape:
-            raise errors.InvalidRequest(f"{what} of shape {array.shape}; this segment takes {shape}")
-        self._kept.append(array)
-        return int(array.ctypes.data)
-
-
-def _seen(given: SeenRows) -> SeenRowsStruct:
-    if not isinstance(given, SeenRows):
-        raise errors.InvalidRequest(f"a segment sees {shown(given)}; pass SeenRows")
-    segment = _KEPT if given.segment is None else whole(given.segment, "SeenRows.segment")
-    return SeenRowsStruct(segment, whole(given.first, "SeenRows.first"), whole(given.count, "SeenRows.count"))
-
-
-def _numbers(given: Floats) -> Floats:
-    try:
-        array = np.ascontiguousarray(given, np.float32)
-    except (TypeError, ValueError):
-        raise errors.InvalidRequest(f"soft embeddings are {shown(given)}; pass numbers") from None
-    if not np.isfinite(array).all():
-        raise errors.InvalidRequest(
-            "soft embeddings hold what is not finite; give those of an earlier answer"
-        )
-    return array

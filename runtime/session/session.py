@@ -28,13 +28,14 @@ from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
 from edgekit.runtime.sampling.errors import NonFiniteLogits
 from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
-from edgekit.runtime.session.encoded_ids import EncodedIds
 from edgekit.runtime.session.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
-from edgekit.runtime.session.sequence import PassArrays, Segment, Sequence
+from edgekit.runtime.session.pass_arrays import PassArrays, segment_list
+from edgekit.runtime.session.sequence import Segment, Sequence
 from edgekit.runtime.session.structs import (
     InfoStruct,
     OptionsStruct,
@@ -107,7 +108,7 @@ def _core_options(o: SessionOptions) -> OptionsStruct:
     )
 
 
-class Session:
+class Session(OneOwner):
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
     In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
 
@@ -133,7 +134,7 @@ class Session:
         self._gate = threading.Lock()
         self._calls = 0  # under way
         self._sequences: set[int] = set()  # handles of those that are open, besides its own
-        self._dropped: deque[int] = deque()  # of these, those that nobody has any more
+        self._dropped: deque[int] = deque()  # of these, those to close when no call is under way
         self.options = o = options or SessionOptions()
         self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
@@ -182,10 +183,6 @@ class Session:
         return self.sequence.prefix_length
 
     @property
-    def encoded(self) -> EncodedIds:
-        return self.sequence.encoded
-
-    @property
     def uncached(self) -> Ids:
         return self.sequence.uncached
 
@@ -226,8 +223,18 @@ class Session:
         Raises InvalidRequest for segments that do not fit the model or each other, BudgetExceeded for what
         the session was not opened for. After a failure every sequence keeps what it kept.
         """
-        arrays = PassArrays(segments, self)
-        self.call("ek_session_pass", arrays.structs, len(arrays.structs))
+        given = segment_list(segments)  # before anything is looked at: making them may be the caller's code
+        with self._call() as handle:
+            arrays = PassArrays(given, self)
+            run = self._library.ek_session_pass
+            try:
+                self._check(lambda: run(handle, arrays.structs, len(arrays.structs)))
+            except Exception:
+                raise  # every sequence keeps what it kept
+            except BaseException:
+                arrays.note_kept(ran=False)
+                raise
+            arrays.note_kept(ran=True)
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:
@@ -276,6 +283,7 @@ class Session:
             handle, self._handle = self._handle, None
         if handle is None:
             return
+        self._dropped.clear()
         while self._sequences:
             self._library.ek_sequence_close(self._sequences.pop())
         with nullcontext() if self._plug is None else self._plug.raising():
@@ -299,39 +307,37 @@ class Session:
 
     def open_handle(self, name: str, *arguments: Any) -> int:
         """The handle of the sequence that a function of the core makes."""
-        function, made = getattr(self._library, name), c_void_p()
-        with self._call() as handle:
-            self._check(lambda: function(handle, *arguments, ctypes.byref(made)))
+        made = c_void_p()
+        with self._call():
+            self.call(name, *arguments, ctypes.byref(made))
             assert made.value is not None, "the core said that it made one"
             self._sequences.add(made.value)
         return made.value
 
     def release(self, handle: int) -> None:
-        """Close a sequence: within a call when that is over, and in a child of fork never."""
-        if not self._process.here:
-            return
-        with self._gate:
-            known = handle in self._sequences
-            self._sequences.discard(handle)
-        if known:
-            self._library.ek_sequence_close(handle)
+        """Close a sequence when no call is under way, and in a child of fork never."""
+        self.drop(handle)
+        if self._process.here:
+            with self._gate:
+                self._close_dropped()
 
     def drop(self, handle: int) -> None:
         """Close a sequence before the next call. Any thread may be collecting it, so no lock is taken."""
         self._dropped.append(handle)
 
     def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the core. Sequences among the arguments stay open meanwhile."""
         function = getattr(self._library, name)
         with self._call() as handle:
-            self._check(lambda: function(handle, *arguments))
+            given = [each.handle if isinstance(each, Sequence) else each for each in arguments]
+            self._check(lambda: function(handle, *given))
 
     @contextmanager
     def _call(self) -> Iterator[int]:
         """The handle, which stays open within."""
         self._process.check("the session")
-        while self._dropped:
-            self.release(self._dropped.popleft())
         with self._gate:
+            self._close_dropped()
             handle = self._handle
             if handle is None:
                 raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
@@ -341,6 +347,15 @@ class Session:
         finally:
             with self._gate:
                 self._calls -= 1
+                self._close_dropped()
+
+    def _close_dropped(self) -> None:
+        """To be called with the gate held: a call that begins waits for it."""
+        while self._dropped and not self._calls:
+            handle = self._dropped.popleft()
+            if handle in self._sequences:
+                self._sequences.discard(handle)
+                self._library.ek_sequence_close(handle)
 
     def _check(self, call: Callable[[], int]) -> None:
         """Raise what an engine in Python raised within a call into the core, else what its status says."""

@@ -22,7 +22,8 @@ class _Member:
     sequence: Sequence
     ask: Ask | None = None  # the pass that it waits for
     answer: HeadOutput | None = None
-    encoded: int = 0  # ids of an Encode that passes have encoded
+    start: int | None = None  # where the ids of an Encode begin, once a pass encodes them
+    encoded: int = 0  # of these, those that passes have encoded
 
 
 class Together:
@@ -90,8 +91,8 @@ class Together:
                 self._told.append((key, error))
 
     def _next(self, key: Hashable, member: _Member) -> None:
-        answer, member.answer = member.answer, None
-        ask = member.sampler.next(answer)
+        ask = member.sampler.next(member.answer)
+        member.answer = None
         if isinstance(ask, Tell) and isinstance(ask.event, Event):
             if ask.kept is not None:
                 member.sequence.uncached = ask.kept
@@ -108,9 +109,12 @@ class Together:
     def _segment(self, member: _Member) -> Segment:
         ask, sequence = member.ask, member.sequence
         if isinstance(ask, Encode):
-            # In pieces as long as those of a text that is encoded alone.
+            # In pieces as long as those of a text that is encoded alone. A signal may have come between a
+            # pass and what is noted of it: the piece then takes its own place again.
+            if member.start is None:
+                member.start = sequence.prefix_length
             ids = ask.ids[member.encoded : member.encoded + self._session.prefill_rows]
-            return Segment(sequence, ids, causal=True, keep_at=sequence.prefix_length)
+            return Segment(sequence, ids, causal=True, keep_at=member.start + member.encoded)
         if isinstance(ask, Project):
             return Segment(sequence, None, ask.request)
         assert isinstance(ask, Denoise)
@@ -122,7 +126,6 @@ class Together:
             member.encoded += self._session.prefill_rows
             if member.encoded < len(ask.ids):
                 return
-            member.encoded = 0
-            member.sequence.encoded.prefilled(ask.ids, member.sequence.prefix_length)
+            member.start, member.encoded = None, 0
             member.sequence.uncached = _NO_IDS
         member.ask, member.answer = None, answer

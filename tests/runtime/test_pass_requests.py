@@ -166,3 +166,53 @@ def test_a_segment_that_sees_nothing_may_stand_anywhere(session: Session) -> Non
         for place in (IDS, IDS + 300)
     )
     assert logits(near).shape == logits(far).shape
+
+
+def test_segments_may_be_made_one_by_one(session: Session) -> None:
+    """Of sequences that nobody else holds."""
+
+    def made() -> Iterator[Segment]:
+        for first in (1, 7):
+            text = session.open_sequence()
+            yield Segment(text, IDS + first, ALL, causal=True, keep_at=0)
+
+    found = [logits(answer) for answer in session.run_pass(made())]
+    kept = [session.open_sequence() for _ in range(3)]
+    for first, expected in zip((1, 7), found, strict=True):
+        with kept.pop() as text:
+            (alone,) = session.run_pass([Segment(text, IDS + first, ALL, causal=True, keep_at=0)])
+        np.testing.assert_array_equal(logits(alone), expected)
+    assert [text.prefix_length for text in kept] == [0]
+
+
+def test_an_answer_has_the_rows_of_the_pass_that_gives_it(session: Session) -> None:
+    """Also where another pass comes between counting them and asking for them."""
+    text = session.sequence
+    text.denoise(np.arange(2), HeadRequest())
+
+    class Late:
+        """Rows that are made by another pass."""
+
+        def __array__(self, *given: object, **more: object) -> np.ndarray:
+            text.denoise(np.arange(200) % 50, HeadRequest())
+            return np.arange(0, dtype=np.int64)
+
+    with pytest.raises(InvalidRequest, match="a request for all 2 rows of a pass that has 200"):
+        session.run_pass([Segment(text, None, ALL), Segment(text, IDS, HeadRequest(rows=Late()))])  # type: ignore[arg-type]
+    fresh = session.open_sequence()
+    with pytest.raises(InvalidRequest, match="project needs a denoise before it"):
+        fresh.project(ALL)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s: s.denoise(IDS, None), "the request is None; pass a HeadRequest"),
+        (lambda s: s.project(None), "the request is None; pass a HeadRequest"),
+        (lambda s: s.denoise(None, ALL), "no token ids are given; for more of the last pass call project"),
+        (lambda s: s.run_pass([Segment(s.sequence, IDS, seen=5)]), "sees are 5; pass a list of SeenRows"),
+    ],
+)
+def test_what_is_no_pass_is_told_so(session: Session, call: Callable[[Session], object], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        call(session)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,18 @@ import numpy as np
 import pytest
 from support.fake_denoiser import FakeDenoiser
 
-from edgekit.runtime.sampling import Committed, Denoiser, HeadRequest, drive
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.runtime.sampling import (
+    Committed,
+    CoreSampler,
+    Denoise,
+    Denoiser,
+    HeadOutput,
+    HeadRequest,
+    SamplerModel,
+    Tell,
+    drive,
+)
 from edgekit.runtime.session import open_session
 
 README = Path(__file__).parents[2] / "README.md"
@@ -71,3 +85,46 @@ def test_the_readme_runs_it(
     exec(SHOWN, dict(NAMES))
     *events, done = capsys.readouterr().out.splitlines()
     assert len(events) == 6 and all(e.startswith("Committed(") for e in events) and done.startswith("Done(")
+
+
+def waiting() -> tuple[CoreSampler, HeadOutput, FakeDenoiser]:
+    """A sampler that waits for an answer, and the answer."""
+    section = {"name": "dream", "config": {"mask_token_id": 39, "eos_token_id": 1}}
+    sampler, denoiser = CoreSampler(SamplerModel(section, 40, 0), [5, 6], steps=4), FakeDenoiser(40)
+    while True:
+        ask = sampler.next()
+        if isinstance(ask, Denoise):
+            return sampler, denoiser.denoise(ask.ids, ask.request), denoiser
+
+
+def test_an_answer_must_have_the_shapes_that_were_asked_for() -> None:
+    sampler, answer, _ = waiting()
+    rows = len(answer.argmax)
+    for changes, words in (
+        (
+            {"argmax": answer.argmax[:-1]},
+            rf"HeadOutput.argmax is int64\[{rows - 1}\]; the pass was asked for",
+        ),
+        ({"log_z": answer.log_z[:0]}, rf"HeadOutput.log_z is float32\[0\]; .* numbers \[{rows}\]"),
+        ({"entropy": answer.entropy[:, None]}, rf"HeadOutput.entropy is float32\[{rows}, 1\]"),
+        ({"argmax": answer.argmax.astype(float)}, "HeadOutput.argmax is float64.* asked for integers"),
+        ({"others": ["a"] * rows}, "HeadOutput.others is <U1"),
+        ({"argmax": None}, "HeadOutput.argmax is None, but the pass was asked for it"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            sampler.next(replace(answer, **changes))
+    with pytest.raises(InvalidRequest, match="the answer is 'x'; pass a HeadOutput"):
+        sampler.next("x")  # type: ignore[arg-type]
+    assert isinstance(sampler.next(answer), Tell)
+
+
+def test_samplers_are_copied_and_not_pickled() -> None:
+    sampler, answer, denoiser = waiting()
+    for make in (copy.copy, copy.deepcopy):
+        other = make(sampler)
+        asks = [other.next() for _ in range(1)]
+        assert isinstance(asks[0], Denoise)
+        other.next(denoiser.denoise(asks[0].ids, asks[0].request))
+    with pytest.raises(InvalidRequest, match="cannot be pickled; save"):
+        pickle.dumps(sampler)
+    assert isinstance(sampler.next(answer), Tell)

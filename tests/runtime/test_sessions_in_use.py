@@ -301,3 +301,54 @@ def test_a_budget_too_small_for_so_many_names_at_once(bundle: Path) -> None:
         many = generator.generate_many([[3] * 500] * 4000, FEW, at_once=4000)
         with pytest.raises(BudgetExceeded, match="take fewer prompts at once: at_once is 4000"):
             next(many)
+
+
+def test_sequences_that_another_thread_closes_stay_open_for_a_call(bundle: Path) -> None:
+    told: set[str] = set()
+    with Session(bundle, SessionOptions(sequences=50)) as session:
+        handed: list[Any] = []
+        over = threading.Event()
+
+        def close() -> None:
+            while not over.is_set():
+                while handed:
+                    handed.pop().close()
+
+        thread = threading.Thread(target=close)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        thread.start()
+        try:
+            for _ in range(300):
+                text = session.open_sequence()
+                handed.append(text)
+                try:
+                    session.run_pass([Segment(text, IDS, ALL, causal=True, keep_at=0)])
+                    told.add("ran")
+                except InvalidRequest as error:
+                    told.add(str(error))
+        finally:
+            sys.setswitchinterval(interval)
+            over.set()
+            thread.join()
+    assert told <= {"ran", "the sequence is closed"}
+
+
+def test_a_generation_that_is_thrown_away_during_a_call_is_quiet(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Generator(bundle) as generator:
+        events = generator.generate([3, 4], FEW)
+        next(events)
+        session = generator.session
+        idle = session.idle
+
+        def refused() -> None:
+            idle()
+            raise InvalidRequest("the session is in another call")
+
+        session.idle = refused  # type: ignore[method-assign]
+        del events
+        gc.collect()
+        session.idle = idle  # type: ignore[method-assign]
+    assert "Exception ignored" not in capsys.readouterr().err

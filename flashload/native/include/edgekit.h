@@ -187,7 +187,8 @@ typedef struct ek_head_request {
   uint32_t struct_size;
   float temperature;   /* above 0 */
   const int64_t *rows; /* positions to look at, in the order of the results, repeated ones allowed; null: all */
-  int64_t row_count;   /* entries of rows; ignored when rows is null */
+  int64_t row_count;   /* entries of rows; where rows is null 0, or the number that the pass must have, since the
+                          arrays of the answer have room for no more: of another one EK_INVALID_ARGUMENT */
   int32_t gumbel;      /* not 0: sample from softmax(z / gumbel_scale) by adding noise (`seed`, `draw`) */
   float gumbel_scale;  /* at least 0 */
   uint64_t seed, draw; /* the noise is a function of these two, row and token: runtime/sampling/noise.py */

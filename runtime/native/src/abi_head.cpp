@@ -35,6 +35,7 @@ AskedHead asked_head(const ek_head_request *given, const ek_head_output *arrays)
   out.request.logits = out.output.logits != nullptr;
   out.request.logits_to = out.output.logits;
   if (wanted.gumbel != 0) out.request.gumbel = GumbelDraw{wanted.seed, wanted.draw, wanted.gumbel_scale};
+  out.request.expected_rows = wanted.row_count;
   if (wanted.rows != nullptr) {
     if (wanted.row_count < 0 || wanted.row_count > kMostRows) {
       fail(EK_INVALID_ARGUMENT, "row_count is ", wanted.row_count, "; it must be 0..", kMostRows);

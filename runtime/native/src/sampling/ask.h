@@ -14,6 +14,7 @@ namespace edgekit {
 struct HeadRequest {
   bool all_rows = true;
   std::vector<std::int64_t> rows;  // unless all_rows; results come in this order
+  std::int64_t expected_rows = 0;  // where all_rows: what the pass must have; 0: any number
   float temperature = 1.0f;
   std::optional<GumbelDraw> gumbel;  // over the requested rows, not the canvas
   bool soft = false;

@@ -14,106 +14,39 @@ std::int64_t capacity_for(const KvGeometry &layer, std::int64_t positions, std::
   return layer.window == 0 ? positions : std::min(positions, layer.window - 1 + 2 * chunk);
 }
 
-std::uint64_t bytes_for(const KvGeometry &layer, std::int64_t rows) {
-  return 2 * sizeof(float) * static_cast<std::uint64_t>(layer.kv_heads * layer.head_dim * rows);
-}
-
-void hold(KvMemory &memory, std::uint64_t bytes) {
-  if (bytes > memory.limit || memory.held > memory.limit - bytes) {
-    fail(EK_BUDGET_EXCEEDED, "the memory budget has room for ", memory.limit,
-         " bytes of kept keys and values, which are taken; close or crop a sequence, or open the session for more");
-  }
-  memory.held += bytes;
-}
-
 }  // namespace
-
-KvCharge::KvCharge(KvMemory &memory, std::uint64_t bytes) : memory_(&memory), bytes_(bytes) { hold(memory, bytes); }
-KvCharge::~KvCharge() {
-  if (memory_ != nullptr) memory_->held -= bytes_;
-}
-KvCharge::KvCharge(KvCharge &&other) noexcept { *this = std::move(other); }
-KvCharge &KvCharge::operator=(KvCharge &&other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-// Keys [KV, capacity, D], then values, in the engine's memory.
-class KvChunk {
- public:
-  KvChunk(std::shared_ptr<KvMemory> memory, const KvGeometry &shape, std::int64_t rows)
-      : capacity(rows), shape_(shape), memory_(std::move(memory)) {
-    if (rows > 0) block_ = memory_->memory->allocate(2 * shape.kv_heads * shape.head_dim * rows);
-  }
-  ~KvChunk() { memory_->held -= bytes_for(shape_, touched_); }
-  KvChunk(const KvChunk &) = delete;
-  KvChunk &operator=(const KvChunk &) = delete;
-
-  KeyPiece rows(std::int64_t start, std::int64_t count) const {
-    return keys_at(floats(), shape_.kv_heads, shape_.head_dim, capacity, start, count);
-  }
-
-  // Counts rows that are about to be written for the first time.
-  void touch(std::int64_t stop) {
-    if (stop <= touched_) return;
-    hold(*memory_, bytes_for(shape_, stop - touched_));
-    touched_ = stop;
-  }
-
-  // Rows of the chunk itself move to the front, at most as many at a time as lie between the old place and the new one:
-  // the copies of an engine must not overlap.
-  void copy_rows(const KvChunk &from, std::int64_t start, std::int64_t count, std::int64_t to) {
-    const std::int64_t most = &from == this ? start - to : count;
-    if (most <= 0) return;
-    std::vector<FloatCopy> copies;
-    for (std::int64_t done = 0; done < count; done += most) {
-      FloatCopy copy;
-      copy.to = floats() + (to + done) * shape_.head_dim;
-      copy.from = from.floats() + (start + done) * shape_.head_dim;
-      copy.count = std::min(most, count - done) * shape_.head_dim;
-      copy.blocks = 2 * shape_.kv_heads;
-      copy.to_stride = capacity * shape_.head_dim;
-      copy.from_stride = from.capacity * shape_.head_dim;
-      copies.push_back(copy);
-    }
-    memory_->memory->copy(copies);
-    memory_->memory->finish();
-  }
-
-  const std::int64_t capacity;
-  std::int64_t filled = 0;  // rows that somebody keeps, kept or is writing
-
- private:
-  float *floats() const { return block_ ? block_->floats() : nullptr; }
-
-  const KvGeometry shape_;
-  std::shared_ptr<KvMemory> memory_;
-  std::unique_ptr<EngineBlock> block_;
-  std::int64_t touched_ = 0;
-};
 
 KeptRows::KeptRows(std::shared_ptr<KvMemory> memory)
     : memory_(std::move(memory)), layers_(memory_->layers.size()), pending_(layers_.size()) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const std::int64_t capacity = capacity_for(geometry(i), memory_->positions, memory_->chunk);
-    if (capacity > 0) layers_[i].push_back({chunk(i, capacity), 0, 0});
+    const std::int64_t capacity = planned(i);
+    if (capacity > 0) layers_[i].push_back({new_chunk(i, capacity), 0, 0});
   }
+  memory_->texts.push_back(this);
 }
 
-KeptRows::~KeptRows() = default;
+KeptRows::~KeptRows() {
+  std::vector<KeptRows *> &texts = memory_->texts;
+  texts.erase(std::remove(texts.begin(), texts.end(), this), texts.end());
+}
 
 KeptRows::KeptRows(const KeptRows &other)
-    : memory_(other.memory_), layers_(other.layers_), length_(other.length_), pending_(layers_.size()) {}
+    : memory_(other.memory_), layers_(other.layers_), length_(other.length_), pending_(layers_.size()) {
+  memory_->texts.push_back(this);
+}
 
 std::uint64_t KeptRows::bytes(const std::vector<KvGeometry> &layers, std::int64_t positions, std::int64_t chunk) {
   std::uint64_t total = 0;
-  for (const KvGeometry &layer : layers) total += bytes_for(layer, capacity_for(layer, positions, chunk));
+  for (const KvGeometry &layer : layers) total += KvChunk::bytes(layer, capacity_for(layer, positions, chunk));
   return total;
 }
 
-std::shared_ptr<KvChunk> KeptRows::chunk(std::size_t layer, std::int64_t capacity) const {
+std::shared_ptr<KvChunk> KeptRows::new_chunk(std::size_t layer, std::int64_t capacity) const {
   return std::make_shared<KvChunk>(memory_, geometry(layer), capacity);
+}
+
+std::int64_t KeptRows::planned(std::size_t layer) const {
+  return capacity_for(geometry(layer), memory_->positions, memory_->chunk);
 }
 
 void KeptRows::clear() {
@@ -193,18 +126,17 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
     }
   }
   const std::int64_t all = rows(layer);
-  const std::int64_t planned = capacity_for(geometry(layer), memory_->positions, memory_->chunk);
   const bool moves = window != 0 || (pieces.size() == 1 && pieces[0].chunk.use_count() == 1);
   if (!moves || all == 0) {
     if (all == 0) pieces.clear();
-    return {chunk(layer, std::max({count, memory_->chunk, planned - all})), 0, count};
+    return {new_chunk(layer, std::max({count, memory_->chunk, planned(layer) - all})), 0, count};
   }
   // One piece again. Doubling keeps the copies of a prefix that nobody announced in proportion to its length.
   const std::int64_t kept = window == 0 ? all : std::min(all, window - 1 + memory_->chunk);
   const std::int64_t capacity = window == 0 ? std::max(all + count, 2 * all) : kept + std::max(count, memory_->chunk);
   Pieces from;
   take(layer, length_ - kept, length_, from);
-  Piece made{chunk(layer, capacity), 0, kept};
+  Piece made{new_chunk(layer, capacity), 0, kept};
   made.chunk->touch(kept);
   std::int64_t to = 0;
   for (const Piece &piece : from) {
@@ -219,7 +151,7 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
 KeyPiece KeptRows::prepare(std::size_t layer, std::int64_t at, std::int64_t count) {
   pending_at_ = at;
   pending_count_ = count;
-  Piece made = at == length_ ? room(layer, count) : Piece{chunk(layer, count), 0, count};
+  Piece made = at == length_ ? room(layer, count) : Piece{new_chunk(layer, count), 0, count};
   made.chunk->touch(made.start + count);
   made.chunk->filled = made.start + count;  // not for another sequence of the same pass
   pending_[layer] = std::move(made);

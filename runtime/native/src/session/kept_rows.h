@@ -7,47 +7,23 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention.h"
-#include "session/engine_memory.h"
+#include "session/kv_memory.h"
 
 namespace edgekit {
 
-struct KvGeometry {
-  std::int64_t kv_heads = 0, head_dim = 0;
-  std::int64_t window = 0;  // 0: all is kept; else a position is seen by the window - 1 behind it
-};
-
-// What the sequences of a session have in common.
-struct KvMemory {
-  EngineMemory *memory = &session_memory();  // where they lie
-  std::vector<KvGeometry> layers;
-  std::int64_t positions = 0;  // that a sequence is expected to keep
-  std::int64_t chunk = 0;      // that come at once
-  std::uint64_t limit = UINT64_MAX;  // bytes that all sequences may hold together
-  std::uint64_t held = 0;
-};
-
-// Bytes that count as held while it lives, for keys and values that nobody keeps.
-class KvCharge {
- public:
-  KvCharge() = default;
-  // Throws Error (EK_BUDGET_EXCEEDED).
-  KvCharge(KvMemory &memory, std::uint64_t bytes);
-  ~KvCharge();
-  KvCharge(KvCharge &&other) noexcept;
-  KvCharge &operator=(KvCharge &&other) noexcept;
-
- private:
-  KvMemory *memory_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
-class KvChunk;
-
 class KeptRows {
  public:
+  // Rows start..start+count of a chunk.
+  struct Piece {
+    std::shared_ptr<KvChunk> chunk;
+    std::int64_t start = 0, count = 0;
+  };
+  using Pieces = std::vector<Piece>;
+
   explicit KeptRows(std::shared_ptr<KvMemory> memory);
   ~KeptRows();
   // Shares the chunks. What is pending is not copied.
@@ -82,19 +58,17 @@ class KeptRows {
   // Forgets what lies at and behind `length`. Throws as check().
   void crop(std::int64_t length);
 
- private:
-  // Rows start..start+count of a chunk.
-  struct Piece {
-    std::shared_ptr<KvChunk> chunk;
-    std::int64_t start = 0, count = 0;
-  };
-  using Pieces = std::vector<Piece>;
+  // For KvMemory::pack, which moves them.
+  const Pieces &pieces(std::size_t layer) const { return layers_[layer]; }
+  void replace(std::size_t layer, Pieces moved) { layers_[layer] = std::move(moved); }
+  std::shared_ptr<KvChunk> new_chunk(std::size_t layer, std::int64_t capacity) const;
+  std::int64_t planned(std::size_t layer) const;  // rows of a chunk for all that it is expected to keep
 
+ private:
   void settle_pending();
   const KvGeometry &geometry(std::size_t layer) const { return memory_->layers[layer]; }
   std::int64_t rows(std::size_t layer) const;
   void take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const;
-  std::shared_ptr<KvChunk> chunk(std::size_t layer, std::int64_t capacity) const;
   Piece room(std::size_t layer, std::int64_t count);
   bool overwrite(std::size_t layer, const Piece &made);
 

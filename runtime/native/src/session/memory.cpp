@@ -95,13 +95,25 @@ EngineLengths lengths_of(const Model &model, const SessionOptions &options) {
   return out;
 }
 
+std::uint64_t kept_limit(const Model &model, const SessionOptions &options) {
+  const std::int64_t positions = lengths_of(model, options).prefix;
+  return static_cast<std::uint64_t>(options.sequences) *
+         KeptRows::bytes(kv_geometry(model), positions, prefill_chunk(model));
+}
+
 MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const SessionOptions &options) {
   const Model &model = bundle.model();
   const EngineLengths lengths = lengths_of(model, options);
   const EngineBytes own = engine.bytes(lengths);
   MemoryNeeds needs;
   const std::uint64_t sequences = static_cast<std::uint64_t>(options.sequences);
-  needs.prefix = sequences * KeptRows::bytes(kv_geometry(model), lengths.prefix, prefill_chunk(model));
+  needs.prefix = kept_limit(model, options);
+  // Copies of a sequence leave rows that nobody keeps: to give them back, those of a layer are copied.
+  std::uint64_t layer_bytes = 0;
+  for (const KvGeometry &layer : kv_geometry(model)) {
+    layer_bytes = std::max(layer_bytes, KeptRows::bytes({layer}, lengths.prefix, prefill_chunk(model)));
+  }
+  if (options.sequences > 1) needs.prefix += sequences * layer_bytes;
   needs.activations = sequences * activations(bundle, lengths.rows, lengths.prefix) + own.activations;
   // What is written for an engine's memory of its own.
   if (!engine.memory().session()) needs.activations += floats(lengths.rows * model.hidden);

@@ -86,7 +86,7 @@ PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment
     segments_[i].given = &segments[i];
     settle(i);
   }
-  unkept_ = KvCharge(*session.kept_memory, unkept_bytes());
+  session.with_kv_room(added_bytes(), [&] { unkept_ = KvCharge(*session.kept_memory, unkept_bytes()); });
 }
 
 void PassRun::settle(std::size_t index) {
@@ -191,6 +191,17 @@ std::uint64_t PassRun::unkept_bytes() const {
   return sizeof(float) * static_cast<std::uint64_t>(rows * width);
 }
 
+// For keys and values, besides what sequences hold already.
+std::uint64_t PassRun::added_bytes() const {
+  std::int64_t rows = 0;
+  for (const Rows &each : segments_) {
+    if (each.given->keep_at) rows += each.given->count;
+  }
+  std::uint64_t bytes = unkept_bytes();
+  for (const KvGeometry &layer : session_.kept_memory->layers) bytes += KvChunk::bytes(layer, rows);
+  return bytes;
+}
+
 void PassRun::check_request(const HeadRequest &request, std::int64_t positions) const {
   if (!(request.temperature >= kLeastTemperature && request.temperature <= kMostTemperature)) {
     fail(EK_INVALID_ARGUMENT, "temperature ", request.temperature, "; it must be ", kLeastTemperature, "..",
@@ -200,7 +211,10 @@ void PassRun::check_request(const HeadRequest &request, std::int64_t positions) 
     fail(EK_INVALID_ARGUMENT, "gumbel_scale ", request.gumbel->scale, " is not a number at least 0");
   }
   if (request.top_k < 0) fail(EK_INVALID_ARGUMENT, "top_k ", request.top_k, " is negative");
-  if (request.all_rows) return;
+  if (request.all_rows) {
+    if (request.expected_rows == 0 || request.expected_rows == positions) return;
+    fail(EK_INVALID_ARGUMENT, "a request for all ", request.expected_rows, " rows of a pass that has ", positions);
+  }
   for (const std::int64_t row : request.rows) {
     if (row < 0 || row >= positions) {
       fail(EK_INVALID_ARGUMENT, "row ", row, " is outside the ", positions, " positions of the pass");
@@ -224,6 +238,20 @@ std::vector<HeadResult> PassRun::run(Pass then) {
     if (each.last) each.sequence->last_rows_ = 0;
   }
   try {
+    session_.with_kv_room(added_bytes(), [&] { attempt(then); });
+  } catch (...) {
+    for (const Rows &each : segments_) {
+      if (each.sequence->kept_.length() != each.length) each.sequence->keep({});
+    }
+    timed();
+    throw;
+  }
+  timed();
+  return std::move(results_);
+}
+
+void PassRun::attempt(Pass then) {
+  try {
     session_.begin(kind(), then);
     compute();
   } catch (...) {
@@ -234,15 +262,9 @@ std::vector<HeadResult> PassRun::run(Pass then) {
     }
     session_.weights.idle();
     if (session_.packages) session_.packages->drop();
-    for (const Rows &each : segments_) {
-      each.sequence->kept_.abandon();
-      if (each.sequence->kept_.length() != each.length) each.sequence->keep({});
-    }
-    timed();
+    for (const Rows &each : segments_) each.sequence->kept_.abandon();
     throw;
   }
-  timed();
-  return std::move(results_);
 }
 
 void PassRun::compute() {

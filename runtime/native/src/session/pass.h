@@ -57,6 +57,8 @@ class PassRun {
   std::uint64_t unkept_bytes() const;
   void check_request(const HeadRequest &request, std::int64_t positions) const;
   Pass kind() const;
+  std::uint64_t added_bytes() const;
+  void attempt(Pass then);
   void compute();
   void embed();
   void self_condition();

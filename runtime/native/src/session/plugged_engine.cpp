@@ -12,6 +12,9 @@
 namespace edgekit {
 namespace {
 
+// So few that sums of them are numbers.
+constexpr std::uint64_t kTooManyBytes = std::uint64_t{1} << 60;
+
 class PluggedHead final : public HeadScores {
  public:
   PluggedHead(PluggedEngine &engine, const float *x, std::int64_t rows, const HeadRequest &request, float *logits)
@@ -230,6 +233,15 @@ EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
   found.struct_size = sizeof found;
   done(table_.get_bytes(table_.user, lengths.rows, lengths.prefix, lengths.segments, lengths.head_rows, &found), "counting",
        "its memory");
+  const std::pair<const char *, std::uint64_t> stated[] = {{"activations", found.activations},
+                                                           {"scratch", found.scratch},
+                                                           {"head", found.head},
+                                                           {"allowance", found.allowance}};
+  for (const auto &[what, size] : stated) {
+    if (size < kTooManyBytes) continue;
+    fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine states ", size, " bytes of ", what,
+         ", more than any computer has");
+  }
   const Model &model = bundle_.model();
   EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
   const std::uint64_t join = HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), submits() ? 2 : 1,

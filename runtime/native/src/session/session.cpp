@@ -128,7 +128,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   kept_memory->layers = kv_geometry(model());
   kept_memory->positions = model().causal_prefix ? options.positions : 0;
   kept_memory->chunk = prefill_chunk(model());
-  if (options.memory_bytes != 0) kept_memory->limit = needs.prefix;
+  if (options.memory_bytes != 0) kept_memory->limit = kept_limit(model(), options);
   own.reset(new Sequence(session, kept_memory, [this] { --open_sequences; }));
   ++open_sequences;
 }
@@ -225,6 +225,34 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
   throw BudgetError(message.str(), least_budget(bundle, more, longer));
 }
 
+void Session::Implementation::with_kv_room(std::uint64_t bytes, const std::function<void()> &take) {
+  try {
+    return take();
+  } catch (const KvFull &) {
+    if (kept_memory->held == kept_memory->kept()) no_kv_room(bytes);
+  }
+  kept_memory->pack();
+  try {
+    return take();
+  } catch (const KvFull &) {
+    no_kv_room(bytes);
+  }
+}
+
+void Session::Implementation::no_kv_room(std::uint64_t bytes) const {
+  const std::uint64_t limit = kept_memory->limit, each = limit / static_cast<std::uint64_t>(options.sequences);
+  SessionOptions more = options;
+  // Each brings room for a text of the planned length.
+  if (each != 0) more.sequences += static_cast<std::int64_t>((bytes + each - 1) / each);
+  more.sequences = std::min(more.sequences, kMostSequences);
+  std::ostringstream message;
+  message << bundle.path() << ": a pass that keeps " << bytes << " bytes more of keys and values goes beyond the " << limit
+          << " of the memory budget; close or crop a sequence, or open the session with sequences = " << more.sequences;
+  MemoryNeeds needed = memory_needs(bundle, *engine, more);
+  needed.process = needs.process;
+  throw BudgetError(message.str(), least_budget(bundle, needed, more));
+}
+
 Session::Session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,
                  const FlashFile::Wrap &wrap)
     : implementation_(std::make_unique<Implementation>(*this, bundle, options, make, wrap)) {}
@@ -251,6 +279,7 @@ std::unique_ptr<Sequence> Session::copy_sequence(const Sequence &original) {
 }
 
 std::vector<HeadResult> Session::pass(const std::vector<PassSegment> &segments, Pass then) {
+  implementation_->kept_memory->pack_if_scattered();
   return PassRun(*implementation_, segments).run(then);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,11 @@ struct Session::Implementation {
   // A budget holds for the lengths that the session was opened for; without one, buffers grow up to what the machine has.
   // Throws Error, see Session::check_lengths, for segments of up to `count` rows behind `committed` positions.
   void check_lengths(bool text, std::int64_t count, std::int64_t committed, std::int64_t segments) const;
+
+  // Calls `take`, which takes memory for keys and values of a pass, `bytes` in all; where there is none left, once more
+  // when what nobody keeps was given back. Throws BudgetError if that is not enough, and what `take` throws.
+  void with_kv_room(std::uint64_t bytes, const std::function<void()> &take);
+  [[noreturn]] void no_kv_room(std::uint64_t bytes) const;  // throws BudgetError
 
   Bundle bundle;
   const SessionOptions options;

@@ -169,7 +169,7 @@ EK_TEST(kept_rows_are_those_that_were_written) {
     for (int step = 0; step < 120; ++step) {
       Text &text = *texts[static_cast<std::size_t>(below(static_cast<std::int64_t>(texts.size())))];
       const std::int64_t length = text.rows.length(), count = 1 + below(kChunk);
-      switch (below(8)) {
+      switch (below(9)) {
         case 0:
           if (texts.size() < 4) texts.push_back(std::make_unique<Text>(text));
           break;
@@ -195,6 +195,14 @@ EK_TEST(kept_rows_are_those_that_were_written) {
           if (below(10) == 0) {
             text.rows.clear();
             text.tags.clear();
+          }
+          break;
+        case 6:
+          if (below(4) == 0) {
+            own->pack();
+            EK_CHECK(own->held == own->kept());
+          } else {
+            own->pack_if_scattered();
           }
           break;
         default:
@@ -257,6 +265,89 @@ EK_TEST(kept_rows_of_copies_are_shared) {
     }
   }
   EK_CHECK(own->held <= 3 * each);
+}
+
+// Texts of the planned length, as many as were planned for, have room whatever came and went before.
+EK_TEST(kept_rows_that_were_given_up_make_room) {
+  constexpr std::int64_t kPositions = 40;
+  int packed = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    const std::shared_ptr<KvMemory> own = memory(kPositions, 2 * KeptRows::bytes(layers(), kPositions, kChunk));
+    float tag = 0;
+    const auto add = [&](Text &text, std::int64_t count) {
+      try {
+        write(text, text.rows.length(), count, tag);
+      } catch (const KvFull &) {
+        text.rows.abandon();
+        own->pack();
+        ++packed;
+        write(text, text.rows.length(), count, tag);
+      }
+    };
+    Text text(own);
+    while (text.rows.length() < kPositions) {
+      Text branch(text);
+      while (branch.rows.length() + kChunk <= kPositions) {
+        add(branch, 1 + static_cast<std::int64_t>(random() % kChunk));
+        check(text);
+      }
+      add(text, 1);
+      check(branch);
+    }
+    check(text);
+  }
+  EK_CHECK(packed > 20);
+}
+
+// A copy that goes on and is closed, many times, takes no more than a few texts do.
+EK_TEST(kept_rows_of_branches_do_not_pile_up) {
+  const std::shared_ptr<KvMemory> own = memory(0);
+  own->layers = {{16, 64, 0}, {16, 64, 7}};
+  KeptRows text(own);
+  const auto add = [&](KeptRows &to, std::int64_t count) {
+    for (std::size_t layer = 0; layer < own->layers.size(); ++layer) to.prepare(layer, to.length(), count);
+    to.commit();
+  };
+  std::uint64_t most = 0;
+  for (int i = 0; i < 200; ++i) {
+    KeptRows branch(text);
+    add(branch, 100);
+    add(text, 1);
+    own->pack_if_scattered();
+    most = std::max(most, own->held);
+    EK_CHECK(text.pieces(0).size() <= 32);
+  }
+  EK_CHECK(text.length() == 200 && most < 4 * KvChunk::bytes(own->layers[0], 300) + (std::uint64_t{2} << 20));
+}
+
+// Where memory is short the old rows stay.
+EK_TEST(kept_rows_stay_where_packing_fails) {
+  for (int nth = 1; nth < 12; ++nth) {
+    const std::shared_ptr<KvMemory> own = memory(60);
+    own->memory = &own_memory;
+    Text text(own);
+    float tag = 0;
+    while (text.rows.length() < 20) write(text, text.rows.length(), kChunk, tag);
+    Text other(text);
+    write(other, 20, 3, tag);
+    write(text, 20, 2, tag);
+    text.rows.crop(18);
+    text.tags.resize(18);
+    own_memory.fails_at = nth;
+    try {
+      own->pack();
+    } catch (const Error &error) {
+      EK_CHECK(error.status() == EK_ENGINE_FAILED);
+    }
+    own_memory.fails_at = 0;
+    check(text);
+    check(other);
+    own->pack();
+    check(text);
+    check(other);
+    EK_CHECK(own->held == own->kept());
+  }
 }
 
 EK_TEST(kept_rows_stay_within_their_limit) {

@@ -1,0 +1,138 @@
+"""The segments of a pass as the core takes them: `ek_pass_segment` of `edgekit.h`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgekit.flashload import errors
+from edgekit.flashload.names import shown
+from edgekit.runtime.sampling.ids import flat_ids, whole
+from edgekit.runtime.sampling.types import Floats, Ids
+from edgekit.runtime.session.head_arrays import HeadArrays
+from edgekit.runtime.session.sequence import Owner, SeenRows, Segment, Sequence
+from edgekit.runtime.session.structs import PassSegmentStruct, SeenRowsStruct
+
+_NOTHING = -1  # EK_KEEP_NOTHING
+_KEPT = -1  # of ek_seen_rows
+
+
+def segment_list(segments: Items[Segment]) -> list[Segment]:
+    """The segments of a pass, which may be made one by one. Raises InvalidRequest for what is no list."""
+    if isinstance(segments, Segment) or not isinstance(segments, Iterable):
+        raise errors.InvalidRequest(f"the segments of a pass are {shown(segments)}; pass a list of Segment")
+    return list(segments)
+
+
+@dataclass(frozen=True)
+class _KeptIds:
+    """Ids [T] that a segment keeps from a position on, of a prefix of so many positions."""
+
+    sequence: Sequence
+    ids: Ids
+    start: int
+    length: int
+    plain: bool
+
+
+class PassArrays:
+    """Segments as the core takes them, and what they point at, as long as this object lives."""
+
+    def __init__(self, segments: Items[Segment], session: Owner) -> None:
+        """To be made within the call of the session: sequences stay open there. Raises InvalidRequest for
+        what is no segment of this session, and for arrays that do not fit.
+        """
+        self._held: list[object] = []
+        self._kept: list[_KeptIds] = []
+        self.heads: list[HeadArrays | None] = []
+        structs = [self._struct(each, session) for each in segments]
+        self.structs = (PassSegmentStruct * len(structs))(*structs)
+
+    def note_kept(self, ran: bool) -> None:
+        """Tell the sequences which ids they keep now. Where it is not known whether the pass `ran`, those
+        that have grown have kept theirs, and of others nothing is known.
+        """
+        for each in self._kept:
+            now = each.sequence.prefix_length
+            if ran or now > each.length or each.start < each.length:
+                sure = ran or now > each.length
+                each.sequence.encoded.kept(each.ids, each.start, now, plain=each.plain and sure)
+
+    def _struct(self, given: Segment, session: Owner) -> PassSegmentStruct:
+        if not isinstance(given, Segment) or not isinstance(given.sequence, Sequence):
+            raise errors.InvalidRequest(f"a segment is {shown(given)}; pass a Segment of a Sequence")
+        if given.sequence.session is not session:
+            raise errors.InvalidRequest("the sequence belongs to another session")
+        vocab_size, hidden_size = session.vocab_size, session.hidden_size
+        made = PassSegmentStruct(
+            sequence=given.sequence.handle,
+            causal=bool(given.causal),
+            keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
+        )
+        rows = 0
+        if given.ids is not None:
+            ids = flat_ids(given.ids, "the list of token ids")
+            rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
+            self._held.append(ids)
+            if rows == 0:
+                raise errors.InvalidRequest("token ids of shape (0,); a segment takes at least one, or None")
+            if given.keep_at is not None:
+                plain = bool(given.causal) and given.seen is None
+                length = given.sequence.prefix_length
+                self._kept.append(_KeptIds(given.sequence, ids, int(given.keep_at), length, plain))
+        elif given.request is not None:
+            rows = given.sequence.last_rows()
+            if rows == 0:  # the answer's arrays have room for none, whatever another thread does meanwhile
+                raise errors.InvalidRequest("project needs a denoise before it that did not fail")
+        if given.positions is not None:
+            places = flat_ids(given.positions, "the list of positions")
+            made.positions = self._array(places, (rows,), "positions")
+        if given.soft is not None:
+            made.soft = self._array(_numbers(given.soft), (rows, hidden_size), "soft embeddings")
+        if given.seen is not None:
+            looked_at = _all_seen(given.seen)
+            seen = (SeenRowsStruct * max(1, len(looked_at)))(*looked_at)
+            made.seen, made.seen_count = seen, len(looked_at)
+            self._held.append(seen)
+        head = None if given.request is None else HeadArrays(given.request, rows, vocab_size, hidden_size)
+        self.heads.append(head)
+        if head is not None:
+            made.request, made.output = ctypes.pointer(head.request), ctypes.pointer(head.output)
+        return made
+
+    def _array(self, array: np.ndarray, shape: tuple[int, ...], what: str) -> int:
+        if array.shape != shape:
+            raise errors.InvalidRequest(f"{what} of shape {array.shape}; this segment takes {shape}")
+        self._held.append(array)
+        return int(array.ctypes.data)
+
+
+def _all_seen(given: Items[SeenRows]) -> list[SeenRowsStruct]:
+    if not isinstance(given, Iterable):
+        raise errors.InvalidRequest(
+            f"the rows that a segment sees are {shown(given)}; pass a list of SeenRows"
+        )
+    return [_seen(each) for each in given]
+
+
+def _seen(given: SeenRows) -> SeenRowsStruct:
+    if not isinstance(given, SeenRows):
+        raise errors.InvalidRequest(f"a segment sees {shown(given)}; pass SeenRows")
+    segment = _KEPT if given.segment is None else whole(given.segment, "SeenRows.segment")
+    return SeenRowsStruct(segment, whole(given.first, "SeenRows.first"), whole(given.count, "SeenRows.count"))
+
+
+def _numbers(given: Floats) -> Floats:
+    try:
+        array = np.ascontiguousarray(given, np.float32)
+    except (TypeError, ValueError):
+        raise errors.InvalidRequest(f"soft embeddings are {shown(given)}; pass numbers") from None
+    if not np.isfinite(array).all():
+        raise errors.InvalidRequest(
+            "soft embeddings hold what is not finite; give those of an earlier answer"
+        )
+    return array

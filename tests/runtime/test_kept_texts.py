@@ -1,0 +1,270 @@
+"""What sequences know of the text that they keep, and the room that a budget has for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.native_bundles import native_bundle
+
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
+from edgekit.runtime.generation import Generator, Settings, sampler_model
+from edgekit.runtime.sampling import (
+    Committed,
+    CoreSampler,
+    Done,
+    HeadRequest,
+    InvalidOption,
+    drive,
+    generate,
+)
+from edgekit.runtime.session import SeenRows, Segment, Sequence, Session, SessionOptions, Together
+
+LOGITS = HeadRequest(logits=True)
+CANVAS = np.arange(8)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    return native_bundle(folder, "diffusion_gemma", Scheme("mixed4", 16), num_hidden_layers=2)
+
+
+@pytest.fixture
+def session(bundle: Path) -> Iterator[Session]:
+    with Session(bundle, SessionOptions(sequences=4)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(bundle: Path) -> Iterator[Session]:
+    with Session(bundle) as opened:
+        yield opened
+
+
+def keep(text: Sequence, count: int, at: int | None = None, **more: Any) -> None:
+    """Have a pass keep `count` ids behind the text, or from a position on."""
+    at = text.prefix_length if at is None else at
+    ids = (np.arange(count) * 7 + at) % 50
+    text.session.run_pass([Segment(text, ids, keep_at=at, **({"causal": True} | more))])
+
+
+def logits(text: Sequence | Session) -> np.ndarray:
+    scores = text.denoise(CANVAS, LOGITS).logits
+    assert scores is not None
+    return scores
+
+
+def encoded_again(pieces: list[np.ndarray], other: Session) -> np.ndarray:
+    other.reset()
+    for piece in pieces:
+        other.prefill(piece)
+    return logits(other)
+
+
+def test_pieces_tell_the_text_that_passes_have_kept(session: Session, other: Session) -> None:
+    text = session.sequence
+    text.prefill(np.arange(20))
+    keep(text, 9)
+    assert [len(piece) for piece in text.pieces] == [20, 9]
+    np.testing.assert_array_equal(encoded_again(text.pieces, other), logits(text))
+    text.crop(24)
+    keep(text, 5, request=HeadRequest())
+    keep(text, 6, at=23)  # in place of all behind it
+    assert [len(piece) for piece in text.pieces] == [20, 3, 6]
+    np.testing.assert_array_equal(encoded_again(text.pieces, other), logits(text))
+    with text.copy() as branch:
+        keep(branch, 4)
+        assert [len(piece) for piece in branch.pieces] == [20, 3, 6, 4]
+    assert [len(piece) for piece in text.pieces] == [20, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("at", "more"),
+    [
+        (12, {}),  # rows behind them saw the old ones
+        (20, {"causal": False}),
+        (20, {"seen": [SeenRows(None, 0, 10)]}),
+    ],
+)
+def test_a_text_that_no_encoding_gives_has_no_pieces(session: Session, at: int, more: dict[str, Any]) -> None:
+    text = session.sequence
+    text.prefill(np.arange(20))
+    keep(text, 4, at=at, **more)
+    keep(text, 3)
+    words = rf"of the {text.prefix_length} kept positions only the first {at} can be encoded again"
+    for wants in (lambda: text.pieces, lambda: session.pieces, lambda: text.copy().pieces):
+        with pytest.raises(InvalidRequest, match=words):
+            wants()
+    text.crop(at)
+    assert sum(map(len, text.pieces)) == at
+    keep(text, 3)
+    assert sum(map(len, text.pieces)) == at + 3
+
+
+def test_a_generation_behind_such_a_text_is_refused_and_another_is_not(session: Session) -> None:
+    text, section = session.sequence, session.bundle.manifest.sampler
+    keep(text, 6, causal=False)
+    few: dict[str, Any] = {"max_new_tokens": 8, "steps": 2}
+    with pytest.raises(InvalidRequest, match="only the first 0 can be encoded again"):
+        next(generate(session, section, [3], options={"continue_prefix": True}, **few))
+    events = list(generate(session, section, [3], options={"continue_prefix": False}, **few))
+    assert isinstance(events[-1], Done)
+
+
+def test_a_failed_pass_leaves_the_pieces(session: Session, other: Session) -> None:
+    text = session.sequence
+    text.prefill(np.arange(20))
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        session.run_pass([Segment(text, np.array([10**6]), causal=True, keep_at=4)])
+    np.testing.assert_array_equal(encoded_again(text.pieces, other), logits(text))
+
+
+def test_a_saved_generation_goes_on_behind_what_passes_have_kept(session: Session, other: Session) -> None:
+    text, draw = session.sequence, np.random.default_rng(0)
+    for seed in range(3):
+        text.reset()
+        text.prefill(draw.integers(3, 40, 12))
+        keep(text, 15)
+        model = replace(sampler_model(session.bundle), encoded=text.pieces, uncached=text.uncached)
+        options = {"continue_prefix": True}
+        sampler = CoreSampler(model, [5, 6], seed=seed, max_new_tokens=64, steps=4, options=options)
+        events = drive(sampler, session)
+        next(events)
+        state = sampler.save()
+        rest = [event.ids.tolist() for event in events if isinstance(event, Committed)]
+        loaded = drive(CoreSampler.load(model, state), other)
+        assert rest and rest == [event.ids.tolist() for event in loaded if isinstance(event, Committed)]
+
+
+def test_nothing_follows_the_texts_of_several_prompts(bundle: Path) -> None:
+    few = Settings(max_new_tokens=8, steps=2)
+    on = replace(few, options={"continue_prefix": True})
+
+    def answer(generator: Generator, settings: Settings) -> list[list[int]]:
+        return [e.ids.tolist() for e in generator.generate([9, 8], settings) if isinstance(e, Committed)]
+
+    with Generator(bundle) as generator:
+        expected = answer(generator, few)
+        for number, event in generator.generate_many([[3, 4], [5]], few):
+            assert not isinstance(event, Exception), number
+        assert generator.encoded == []
+        assert answer(generator, on) == expected
+        with pytest.raises(InvalidOption, match="continue_prefix"):
+            list(generator.generate_many([[3]], on))
+
+
+def limits(bundle: Path, extra: int = 16 << 20, **lengths: int) -> SessionOptions:
+    with Session(bundle, SessionOptions(**lengths)) as session:
+        return SessionOptions(session.plan.least_memory_bytes + extra, **lengths)
+
+
+def test_branches_that_come_and_go_leave_room(bundle: Path, other: Session) -> None:
+    options = limits(bundle, positions=200, canvas=16, sequences=2)
+    with Session(bundle, options) as session:
+        text = session.sequence
+        text.prefill(np.arange(10))
+        for i in range(100):
+            with text.copy() as branch:
+                branch.prefill(np.arange(200 - text.prefix_length) % 50)
+                text.prefill(np.array([i % 50]))
+        np.testing.assert_array_equal(encoded_again(text.pieces, other), logits(text))
+        with text.copy() as branch:
+            branch.prefill(np.arange(90) % 50)
+            text.prefill(np.arange(90) % 40)
+
+
+def test_rows_that_are_replaced_together_say_what_to_open(bundle: Path) -> None:
+    lengths: dict[str, int] = {"positions": 100, "canvas": 100, "sequences": 3}
+
+    def replace_all(options: SessionOptions) -> None:
+        with Session(bundle, options) as session:
+            texts = [session.sequence, session.open_sequence(), session.open_sequence()]
+            for text in texts:
+                text.prefill(np.arange(100) % 50)
+            segments = [Segment(text, np.arange(8), causal=True, keep_at=92) for text in texts]
+            session.run_pass(segments)
+            for text in texts:
+                assert [len(piece) for piece in text.pieces] == [92, 8]
+
+    with pytest.raises(BudgetExceeded, match=r"open the session with sequences = (\d+)") as raised:
+        replace_all(limits(bundle, **lengths))
+    wanted = int(str(raised.value).rsplit(" ", 1)[-1])
+    assert wanted > 3 and raised.value.needed_bytes > 0
+    replace_all(limits(bundle, **(lengths | {"sequences": wanted})))
+
+
+class Stopped:
+    """A sampler that a signal stops once, before or behind a step."""
+
+    def __init__(self, sampler: CoreSampler) -> None:
+        self.sampler, self.stops, self.asks = sampler, True, 0
+
+    def next(self, answer: Any = None) -> Any:
+        if answer is not None and self.stops:
+            self.stops = False
+            raise KeyboardInterrupt
+        return self.sampler.next(answer)
+
+    def copy(self) -> Any:
+        raise NotImplementedError
+
+
+def test_an_answer_waits_for_a_sampler_that_was_stopped(session: Session) -> None:
+    model = sampler_model(session.bundle)
+
+    def together(stopped: bool) -> list[Any]:
+        sampler = CoreSampler(model, [5, 6], seed=1, max_new_tokens=64, steps=4)
+        driver, events = Together(session), []
+        driver.join(0, Stopped(sampler) if stopped else sampler, session.sequence)
+        while len(driver):
+            try:
+                events += driver.step()
+            except KeyboardInterrupt:
+                assert stopped
+        return [event.ids.tolist() for _, event in events if isinstance(event, Committed)]
+
+    assert together(stopped=True) == together(stopped=False) != []
+
+
+def test_a_piece_whose_pass_a_signal_has_followed_is_encoded_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = CoreSampler(sampler_model(session.bundle), np.arange(600) % 50, max_new_tokens=8, steps=1)
+    driver, run, stops = Together(session), session.run_pass, iter([False, True, True, False, False])
+
+    def stopped(segments: Any) -> Any:
+        answers = run(segments)
+        if next(stops, False):
+            raise KeyboardInterrupt
+        return answers
+
+    monkeypatch.setattr(session, "run_pass", stopped)
+    driver.join(0, sampler, session.sequence)
+    interrupted = 0
+    while len(driver) and session.prefix_length < 600:
+        try:
+            driver.step()
+        except KeyboardInterrupt:
+            interrupted += 1
+    assert interrupted == 2 and session.prefix_length == 600
+    ids = np.concatenate(session.pieces)
+    np.testing.assert_array_equal(ids, np.arange(600) % 50)
+
+
+def test_copies_have_handles_of_their_own(session: Session) -> None:
+    text = session.open_sequence()
+    text.prefill(CANVAS)
+    for make in (copy.copy, copy.deepcopy):
+        other = make(text)
+        other.prefill(CANVAS)
+        other.close()
+        assert text.prefix_length == 8
+    with pytest.raises(InvalidRequest, match="a Session cannot be copied"):
+        copy.copy(session)
