@@ -133,6 +133,8 @@ class Generator:
         Raises InvalidPrompt for what is no text, or blank, and ChatTemplateError.
         """
         prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+        if not isinstance(prompt, Prompt):
+            raise InvalidPrompt(f"the prompt is {shown(prompt)}; give text, or a Prompt")
         check_spelled(prompt.text, "the prompt")
         check_said(prompt.text)
         if prompt.system is not None:

@@ -44,8 +44,9 @@ class PhiloxNoise:
         """Standard Gumbel noise for positions x vocab_size pairs, produced tile by tile. Raises
         InvalidRequest for what are no counts.
         """
-        counts = whole(positions, "positions"), whole(vocab_size, "vocab_size")
-        return PhiloxGumbel(self.seed, self._next_draw(), *counts)
+        made = PhiloxGumbel(self.seed, self.draws, positions, vocab_size)
+        self.draws += 1
+        return made
 
     def _words(self, count: int) -> NDArray[np.uint64]:
         """The first words of the next draw."""
@@ -59,12 +60,20 @@ class PhiloxNoise:
 
 @dataclass(frozen=True)
 class PhiloxGumbel:
-    """One Gumbel draw. An engine that generates its own noise reads the four numbers and never calls it."""
+    """One Gumbel draw. An engine that generates its own noise reads the four numbers and never calls it.
+
+    Raises InvalidOption and InvalidRequest for what are no such numbers.
+    """
 
     seed: int
     draw: int
     positions: int
     vocab_size: int
+
+    def __post_init__(self) -> None:
+        whole(self.seed, "seed", InvalidOption, MOST_SEED)
+        for name in ("draw", "positions", "vocab_size"):
+            whole(getattr(self, name), name)
 
     def __call__(self, start: int, stop: int) -> Floats:
         """float32 [positions, stop - start], the transposed view of a contiguous stretch of the stream."""

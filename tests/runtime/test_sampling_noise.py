@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.noise_reference import gumbel_of_halves, philox_halves, uniform_of_words
 
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.runtime.sampling import InvalidOption, PhiloxNoise
+from edgekit.runtime.sampling import InvalidOption, PhiloxGumbel, PhiloxNoise
 
 WORD = 2**64 - 1
 SEEDS = st.integers(0, WORD)
@@ -169,6 +169,8 @@ def test_noise_for_what_are_no_counts_is_refused(counts: Any, words: str) -> Non
     with pytest.raises(InvalidRequest, match=f"^{words}; use an integer"):
         noise.gumbel(*counts)
     assert noise.draws == 0
+    with pytest.raises(InvalidOption, match="^seed is 'x'; use an integer"):
+        PhiloxGumbel("x", 0, 2, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 11)])

@@ -311,6 +311,10 @@ def test_one_prompt_that_is_refused_leaves_the_others(bundle: Path) -> None:
                 list(generator.generate(prompts[number], FEW))
             assert str(alone.value) == str(told[number][0])
         assert all(isinstance(told[n][-1], Done) for n in (0, len(prompts) - 1))
+        for given in (5, None, [3]):
+            with pytest.raises(InvalidPrompt, match="^the prompt is .*; give text, or a Prompt$"):
+                generator.encode(given)  # type: ignore[arg-type]
+        assert generator.encode("a") == generator.encode(Prompt("a"))
         for none in ("words", b"ab", {"a": [3]}, Prompt("a"), 5):
             with pytest.raises(InvalidPrompt, match="^the prompts are .*; pass a list of them$"):
                 next(generator.generate_many(none, FEW))  # type: ignore[arg-type]
