@@ -227,8 +227,8 @@ def padded_mask(mask: Floats, kept: int, prefix: int, length: int) -> Floats:
 
 
 def _padded(array: np.ndarray, port: Port) -> np.ndarray:
-    """The array at the start of one of zeros, of the port's type and shape. It can be written to: runtimes
-    take no other, though they only read it.
+    """The array at the start of one of zeros, of the port's type and shape; of an engine's input a copy.
+    Core ML's bindings take no array that is read-only, and Core ML may hold one for longer than the call.
     """
     if array.shape == port.shape:
         with np.errstate(over="ignore"):  # becomes infinity, which the sampling loops report
