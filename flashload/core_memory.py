@@ -17,3 +17,10 @@ def array(address: int | None, shape: tuple[int, ...], dtype: Any = np.float32) 
     if size == 0 or address is None:
         return np.empty(shape, kind)
     return np.ndarray(shape, kind, (ctypes.c_char * size).from_address(address))
+
+
+def read_only(given: np.ndarray) -> np.ndarray:
+    """The same numbers, for those who must not change them."""
+    view = given.view()
+    view.flags.writeable = False
+    return view

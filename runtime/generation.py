@@ -24,6 +24,7 @@ from edgekit.flashload.names import shown
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.package_engine import exported_for
 from edgekit.runtime.errors import PromptTooLong
+from edgekit.runtime.prompt_text import check_said, check_spelled
 from edgekit.runtime.sampling import (
     CoreSampler,
     Done,
@@ -37,6 +38,9 @@ from edgekit.runtime.sampling import (
     drive,
     settle,
 )
+from edgekit.runtime.sampling.core import prompt_ids
+from edgekit.runtime.sampling.core_abi import options_by_name
+from edgekit.runtime.sampling.ids import check_list, pieces_of
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.session import MakeEngine, Session, SessionOptions, Together, open_session
 from edgekit.runtime.session import sequence as session_sequence
@@ -123,10 +127,19 @@ class Generator:
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
 
-    def encode(self, prompt: Prompt, last: int | None = None) -> list[int]:
+    def encode(self, prompt: Prompt | str, last: int | None = None) -> list[int]:
         """Token ids of a prompt: of the first, or of one behind an answer whose last token is `last`, which
         gets no second begin token, and of a chat template what stands between two turns.
+
+        Raises InvalidPrompt for what is no text, or blank, and ChatTemplateError.
         """
+        prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
+        if not isinstance(prompt, Prompt):
+            raise InvalidPrompt(f"the prompt is {shown(prompt)}; give text, or a Prompt")
+        check_spelled(prompt.text, "the prompt")
+        check_said(prompt.text)
+        if prompt.system is not None:
+            check_spelled(prompt.system, "system")
         if not prompt.chat or not self.tokenizer.chat_templates:
             tokenizer = self.tokenizer
             return tokenizer.encode(prompt.text) if last is None else tokenizer.encode_behind(prompt.text)
@@ -213,8 +226,7 @@ class Generator:
                 read that failed.
         """
         settings = _checked(settings)
-        if isinstance(prompts, str | Prompt) or not isinstance(prompts, Iterable):
-            raise InvalidPrompt(f"the prompts are {shown(prompts)}; pass a list of them")
+        check_list(prompts, "the prompts", InvalidPrompt)
         check_int("at_once", at_once, 1, _MOST_AT_ONCE)
         if self.options(settings).values().get("continue_prefix"):
             raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
@@ -271,25 +283,25 @@ class Generator:
     def _call(
         self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
     ) -> _Call:
-        options = dict(settings.options)
+        options = dict(options_by_name(settings.options))
         text = _Text()
-        if behind is not None and self.bundle.model.causal_prefix:
+        before = None if behind is None else pieces_of(behind, "behind", InvalidPrompt)
+        if before is not None and self.bundle.model.causal_prefix:
             options["continue_prefix"] = True
-            text = _Text([np.asarray(piece, np.int64) for piece in behind])
+            text = _Text(before)
         elif options.get("continue_prefix", self._continues):
             text = self._held()
-        if isinstance(prompt, str | Prompt):
-            prompt = Prompt(prompt) if isinstance(prompt, str) else prompt
-            prompt = self.encode(prompt, text.last)
+        given = self.encode(prompt, text.last) if isinstance(prompt, str | Prompt) else prompt
+        ids = prompt_ids(given, self._model.vocab_size)
         sampler = CoreSampler(
             replace(self._model, encoded=text.encoded, uncached=text.uncached),
-            prompt,
+            ids,
             seed=settings.seed,
             max_new_tokens=settings.max_new_tokens,
             steps=settings.steps,
             options=options,
         )
-        call = _Call(sampler, len(prompt), text, sampler.lengths)
+        call = _Call(sampler, ids.size, text, sampler.lengths)
         if self.bundle.packages is not None:
             self._check_packages(call, settings)
         return call

@@ -17,10 +17,10 @@ from edgekit.runtime.api.prompt import (
     held,
     ids_of,
     messages_of,
-    refused_as_prompt,
 )
 from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
+from edgekit.runtime.prompt_text import refused_as_prompt
 from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer
 

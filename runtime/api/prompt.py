@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown, unknown
+from edgekit.runtime.prompt_text import check_said, check_spelled, refused_as_prompt
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.runtime.tokenizer import Tokenizer, check_text
+from edgekit.runtime.tokenizer import Tokenizer
 
 #: A message of a chat: `role`, `content` and what else the chat template reads, as plain JSON data. The
 #: content is text, or a list of parts of type "text", which are joined. The role is one of `ROLES`.
@@ -23,33 +22,17 @@ _IN_PLACE_OF_CONTENT = ("tool_calls", "tool_responses")
 _WANTED = 'text, chat messages (dicts with "role" and "content") or token ids (integers)'
 
 
-@contextmanager
-def refused_as_prompt() -> Iterator[None]:
-    """Inside the block what the tokenizer calls a wrong request is a wrong prompt. Raises InvalidPrompt."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidPrompt(str(error)) from error
-
-
-def _check_spelled(text: str, what: str) -> None:
-    """Raises InvalidPrompt, which begins with `what`, for text that no UTF-8 spells."""
-    with refused_as_prompt():
-        check_text(text, what)
-
-
 def held(prompt: Prompt) -> str | list[Any]:
     """A prompt that can be looked at more than once. Raises InvalidPrompt for one that is empty, for text
     that no UTF-8 spells, and for what is none of the three.
     """
     given: str | list[Any]
     if isinstance(prompt, str):
-        _check_spelled(prompt, "the prompt")
+        check_spelled(prompt, "the prompt")
         given = prompt
     else:
         given = _flat(prompt, "prompt", "text, messages or token ids")
-    if not (given.strip() if isinstance(given, str) else given):
-        raise InvalidPrompt("the prompt is empty")
+    check_said(given)
     return given
 
 
@@ -93,7 +76,7 @@ def _message(item: Any, number: int) -> dict[str, Any]:
     if not isinstance(content, str):
         # Templates that know no parts would write the list down as Python does.
         found["content"] = content = _joined(content, number)
-    _check_spelled(content, f"the content of message {number}")
+    check_spelled(content, f"the content of message {number}")
     return found
 
 
@@ -138,10 +121,8 @@ def check_template_arguments(system: Any, raw: Any, variables: Any) -> None:
     """Raises InvalidPrompt for what is not of the type that `Model.encode` declares, and for a system message
     that no UTF-8 spells.
     """
-    if system is not None and not isinstance(system, str):
-        raise InvalidPrompt(f"system is of type {type(system).__name__}; give text")
     if system is not None:
-        _check_spelled(system, "system")
+        check_spelled(system, "system")
     if not isinstance(raw, bool):
         raise InvalidPrompt(f"raw is {shown(raw)}; use True or False")
     if variables is None:

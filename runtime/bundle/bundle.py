@@ -89,10 +89,14 @@ class Bundle:
     def open(cls, path: str | Path, engine: str | None = None) -> Bundle:
         """The bundle in a folder, or of a set there the one for `engine`, or by default for this system.
 
-        Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, InvalidOption for
-        an engine that does not exist, or UnsupportedBundle where there is none for `engine`.
+        Raises OpenFailed, ReadFailed, ChecksumMismatch, MalformedFile, UnsupportedVersion, InvalidRequest for
+        what is no path, InvalidOption for an engine that does not exist, or UnsupportedBundle where there is
+        none for `engine`.
         """
-        given, path = path, choose(Path(path), engine)
+        name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+        if not isinstance(name, str):
+            raise InvalidRequest(f"the bundle is {shown(path)}; pass its folder")
+        given, path = path, choose(Path(name), engine)
         folder = BundleFolder(path)
         manifest = manifests.load(folder)
         where = str(path / manifests.MANIFEST_NAME)
@@ -108,10 +112,8 @@ class Bundle:
     @classmethod
     def opened(cls, given: str | Path | Bundle, engine: str | None = None) -> Bundle:
         """`given` itself where it is open already, else what is opened of it. Raises what `open` raises."""
-        if isinstance(given, str | os.PathLike):
-            return cls.open(given, engine)
         if not isinstance(given, Bundle):
-            raise InvalidRequest(f"the bundle is {shown(given)}; pass its folder, or what was opened of it")
+            return cls.open(given, engine)
         check_written_for(given.manifest.programs.get("format"), engine, given.path)
         return given
 

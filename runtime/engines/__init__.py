@@ -91,6 +91,9 @@ def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
         raise InvalidRequest(
             f"{name} made {shown(made)}; an engine derives from edgekit.runtime.engines.base.Engine"
         )
+    own = getattr(made, "name", None)
+    if not isinstance(own, str) or not own or not own.isprintable():
+        raise InvalidRequest(f"{name} made an engine whose name is {shown(own)}; give it one line of text")
     written = bundle.manifest.programs.get("format")
     if made.format not in (None, written):
         raise UnsupportedBundle(

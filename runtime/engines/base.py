@@ -92,8 +92,10 @@ class Opened(Protocol):
 
 class Engine:
     """Weights come as the stored tensors of a run, under their names within it, or as what `open` gave for a
-    package; arrays are float32 unless stated. Weights are valid during the call only: they lie in memory that
-    is read into again.
+    package; arrays are float32 unless stated.
+
+    Every array that a function is given, weights or not, is read-only and valid during the call only: it lies
+    in memory that is written again, and that goes with the session. Copy what is to stay.
 
     Calls come from the thread that uses the session, one at a time; `open` may come from another. A model
     without experts or self-conditioning needs `layers`, `final` and `head_logits` alone.
@@ -164,7 +166,8 @@ def statistics_of(z: Floats, noise: Floats | None = None) -> TilePart:
     top = z[rows, arg]
     weight = np.exp(z - top[:, None])
     weight[rows, arg] = 0  # the argmax is none of the others
-    part = TilePart(top, arg, weight.sum(1), (z * weight).sum(1))
+    # A token that is ruled out, with a z of minus infinity, adds nothing.
+    part = TilePart(top, arg, weight.sum(1), (np.where(weight > 0, z, 0) * weight).sum(1))
     if noise is not None:
         noisy = z + noise
         part.sample = noisy.argmax(1)

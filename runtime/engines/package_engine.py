@@ -227,10 +227,12 @@ def padded_mask(mask: Floats, kept: int, prefix: int, length: int) -> Floats:
 
 
 def _padded(array: np.ndarray, port: Port) -> np.ndarray:
-    """The array at the start of one of zeros, of the port's type and shape."""
+    """The array at the start of one of zeros, of the port's type and shape; of an engine's input a copy.
+    Core ML's bindings take no array that is read-only, and Core ML may hold one for longer than the call.
+    """
     if array.shape == port.shape:
         with np.errstate(over="ignore"):  # becomes infinity, which the sampling loops report
-            return np.ascontiguousarray(array, port.dtype)
+            return np.require(array, port.dtype, ("C", "W"))
     if array.ndim != len(port.shape) or any(a > b for a, b in zip(array.shape, port.shape, strict=True)):
         raise EngineFailed(
             f"input {port.role} has shape {list(array.shape)}, the program takes {list(port.shape)}"

@@ -7,17 +7,20 @@ fails, and whoever made it raises the same exception again.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from edgekit.flashload.core_memory import array
+from edgekit.flashload.core_memory import array, read_only
+from edgekit.flashload.names import shown
+from edgekit.flashload.sizes import MOST_BYTES
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import (
     ENGINE_FUNCTION_TYPES,
@@ -47,8 +50,15 @@ from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import Floats
 
 _DONE = 1  # EK_ENGINE_DONE
-_PHASES = np.array([0], np.int64), np.array([1], np.int64)  # canvas, text: `phase` of layer programs
+#: Canvas, text: `phase` of layer programs. All sessions share them.
+_PHASES = read_only(np.array([0], np.int64)), read_only(np.array([1], np.int64))
 _PACKAGES = "open_begin", "open_finish", "close_unit"
+#: Generators are between an engine and those who hear of its exceptions; these would end them.
+_ENDS = StopIteration, GeneratorExit
+#: Kinds of the types that numbers of a tile may have, by the type that the core takes.
+_KINDS: dict[Any, str] = {np.float32: "fiu", np.int64: "iu"}
+#: Functions of the table that are another function of the engine, or of what it has open.
+_CALLED = {"get_bytes": "memory", "tile": "head_tile", "open_finish": "open", "close_unit": "close"}
 
 
 class EnginePlug:
@@ -68,7 +78,7 @@ class EnginePlug:
         self._routed: list[tuple[Arrays, Routing, Mixture]] = []
         self._name = engine.name.encode()
         functions: dict[str, Any] = {
-            name: kind(self._guarded(getattr(self, f"_{name}")))
+            name: kind(self._guarded(name, getattr(self, f"_{name}")))
             for name, kind in ENGINE_FUNCTION_TYPES.items()
             if name not in _PACKAGES or bundle.packages is not None
         }
@@ -104,16 +114,33 @@ class EnginePlug:
         if error is not None:
             raise error
 
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
+    def statistics(self) -> dict[str, Any]:
+        """The engine's own counters. Raises EngineFailed for what are none, and what the engine raises."""
+        try:
+            found: object = self.engine.statistics()
+        except _ENDS as error:
+            raise self._told("statistics", error) from None
+        if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+            raise self._wrong("statistics", shown(found), "a dict of values by name")
+        return dict(found)
+
+    def _guarded(self, name: str, function: Callable[..., None]) -> Callable[..., int]:
         def call(user: object, *arguments: Any) -> int:
             try:
                 function(*arguments)
                 return _DONE
             except BaseException as error:
-                self._keep(error)
+                self._keep(self._told(_CALLED.get(name, name), error))
                 return 0
 
         return call
+
+    def _told(self, function: str, error: BaseException) -> BaseException:
+        """What is said of an exception of the engine's."""
+        if isinstance(error, _ENDS):
+            raised = f"{type(self.engine).__name__}.{function} raised {type(error).__name__}"
+            return EngineFailed(f"{raised}, which ends loops; {self._advice}")
+        return error
 
     def _keep(self, error: BaseException) -> None:
         """The first one is what went wrong; one that ends the program is more."""
@@ -125,8 +152,12 @@ class EnginePlug:
         if not isinstance(found, EngineBytes):
             raise self._wrong("memory", found, "EngineBytes")
         made: EngineBytesStruct = out.contents
-        made.activations, made.scratch = found.activations, found.scratch
-        made.head, made.allowance = found.head, found.allowance
+        for field in dataclasses.fields(EngineBytes):
+            count = getattr(found, field.name)
+            right = isinstance(count, int | np.integer) and not isinstance(count, bool)
+            if not right or not 0 <= count <= MOST_BYTES:
+                raise self._wrong("memory", f"{field.name} as {shown(count)}", "a number of bytes")
+            setattr(made, field.name, int(count))
 
     def _layers(self, given: Any) -> None:
         call: LayersCallStruct = given.contents
@@ -177,22 +208,24 @@ class EnginePlug:
 
     def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> None:
         shape = (1, rows, self._model.hidden_size)
-        embedded = array(x, shape)
-        made = self.engine.self_condition(embedded, array(soft, shape), self._weights(loaded))
-        embedded[...] = self._shaped("self_condition", "y", made, shape)
+        own, mixed = array(x, shape), read_only(array(soft, shape))
+        made = self.engine.self_condition(read_only(own), mixed, self._weights(loaded))
+        own[...] = self._shaped("self_condition", "y", made, shape)
 
     def _final(self, loaded: Any, rows: int, x: int) -> None:
         shape = (1, rows, self._model.hidden_size)
         own = array(x, shape)
-        own[...] = self._shaped("final", "y", self.engine.final(own, self._weights(loaded)), shape)
+        made = self.engine.final(read_only(own), self._weights(loaded))
+        own[...] = self._shaped("final", "y", made, shape)
 
     def _tile(self, given: Any) -> None:
         call: TileCallStruct = given.contents
-        x, rows = array(call.x, (call.rows, call.hidden_size)), (call.rows,)
+        x, rows = read_only(array(call.x, (call.rows, call.hidden_size))), (call.rows,)
         table, noise = self._weights(call.weights), None
         if call.gumbel:
             draw = PhiloxGumbel(call.seed, call.draw, call.rows, self._model.vocab_size)
-            noise = draw(call.first_token, call.first_token + call.tokens) * np.float32(call.gumbel_scale)
+            tile = draw(call.first_token, call.first_token + call.tokens)
+            noise = read_only(tile * np.float32(call.gumbel_scale))
         part = self.engine.head_tile(x, call.temperature, noise, call.soft is not None, table)
         if part is None:
             z = self._logits(call, x, table)
@@ -214,12 +247,34 @@ class EnginePlug:
         if call.z is not None:
             z = self._logits(call, x, table)
             results.append(("z", call.z, z, (call.rows, call.tokens), np.float32))
+        own: dict[str, np.ndarray] = {}
         for name, address, found, shape, dtype in results:
             if address is not None:
-                array(address, shape, dtype)[...] = self._shaped("head_tile", name, found, shape)
+                own[name] = array(address, shape, dtype)
+                with np.errstate(over="ignore"):  # becomes infinity
+                    own[name][...] = self._shaped("head_tile", name, found, shape, _KINDS[dtype])
+        self._check_tile(own)
+
+    def _check_tile(self, own: Mapping[str, np.ndarray]) -> None:
+        """The core joins tiles on trust. What is NaN in the scores themselves shows in log_z, and has an
+        error of its own.
+        """
+        others = own["sum_others"]
+        known = np.isfinite(own["max"]) & ~np.isnan(others)
+        wrong = {
+            "sum_others": ((others < 0) | np.isinf(others), "a finite number of at least 0"),
+            "sum_z_others": (~np.isfinite(own["sum_z_others"]), "a finite number"),
+            **{name: (np.isnan(own[name]), "a number") for name in ("score", "sample_z") if name in own},
+        }
+        for name, (where, expected) in wrong.items():
+            if (bad := own[name][known & where]).size:
+                raise self._wrong("head_tile", f"{name} of {bad[0]}", expected)
 
     def _logits(self, call: TileCallStruct, x: Floats, table: Any) -> Floats:
-        found = self.engine.head_logits(x, call.temperature, table)
+        try:
+            found = self.engine.head_logits(x, call.temperature, table)
+        except _ENDS as error:
+            raise self._told("head_logits", error) from None
         return self._shaped("head_logits", "z", found, (call.rows, call.tokens))
 
     def _open_begin(self, unit: bytes) -> None:
@@ -236,7 +291,7 @@ class EnginePlug:
         try:
             self._opened.pop(unit.decode()).close()
         except BaseException as error:
-            self._closing = self._closing or error
+            self._closing = self._closing or self._told("close", error)
             raise
 
     def _open(self, name: str) -> tuple[Opened, float]:
@@ -258,7 +313,7 @@ class EnginePlug:
         """Every segment with the inputs of its layers, which may hold what the one before has computed."""
         for segment in call.segments[: call.segment_count]:
             inputs = [_inputs(segment, layer) for layer in segment.layers[: call.layer_count]]
-            inputs[0]["x"] = x[:, segment.first_row : segment.first_row + segment.count]
+            inputs[0]["x"] = read_only(x[:, segment.first_row : segment.first_row + segment.count])
             yield segment, inputs
 
     def _put(self, function: str, segment: SegmentStruct, x: Floats, y: Floats) -> None:
@@ -287,10 +342,13 @@ class EnginePlug:
             raise self._wrong("route", f"index as {_described(index)}", f"integers [{shape[0]}, k]")
         self._shaped("route", "weight", routed.weight, index.shape)
 
-    def _shaped(self, function: str, name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """A result of the shape that it must have. Raises EngineFailed."""
-        if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiu":
-            raise self._wrong(function, f"{name} as {_described(found)}", str(list(shape)))
+    def _shaped(
+        self, function: str, name: str, found: Any, shape: tuple[int, ...], kinds: str = "fiu"
+    ) -> np.ndarray:
+        """A result of the shape, and one of the kinds of types, that it must have. Raises EngineFailed."""
+        if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in kinds:
+            integers = "" if "f" in kinds else "integers "
+            raise self._wrong(function, f"{name} as {_described(found)}", f"{integers}{list(shape)}")
         return found
 
     def _wrong(self, function: str, found: Any, expected: str) -> EngineFailed:
@@ -316,11 +374,11 @@ def _inputs(segment: SegmentStruct, layer: AttentionStruct) -> dict[str, np.ndar
     count, tables = segment.count, (segment.count, layer.frequencies)
     seen = (count, layer.kept + count)
     return {
-        "prefix_k": _kept(layer, "k"),
-        "prefix_v": _kept(layer, "v"),
-        "cos": array(layer.cos, tables),
-        "sin": array(layer.sin, tables),
-        "mask": np.zeros(seen, np.float32) if layer.mask is None else array(layer.mask, seen),
+        "prefix_k": read_only(_kept(layer, "k")),
+        "prefix_v": read_only(_kept(layer, "v")),
+        "cos": read_only(array(layer.cos, tables)),
+        "sin": read_only(array(layer.sin, tables)),
+        "mask": read_only(np.zeros(seen, np.float32) if layer.mask is None else array(layer.mask, seen)),
         "phase": _PHASES[1 if segment.causal else 0],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgekit.flashload.core_memory import array
+from edgekit.flashload.core_memory import array, read_only
 from edgekit.flashload.format import STORAGE_DTYPES
 from edgekit.runtime.core_structs import WeightsStruct
 
@@ -34,7 +34,6 @@ class StoredWeights:
         for tensor in weights.tensors[: weights.tensor_count]:
             shape = tuple(tensor.shape[: tensor.rank])
             view = array(data + tensor.offset, shape, STORAGE_DTYPES[tensor.dtype.decode()])
-            view.flags.writeable = False
-            views[tensor.name.decode()] = view
+            views[tensor.name.decode()] = read_only(view)
         self._made[unit] = (data, views)
         return views

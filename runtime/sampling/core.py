@@ -30,6 +30,7 @@ from edgekit.runtime.sampling.core_abi import (
 )
 from edgekit.runtime.sampling.errors import InvalidPrompt
 from edgekit.runtime.sampling.events import Committed, Done, Draft, FinishReason, Stats
+from edgekit.runtime.sampling.ids import flat_ids
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest, Ids
@@ -225,18 +226,11 @@ def _ids(address: int | None, count: int) -> Ids:
 
 def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:
     """A prompt as int64 [P]. Raises InvalidPrompt unless it is a flat list of integers of 64 bits."""
-    ids = np.asarray(prompt)
-    if ids.ndim != 1:
-        raise InvalidPrompt(f"the prompt has shape {ids.shape}; pass one flat list of token ids")
-    if not ids.size:
-        return np.empty(0, np.int64)
-    integers = ids.dtype.kind in "iu" or all(type(token) is int for token in prompt)
-    if not integers:
-        raise InvalidPrompt(f"the prompt holds {ids.dtype} values; pass integer token ids")
-    for place, token in enumerate(map(int, prompt) if ids.dtype != np.int64 else ()):
-        if not -(2**63) <= token < 2**63:
-            raise InvalidPrompt(
-                f"prompt token {token} at position {place} is outside the model's vocabulary of {vocab_size} "
-                "tokens; use the tokenizer of this model"
-            )
-    return np.ascontiguousarray(ids, np.int64)
+
+    def beyond(token: str, place: int) -> str:
+        return (
+            f"prompt token {token} at position {place} is outside the model's vocabulary of {vocab_size} "
+            "tokens; use the tokenizer of this model"
+        )
+
+    return flat_ids(prompt, "the prompt", InvalidPrompt, beyond)

@@ -17,6 +17,7 @@ from edgekit.flashload.structs import Struct
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFiniteLogits
+from edgekit.runtime.sampling.ids import flat_ids, pieces_of, truth, whole
 from edgekit.runtime.sampling.types import Ids
 
 #: By status.
@@ -114,18 +115,21 @@ class Given:
     """A model as a struct, and the arrays that it points at."""
 
     def __init__(self, model: SamplerModel) -> None:
-        pieces = [np.asarray(piece, np.int64) for piece in model.encoded]
+        """Raises InvalidOption for facts that are not of the kind that SamplerModel declares."""
+        if not isinstance(model, SamplerModel):
+            raise InvalidOption(f"the model is {shown(model)}; pass a SamplerModel")
+        pieces = pieces_of(model.encoded, "SamplerModel.encoded", InvalidOption)
         self._encoded = np.concatenate(pieces) if pieces else np.empty(0, np.int64)
         self._lengths = np.array([len(piece) for piece in pieces], np.int64)
-        self._uncached = np.ascontiguousarray(model.uncached, np.int64)
+        self._uncached = flat_ids(model.uncached, "SamplerModel.uncached", InvalidOption)
         self.struct = Model(
-            projects=model.projects,
-            vocabulary=model.vocab_size,
-            hidden_size=model.hidden_size,
-            canvas_length=model.canvas_length or 0,
-            max_positions=model.max_positions or 0,
-            sampler=json.dumps(model.section).encode(),
-            bundle=None if model.bundle is None else model.bundle.encode(),
+            projects=truth(model.projects, "SamplerModel.projects", InvalidOption),
+            vocabulary=_count(model, "vocab_size"),
+            hidden_size=_count(model, "hidden_size"),
+            canvas_length=0 if model.canvas_length is None else _count(model, "canvas_length"),
+            max_positions=0 if model.max_positions is None else _count(model, "max_positions"),
+            sampler=_section(model.section),
+            bundle=None if model.bundle is None else _bundle(model.bundle),
             encoded=self._encoded.ctypes.data,
             piece_lengths=self._lengths.ctypes.data,
             encoded_pieces=len(pieces),
@@ -134,16 +138,47 @@ class Given:
         )
 
 
+def _count(model: SamplerModel, name: str) -> int:
+    return whole(getattr(model, name), f"SamplerModel.{name}", InvalidOption)
+
+
+def _section(section: object) -> bytes:
+    try:
+        if isinstance(section, Mapping):
+            return json.dumps(section).encode()
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise InvalidOption(
+        f"SamplerModel.section is {shown(section)}; pass the section sampler of a bundle's manifest"
+    )
+
+
+def _bundle(name: object) -> bytes:
+    if not isinstance(name, str) or not name.isprintable():  # so it has neither a null byte nor surrogates
+        raise InvalidOption(f"SamplerModel.bundle is {shown(name)}; pass the digest of a bundle, or None")
+    return name.encode()
+
+
+def options_by_name(options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """A caller's options, none for None. Raises InvalidOption for what has no names."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidOption(f"the options are {shown(options)}; pass a dict of values by name")
+    return options
+
+
 def wishes(
     seed: int, max_new_tokens: int | None, steps: int | None, options: Mapping[str, Any] | None
 ) -> Wishes:
     """What a caller wants of a generation. Raises InvalidOption for what no option can be."""
+    options = options_by_name(options)
     lengths = {"max_new_tokens": max_new_tokens, "steps": steps}
     given = {name: value for name, value in lengths.items() if value is not None}
-    twice = given.keys() & (options or {}).keys()
+    twice = given.keys() & options.keys()
     if twice:
         raise InvalidOption(f"{min(twice)} is given twice, as an argument and as an option; leave one out")
-    given |= options or {}
+    given |= options
     return Wishes(seed=seed, options=_text(given).encode())
 
 

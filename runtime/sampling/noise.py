@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from edgekit.flashload import _native
 from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.ids import whole
+from edgekit.runtime.sampling.options import MOST_SEED
 from edgekit.runtime.sampling.types import Floats, Ids
 
 _SIGNATURES: Final = {"ek_gumbel_noise": (c_uint64, c_uint64, c_int64, c_int64, c_int64, c_void_p)}
@@ -22,10 +24,8 @@ class PhiloxNoise:
     """Counter-based noise of a 64-bit seed, for procedures in Python. Every call of a method is one draw."""
 
     def __init__(self, seed: int) -> None:
-        """Raises InvalidOption when the seed does not fit 64 bits."""
-        if not 0 <= seed < 2**64:
-            raise InvalidOption(f"seed {seed} is outside 0..2^64-1; use a smaller non-negative number")
-        self.seed = seed
+        """Raises InvalidOption unless the seed is an integer of 64 bits without a sign."""
+        self.seed = whole(seed, "seed", InvalidOption, MOST_SEED)
         self.draws = 0
 
     def integers(self, high: int, count: int) -> Ids:
@@ -41,8 +41,12 @@ class PhiloxNoise:
         return np.minimum((steps + 0.5) * 2.0**-53, 1 - 2.0**-53)
 
     def gumbel(self, positions: int, vocab_size: int) -> PhiloxGumbel:
-        """Standard Gumbel noise for positions x vocab_size pairs, produced tile by tile."""
-        return PhiloxGumbel(self.seed, self._next_draw(), positions, vocab_size)
+        """Standard Gumbel noise for positions x vocab_size pairs, produced tile by tile. Raises
+        InvalidRequest for what are no counts.
+        """
+        made = PhiloxGumbel(self.seed, self.draws, positions, vocab_size)
+        self.draws += 1
+        return made
 
     def _words(self, count: int) -> NDArray[np.uint64]:
         """The first words of the next draw."""
@@ -56,12 +60,20 @@ class PhiloxNoise:
 
 @dataclass(frozen=True)
 class PhiloxGumbel:
-    """One Gumbel draw. An engine that generates its own noise reads the four numbers and never calls it."""
+    """One Gumbel draw. An engine that generates its own noise reads the four numbers and never calls it.
+
+    Raises InvalidOption and InvalidRequest for what are no such numbers.
+    """
 
     seed: int
     draw: int
     positions: int
     vocab_size: int
+
+    def __post_init__(self) -> None:
+        whole(self.seed, "seed", InvalidOption, MOST_SEED)
+        for name in ("draw", "positions", "vocab_size"):
+            whole(getattr(self, name), name)
 
     def __call__(self, start: int, stop: int) -> Floats:
         """float32 [positions, stop - start], the transposed view of a contiguous stretch of the stream."""

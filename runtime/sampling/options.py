@@ -13,6 +13,7 @@ from edgekit.flashload.names import nearest, shown
 from edgekit.flashload.sizes import MOST_BYTES
 from edgekit.runtime.sampling.core_abi import ERRORS, Given, SamplerModel, library, wishes
 from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.ids import whole
 
 OptionType = Literal["int", "float", "bool", "str", "ids"]
 MOST_SEED: Final = 2**64 - 1
@@ -99,7 +100,7 @@ def settle(
     """
     core, given, size = library(), Given(model), ctypes.c_uint64()
     wanted = wishes(0, max_new_tokens, steps, options)
-    length = -1 if prompt_length is None else prompt_length
+    length = -1 if prompt_length is None else whole(prompt_length, "prompt_length", InvalidOption)
 
     def call(buffer: Any, capacity: int) -> int:
         status: int = core.ek_sampler_get_options(

@@ -33,7 +33,9 @@ class HeadRequest:
     """A request to the vocabulary head, whose scores are `z = logits / temperature` (division in float32).
 
     `rows` are indices into the canvas, in the order in which the results are wanted; None means all. `gumbel`
-    covers those rows, not the canvas. `soft` asks for `softmax(z) @ E` with the table E that the head scores
+    covers those rows, not the canvas; sessions make its numbers themselves, and so take none but a draw of
+    `PhiloxNoise.gumbel`, for as many rows and the whole vocabulary. `gumbel_scale` is at least 0 and finite.
+    `soft` asks for `softmax(z) @ E` with the table E that the head scores
     by (the embedding's, where they are tied), without any input scale factor. `top_k` is at most the
     vocabulary size. `logits` asks for all of z.
     """

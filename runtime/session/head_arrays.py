@@ -8,9 +8,12 @@ from edgekit.flashload import errors
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.sampling.answers import answer_shapes, empty_answer
-from edgekit.runtime.sampling.ids import flat_ids, whole
+from edgekit.runtime.sampling.ids import flat_ids, real, truth, whole
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import HeadRequest
+
+#: Beyond it float32 has infinity alone.
+_MOST_SCALE = float(np.finfo(np.float32).max)
 
 
 class HeadArrays:
@@ -27,10 +30,14 @@ class HeadArrays:
         k = whole(wanted.top_k, "top_k")
         if k > vocab_size:
             raise errors.InvalidRequest(f"top_k is {k}; the model has {vocab_size} tokens")
-        for name in ("temperature", "gumbel_scale"):
-            if not isinstance(getattr(wanted, name), int | float | np.integer | np.floating):
-                raise errors.InvalidRequest(f"{name} is {shown(getattr(wanted, name))}; use a number")
+        soft, _ = truth(wanted.soft, "soft"), truth(wanted.logits, "logits")
+        temperature, scale = (
+            real(wanted.temperature, "temperature"),
+            real(wanted.gumbel_scale, "gumbel_scale"),
+        )
         noise = wanted.gumbel
+        if noise is None and not 0 <= scale <= _MOST_SCALE:  # with noise the core looks
+            raise errors.InvalidRequest(f"gumbel_scale {scale} is not a number at least 0")
         if noise is not None and not isinstance(noise, PhiloxGumbel):
             raise errors.InvalidRequest(
                 "sessions make their own noise: give a draw of PhiloxNoise, not a function"
@@ -41,14 +48,14 @@ class HeadArrays:
                 f"request of {count} and {vocab_size}"
             )
         self.request = HeadRequestStruct(
-            temperature=wanted.temperature,
+            temperature=temperature,
             rows=None if self._rows is None else self._rows.ctypes.data,
             row_count=count,
             gumbel=noise is not None,
-            gumbel_scale=wanted.gumbel_scale,
+            gumbel_scale=scale,
             seed=0 if noise is None else noise.seed,
             draw=0 if noise is None else noise.draw,
-            soft=wanted.soft,
+            soft=soft,
             top_k=k,
         )
         self.answer = empty_answer(answer_shapes(wanted, count, vocab_size, hidden_size))

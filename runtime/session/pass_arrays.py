@@ -11,7 +11,7 @@ import numpy as np
 
 from edgekit.flashload import errors
 from edgekit.flashload.names import shown
-from edgekit.runtime.sampling.ids import flat_ids, whole
+from edgekit.runtime.sampling.ids import check_list, flat_ids, truth, whole
 from edgekit.runtime.sampling.types import Floats, Ids
 from edgekit.runtime.session.head_arrays import HeadArrays
 from edgekit.runtime.session.sequence import Owner, SeenRows, Segment, Sequence
@@ -70,7 +70,7 @@ class PassArrays:
         vocab_size, hidden_size = session.vocab_size, session.hidden_size
         made = PassSegmentStruct(
             sequence=given.sequence.handle,
-            causal=bool(given.causal),
+            causal=truth(given.causal, "causal"),
             keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
         )
         rows = 0
@@ -112,10 +112,7 @@ class PassArrays:
 
 
 def _all_seen(given: Items[SeenRows]) -> list[SeenRowsStruct]:
-    if not isinstance(given, Iterable):
-        raise errors.InvalidRequest(
-            f"the rows that a segment sees are {shown(given)}; pass a list of SeenRows"
-        )
+    check_list(given, "the rows that a segment sees")
     return [_seen(each) for each in given]
 
 

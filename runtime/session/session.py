@@ -258,7 +258,7 @@ class Session(OneOwner):
             for name, _ in StatisticsStruct._fields_
             if name not in ("struct_size", "reserved", "io_mode")
         }
-        own = {"engine": "native"} if self._plug is None else self._plug.engine.statistics()
+        own = {"engine": "native"} if self._plug is None else self._plug.statistics()
         return {
             **stats,
             **own,

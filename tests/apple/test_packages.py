@@ -22,10 +22,12 @@ from support.reference_packages import ReferenceExecutor, packaged, random_packa
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
+from edgekit.flashload.core_memory import read_only
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.packages import Port
 from edgekit.runtime.engines.base import EngineBytes
-from edgekit.runtime.engines.package_engine import MASKED, PackageEngine, padded_mask
+from edgekit.runtime.engines.package_engine import MASKED, PackageEngine, _padded, padded_mask
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Committed, Done, HeadRequest
@@ -155,6 +157,18 @@ def test_masks_hide_padding_within_float16() -> None:
         found, [[0, 0, 0, low, 0, low, low], [0, 0, 0, low, 0, 0, low], [0, 0, 0, low, 0, 0, low]]
     )
     assert np.isfinite(found.astype(np.float16)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_what_goes_into_a_package_is_its_own_and_can_be_written_to(dtype: str, rows: int) -> None:
+    """Core ML's bindings refuse arrays that are read-only, as an engine's inputs are."""
+    given = read_only(np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2))
+    found = _padded(given, Port("in", dtype, (5, 2), "x"))
+    assert found.flags.writeable and found.flags.c_contiguous and found.dtype == dtype
+    found += 1
+    assert found[:rows].tolist() == [[2 * i + 1, 2 * i + 2] for i in range(rows)]
+    assert (found[rows:] == 1).all() and given[0].tolist() == [0, 1]
 
 
 def generated(model: ReferenceModel, generator: Generator, prompt: str, settings: Settings) -> list[int]:

@@ -484,6 +484,16 @@ def test_wrong_prompts_are_refused(gemma: edgekit.Model, given: Any, settings: A
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("given", ["", " \n", "\ud800", [], [-1], [10**30]])
+def test_prompts_are_refused_alike_below_the_api(gemma: edgekit.Model, given: Any) -> None:
+    said = []
+    for call in (gemma.generate, lambda prompt: list(gemma._generator.generate(prompt))):
+        with pytest.raises(edgekit.InvalidPrompt) as refused:
+            call(given)
+        said.append(str(refused.value).partition(";")[0])
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("given", ["", " ", [-1], [{"role": "user", "content": 3}], [{"role": "user"}]])
 def test_wrong_prompts_of_a_chat_are_refused(gemma: edgekit.Model, given: Any) -> None:
     talk = gemma.chat()

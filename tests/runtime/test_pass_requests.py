@@ -210,7 +210,10 @@ def test_an_answer_has_the_rows_of_the_pass_that_gives_it(session: Session) -> N
         (lambda s: s.denoise(IDS, None), "the request is None; pass a HeadRequest"),
         (lambda s: s.project(None), "the request is None; pass a HeadRequest"),
         (lambda s: s.denoise(None, ALL), "no token ids are given; for more of the last pass call project"),
-        (lambda s: s.run_pass([Segment(s.sequence, IDS, seen=5)]), "sees are 5; pass a list of SeenRows"),
+        (
+            lambda s: s.run_pass([Segment(s.sequence, IDS, seen=5)]),
+            "the rows that a segment sees are 5; pass a list of them",
+        ),
     ],
 )
 def test_what_is_no_pass_is_told_so(session: Session, call: Callable[[Session], object], words: str) -> None:

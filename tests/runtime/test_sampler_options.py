@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from edgekit.flashload.errors import UnsupportedBundle
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.sampling import (
+    CoreSampler,
     InvalidOption,
     Lengths,
     SamplerModel,
@@ -176,6 +178,7 @@ def test_the_answer_of_a_masked_family_ends_at_its_first_end_token(family: str) 
         ("dream", DREAM, {"max_new_tokens": MOST + 1}, f"use an integer from 1 to {MOST}"),
         ("diffusion_gemma", GEMMA, {"steps": 0}, "steps is 0; use an integer"),
         ("diffusion_gemma", GEMMA, {"options": {"max_length": MOST + 1}}, f"max_length is {MOST + 1}; use"),
+        ("dream", DREAM, {"prompt": "x"}, "prompt_length is 'x'; use an integer from 0 to"),
         ("diffusion_gemma", GEMMA, {"options": {"alg": 4}}, "alg is not a sampling option of this model"),
         ("diffusion_gemma", {"sampler_config": {"_cls_name": "Other"}}, {}, "only EntropyBoundSamplerConfig"),
     ],
@@ -186,6 +189,46 @@ def test_bad_options_have_one_clear_line(
     with pytest.raises(InvalidOption) as refused:
         options_of(family, config, 16, **wishes)
     assert words in str(refused.value) and "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+#: What a SamplerModel must not be, and what is said of it.
+NO_MODELS: list[tuple[dict[str, Any], str]] = [
+    *(({"vocab_size": v}, "vocab_size is ") for v in ("x", None, -1, 2**70, 1.5, True)),
+    *(({"hidden_size": v}, "hidden_size is ") for v in (None, "x", -1)),
+    ({"canvas_length": "x"}, "canvas_length is 'x'; use an integer from 0"),
+    ({"max_positions": 1.5}, "max_positions is 1.5; use an integer from 0"),
+    ({"projects": "yes"}, "projects is 'yes'; use True or False"),
+    *(({"section": v}, "section is ") for v in (None, 5, [], {"name": {1}}, {"config": object()}, {(): 1})),
+    *(({"bundle": v}, "bundle is ") for v in (5, b"ab", "a\0b", "\ud800")),
+    *(({"encoded": v}, "encoded are ") for v in (5, None, "ab", {1: 2})),
+    ({"encoded": [[1], []]}, "piece 1 of SamplerModel.encoded is empty; leave it out"),
+    ({"encoded": [[1], [[2]]]}, "piece 1 of SamplerModel.encoded has shape"),
+    ({"encoded": [[1], [1.5]]}, "piece 1 of SamplerModel.encoded holds float64 values"),
+    ({"encoded": [[1], [2**70]]}, "has more than 64 bits"),
+    *(({"uncached": v}, "SamplerModel.uncached ") for v in ("ab", None, [1.5], [[1]], [[1], [2, 3]])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "words"), NO_MODELS)
+def test_facts_of_a_model_that_are_none_have_one_clear_line(facts: dict[str, Any], words: str) -> None:
+    right = SamplerModel({"name": "llada", "config": LLADA}, 50, 8)
+    assert CoreSampler(right, [1]).lengths.steps > 0
+    for call in (settle, lambda model: CoreSampler(model, [1]), lambda model: CoreSampler.load(model, b"x")):
+        with pytest.raises(InvalidOption) as refused:
+            call(replace(right, **facts))
+        said = str(refused.value)
+        assert words in said and "SamplerModel." in said and "\n" not in said and len(said) < 200
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="^the model is {}; pass a SamplerModel$"):
+        settle({})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [5, "ab", [("steps", 4)], {5: 1}])
+def test_options_without_names_are_refused(options: Any) -> None:
+    with pytest.raises(InvalidOption, match="^the options are .*; pass a dict of values by name$"):
+        options_of("llada", LLADA, options=options)
 
 
 def test_an_unknown_family_is_refused() -> None:

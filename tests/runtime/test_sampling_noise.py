@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.noise_reference import gumbel_of_halves, philox_halves, uniform_of_words
 
-from edgekit.runtime.sampling import InvalidOption, PhiloxNoise
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.runtime.sampling import InvalidOption, PhiloxGumbel, PhiloxNoise
 
 WORD = 2**64 - 1
 SEEDS = st.integers(0, WORD)
@@ -148,10 +150,27 @@ def test_draws_differ_and_repeat() -> None:
     assert not np.array_equal(a, PhiloxNoise(2).integers(1000, 50))
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_seed_outside_64_bits_is_refused(seed: int) -> None:
-    with pytest.raises(InvalidOption, match="seed"):
+@pytest.mark.parametrize("seed", [-1, 2**64, 10**400, "x", 1.5, True, None, np.float64(2)])
+def test_what_is_no_seed_of_64_bits_is_refused(seed: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"^seed is .*; use an integer from 0 to {WORD}$"):
         PhiloxNoise(seed)
+
+
+def test_seeds_of_numpy_are_those_of_python() -> None:
+    assert (
+        PhiloxNoise(np.uint64(WORD)).integers(1000, 9).tolist()
+        == PhiloxNoise(WORD).integers(1000, 9).tolist()
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("counts", "words"), [(("x", 5), "positions is 'x'"), ((2, -1), "vocab_size is -1")])
+def test_noise_for_what_are_no_counts_is_refused(counts: Any, words: str) -> None:
+    noise = PhiloxNoise(0)
+    with pytest.raises(InvalidRequest, match=f"^{words}; use an integer"):
+        noise.gumbel(*counts)
+    assert noise.draws == 0
+    with pytest.raises(InvalidOption, match="^seed is 'x'; use an integer"):
+        PhiloxGumbel("x", 0, 2, 5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 11)])

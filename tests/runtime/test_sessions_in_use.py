@@ -16,7 +16,7 @@ from support.native_bundles import native_bundle
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
-from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import (
     CoreSampler,
     Done,
@@ -137,9 +137,22 @@ def test_a_session_is_not_closed_within_a_call(bundle: Path) -> None:
         (lambda s: s.denoise(IDS, HeadRequest(rows=np.array([0.5]))), "rows holds float64"),
         (lambda s: s.denoise(IDS, HeadRequest(top_k=10**6)), "top_k is 1000000; the model has"),
         (lambda s: s.denoise(IDS, HeadRequest(temperature="hot")), "temperature is 'hot'; use a number"),
+        (lambda s: s.denoise(IDS, HeadRequest(temperature=True)), "temperature is True; use a number"),
+        (lambda s: s.denoise(IDS, HeadRequest(temperature=10**400)), "temperature is 1000.*; use a number"),
+        (lambda s: s.denoise(IDS, HeadRequest(gumbel_scale=10**400)), "gumbel_scale is 1000.*; use a number"),
+        (lambda s: s.denoise(IDS, HeadRequest(gumbel_scale=np.inf)), "gumbel_scale inf is not a number at"),
+        (lambda s: s.denoise(IDS, HeadRequest(gumbel_scale=-1)), "gumbel_scale -1.0 is not a number at"),
+        (lambda s: s.denoise(IDS, HeadRequest(soft="yes")), "soft is 'yes'; use True or False"),
+        (lambda s: s.denoise(IDS, HeadRequest(logits=1)), "logits is 1; use True or False"),
+        (lambda s: s.denoise([2**63, -1], ALL), "holds 9223372036854775808 at place 0, which has more"),
+        (lambda s: s.prefill([10**5000]), "holds a value of type int at place 0, which has more than 64"),
         (lambda s: s.denoise(IDS, HeadRequest(temperature=1e-45)), "temperature .* it must be"),
         (lambda s: s.denoise(IDS, ALL, np.full((5, s.hidden_size), np.nan)), "what is not finite"),
         (lambda s: open_session(None), "the bundle is None; pass its folder"),
+        (lambda s: Session(5), "the bundle is 5; pass its folder"),
+        (lambda s: Generator(None), "the bundle is None; pass its folder"),
+        (lambda s: Generator(b"folder"), "the bundle is b'folder'; pass its folder"),
+        (lambda s: Generator(["folder"]), "the bundle is .'folder'.; pass its folder"),
         (lambda s: CoreSampler.load(SamplerModel({"name": "llada"}, 9, 9), "text"), "not 'text'"),
     ],
 )  # fmt: skip
@@ -274,23 +287,76 @@ def test_a_generation_ends_when_another_begins(bundle: Path) -> None:
             next(closed)
 
 
+class Faulty:
+    """An array, it says."""
+
+    def __array__(self, *arguments: object) -> np.ndarray:
+        raise RuntimeError("a fault of its own")
+
+
 def test_one_prompt_that_is_refused_leaves_the_others(bundle: Path) -> None:
-    prompts: list[Any] = [[3, 4], [1] * 5000, None, [10**6], [1.5], [5]]
+    prompts: list[Any] = [
+        [3, 4], [1] * 5000, None, [10**6], [1.5], [[1], [2, 3]], [2**70], "", " \n", Prompt(""), Prompt(5),
+        Prompt("a", system=5), "\ud800", Faulty(), [5],
+    ]  # fmt: skip
+    wrong = range(1, len(prompts) - 1)
     with Generator(bundle) as generator:
         told: dict[int, list[Any]] = {}
         for number, event in generator.generate_many(prompts, FEW):
             told.setdefault(number, []).append(event)
-        assert [n for n in sorted(told) if isinstance(told[n][-1], EdgekitError)] == [1, 2, 3, 4]
-        assert all(len(told[n]) == 1 for n in (1, 2, 3, 4))
-        for number in (1, 2, 3, 4):
+        assert [n for n in sorted(told) if isinstance(told[n][-1], EdgekitError)] == list(wrong)
+        assert all(len(told[n]) == 1 and "\n" not in str(told[n][0]) for n in wrong)
+        for number in wrong:
             with pytest.raises(type(told[number][0])) as alone:
                 list(generator.generate(prompts[number], FEW))
             assert str(alone.value) == str(told[number][0])
-        assert all(isinstance(told[n][-1], Done) for n in (0, 5))
-        with pytest.raises(InvalidPrompt, match="the prompts are 'words'; pass a list of them"):
-            next(generator.generate_many("words", FEW))
+        assert all(isinstance(told[n][-1], Done) for n in (0, len(prompts) - 1))
+        for given in (5, None, [3]):
+            with pytest.raises(InvalidPrompt, match="^the prompt is .*; give text, or a Prompt$"):
+                generator.encode(given)  # type: ignore[arg-type]
+        assert generator.encode("a") == generator.encode(Prompt("a"))
+        for none in ("words", b"ab", {"a": [3]}, Prompt("a"), 5):
+            with pytest.raises(InvalidPrompt, match="^the prompts are .*; pass a list of them$"):
+                next(generator.generate_many(none, FEW))  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="the settings are {}; pass Settings"):
             next(generator.generate_many([[3]], {}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("behind", "words"),
+    [
+        *((each, "the pieces of behind are .*; pass a list of them") for each in ("abc", 5, {1: 2})),
+        ([1, 2], "piece 0 of behind is 1; pass one flat list of integers"),
+        ([[3], None], "piece 1 of behind is None; pass one flat list of integers"),
+        ([[3], [[1], [2, 3]]], r"piece 1 of behind is \[\[1\], \[2, 3\]\]; pass one flat list of integers"),
+        ([[[1, 2]]], r"piece 0 of behind has shape \(1, 2\); pass one flat list of integers"),
+        *(([each], "piece 0 of behind holds .* values; pass integers") for each in (["a"], [1.5], [True])),
+        ([[2**70]], "piece 0 of behind holds 1180591620717411303424 at place 0, which has more than 64 bits"),
+        ([[3], []], "piece 1 of behind is empty; leave it out"),
+    ],
+)
+def test_text_before_a_prompt_that_is_none(bundle: Path, behind: Any, words: str) -> None:
+    with Generator(bundle) as generator:
+        with pytest.raises(InvalidPrompt, match=f"^{words}$"):
+            next(generator.generate([3, 4], FEW, behind))
+        expected = list(generator.generate([3, 4], FEW, [[5, 6], [7]]))
+        given = [np.array([5, 6], np.uint8), (7,)]
+        found = list(generator.generate([3, 4], FEW, given))  # type: ignore[arg-type]
+        assert [type(event) for event in found] == [type(event) for event in expected]
+
+
+@pytest.mark.parametrize("options", [5, "ab", [("steps", 4)], {5: 1}])
+def test_settings_without_names_are_refused(bundle: Path, options: Any) -> None:
+    settings = Settings(options=options)
+    with Generator(bundle) as generator:
+        for call in (
+            lambda: next(generator.generate([3], settings)),
+            lambda: next(generator.generate_many([[3]], settings)),
+            lambda: generator.prepare([3], settings),
+            lambda: generator.options(settings),
+        ):
+            with pytest.raises(InvalidOption, match="^the options are .*; pass a dict of values by name$"):
+                call()
 
 
 def test_a_budget_too_small_for_so_many_names_at_once(bundle: Path) -> None:
