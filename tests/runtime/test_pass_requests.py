@@ -210,7 +210,7 @@ def test_an_answer_has_the_rows_of_the_pass_that_gives_it(session: Session) -> N
         (lambda s: s.denoise(IDS, None), "the request is None; pass a HeadRequest"),
         (lambda s: s.project(None), "the request is None; pass a HeadRequest"),
         (lambda s: s.denoise(None, ALL), "no token ids are given; for more of the last pass call project"),
-        (lambda s: s.run_pass([Segment(s.sequence, IDS, seen=5)]), "rows that a segment sees are 5; pass a list"),
+        (
             lambda s: s.run_pass([Segment(s.sequence, IDS, seen=5)]),
             "the rows that a segment sees are 5; pass a list of them",
         ),
