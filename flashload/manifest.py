@@ -92,6 +92,11 @@ class Manifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def format(self) -> str:
+        """The name of the programs' format, such as "onnx"; empty where there is none."""
+        return str(self.programs.get("format", ""))
+
 
 _SECTIONS: dict[str, type] = {
     "sha256": str,

@@ -100,7 +100,7 @@ class Bundle:
         folder = BundleFolder(path)
         manifest = manifests.load(folder)
         where = str(path / manifests.MANIFEST_NAME)
-        written = manifest.programs.get("format")
+        written = manifest.format
         check_written_for(written, engine, given)
         packaged = written in packages.FORMATS
         manifest_sections.check(manifest, where, packaged=packaged)
@@ -114,7 +114,7 @@ class Bundle:
         """`given` itself where it is open already, else what is opened of it. Raises what `open` raises."""
         if not isinstance(given, Bundle):
             return cls.open(given, engine)
-        check_written_for(given.manifest.programs.get("format"), engine, given.path)
+        check_written_for(given.manifest.format, engine, given.path)
         return given
 
     @property

@@ -44,7 +44,7 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
             runtime does not read.
         EngineUnavailable: its packages are missing, or there is none for this system.
     """
-    name = bundle.manifest.programs.get("format")
+    name = bundle.manifest.format
     row = running(name)
     if executor is not None and bundle.packages is not None:
         return PackageEngine(bundle, executor)
@@ -94,7 +94,7 @@ def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
     own = getattr(made, "name", None)
     if not isinstance(own, str) or not own or not own.isprintable():
         raise InvalidRequest(f"{name} made an engine whose name is {shown(own)}; give it one line of text")
-    written = bundle.manifest.programs.get("format")
+    written = bundle.manifest.format
     if made.format not in (None, written):
         raise UnsupportedBundle(
             f"{bundle.path}: {name} runs {made.format} bundles, this one is {written}; export it with "

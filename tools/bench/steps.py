@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -28,7 +29,8 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.types import HeadRequest
 from edgekit.runtime.session import SessionOptions, open_session
-from edgekit.tools.bench.flash_reader import MIB, read_seconds
+from edgekit.tools.bench.flash_reader import MIB, read_seconds, testing_library
+from edgekit.tools.bench.timed_pass import timed
 from edgekit.tools.options import Bytes
 
 #: What is read to learn the disk's rate, and how. Before it the session has filled its ring.
@@ -39,6 +41,8 @@ class DiskRate:
     """Rates of plain reads of a bundle's weights, in bytes per second: another part each time."""
 
     def __init__(self, bundle: Bundle) -> None:
+        """Raises ClickException where the testing library is missing."""
+        testing_library()
         with bundle.open_weights() as file:
             self._start, self._stop = file.layout.data_start, file.layout.size
         self._path, self._at = bundle.weights_path, self._start
@@ -68,11 +72,12 @@ def measure(
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
     rates: list[float] = []
+    held = Bundle.open(bundle)
+    disk = DiskRate(held) if beside_disk else None
     started = time.perf_counter()
-    with open_session(bundle, options) as session:
+    with open_session(held, options) as session:
         opened = time.perf_counter() - started
         conditioned = session.model.self_conditioning
-        disk = DiskRate(session.bundle) if beside_disk else None
         ids = noise.integers(session.vocab_size, positions)
         soft = None
         for step in range(steps + 1):
@@ -83,24 +88,11 @@ def measure(
             request = HeadRequest(temperature=0.8 if conditioned else 1.0, gumbel=gumbel, soft=conditioned)
             if disk is not None:
                 rates.append(disk.measure())
-            before, began = session.statistics(), time.perf_counter()
-            output = session.denoise(ids, request, soft)
-            seconds, after = time.perf_counter() - began, session.statistics()
+            row, output = timed(session, partial(session.denoise, ids, request, soft))
             soft = output.soft
             if not np.isfinite(output.log_z).all():
                 raise click.ClickException(f"{bundle}: scores are not finite")
-            waited = after["io_wait_seconds"] - before["io_wait_seconds"]
-            passed = after["pass_seconds"] - before["pass_seconds"]
-            rows.append(
-                {
-                    "seconds": seconds,
-                    "wait_seconds": waited,
-                    "compute_seconds": passed - waited,
-                    "other_seconds": seconds - passed,
-                    "bytes_read": after["bytes_read"] - before["bytes_read"],
-                    "io_seconds": after["io_seconds"] - before["io_seconds"],
-                }
-            )
+            rows.append(row)
         last = session.statistics()
     if rates:
         for row in rows:

@@ -85,10 +85,11 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         for line in (*notes, *(f"{name} is not part of the bundle" for name in surplus)):
             note(f"note: {line}")
         if damaged:
-            said = f"{len(damaged)} of {len(items)} items are damaged; copy or export it again"
+            # A run is checked for itself and with its file, so that its name is known.
+            said = f"{len(damaged)} of {len(items)} checks failed; copy or export it again"
         else:
             read = size(sum(i.nbytes for i in items))
-            said = f"all {len(items)} items are as they were written, {read} read"
+            said = f"all {len(items)} checks passed: {read} are as they were written"
         click.echo(visible(f"{bundle}: {said}"))
     if damaged:
         ctx.exit(DAMAGED)
@@ -186,7 +187,7 @@ def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
     """Evaluate one package of each kind."""
     from edgekit.runtime.checks.evaluation import NOT_COVERED, distinct, evaluate
 
-    if bundle.manifest.programs["format"] != "coreml":
+    if bundle.manifest.format != "coreml":
         notes.append("--evaluate is for Core ML packages; nothing was computed")
         return
     if notes:  # what reads packages is missing, and has been noted
