@@ -72,7 +72,8 @@ def measure(bundle: str, memory: int | None, sequences: int, positions: int, rou
     bound = max(sequences * one["compute_seconds"], reading)
     return {
         "one": one, "several": several, "reading_seconds": reading, "bound_seconds": bound,
-        "ratio": several["seconds"] / bound, "same": same, "statistics": end, "memory_bytes": options.memory_bytes,
+        "ratio": several["seconds"] / bound, "same": same, "statistics": end,
+        "memory_bytes": options.memory_bytes,
     }  # fmt: skip
 
 
