@@ -92,11 +92,12 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
 
 
 def encode(denoiser: Denoiser, ids: Ids) -> None:
-    """Encode ids, among them what was uncached. A prefix that is lost with a failure takes that with it."""
+    """Encode ids, which begin with what was uncached. A prefix that is lost with a failure takes that with
+    it.
+    """
+    uncached, start = denoiser.uncached, denoiser.prefix_length
     try:
         denoiser.prefill(ids)
-    except BaseException:
-        if not denoiser.prefix_length:
-            denoiser.uncached = _NO_IDS
-        raise
-    denoiser.uncached = _NO_IDS
+    finally:  # a signal may come behind what was encoded
+        now = denoiser.prefix_length
+        denoiser.uncached = uncached[max(0, now - start) :] if now else _NO_IDS

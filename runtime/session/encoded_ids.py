@@ -53,6 +53,11 @@ class EncodedIds:
         else:
             self._unknown = True
 
+    def forget(self, start: int) -> None:
+        """To be told before what is kept from a position on is replaced."""
+        self.cropped(start)
+        self._unknown = True
+
     def cropped(self, length: int) -> None:
         """To be told when only so many positions are kept, if there were more."""
         kept: list[Ids] = []

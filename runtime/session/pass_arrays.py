@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,15 +53,30 @@ class PassArrays:
         structs = [self._struct(each, session) for each in segments]
         self.structs = (PassSegmentStruct * len(structs))(*structs)
 
-    def note_kept(self, ran: bool) -> None:
-        """Tell the sequences which ids they keep now. Where it is not known whether the pass `ran`, those
-        that have grown have kept theirs, and of others nothing is known.
+    @contextmanager
+    def noting_kept(self) -> Iterator[None]:
+        """Around the pass: the sequences know afterwards which ids they keep. Where a signal leaves it open
+        whether the pass ran, those that have grown keep theirs, and what was to be replaced is not known.
         """
+        before = [each.sequence.encoded.copy() for each in self._kept]
         for each in self._kept:
+            if each.start < each.length:
+                each.sequence.encoded.forget(each.start)
+        try:
+            yield
+        except Exception:  # every sequence keeps what it kept
+            for each, encoded in zip(self._kept, before, strict=True):
+                each.sequence.encoded = encoded
+            raise
+        except BaseException:
+            self._note([each for each in self._kept if each.sequence.prefix_length > each.length])
+            raise
+        self._note(self._kept)
+
+    def _note(self, kept: Items[_KeptIds]) -> None:
+        for each in kept:
             now = each.sequence.prefix_length
-            if ran or now > each.length or each.start < each.length:
-                sure = ran or now > each.length
-                each.sequence.encoded.kept(each.ids, each.start, now, plain=each.plain and sure)
+            each.sequence.encoded.kept(each.ids, each.start, now, plain=each.plain)
 
     def _struct(self, given: Segment, session: Owner) -> PassSegmentStruct:
         if not isinstance(given, Segment) or not isinstance(given.sequence, Sequence):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence as Items
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 
+_NO_IDS: Ids = np.empty(0, np.int64)
+
+
 class Owner(Protocol):
     """The side of a session that its sequences need."""
 
@@ -34,10 +38,10 @@ class Owner(Protocol):
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the core; sequences may be among the arguments."""
 
-    def open_handle(self, name: str, *arguments: Any) -> int:
-        """The handle of the sequence that a function of the core makes."""
+    def own(self, sequence: Sequence) -> None:
+        """Know of a sequence that is about to be opened."""
 
-    def release(self, handle: int) -> None:
+    def release(self, sequence: Sequence) -> None:
         """Close a sequence now."""
 
     def drop(self, handle: int) -> None:
@@ -52,11 +56,19 @@ class Sequence(OneOwner):
     sequence gives is the same alone and in company.
     """
 
-    def __init__(self, session: Owner, handle: int | None) -> None:
-        """`handle` None: the session's own sequence."""
-        self.session, self._handle, self._own = session, handle, handle is None
+    def __init__(self, session: Owner, handle: c_void_p | None) -> None:
+        """`handle` is where the core puts it, null once it is closed. None: the session's own sequence."""
+        self.session, self._handle = session, handle
         self.encoded = EncodedIds()
-        self.uncached: Ids = np.empty(0, np.int64)
+        self._uncached: tuple[Ids, int] = _NO_IDS, 0  # and the prefix's length then
+
+    @classmethod
+    def opened(cls, session: Owner, name: str, *arguments: Any) -> Sequence:
+        """The sequence that a function of the core makes; it goes with this object even after a signal."""
+        made = cls(session, handle := c_void_p())
+        session.own(made)
+        session.call(name, *arguments, ctypes.byref(handle))
+        return made
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +81,19 @@ class Sequence(OneOwner):
     @property
     def prefix_length(self) -> int:
         return int(self._info().prefix_length)
+
+    @property
+    def uncached(self) -> Ids:
+        """Text behind the prefix that no prefill has encoded. What is encoded from there on takes its place,
+        and a prefix that is lost takes it with it.
+        """
+        ids, start = self._uncached
+        done = self.prefix_length - start if len(ids) else 0
+        return ids[done:] if done >= 0 else _NO_IDS
+
+    @uncached.setter
+    def uncached(self, ids: Ids) -> None:
+        self._uncached = ids, self.prefix_length
 
     @property
     def pieces(self) -> list[Ids]:
@@ -86,17 +111,23 @@ class Sequence(OneOwner):
 
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
-        other = Sequence(self.session, self.session.open_handle("ek_sequence_copy", self))
-        other.encoded, other.uncached = self.encoded.copy(), self.uncached
+        other = Sequence.opened(self.session, "ek_sequence_copy", self)
+        other.encoded, other._uncached = self.encoded.copy(), self._uncached
         return other
 
     __copy__ = copy
 
     def close(self) -> None:
         """Give back what it keeps. The session's own sequence stays."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self.session.release(handle)
+        if self._handle is not None:
+            self.session.release(self)
+
+    def taken(self) -> int | None:
+        """The handle, for who closes it; None where somebody does already."""
+        if self._handle is None:
+            return None
+        value, self._handle.value = self._handle.value, None
+        return value
 
     def __enter__(self) -> Sequence:
         return self
@@ -107,18 +138,17 @@ class Sequence(OneOwner):
         self.close()
 
     def __del__(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
+        if getattr(self, "_handle", None) is not None and (handle := self.taken()) is not None:
             self.session.drop(handle)
 
     def reset(self) -> None:
         """Forget the prefix, and what is uncached."""
-        if self._own:
+        if self._handle is None:
             self.session.call("ek_session_reset")
         else:
             self.session.call("ek_sequence_crop", self, 0)
         self.encoded.cropped(0)
-        self.uncached = np.empty(0, np.int64)
+        self._uncached = _NO_IDS, 0
 
     def crop(self, length: int) -> None:
         """Forget what is kept at and behind position `length`, and what is uncached.
@@ -128,7 +158,7 @@ class Sequence(OneOwner):
         """
         self.session.call("ek_sequence_crop", self, whole(length, "the length to crop to"))
         self.encoded.cropped(length)
-        self.uncached = np.empty(0, np.int64)
+        self._uncached = _NO_IDS, 0
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
@@ -153,9 +183,11 @@ class Sequence(OneOwner):
     @property
     def handle(self) -> int | None:
         """For the core; None for the session's own. Raises InvalidRequest once it is closed."""
-        if self._handle is None and not self._own:
+        if self._handle is None:
+            return None
+        if self._handle.value is None:
             raise errors.InvalidRequest("the sequence is closed")
-        return self._handle
+        return self._handle.value
 
     def last_rows(self) -> int:
         """Rows of the last pass that gave it hidden states."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from edgekit.flashload import _native, errors
 from edgekit.flashload.owner_process import OwnerProcess
@@ -132,9 +133,10 @@ class Session(OneOwner):
         self._handle: int | None = None
         self._process = OwnerProcess()
         self._gate = threading.Lock()
-        self._calls = 0  # under way
-        self._sequences: set[int] = set()  # handles of those that are open, besides its own
-        self._dropped: deque[int] = deque()  # of these, those to close when no call is under way
+        # What a signal can interrupt anywhere is put down before it is done, and only ever taken away.
+        self._under_way: set[object] = set()  # a token for each call
+        self._sequences: WeakSet[Sequence] = WeakSet()  # besides its own
+        self._dropped: deque[int] = deque()  # handles of sequences to close when no call is under way
         self.options = o = options or SessionOptions()
         self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
@@ -215,7 +217,7 @@ class Session(OneOwner):
         """A sequence without text. Raises BudgetExceeded for more than the session was opened for, its own
         counted.
         """
-        return Sequence(self, self.open_handle("ek_sequence_open"))
+        return Sequence.opened(self, "ek_sequence_open")
 
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
         """One pass over the weights for all segments: the answers to their requests, None without one.
@@ -227,14 +229,8 @@ class Session(OneOwner):
         with self._call() as handle:
             arrays = PassArrays(given, self)
             run = self._library.ek_session_pass
-            try:
+            with arrays.noting_kept():
                 self._check(lambda: run(handle, arrays.structs, len(arrays.structs)))
-            except Exception:
-                raise  # every sequence keeps what it kept
-            except BaseException:
-                arrays.note_kept(ran=False)
-                raise
-            arrays.note_kept(ran=True)
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:
@@ -275,7 +271,7 @@ class Session(OneOwner):
             self._handle = None
             return
         with self._gate:
-            if self._calls:
+            if self._under_way:
                 raise errors.InvalidRequest(
                     f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
                     "another thread before that is over"
@@ -283,9 +279,9 @@ class Session(OneOwner):
             handle, self._handle = self._handle, None
         if handle is None:
             return
-        self._dropped.clear()
-        while self._sequences:
-            self._library.ek_sequence_close(self._sequences.pop())
+        with self._gate:
+            self._dropped.extend(filter(None, [each.taken() for each in list(self._sequences)]))
+            self._close_dropped()
         with nullcontext() if self._plug is None else self._plug.raising():
             self._library.ek_session_close(handle)
         if self._plug is not None:
@@ -305,20 +301,17 @@ class Session(OneOwner):
 
     # What follows is for `Sequence`.
 
-    def open_handle(self, name: str, *arguments: Any) -> int:
-        """The handle of the sequence that a function of the core makes."""
-        made = c_void_p()
-        with self._call():
-            self.call(name, *arguments, ctypes.byref(made))
-            assert made.value is not None, "the core said that it made one"
-            self._sequences.add(made.value)
-        return made.value
+    def own(self, sequence: Sequence) -> None:
+        """Know of a sequence that is about to be opened."""
+        self._sequences.add(sequence)
 
-    def release(self, handle: int) -> None:
+    def release(self, sequence: Sequence) -> None:
         """Close a sequence when no call is under way, and in a child of fork never."""
-        self.drop(handle)
         if self._process.here:
             with self._gate:
+                handle = sequence.taken()
+                if handle is not None:
+                    self._dropped.append(handle)
                 self._close_dropped()
 
     def drop(self, handle: int) -> None:
@@ -336,26 +329,24 @@ class Session(OneOwner):
     def _call(self) -> Iterator[int]:
         """The handle, which stays open within."""
         self._process.check("the session")
-        with self._gate:
-            self._close_dropped()
-            handle = self._handle
-            if handle is None:
-                raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
-            self._calls += 1
+        token = object()
         try:
+            with self._gate:
+                self._close_dropped()
+                handle = self._handle
+                if handle is None:
+                    raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
+                self._under_way.add(token)
             yield handle
         finally:
+            self._under_way.discard(token)
             with self._gate:
-                self._calls -= 1
                 self._close_dropped()
 
     def _close_dropped(self) -> None:
         """To be called with the gate held: a call that begins waits for it."""
-        while self._dropped and not self._calls:
-            handle = self._dropped.popleft()
-            if handle in self._sequences:
-                self._sequences.discard(handle)
-                self._library.ek_sequence_close(handle)
+        while self._dropped and not self._under_way:
+            self._library.ek_sequence_close(self._dropped.popleft())
 
     def _check(self, call: Callable[[], int]) -> None:
         """Raise what an engine in Python raised within a call into the core, else what its status says."""

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-import numpy as np
-
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
 from edgekit.runtime.sampling.events import Done, Event
-from edgekit.runtime.sampling.types import HeadOutput, Ids
+from edgekit.runtime.sampling.types import HeadOutput
 from edgekit.runtime.session.sequence import Segment, Sequence
 from edgekit.runtime.session.session import Session
-
-_NO_IDS: Ids = np.empty(0, np.int64)
 
 
 @dataclass(eq=False)
@@ -72,7 +68,10 @@ class Together:
                 if not self._told:
                     raise
                 self._failed = error
-            else:
+            finally:  # a signal may come behind what the pass has encoded
+                for member in waiting:
+                    self._note_encoded(member)
+            if self._failed is None:
                 for member, answer in zip(waiting, answers, strict=True):
                     self._passed(member, answer)
                 self._go_on()
@@ -109,8 +108,7 @@ class Together:
     def _segment(self, member: _Member) -> Segment:
         ask, sequence = member.ask, member.sequence
         if isinstance(ask, Encode):
-            # In pieces as long as those of a text that is encoded alone. A signal may have come between a
-            # pass and what is noted of it: the piece then takes its own place again.
+            # In pieces as long as those of a text that is encoded alone.
             if member.start is None:
                 member.start = sequence.prefix_length
             ids = ask.ids[member.encoded : member.encoded + self._session.prefill_rows]
@@ -120,12 +118,13 @@ class Together:
         assert isinstance(ask, Denoise)
         return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
 
+    def _note_encoded(self, member: _Member) -> None:
+        if isinstance(member.ask, Encode) and member.start is not None:
+            member.encoded = max(member.encoded, member.sequence.prefix_length - member.start)
+
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
-        ask = member.ask
-        if isinstance(ask, Encode):
-            member.encoded += self._session.prefill_rows
-            if member.encoded < len(ask.ids):
+        if isinstance(member.ask, Encode):
+            if member.encoded < len(member.ask.ids):
                 return
             member.start, member.encoded = None, 0
-            member.sequence.uncached = _NO_IDS
         member.ask, member.answer = None, answer

@@ -268,3 +268,149 @@ def test_copies_have_handles_of_their_own(session: Session) -> None:
         assert text.prefix_length == 8
     with pytest.raises(InvalidRequest, match="a Session cannot be copied"):
         copy.copy(session)
+
+
+def test_copies_crops_and_prefills_within_the_plan_are_never_refused(bundle: Path, other: Session) -> None:
+    refused = 0
+    for seed in range(8):
+        draw = np.random.default_rng(seed)
+        count, positions = int(draw.integers(1, 4)), int(draw.integers(30, 200))
+        options = limits(bundle, positions=positions, canvas=int(draw.integers(1, 64)), sequences=count)
+        with Session(bundle, options) as session:
+            texts = [session.sequence]
+            for _ in range(60):
+                text, does = texts[draw.integers(len(texts))], draw.integers(6)
+                if does == 0 and len(texts) < count:
+                    texts.append(text.copy())
+                elif does == 1 and len(texts) > 1:
+                    texts.pop(1 + draw.integers(len(texts) - 1)).close()
+                elif does == 2:
+                    try:
+                        text.crop(int(draw.integers(text.prefix_length + 1)))
+                    except InvalidRequest as error:
+                        assert "too far back" in str(error)
+                        refused += 1
+                elif text.prefix_length < positions:
+                    most = positions - text.prefix_length
+                    text.prefill(
+                        draw.integers(0, 50, most if does == 3 else 1 + draw.integers(min(most, 20)))
+                    )
+            for text in texts:
+                kept = text.pieces
+                (answer,) = session.run_pass([Segment(text, CANVAS[: options.canvas], LOGITS)])
+                assert answer is not None and answer.logits is not None
+                again = encoded_again(kept, other) if options.canvas >= 8 else answer.logits
+                np.testing.assert_array_equal(answer.logits, again)
+    assert refused > 0
+
+
+def test_windows_let_go_where_passes_reach_back_and_beyond(bundle: Path) -> None:
+    with Session(bundle, limits(bundle, positions=256, canvas=16)) as session:
+        text = session.sequence
+        text.prefill(np.arange(10))
+        while text.prefix_length + 15 < 240:
+            keep(text, 16, at=text.prefix_length - 1)
+        assert sum(map(len, text.pieces)) == text.prefix_length > 220
+
+
+def test_segments_longer_than_the_models_canvas_are_planned_for(bundle: Path) -> None:
+    with Session(bundle) as session:
+        canvas = 4 * session.prefill_rows
+    with Session(bundle, limits(bundle, positions=4 * canvas, canvas=canvas)) as session:
+        for _ in range(4):
+            keep(session.sequence, canvas)
+        assert session.prefix_length == 4 * canvas
+
+
+def second_turn(session: Session) -> tuple[CoreSampler, list[int]]:
+    """A sampler that goes on behind an answer whose end is uncached, and the text before it."""
+    model, options = sampler_model(session.bundle), {"eos_token_ids": []}
+    answer: list[int] = []
+    few: dict[str, Any] = {"max_new_tokens": 32, "steps": 2}
+    for event in drive(CoreSampler(model, [7, 8], options=options, **few), session):
+        answer += event.ids.tolist() if isinstance(event, Committed) else []
+    held = replace(model, encoded=session.pieces, uncached=session.uncached)
+    assert len(session.uncached)
+    prompt = np.arange(3 * session.prefill_rows) % 40
+    return CoreSampler(held, prompt, options=options | {"continue_prefix": True}, **few), [7, 8, *answer]
+
+
+def text_of(session: Session) -> list[int]:
+    return [int(token) for piece in [*session.pieces, session.uncached] for token in piece]
+
+
+def test_text_that_is_encoded_is_uncached_no_longer(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a member leaves before all of it is encoded, and where a signal follows the encoding."""
+    sampler, before = second_turn(session)
+    driver = Together(session)
+    driver.join(0, sampler, session.sequence)
+    while session.prefix_length <= len(before):
+        uncached = len(session.uncached)
+        driver.step()
+        assert text_of(session)[: len(before)] == before and len(session.uncached) <= uncached
+    driver.leave(0)
+    assert len(text_of(session)) > len(before)
+
+    session.reset()
+    sampler, before = second_turn(session)
+    prefill = session.prefill
+
+    def stopped(ids: np.ndarray) -> None:
+        prefill(ids)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "prefill", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        list(drive(sampler, session))
+    assert not len(session.uncached) and text_of(session)[: len(before)] == before
+
+
+class StoppedOnce:
+    """The core, with a signal behind the next pass."""
+
+    def __init__(self, library: Any) -> None:
+        self.library, self.stops = library, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
+
+    def ek_session_pass(self, *arguments: Any) -> int:
+        status: int = self.library.ek_session_pass(*arguments)
+        if self.stops:
+            self.stops = False
+            raise KeyboardInterrupt
+        return status
+
+
+def test_a_signal_behind_a_pass_leaves_no_wrong_pieces(session: Session) -> None:
+    text, library = session.sequence, session._library
+    text.prefill(np.arange(20))
+    session._library = StoppedOnce(library)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        keep(text, 4, at=16)
+    with pytest.raises(InvalidRequest, match="only the first 16 can be encoded again"):
+        _ = text.pieces
+    text.crop(16)
+    session._library = StoppedOnce(library)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        keep(text, 4)
+    assert [len(piece) for piece in text.pieces] == [16, 4]
+
+
+def test_a_signal_at_the_entry_of_a_call_leaves_the_session_closable(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(bundle, SessionOptions(sequences=3))
+
+    def stopped() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for _ in range(20):  # more than there is room for, if any stayed
+        monkeypatch.setattr(session, "_close_dropped", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            session.open_sequence()
+    session.open_sequence().prefill(CANVAS)
+    session.close()

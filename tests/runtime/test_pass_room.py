@@ -26,7 +26,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_kept_may_move_under_those_who_look(bundle: Path, positions: int, back: int) -> None:
     """By growing, and to the front where layers have a window: who needs what went with that is told."""
     refused = 0
-    with Session(bundle, SessionOptions(positions=positions)) as session:
+    with Session(bundle, SessionOptions(positions=positions, canvas=9)) as session:
         session.prefill(np.arange(30))
         for _ in range(30):
             length = session.prefix_length

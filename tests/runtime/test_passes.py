@@ -441,17 +441,18 @@ def test_sequences_end_with_their_session(gemma: Path, llada: Path) -> None:
         left.denoise(IDS, ALL)
 
 
-def test_too_far_back_is_refused(session: Session) -> None:
-    """Layers with a window let go of what nobody sees; the last canvas can be taken back."""
-    text, piece = session.open_sequence(), session.prefill_rows
-    for start in range(0, 12 * piece, piece):
-        text.prefill((start + np.arange(piece)) % 50)
-    text.crop(11 * piece)
-    with pytest.raises(InvalidRequest, match="is too far back: layers with a window of"):
-        text.crop(1)
-    with pytest.raises(
-        InvalidRequest, match=f"position {11 * piece + 1} of a sequence that keeps {11 * piece}"
-    ):
-        text.crop(11 * piece + 1)
-    text.crop(0)
-    assert text.prefix_length == 0 and text.pieces == []
+def test_too_far_back_is_refused(gemma: Path) -> None:
+    """Layers with a window let go of what nobody sees; the longest segment can be taken back."""
+    with Session(gemma, SessionOptions(canvas=1, sequences=2)) as session:
+        text, piece = session.open_sequence(), session.prefill_rows
+        for start in range(0, 12 * piece, piece):
+            text.prefill((start + np.arange(piece)) % 50)
+        text.crop(11 * piece)
+        with pytest.raises(InvalidRequest, match="is too far back: layers with a window of"):
+            text.crop(1)
+        with pytest.raises(
+            InvalidRequest, match=f"position {11 * piece + 1} of a sequence that keeps {11 * piece}"
+        ):
+            text.crop(11 * piece + 1)
+        text.crop(0)
+        assert text.prefix_length == 0 and text.pieces == []

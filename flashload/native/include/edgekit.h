@@ -177,8 +177,8 @@ EK_API ek_status ek_session_limit_resident(ek_session *session, uint64_t bytes) 
 
 /* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. What ek_generate
  * has left uncached goes before them. Only for models that encode committed text; others: EK_INVALID_STATE. After a
- * failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten. Those
- * of reading, and EK_OUT_OF_MEMORY. */
+ * failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten, and
+ * after EK_BUDGET_EXCEEDED where passes before it had encoded a part of them. Those of reading, and EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
 
 /* What to compute from the scores z = logits / temperature of the positions on the canvas. A memory budget holds for
@@ -241,8 +241,7 @@ EK_API ek_status ek_session_project(ek_session *session, const ek_head_request *
  * which the functions above use. A sequence gives the same results alone and in company.
  *
  * Sequences belong to their session: functions of both must not be called by two threads at the same time, and sequences
- * must be closed before the session. A null sequence is EK_INVALID_ARGUMENT everywhere but in ek_sequence_close and in
- * ek_pass_segment. */
+ * must be closed before the session. A null sequence is the session's own; ek_sequence_close leaves that one alone. */
 
 typedef struct ek_sequence ek_sequence;
 

@@ -126,14 +126,17 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
     }
   }
   const std::int64_t all = rows(layer);
-  const bool moves = window != 0 || (pieces.size() == 1 && pieces[0].chunk.use_count() == 1);
+  // What was planned for comes in pieces instead: the limit has no room for the rows of a layer twice.
+  const bool beyond = all + count > planned(layer) && pieces.size() == 1 && pieces[0].chunk.use_count() == 1;
+  const bool moves = window != 0 || beyond;
   if (!moves || all == 0) {
     if (all == 0) pieces.clear();
     return {new_chunk(layer, std::max({count, memory_->chunk, planned(layer) - all})), 0, count};
   }
   // One piece again. Doubling keeps the copies of a prefix that nobody announced in proportion to its length.
   const std::int64_t kept = window == 0 ? all : std::min(all, window - 1 + memory_->chunk);
-  const std::int64_t capacity = window == 0 ? std::max(all + count, 2 * all) : kept + std::max(count, memory_->chunk);
+  const std::int64_t capacity = window == 0 ? std::max(all + count, 2 * all)
+                                            : std::max(planned(layer), kept + std::max(count, memory_->chunk));
   Pieces from;
   take(layer, length_ - kept, length_, from);
   Piece made{new_chunk(layer, capacity), 0, kept};
@@ -172,6 +175,23 @@ bool KeptRows::overwrite(std::size_t layer, const Piece &made) {
   return false;
 }
 
+// Of a layer with a window, what no position behind the last chunk will see.
+void KeptRows::let_go(std::size_t layer) {
+  const std::int64_t window = geometry(layer).window;
+  if (window == 0) return;
+  Pieces &pieces = layers_[layer];
+  std::int64_t surplus = rows(layer) - (window - 1 + memory_->chunk);
+  auto first = pieces.begin();
+  for (; surplus > 0 && first != pieces.end(); ++first) {
+    const std::int64_t gone = std::min(surplus, first->count);
+    first->start += gone;
+    first->count -= gone;
+    surplus -= gone;
+    if (first->count > 0) break;
+  }
+  pieces.erase(pieces.begin(), first);
+}
+
 void KeptRows::commit() {
   try {
     settle_pending();
@@ -194,6 +214,7 @@ void KeptRows::settle_pending() {
       spliced.push_back(std::move(made));
       take(i, pending_at_ + pending_count_, length_, spliced);
       pieces = std::move(spliced);
+      let_go(i);
       continue;
     }
     const bool follows = !pieces.empty() && pieces.back().chunk == made.chunk &&

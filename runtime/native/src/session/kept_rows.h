@@ -66,6 +66,7 @@ class KeptRows {
 
  private:
   void settle_pending();
+  void let_go(std::size_t layer);
   const KvGeometry &geometry(std::size_t layer) const { return memory_->layers[layer]; }
   std::int64_t rows(std::size_t layer) const;
   void take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const;

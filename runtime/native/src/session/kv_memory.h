@@ -42,7 +42,8 @@ struct KvMemory {
   // Bytes of rows that some sequence keeps. `held` also counts rows that no longer are kept, in chunks that are.
   std::uint64_t kept() const;
 
-  // Puts the rows that are kept side by side, so that the others give their memory back. No pass is under way. While it
+  // Puts the rows that are kept side by side, so that the others give their memory back. Layers with a window let go of
+  // what nothing behind will see. No pass is under way. While it
   // works, it takes what is kept of one layer once more. Throws Error (EK_OUT_OF_MEMORY, EK_ENGINE_FAILED); every sequence
   // keeps what it kept.
   void pack();
@@ -52,6 +53,7 @@ struct KvMemory {
 
  private:
   void pack(std::size_t layer);
+  void pack_window(std::size_t layer);
   std::size_t most_pieces() const;
 
   std::uint64_t known_held_ = 0;

@@ -95,10 +95,14 @@ EngineLengths lengths_of(const Model &model, const SessionOptions &options) {
   return out;
 }
 
+std::int64_t kept_chunk(const Model &model, const SessionOptions &options) {
+  return std::max(prefill_chunk(model), options.canvas);
+}
+
 std::uint64_t kept_limit(const Model &model, const SessionOptions &options) {
   const std::int64_t positions = lengths_of(model, options).prefix;
   return static_cast<std::uint64_t>(options.sequences) *
-         KeptRows::bytes(kv_geometry(model), positions, prefill_chunk(model));
+         KeptRows::bytes(kv_geometry(model), positions, kept_chunk(model, options));
 }
 
 MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const SessionOptions &options) {
@@ -111,7 +115,7 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   // Copies of a sequence leave rows that nobody keeps: to give them back, those of a layer are copied.
   std::uint64_t layer_bytes = 0;
   for (const KvGeometry &layer : kv_geometry(model)) {
-    layer_bytes = std::max(layer_bytes, KeptRows::bytes({layer}, lengths.prefix, prefill_chunk(model)));
+    layer_bytes = std::max(layer_bytes, KeptRows::bytes({layer}, lengths.prefix, kept_chunk(model, options)));
   }
   if (options.sequences > 1) needs.prefix += sequences * layer_bytes;
   needs.activations = sequences * activations(bundle, lengths.rows, lengths.prefix) + own.activations;

@@ -28,6 +28,9 @@ std::vector<KvGeometry> kv_geometry(const Model &model);
 // Positions that come at once when a prefix is encoded.
 std::int64_t prefill_chunk(const Model &model);
 
+// Positions that a segment may keep at once.
+std::int64_t kept_chunk(const Model &model, const SessionOptions &options);
+
 // Bytes of keys and values that the sequences which the options ask for may keep together.
 std::uint64_t kept_limit(const Model &model, const SessionOptions &options);
 

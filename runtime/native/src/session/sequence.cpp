@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "error.h"
+#include "session/memory.h"
 #include "session/session.h"
 
 namespace edgekit {
@@ -49,6 +50,9 @@ void Sequence::prefill(const std::int64_t *ids, std::int64_t count) {
     segment.keep_at = prefix_length();
     try {
       session_.pass({segment}, start + chunk < count ? Pass::prefill : Pass::denoise);
+    } catch (const BudgetError &) {
+      if (start > 0) kept_.clear();
+      throw;
     } catch (...) {
       kept_.clear();  // not half of a text
       throw;

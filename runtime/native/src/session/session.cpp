@@ -127,7 +127,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   kept_memory->memory = &engine->memory();
   kept_memory->layers = kv_geometry(model());
   kept_memory->positions = model().causal_prefix ? options.positions : 0;
-  kept_memory->chunk = prefill_chunk(model());
+  kept_memory->chunk = kept_chunk(model(), options);
   if (options.memory_bytes != 0) kept_memory->limit = kept_limit(model(), options);
   own.reset(new Sequence(session, kept_memory, [this] { --open_sequences; }));
   ++open_sequences;
