@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_weights_may_stream_meanwhile(gemma: Path, tmp_path: Path) -> None:
     found = saved(gemma, tmp_path, SUM, WORDS, options=("--memory", "2GB", "--resident", "0"))
     assert [message["content"] for message in found["messages"]] == [SUM, "68", WORDS, "red cat 42"]
     assert all(turn["statistics"]["bytes_read"] > 0 for turn in found["turns"])
+
+
+def test_a_budget_without_room_for_any_session_is_refused_before_a_line(gemma: Path) -> None:
+    result = chat(gemma, options=("--memory", "1MB"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert (
+        line.startswith("edgekit: error: --memory 1MB: ") and "a memory budget of 1 MB is too small" in line
+    )
+    needed = re.search(r"need at least (\d+) MB", line)
+    assert needed is not None
+    enough = chat(gemma, options=("--memory", f"{int(needed[1]) + 20}MB"))  # this process grows
+    assert (enough.exit_code, enough.stdout, enough.stderr) == (0, "", "")
+
+
+def test_what_a_first_line_may_still_change_is_no_matter_of_the_budget(gemma: Path) -> None:
+    options = ("--memory", "8GB", "--max-new-tokens", "4096")
+    assert chat(gemma, options=options).exit_code == 0
+    assert chat(gemma, "/set max_new_tokens=32", SUM, options=options).stdout == "68\n"
 
 
 def test_a_line_that_is_refused_is_one_line_and_the_conversation_goes_on(

@@ -41,6 +41,7 @@ def command(bundle: str, request: Request) -> None:
     """
     from edgekit.runtime.tokenizer import ChatTemplateError
     from edgekit.tools.conversation import Conversation
+    from edgekit.tools.session_plan import check_budget
 
     with opened(bundle, request) as (model, generator):
         title = title_of(generator)
@@ -51,6 +52,7 @@ def command(bundle: str, request: Request) -> None:
                 f"{model.path}: the model has no chat template, so it knows no turns; with --raw it goes on "
                 "from plain text"
             ) from None
+        check_budget(model, generator, request)
         talk = _Talk(conversation, generator, request)
         if sys.stdin.isatty() and sys.stdout.isatty():
             prose(f"{title}: /help lists the commands, Ctrl-D ends the conversation", err=True)

@@ -29,8 +29,6 @@ from edgekit.tools.terminal_text import visible
 if TYPE_CHECKING:
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
-    from edgekit.runtime.generation import Generator
-    from edgekit.runtime.sampling import Lengths
     from edgekit.runtime.session.memory import MemoryPlan
 
 #: Of the prompt that memory is planned for, with what the chat template puts around it: a question or two.
@@ -190,22 +188,15 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
     ]
 
 
-def _lengths(generator: Generator, prompt: int) -> Lengths:
-    """Lengths that a prompt of so many tokens takes with the bundle's own settings."""
-    from edgekit.runtime.generation import Settings
-
-    lengths = generator.options(Settings(), prompt).lengths
-    assert lengths is not None, "they were asked for"
-    return lengths
-
-
 def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
     """The plan of `run` for a short prompt and the bundle's own settings."""
     from edgekit.runtime import engines
+    from edgekit.runtime.generation import Settings
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import plan_session
     from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
     from edgekit.tools import answer_display, watch  # noqa: F401
+    from edgekit.tools.session_plan import lengths_of, session_options
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
     # before it plans: all imports, the tokenizer, the chat template, the engine.
@@ -214,16 +205,9 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
         bundle = generator.bundle
         limit, prompt = bundle.model.max_positions, PROMPT_TOKENS
         if limit:
-            prompt = max(1, min(prompt, limit - _lengths(generator, 1).new_tokens))
-        asked = _lengths(generator, prompt)
-        options = generator.session_options(asked)
-        if bundle.packages is not None:
-            lengths = bundle.packages.lengths()
-            options = replace(
-                options,
-                positions=min(options.positions, max(p for _, p in lengths)),
-                canvas=min(options.canvas, max(t for t, _ in lengths)),
-            )
+            prompt = max(1, min(prompt, limit - lengths_of(generator, Settings(), 1).new_tokens))
+        asked = lengths_of(generator, Settings(), prompt)
+        options = session_options(generator, asked)
         engine = engines.to_plan(bundle, usable_cores())
         held = plan_session(bundle, options, engine).process
         # A plan that is shown here is one that `run` finds room for.

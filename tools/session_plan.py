@@ -1,0 +1,52 @@
+"""Options and plans of the session that a command will open, before it does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from edgekit.runtime import engines
+from edgekit.runtime.api import Model
+from edgekit.runtime.errors import PromptTooLong
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.process import usable_cores
+from edgekit.runtime.sampling import InvalidPrompt, Lengths
+from edgekit.runtime.session import SessionOptions, plan_session
+from edgekit.runtime.tokenizer import ChatTemplateError
+from edgekit.tools.options import quoting
+from edgekit.tools.request import Request, settings_of
+
+
+def lengths_of(generator: Generator, settings: Settings, prompt_tokens: int) -> Lengths:
+    """Lengths of a generation behind a prompt of so many tokens. Raises InvalidOption and PromptTooLong."""
+    lengths = generator.options(settings, prompt_tokens).lengths
+    assert lengths is not None, "they were asked for"
+    return lengths
+
+
+def session_options(generator: Generator, lengths: Lengths) -> SessionOptions:
+    """Options of a session for these lengths; of packages no more than they have functions for."""
+    options, packages = generator.session_options(lengths), generator.bundle.packages
+    if packages is None:
+        return options
+    offered = packages.lengths()
+    return replace(
+        options,
+        positions=min(options.positions, max(p for _, p in offered)),
+        canvas=min(options.canvas, max(t for t, _ in offered)),
+    )
+
+
+def check_budget(model: Model, generator: Generator, request: Request) -> None:
+    """Raises BudgetExceeded where the budget has no room for a session, even for a prompt of one word."""
+    if request.memory is None:
+        return
+    from edgekit.tools import answer_display  # noqa: F401  # what the process holds by then counts
+
+    # What is wrong with settings and templates is for the first prompt: they may change before it.
+    with suppress(ChatTemplateError, InvalidPrompt, PromptTooLong):
+        prompt = model.encode("Hello", system=request.system, raw=request.raw)
+        lengths = lengths_of(generator, settings_of(request.settings), len(prompt))
+        engine = engines.to_plan(generator.bundle, request.threads or usable_cores())
+        with quoting(request.memory):
+            plan_session(generator.bundle, session_options(generator, lengths), engine)
