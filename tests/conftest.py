@@ -6,6 +6,7 @@ import builtins
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -40,9 +41,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.fixture(scope="session", autouse=True)
 def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Points the home and cache directories at a temporary folder, for the tests and what they start."""
+    """Points the home, cache and temporary directories at a temporary folder, for the tests and what they
+    start: workers end without what libraries do at the end of a process, as coremltools with its packages.
+    """
     home = tmp_path_factory.mktemp("home")
+    temporary = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
         for variable, folder in {
             "HOME": home,
             "USERPROFILE": home,
@@ -52,6 +57,9 @@ def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "XDG_DATA_HOME": home / "data",
             "XDG_STATE_HOME": home / "state",
             "HF_HOME": home / "huggingface",
+            "TMPDIR": temporary,
+            "TEMP": temporary,
+            "TMP": temporary,
         }.items():
             patch.setenv(variable, str(folder))
         yield

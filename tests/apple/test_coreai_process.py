@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_a_program_that_ends_the_process_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(coreai_probe, "PATIENCE", 0.5)
     with pytest.raises(EngineFailed, match="does not come to an end"):
         Probe().check(package(tmp_path / "e.aimodel", empty))
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.abort()", "time.sleep(60)"])
+def test_a_process_leaves_no_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Core AI unpacks a program into a temporary folder, which it removes where it comes to its own end."""
+    told = tmp_path / "told"
+    made = f"open({str(told)!r}, 'w').write(tempfile.mkdtemp(suffix='.aimodelx'))"
+    monkeypatch.setattr(coreai_probe, "_CALL", f"import os, tempfile, time; {made}; {end}")
+    monkeypatch.setattr(coreai_probe, "PATIENCE", 2)
+    with nullcontext() if "exit" in end else pytest.raises(EngineFailed):
+        Probe().check(package(tmp_path / "a.aimodel", b"ML\xefR\x0dMLIR\0"))
+    assert told.read_text().endswith(".aimodelx") and not Path(told.read_text()).exists()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edgekit.runtime.child_process import run_tidily
 from edgekit.runtime.engines.coreai import mlir_bytecode
 from edgekit.runtime.errors import EngineFailed, one_line
 
@@ -47,10 +48,10 @@ def _ask(package: Path) -> None:
         return
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:
-        done = subprocess.run(
+        done = run_tidily(
             [sys.executable, "-P", "-c", _CALL, str(package)],
             env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False,
+            stderr=subprocess.DEVNULL, timeout=PATIENCE,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise EngineFailed(
