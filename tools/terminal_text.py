@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 #: Categories that hide, reorder, break lines or have no glyph: format, surrogate, private, unassigned,
 #: separators.
@@ -31,6 +32,11 @@ def shortened(line: str, most: int) -> str:
 def counted(number: int, what: str) -> str:
     """`1 token`, `2 tokens`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _picture(character: str) -> str:

@@ -78,7 +78,7 @@ def test_push_then_run(hub: FakeHub, login: None, native_bundle: Path) -> None:
     assert inspected.exit_code == 0, inspected.output
     assert json.loads(inspected.stdout)["bundle"] == from_hub["bundle"]
     verified = edgekit("verify", "hf:owner/tiny")
-    assert verified.exit_code == 0 and "items are as they were written" in verified.output, verified.output
+    assert verified.exit_code == 0 and "all is as it was written" in verified.output, verified.output
 
 
 def test_a_second_run_asks_only_whether_there_is_a_newer_commit(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -552,13 +553,17 @@ def test_run_takes_the_budget_that_inspect_takes(written: str, shipped_bundle: C
 def test_verify_passes_a_whole_bundle(tiny_bundle: Path) -> None:
     result = edgekit("verify", tiny_bundle)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "items are as they were written" in result.stdout
     found = json.loads(edgekit("verify", tiny_bundle, "--json").stdout)
+    kinds = Counter(item["kind"] for item in found["items"])
+    with FlashFile(tiny_bundle / "weights.safetensors") as file:
+        assert kinds["run"] == len(file.runs)
+    said = f"all is as it was written: {kinds['file']} files and {kinds['run']} runs, "
+    assert set(kinds) == {"file", "run"} and said in result.stdout
     assert found["ok"] and found["surplus"] == []
     names = {item["name"] for item in found["items"]}
     assert {"edgekit.json", "weights.safetensors", "weights.safetensors run layers.0"} <= names
     files = {p.relative_to(tiny_bundle).as_posix() for p in tiny_bundle.rglob("*") if p.is_file()}
-    assert files <= names
+    assert files <= names and kinds["file"] == len(files)
 
 
 def damaged(bundle: Path) -> list[str]:
@@ -576,6 +581,9 @@ def test_verify_names_the_run_and_the_file_of_a_flipped_byte(copy: Path) -> None
         run = file.run("layers.1")
     flip(copy / "weights.safetensors", run.offset + run.length - 1)  # padding counts too
     assert damaged(copy) == ["weights.safetensors run layers.1", "weights.safetensors"]
+    last = edgekit("verify", copy).stdout.splitlines()[-1]
+    files, runs = sum(p.is_file() for p in copy.rglob("*")), len(file.runs)
+    assert f"1 of {files} files and 1 of {runs} runs are damaged; copy or export it again" in last
 
 
 def test_verify_finds_a_flipped_byte_in_every_other_file(copy: Path) -> None:
@@ -600,6 +608,7 @@ def test_verify_finds_damage_in_the_header_and_the_manifest(copy: Path) -> None:
     flip(weights, padding)
     flip(copy / "edgekit.json", 0)
     assert damaged(copy) == ["edgekit.json"]
+    assert "1 of 1 file is damaged; " in edgekit("verify", copy).stdout
 
 
 def test_verify_finds_short_long_and_missing_files(copy: Path) -> None:

@@ -6,7 +6,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from edgekit.tools.console import Steps, note
 from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command
 from edgekit.tools.options import bundle_argument, bundle_folder, debug_option, json_option
-from edgekit.tools.terminal_text import visible
+from edgekit.tools.terminal_text import counted, enumerated, visible
 
 if TYPE_CHECKING:
     from edgekit.flashload.manifest import FileEntry, WeightsEntry
@@ -35,11 +36,14 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was checked: `nbytes` as the manifest has it, `damage` empty when all is well."""
+    """One thing that was checked: `nbytes` as the manifest has it, `damage` empty when all is well. Things of
+    different kinds hold each other: a damaged run makes its file a damaged one too.
+    """
 
     name: str
     nbytes: int
     damage: str = ""
+    kind: str = "file"
 
 
 @click.command(
@@ -85,13 +89,22 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
         for line in (*notes, *(f"{name} is not part of the bundle" for name in surplus)):
             note(f"note: {line}")
         if damaged:
-            said = f"{len(damaged)} of {len(items)} items are damaged; copy or export it again"
+            said = f"{_counted_damage(items)} damaged; copy or export it again"
         else:
+            kinds = Counter(i.kind for i in items)
             read = size(sum(i.nbytes for i in items))
-            said = f"all {len(items)} items are as they were written, {read} read"
+            every = enumerated([counted(number, kind) for kind, number in kinds.items()])
+            said = f"all is as it was written: {every}, {read} read"
         click.echo(visible(f"{bundle}: {said}"))
     if damaged:
         ctx.exit(DAMAGED)
+
+
+def _counted_damage(items: Sequence[Item]) -> str:
+    """How many things of each kind are damaged, with the verb."""
+    every, damaged = Counter(i.kind for i in items), Counter(i.kind for i in items if i.damage)
+    said = enumerated([f"{damaged[kind]} of {counted(every[kind], kind)}" for kind in every if damaged[kind]])
+    return f"{said} {'is' if damaged.total() == 1 else 'are'}"
 
 
 def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> Iterator[Item]:
@@ -116,7 +129,7 @@ def _check_set(path: Path, steps: Steps, notes: list[str], evaluate: bool) -> It
             for item in _check(path / member.path, steps, own, evaluate):
                 yield replace(item, name=f"{member.path}/{item.name}")
         except OpenFailed as error:
-            yield Item(member.path, 0, str(error))
+            yield Item(member.path, 0, str(error), "bundle")
         notes += [f"{member.path}: {line}" for line in own]
 
 
@@ -175,7 +188,7 @@ def _check_packages(
         if damaged & set(package.files):
             continue
         try:
-            yield Item(f"package {name}", 0, damage(bundle.path, packages, package))
+            yield Item(f"package {name}", 0, damage(bundle.path, packages, package), "package")
         except EngineUnavailable as error:
             notes.append(f"functions of packages were not checked: {error}")
             return
@@ -195,7 +208,7 @@ def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
     names = distinct(bundle)
     steps.stage("computing", len(names))
     for name in names:
-        yield Item(f"package {name} computed", 0, evaluate(bundle, name))
+        yield Item(f"package {name} computed", 0, evaluate(bundle, name), "computed package")
         steps.advance(1, name)
 
 
@@ -204,7 +217,7 @@ def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
     try:
         file = bundle.open_weights()
     except BundleError as error:
-        yield Item(f"{name} header", 0, str(error))
+        yield Item(f"{name} header", 0, str(error), "header")
         return
     with file:
         steps.stage("runs", sum(r.length for r in file.layout.runs))
@@ -215,7 +228,7 @@ def _check_runs(bundle: Bundle, steps: Steps) -> Iterator[Item]:
             except BundleError as error:
                 damage = str(error)
             steps.advance(run.length, run.name)
-            yield Item(f"{name} run {run.name}", run.length, damage)
+            yield Item(f"{name} run {run.name}", run.length, damage, "run")
 
 
 def _file_damage(path: Path, check: Callable[[], None], sha256: str, steps: Steps) -> str:
