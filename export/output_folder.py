@@ -122,7 +122,7 @@ def _described(output: Path, found: Found) -> str:
     with suppress(EdgekitError, KeyError, TypeError, AttributeError):
         members = bundle_set.load(output).members if found.several else ()
         manifest = manifests.load(output / members[0].path if members else output)
-        formats = [member.format for member in members] or [manifest.programs["format"]]
+        formats = [member.format for member in members] or [manifest.format]
         named = f"format{'s' if len(formats) > 1 else ''} {' and '.join(cut(f, 20) for f in formats)}"
         return f" ({named}, preset {cut(manifest.quantization['preset'], 20)})"
     return ""

@@ -92,6 +92,12 @@ class Manifest:
     provenance: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def format(self) -> str:
+        """The format of the programs, as on the command line; empty where the manifest names none."""
+        found = self.programs.get("format")
+        return found if isinstance(found, str) else ""
+
 
 _SECTIONS: dict[str, type] = {
     "sha256": str,

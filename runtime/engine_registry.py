@@ -109,14 +109,12 @@ OWN = (
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})
 
 
-def running(program_format: object) -> EngineRow | None:
+def running(program_format: str) -> EngineRow | None:
     """The engine for bundles of a format, that of the same name before others; None if there is none.
 
     Raises:
         BrokenPlugin: a distribution promises the engine of that name and cannot give it.
     """
-    if not isinstance(program_format, str):
-        return None
     row = ENGINES.find(program_format)
     if row is not None and row.format == program_format:
         return row

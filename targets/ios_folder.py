@@ -117,7 +117,7 @@ def info(bundle: Bundle) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "model": bundle.model.family,
-        "format": manifest.programs["format"],
+        "format": manifest.format,
         "quantization": manifest.quantization["preset"],
         "download_bytes": manifest.weights.size
         + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),

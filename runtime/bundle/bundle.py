@@ -96,7 +96,7 @@ class Bundle:
         folder = BundleFolder(path)
         manifest = manifests.load(folder)
         where = str(path / manifests.MANIFEST_NAME)
-        written = manifest.programs.get("format")
+        written = manifest.format
         check_written_for(written, engine, given)
         packaged = written in packages.FORMATS
         manifest_sections.check(manifest, where, packaged=packaged)
@@ -112,7 +112,7 @@ class Bundle:
             return cls.open(given, engine)
         if not isinstance(given, Bundle):
             raise InvalidRequest(f"the bundle is {shown(given)}; pass its folder, or what was opened of it")
-        check_written_for(given.manifest.programs.get("format"), engine, given.path)
+        check_written_for(given.manifest.format, engine, given.path)
         return given
 
     @property
@@ -200,7 +200,7 @@ def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Pack
         {name: len(frequencies) for name, frequencies in model["ropes"].items()},
         model["self_conditioning"],
     )
-    return packages.parse(manifest.programs, layers, sizes, manifest.files, where)
+    return packages.parse(manifest, layers, sizes, where)
 
 
 def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | None) -> Model:

@@ -63,7 +63,7 @@ def is_legal(name: str) -> bool:
 
 def front_matter(manifest: Manifest) -> str:
     """The lines between `---` that the hub reads, with these."""
-    source, form = manifest.provenance, str(manifest.programs.get("format"))
+    source, form = manifest.provenance, manifest.format
     fields: dict[str, Any] = {"library_name": "edgekit", "pipeline_tag": "text-generation"}
     for key in ("license", "license_name", "license_link"):
         if isinstance(source.get(key), str):
@@ -82,8 +82,8 @@ def card(manifest: Manifest) -> str:
         model=_plain(_model(manifest)),
         preset=_plain(manifest.quantization.get("preset")),
         version=_plain(versions.get("edgekit", "") if isinstance(versions, dict) else ""),
-        format=_plain(manifest.programs.get("format")),
-        extras=_extras(str(manifest.programs.get("format"))),
+        format=_plain(manifest.format),
+        extras=_extras(manifest.format),
         facts="\n".join(f"| {key} | {value} |" for key, value in _facts(manifest)),
         roles="\n".join(_role(role) for role in manifest.quantization.get("roles", [])),
     )  # fmt: skip

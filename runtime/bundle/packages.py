@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
-from edgekit.flashload.manifest import FileEntry
+from edgekit.flashload.manifest import FileEntry, Manifest
 from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.sections import Wrong, value
 
@@ -141,20 +141,15 @@ class Sizes:
     self_conditioning: bool
 
 
-def parse(
-    programs: Mapping[str, Any],
-    layers: Sequence[Layer],
-    sizes: Sizes,
-    files: Mapping[str, FileEntry],
-    where: str,
-) -> Packages:
-    """Check the section and return it; messages begin with `where`. The run of each of `layers` is a package.
+def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str) -> Packages:
+    """Check the section of the manifest and return it; messages begin with `where`. The run of each of
+    `layers` is a package.
 
     Raises:
         UnsupportedVersion: a layout that this edgekit does not read.
         MalformedFile: something is missing, inconsistent, or not what an engine can feed.
     """
-    layout = LAYOUTS[str(programs["format"])]
+    programs, layout = manifest.programs, LAYOUTS[manifest.format]
     if programs.get("layout") != layout:
         raise UnsupportedVersion(
             f"{where}: packages of layout {str(programs.get('layout'))[:40]}, this edgekit reads {layout}; "
@@ -162,14 +157,16 @@ def parse(
         )
     try:
         table = value(programs, "packages", dict)
-        entries = {name: _Reader(sizes, layers, files, name, table[name]).package() for name in table}
+        entries = {
+            name: _Reader(sizes, layers, manifest.files, name, table[name]).package() for name in table
+        }
         packages = Packages(
-            str(programs["format"]),
+            manifest.format,
             value(programs, "precision", str),
             _activations(programs),
             {str(k): str(v) for k, v in value(programs, "minimum_os", dict).items()},
             entries,
-            str(programs.get(programs["format"]) or ""),
+            str(programs.get(manifest.format) or ""),
         )
         _check_parts(packages, layers, sizes)
     except Wrong as error:

@@ -44,7 +44,7 @@ def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> En
             runtime does not read.
         EngineUnavailable: its packages are missing, or there is none for this system.
     """
-    name = bundle.manifest.programs.get("format")
+    name = bundle.manifest.format
     row = running(name)
     if executor is not None and bundle.packages is not None:
         return PackageEngine(bundle, executor)
@@ -91,7 +91,7 @@ def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
         raise InvalidRequest(
             f"{name} made {shown(made)}; an engine derives from edgekit.runtime.engines.base.Engine"
         )
-    written = bundle.manifest.programs.get("format")
+    written = bundle.manifest.format
     if made.format not in (None, written):
         raise UnsupportedBundle(
             f"{bundle.path}: {name} runs {made.format} bundles, this one is {written}; export it with "

@@ -77,7 +77,7 @@ class PackageEngine(Engine):
 
     def __init__(self, bundle: Bundle, executor: Executor) -> None:
         if bundle.packages is None:
-            found = bundle.manifest.programs.get("format")
+            found = bundle.manifest.format
             raise UnsupportedBundle(f"{bundle.path}: format {found} has no packages for {executor.name}")
         self.name = executor.name
         self._folder, self._packages, self._executor = bundle.path, bundle.packages, executor

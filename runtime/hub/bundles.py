@@ -55,10 +55,10 @@ def local_folder(
     member = _member(repository, engine)
     manifest_path = repository.get(f"{member}{MANIFEST_NAME}")
     manifest = manifests.load(manifest_path.parent)
-    written = manifest.programs.get("format")
+    written = manifest.format
     if (row := running(written)) is None:
         raise UnsupportedBundle(
-            f"{bundle}: is for the engine {str(written)[:40]!r}, which this edgekit does not have; "
+            f"{bundle}: is for the engine {written[:40]!r}, which this edgekit does not have; "
             f"it has {', '.join(ENGINES)}"
         )
     check_written_for(written, engine, bundle)

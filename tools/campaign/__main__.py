@@ -47,7 +47,7 @@ class Campaign:
     def __init__(self, bundle: Path, scratch: Path) -> None:
         self.bundle, self._scratch = bundle, scratch
         manifest = manifests.load(bundle)
-        self.format = str(manifest.programs["format"])
+        self.format = manifest.format
         self._listed = {manifests.MANIFEST_NAME, *manifest.files} | set(weights_files(manifest))
         commands.preload(self.format)
         self.intact = self._try(bundle)

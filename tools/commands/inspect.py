@@ -116,7 +116,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
         },
         "quantization": manifest.quantization,
         "programs": {
-            "format": manifest.programs.get("format"),
+            "format": manifest.format,
             "layout": manifest.programs.get("layout"),
             "names": list(manifest.programs.get("entries", {})),
         }

@@ -199,7 +199,7 @@ def _evaluate(bundle: Bundle, steps: Steps, notes: list[str]) -> Iterator[Item]:
     """Evaluate one package of each kind."""
     from edgekit.runtime.checks.evaluation import NOT_COVERED, distinct, evaluate
 
-    if bundle.manifest.programs["format"] != "coreml":
+    if bundle.manifest.format != "coreml":
         notes.append("--evaluate is for Core ML packages; nothing was computed")
         return
     if notes:  # what reads packages is missing, and has been noted

@@ -71,8 +71,8 @@ class MlxEngine(Engine):
                 f"mlx {version} is not one that edgekit knows ({mlx_version.REQUIREMENT}); {_INSTALL}"
             )
         programs = manifest.programs
-        if programs.get("format") != "mlx" or programs.get("layout") != LAYOUT:
-            found = f"{programs.get('format')}/{programs.get('layout')}"
+        if manifest.format != "mlx" or programs.get("layout") != LAYOUT:
+            found = f"{manifest.format}/{programs.get('layout')}"
             raise UnsupportedBundle(
                 f"{folder.path}: programs are {found}; the mlx engine runs mlx/{LAYOUT}; "
                 "export the bundle again"

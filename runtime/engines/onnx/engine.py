@@ -74,8 +74,8 @@ class OnnxEngine(Engine):
                 f"onnxruntime {onnxruntime.__version__} is too old; "
                 f"install {'.'.join(map(str, MINIMUM_VERSION))} or newer"
             )
-        if manifest.programs.get("format") != "onnx" or manifest.programs.get("layout") != LAYOUT:
-            found = f"{manifest.programs.get('format')}/{manifest.programs.get('layout')}"
+        if manifest.format != "onnx" or manifest.programs.get("layout") != LAYOUT:
+            found = f"{manifest.format}/{manifest.programs.get('layout')}"
             raise UnsupportedBundle(
                 f"{folder.path}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; "
                 "export the bundle again"

@@ -32,7 +32,7 @@ def takes_uint8(manifest: Manifest) -> bool:
     Raises EngineUnavailable.
     """
     return (
-        manifest.programs.get("format") == "onnx"
+        manifest.format == "onnx"
         and any(role["bits"] < 16 for role in manifest.quantization.get("roles", ()))
         and right_operand() == UINT8
     )
