@@ -16,10 +16,11 @@ class EngineRow:
 
     `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
     folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
-    with nothing), or nothing, where the core runs it itself. `needs` is the module without which it cannot
-    be, which `extra` of the distribution `package` brings; `probe`, where it is cheap, is called to find out
-    whether the engine works on this system, and raises what is wrong. `threads` tells whether it takes as
-    many threads as it is given; the others' systems decide for themselves.
+    with nothing; `bundle.packages` says what the format's bundles are then), or nothing, where the core runs
+    it itself. `needs` is the module without which it cannot be, which `extra` of the distribution `package`
+    brings; `probe`, where it is cheap, is called to find out whether the engine works on this system, and
+    raises what is wrong. `threads` tells whether it takes as many threads as it is given; the others' systems
+    decide for themselves.
     """
 
     name: str

@@ -98,7 +98,7 @@ class Bundle:
         where = str(path / manifests.MANIFEST_NAME)
         written = manifest.format
         check_written_for(written, engine, given)
-        packaged = written in packages.FORMATS
+        packaged = packages.packaged(written)
         manifest_sections.check(manifest, where, packaged=packaged)
         layers = tuple(map(_packaged_layer if packaged else _layer, manifest.layers))
         held = _packages(manifest, layers, where) if packaged else None
