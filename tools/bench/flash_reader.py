@@ -41,12 +41,15 @@ MIB = 1 << 20
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def testing_library() -> ctypes.CDLL:
+    """The library through which the core's insides are timed. Raises ClickException where it is missing."""
     name = _native.library_name().replace("core", "testing")
     beside_core = Path(str(importlib.resources.files("edgekit.flashload") / name))
     path = Path(os.environ.get("EDGEKIT_TESTING_LIB") or beside_core)
     if not path.is_file():
-        raise click.ClickException(f"{path}: missing; build with -DEDGEKIT_TESTING=ON")
+        raise click.ClickException(
+            f"{path}: the testing library is missing; build with -DEDGEKIT_TESTING=ON, as `make venv` does"
+        )
     library = ctypes.CDLL(str(path))
     library.ekt_bench_reading_error.restype = ctypes.c_char_p
     return library
@@ -54,7 +57,7 @@ def _library() -> ctypes.CDLL:
 
 def _check(status: int) -> None:
     if status:
-        raise click.ClickException(_library().ekt_bench_reading_error().decode())
+        raise click.ClickException(testing_library().ekt_bench_reading_error().decode())
 
 
 def write_file(path: Path, total_bytes: int, run_bytes: int) -> None:
@@ -98,7 +101,7 @@ def read_seconds(path: Path, threads: int, chunk_bytes: int, start: int, nbytes:
     """
     seconds = ctypes.c_double()
     _check(
-        _library().ekt_bench_limit(
+        testing_library().ekt_bench_limit(
             str(path).encode(),
             ctypes.c_int32(threads),
             ctypes.c_uint64(chunk_bytes),
@@ -132,7 +135,7 @@ def stream(
         seconds, verify, nbytes = (ctypes.c_double * count)(), (ctypes.c_double * count)(), ctypes.c_uint64()
         mode = ctypes.create_string_buffer(500)
         _check(
-            _library().ekt_bench_stream(
+            testing_library().ekt_bench_stream(
                 str(path).encode(),
                 ctypes.c_int32(threads),
                 ctypes.c_uint64(chunk_bytes),

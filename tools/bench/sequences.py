@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -22,7 +22,8 @@ from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
-from edgekit.runtime.session import Segment, Session, SessionOptions, open_session, plan_session
+from edgekit.runtime.session import Segment, SessionOptions, open_session, plan_session
+from edgekit.tools.bench.timed import timed
 from edgekit.tools.options import Bytes
 
 
@@ -32,23 +33,6 @@ def budget(bundle: Bundle, memory: int | None, options: SessionOptions) -> int |
         return None
     one, all_of = (plan_session(bundle, each).needs for each in (replace(options, sequences=1), options))
     return memory + all_of - one
-
-
-def run_pass(session: Session, segments: list[Segment]) -> tuple[dict[str, float], list[HeadOutput | None]]:
-    """One pass with its seconds and bytes."""
-    before, began = session.statistics(), time.perf_counter()
-    answers = session.run_pass(segments)
-    seconds, after = time.perf_counter() - began, session.statistics()
-    grown = {
-        name: after[name] - before[name]
-        for name in ("bytes_read", "io_seconds", "io_wait_seconds", "pass_seconds")
-    }
-    return {
-        "seconds": seconds,
-        "compute_seconds": grown["pass_seconds"] - grown["io_wait_seconds"],
-        "io_seconds": grown["io_seconds"],
-        "bytes_read": grown["bytes_read"],
-    }, answers
 
 
 def measure(bundle: str, memory: int | None, sequences: int, positions: int, rounds: int) -> dict[str, Any]:
@@ -68,7 +52,7 @@ def measure(bundle: str, memory: int | None, sequences: int, positions: int, rou
             kept: list[HeadOutput] = []
             for count in (1, sequences):
                 segments = [Segment(t, ids, HeadRequest()) for t, ids in zip(texts, canvases, strict=True)]
-                row, answers = run_pass(session, segments[:count])
+                row, answers = timed(session, partial(session.run_pass, segments[:count]))
                 assert answers[0] is not None
                 kept.append(answers[0])
                 if round_:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -28,7 +29,8 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sampling import PhiloxNoise
 from edgekit.runtime.sampling.types import HeadRequest
 from edgekit.runtime.session import SessionOptions, open_session
-from edgekit.tools.bench.flash_reader import MIB, read_seconds
+from edgekit.tools.bench.flash_reader import MIB, read_seconds, testing_library
+from edgekit.tools.bench.timed import timed
 from edgekit.tools.options import Bytes
 
 #: What is read to learn the disk's rate, and how. Before it the session has filled its ring.
@@ -64,7 +66,11 @@ def measure(
 
     After `idle_every` steps the session is told that none follows soon, as after a generation: it may
     rearrange then what it keeps in memory. Other tokens come next.
+
+    Raises ClickException for scores that are not finite, and where `beside_disk` lacks the testing library.
     """
+    if beside_disk:
+        testing_library()  # now: the weights of a large bundle take minutes
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
     rates: list[float] = []
@@ -83,24 +89,11 @@ def measure(
             request = HeadRequest(temperature=0.8 if conditioned else 1.0, gumbel=gumbel, soft=conditioned)
             if disk is not None:
                 rates.append(disk.measure())
-            before, began = session.statistics(), time.perf_counter()
-            output = session.denoise(ids, request, soft)
-            seconds, after = time.perf_counter() - began, session.statistics()
+            row, output = timed(session, partial(session.denoise, ids, request, soft))
+            rows.append(row)
             soft = output.soft
             if not np.isfinite(output.log_z).all():
                 raise click.ClickException(f"{bundle}: scores are not finite")
-            waited = after["io_wait_seconds"] - before["io_wait_seconds"]
-            passed = after["pass_seconds"] - before["pass_seconds"]
-            rows.append(
-                {
-                    "seconds": seconds,
-                    "wait_seconds": waited,
-                    "compute_seconds": passed - waited,
-                    "other_seconds": seconds - passed,
-                    "bytes_read": after["bytes_read"] - before["bytes_read"],
-                    "io_seconds": after["io_seconds"] - before["io_seconds"],
-                }
-            )
         last = session.statistics()
     if rates:
         for row in rows:
