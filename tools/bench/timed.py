@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 
 def timed(session: Session, work: Callable[[], T]) -> tuple[dict[str, float], T]:
-    """What `work` gives, a pass of the session or a step, and its row: seconds, of which within the pass
-    computing and waiting for reads, and outside of it others; seconds that reads took, and their bytes.
+    """Do `work`, a pass of the session or a step. Returns its row, and what it gives. The row has seconds, of
+    which within the pass computing and waiting for reads, and outside of it others; seconds that reads took,
+    and their bytes.
     """
     before, began = session.statistics(), time.perf_counter()
     result = work()

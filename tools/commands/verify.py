@@ -101,7 +101,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
 
 
 def _counted_damage(items: Sequence[Item]) -> str:
-    """How many things of each kind are damaged, with the verb."""
+    """Say for each kind how many of its things are damaged, with the verb."""
     every, damaged = Counter(i.kind for i in items), Counter(i.kind for i in items if i.damage)
     said = enumerated([f"{damaged[kind]} of {counted(every[kind], kind)}" for kind in every if damaged[kind]])
     return f"{said} {'is' if damaged.total() == 1 else 'are'}"
