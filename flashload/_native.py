@@ -93,7 +93,7 @@ def library_name() -> str:
 
 
 def library_path() -> Path:
-    """Where the library is: the path in `EDGEKIT_CORE_LIB`, else beside this package.
+    """Find the library: the path in `EDGEKIT_CORE_LIB`, else beside this package.
 
     Raises NativeMissing when there is no such file.
     """

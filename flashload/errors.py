@@ -22,7 +22,7 @@ def cut(value: object, limit: int = 80) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What another library's error says, in one line and cut to fit; its name if it says nothing."""
+    """The message of another library's error in one line, cut to fit; its name if it says nothing."""
     said = " ".join(str(error)[: 20 * _MOST_QUOTED].split()) or type(error).__name__
     return said if len(said) <= _MOST_QUOTED else said[: _MOST_QUOTED - 4] + " ..."
 
@@ -111,4 +111,4 @@ class BudgetExceeded(EdgekitError):
 
 
 class Cancelled(EdgekitError):
-    """What was under way was told to stop."""
+    """A call under way was told to stop."""

@@ -93,7 +93,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """Where a tensor lies inside its run. `nbytes` excludes padding."""
+    """The place of a tensor inside its run. `nbytes` excludes padding."""
 
     name: str
     dtype: str
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def parts(self) -> tuple[Segment, ...]:
-        """What the run is made of, in the order of its tensors."""
+        """The parts of the run, in the order of its tensors."""
         return self.segments or (Segment(self.offset, 0, self.length, self.xxh3),)
 
 

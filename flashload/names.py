@@ -14,7 +14,7 @@ _NEAR = 0.6
 
 
 def nearest(given: object, known: Iterable[str], least: float = _NEAR) -> str:
-    """What `near` finds, as messages say it: "int4 or int8"; empty if none is near."""
+    """The names that `near` finds, as messages say them: "int4 or int8"; empty if none is near."""
     return " or ".join(near(given, known, least))
 
 

@@ -123,7 +123,7 @@ class _Entry:
 
     @property
     def order(self) -> int:
-        """What tensors are sorted by; those of one value stay in the order of the runs."""
+        """The key that tensors are sorted by; those of one value stay in the order of the runs."""
         return 0 if self.nbytes % TENSOR_ALIGNMENT == 0 else 9 - self.alignment
 
 

@@ -35,7 +35,7 @@ Row = TypeVar("Row", bound=Named)
 
 
 def resolve(path: str) -> Any:
-    """What `module:attribute` names. Raises what importing the module does, and AttributeError."""
+    """The object that `module:attribute` names. Raises what importing the module does, and AttributeError."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

@@ -40,7 +40,7 @@ def exact_size(count: int) -> str:
 
 
 def size_up(count: int) -> str:
-    """What is needed, in three digits that are never less than it: `1.24 GB` for 1,230,000,001 bytes."""
+    """The size of a need, in three digits that are never less than it: `1.24 GB` for 1,230,000,001 bytes."""
     step = 10 ** max(0, len(str(count)) - 3)
     return size(-(-count // step) * step)
 

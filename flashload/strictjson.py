@@ -13,7 +13,7 @@ MAX_MARKS = 1 << 20
 
 
 def marks(raw: bytes) -> int:
-    """How many values a text can have at most, told without parsing it."""
+    """The most values that a text can have, told without parsing it."""
     return sum(map(raw.count, (b",", b":", b"[", b"{")))
 
 

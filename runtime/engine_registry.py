@@ -16,10 +16,11 @@ class EngineRow:
 
     `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
     folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
-    with nothing), or nothing, where the core runs it itself. `needs` is the module without which it cannot
-    be, which `extra` of the distribution `package` brings; `probe`, where it is cheap, is called to find out
-    whether the engine works on this system, and raises what is wrong. `threads` tells whether it takes as
-    many threads as it is given; the others' systems decide for themselves.
+    with nothing; `bundle.packages` says what the format's bundles are then), or nothing, where the core runs
+    it itself. `needs` is the module without which it cannot be, which `extra` of the distribution `package`
+    brings; `probe`, where it is cheap, is called to find out whether the engine works on this system, and
+    raises what is wrong. `threads` tells whether it takes as many threads as it is given; the others' systems
+    decide for themselves.
     """
 
     name: str
@@ -109,14 +110,12 @@ OWN = (
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})
 
 
-def running(program_format: object) -> EngineRow | None:
+def running(program_format: str) -> EngineRow | None:
     """The engine for bundles of a format, that of the same name before others; None if there is none.
 
     Raises:
         BrokenPlugin: a distribution promises the engine of that name and cannot give it.
     """
-    if not isinstance(program_format, str):
-        return None
     row = ENGINES.find(program_format)
     if row is not None and row.format == program_format:
         return row

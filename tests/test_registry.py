@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from support import sealing
 from support.checkpoints import write_checkpoint
+from support.reference_packages import random_packages
 from test_style import FRAMEWORKS
 
 from edgekit import targets
@@ -20,7 +23,9 @@ from edgekit.export.quantize import quantize_matrix
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.reader import FlashFile
 from edgekit.flashload.registry import BrokenPlugin, Registry
+from edgekit.runtime.bundle import Bundle, packages
 from edgekit.runtime.engine_registry import ENGINES, OWN, running
+from edgekit.tools.cli import main
 
 README = Path(__file__).parents[1] / "README.md"
 POINTS = """\
@@ -140,9 +145,34 @@ def test_engines_are_found_by_name_and_by_format(toy: Path) -> None:
     assert list(ENGINES) == ["native", "onnx", "mlx", "coreml", "coreai", "toy"]
     row = running("toy")
     assert row is not None and row.title == "the toy" and row.threads and row is ENGINES.find("toy")
-    assert running("gguf") is None and running(None) is None and running([]) is None
+    assert running("gguf") is None and running("") is None
     for own in OWN:
         assert running(own.format) is own
+
+
+def test_an_executor_of_another_distribution_runs_packages(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle is Core ML's, under the name of another format."""
+    assert [row.format for row in OWN if packages.packaged(row.format)] == ["coreml", "coreai"]
+    code = "from edgekit.runtime.engine_registry import EngineRow\n"
+    code += "ROW = EngineRow('crate', format='crate', title='crates', factory='x:Y', gives='executor')\n"
+    points = "[edgekit.engines]\ncrate = edgekit_crate:ROW\nbad = edgekit_toy_broken:ROW\n"
+    install(tmp_path / "more", "edgekit-crate", points, **{"edgekit_crate.py": code})
+    monkeypatch.syspath_prepend(tmp_path / "more")
+    assert packages.packaged("crate")
+    assert not any(map(packages.packaged, ("toy", "bad", "gguf", "")))
+    bundle, _ = random_packages(tmp_path, "llada", [(16, 0)], n_layers=1)
+    sealing.edit(bundle, lambda table: table["programs"].update(format="crate", layout="crate-2"))
+    held = Bundle.open(bundle).packages
+    assert held is not None and held.format == "crate" and held.lengths()
+
+
+def test_versions_of_systems_are_listed_with_their_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = formats.FormatRow("crate", "x:Y", "crate-2", (), packages=True, versions={"30": "30", "31": "31"})
+    monkeypatch.setitem(formats.FORMATS.own, "crate", row)
+    page = " ".join(CliRunner().invoke(main, ["export", "--help-all"]).stdout.split())
+    assert "18 (coreml), 26 (coreml), 27 (coreai), 30 (crate) or 31 (crate). Default" in page
 
 
 @pytest.mark.parametrize(

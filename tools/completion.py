@@ -52,6 +52,13 @@ def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str
     return _names(ACTIVATIONS, incomplete)
 
 
+def versions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Versions of iOS that the formats can be asked for."""
+    from edgekit.export.formats import FORMATS
+
+    return _names([version for row in FORMATS.working() for version in row.versions], incomplete)
+
+
 def engine_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from edgekit.runtime.engine_registry import ENGINES
 

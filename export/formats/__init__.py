@@ -19,7 +19,7 @@ from edgekit.export.formats.row import FormatRow, Systems
 from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
-from edgekit.runtime.bundle.packages import ACTIVATIONS
+from edgekit.runtime.bundle.packages import ACTIVATIONS, layout_of
 
 if TYPE_CHECKING:
     from edgekit.export.formats.base import Format
@@ -60,7 +60,7 @@ ROWS = (
     FormatRow(
         "coreml",
         writer="edgekit.export.formats.coreml.writer:CoremlFormat",
-        layout="coreml-2",
+        layout=layout_of("coreml"),
         needs=("torch", "coremltools"),
         extra="ios",
         systems=Systems((_APPLE, ("Darwin", "x86_64"), _X86), "macOS and Linux on x86-64"),
@@ -68,11 +68,13 @@ ROWS = (
         precisions=PRECISIONS,
         activations=ACTIVATIONS,
         packages=True,
+        # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
+        versions={"18": "15", "26": "26"},
     ),
     FormatRow(
         "coreai",
         writer="edgekit.export.formats.coreai.writer:CoreaiFormat",
-        layout="coreai-2",
+        layout=layout_of("coreai"),
         needs=("torch", "coreai"),
         extra="ios",
         systems=Systems((_APPLE, _X86), "macOS 26 on Apple silicon and Linux on x86-64"),
@@ -80,6 +82,7 @@ ROWS = (
         precisions=PRECISIONS,
         activations=ACTIVATIONS,
         packages=True,
+        versions={"27": "27"},
     ),
 )
 FORMATS = Registry("format", "edgekit.formats", FormatRow, {row.name: row for row in ROWS})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
@@ -28,7 +29,8 @@ class FormatRow:
     modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
     `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
     are what can be chosen, the default first; `packages` tells that weights are in packages, and that
-    `Packaging` cuts them.
+    `Packaging` cuts them; `versions` are those of iOS that may be asked for then, the first by default, with
+    the macOS of the same year.
     """
 
     name: str
@@ -42,6 +44,7 @@ class FormatRow:
     precisions: tuple[str, ...] = ()
     activations: tuple[str, ...] = ()
     packages: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def install(self) -> str:

@@ -102,7 +102,7 @@ class Bundle:
         where = str(path / manifests.MANIFEST_NAME)
         written = manifest.format
         check_written_for(written, engine, given)
-        packaged = written in packages.FORMATS
+        packaged = packages.packaged(written)
         manifest_sections.check(manifest, where, packaged=packaged)
         layers = tuple(map(_packaged_layer if packaged else _layer, manifest.layers))
         held = _packages(manifest, layers, where) if packaged else None
@@ -202,7 +202,7 @@ def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Pack
         {name: len(frequencies) for name, frequencies in model["ropes"].items()},
         model["self_conditioning"],
     )
-    return packages.parse(manifest.programs, layers, sizes, manifest.files, where)
+    return packages.parse(manifest, layers, sizes, where)
 
 
 def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | None) -> Model:

@@ -20,9 +20,11 @@ def check_engine(engine: str | None) -> None:
         raise InvalidOption(unknown("engine", engine, ENGINES))
 
 
-def check_written_for(written: object, engine: str | None, path: str | Path) -> None:
-    """Raises UnsupportedBundle where the bundle at `path` was exported for another engine than `engine`."""
-    if engine is not None and format_of(engine) != written:
+def check_written_for(written: str, engine: str | None, path: str | Path) -> None:
+    """Raises UnsupportedBundle where the bundle at `path` was exported for another engine than `engine`; one
+    that names no format is refused by who reads its sections.
+    """
+    if engine is not None and written and format_of(engine) != written:
         raise UnsupportedBundle(
             f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
         )

@@ -31,14 +31,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgekit.flashload.errors import MalformedFile, UnsupportedVersion
-from edgekit.flashload.manifest import FileEntry
+from edgekit.flashload.manifest import FileEntry, Manifest
+from edgekit.flashload.registry import BrokenPlugin
 from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.sections import Wrong, value
+from edgekit.runtime.engine_registry import running
 
-#: Formats whose weights lie in packages.
-FORMATS = ("coreml", "coreai")
-#: What `layout` says in bundles of each format that this edgekit reads.
-LAYOUTS = {name: f"{name}-2" for name in FORMATS}
+#: Of the section and the stored forms.
+_VERSION = 2
 KINDS = ("layers", "self_conditioning", "final", "head")
 DTYPES = ("float16", "float32", "int32")
 #: What activations are before products with weights of 8 bits; floats are of the precision.
@@ -47,6 +47,22 @@ STATISTICS = ("max", "argmax", "sum_others", "sum_z_others")
 SAMPLE_STATISTICS = ("score", "sample", "sample_z")
 #: Outputs that are token numbers.
 TOKENS = ("argmax", "sample")
+
+
+def packaged(program_format: str) -> bool:
+    """Whether the weights of a format lie in packages: it is run by an executor of their functions. Where its
+    engine cannot be had, they are not known to.
+    """
+    try:
+        row = running(program_format)
+    except BrokenPlugin:
+        return False
+    return row is not None and row.gives == "executor"
+
+
+def layout_of(program_format: str) -> str:
+    """The layout of a format's packages that this edgekit writes and reads."""
+    return f"{program_format}-{_VERSION}"
 
 
 @dataclass(frozen=True)
@@ -141,20 +157,15 @@ class Sizes:
     self_conditioning: bool
 
 
-def parse(
-    programs: Mapping[str, Any],
-    layers: Sequence[Layer],
-    sizes: Sizes,
-    files: Mapping[str, FileEntry],
-    where: str,
-) -> Packages:
-    """Check the section and return it; messages begin with `where`. The run of each of `layers` is a package.
+def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str) -> Packages:
+    """Check the section of the manifest and return it; messages begin with `where`. The run of each of
+    `layers` is a package.
 
     Raises:
         UnsupportedVersion: a layout that this edgekit does not read.
         MalformedFile: something is missing, inconsistent, or not what an engine can feed.
     """
-    layout = LAYOUTS[str(programs["format"])]
+    programs, layout = manifest.programs, layout_of(manifest.format)
     if programs.get("layout") != layout:
         raise UnsupportedVersion(
             f"{where}: packages of layout {str(programs.get('layout'))[:40]}, this edgekit reads {layout}; "
@@ -162,14 +173,16 @@ def parse(
         )
     try:
         table = value(programs, "packages", dict)
-        entries = {name: _Reader(sizes, layers, files, name, table[name]).package() for name in table}
+        entries = {
+            name: _Reader(sizes, layers, manifest.files, name, table[name]).package() for name in table
+        }
         packages = Packages(
-            str(programs["format"]),
+            manifest.format,
             value(programs, "precision", str),
             _activations(programs),
             {str(k): str(v) for k, v in value(programs, "minimum_os", dict).items()},
             entries,
-            str(programs.get(programs["format"]) or ""),
+            str(programs.get(manifest.format) or ""),
         )
         _check_parts(packages, layers, sizes)
     except Wrong as error:

@@ -58,7 +58,7 @@ def local_folder(
     written = manifest.format
     if (row := running(written)) is None:
         raise UnsupportedBundle(
-            f"{bundle}: is for the engine {str(written)[:40]!r}, which this edgekit does not have; "
+            f"{bundle}: is for the engine {written[:40]!r}, which this edgekit does not have; "
             f"it has {', '.join(ENGINES)}"
         )
     check_written_for(written, engine, bundle)

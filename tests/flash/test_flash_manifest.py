@@ -108,6 +108,14 @@ def test_what_is_saved_is_loaded(
     assert data[:15] == b'{\n  "sha256": "' and data[15:79].decode() == hashlib.sha256(zeros).hexdigest()
 
 
+@pytest.mark.parametrize(
+    ("programs", "named"),
+    [({"format": "onnx"}, "onnx"), ({}, ""), ({"format": None}, ""), ({"format": [1]}, "")],
+)
+def test_the_format_of_the_programs_is_text(programs: dict[str, Any], named: str) -> None:
+    assert replace(example(), programs=programs).format == named
+
+
 def test_saving_replaces_the_old_manifest_in_one_step(tmp_path: Path) -> None:
     first = example()
     assert save(first, tmp_path) == tmp_path / "edgekit.json"

@@ -17,7 +17,8 @@ from support.native_reading import WAYS, NativeFile, Way, refused, span
 from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.format import RunSpec, TensorSpec, layout
 from edgekit.flashload.reader import FlashFile
-from edgekit.tools.bench import flash_reader
+from edgekit.runtime.session import SessionOptions
+from edgekit.tools.bench import flash_reader, sequences, steps
 
 SPECS = [
     RunSpec("big", (TensorSpec("big.w", "U8", (1000, 333)), TensorSpec("norm", "BF16", (333,)))),
@@ -395,6 +396,27 @@ def test_a_run_is_hashed_once(path: Path, way: Way) -> None:
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------
+
+
+def test_steps_beside_the_disk_begin_with_the_testing_library(
+    native_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flash_reader.testing_library.cache_clear()
+    monkeypatch.setenv("EDGEKIT_TESTING_LIB", str(tmp_path / "none.so"))
+    monkeypatch.setattr(steps, "open_session", lambda *_: pytest.fail("a session was opened first"))
+    result = CliRunner().invoke(steps.main, [str(native_bundle), "--disk"])
+    assert result.exit_code == 1 and "none.so: the testing library is missing; build with" in result.stderr
+
+
+def test_passes_are_timed_alike(native_bundle: Path) -> None:
+    """A step and passes of sequences have the same row, whose parts make up the whole."""
+    options = SessionOptions(positions=0, canvas=8)
+    step = steps.measure(str(native_bundle), options, positions=8, steps=1)["first_step"]
+    both = sequences.measure(str(native_bundle), None, sequences=2, positions=8, rounds=1)
+    for row in (step, both["one"], both["several"]):
+        assert row.keys() == step.keys()
+        parts = [row[f"{part}_seconds"] for part in ("compute", "wait", "other")]
+        assert min(parts) >= 0 and sum(parts) == pytest.approx(row["seconds"])
 
 
 def test_the_benchmark_times_every_way(path: Path) -> None:

@@ -19,7 +19,7 @@ class CgroupUnavailable(EdgekitError):
 
 @dataclass(frozen=True)
 class Limited:
-    """How a command under a limit ended. `peak_bytes` is the most that was charged to the group."""
+    """The end of a command under a limit. `peak_bytes` is the most that was charged to the group."""
 
     code: int
     output: str

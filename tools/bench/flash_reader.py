@@ -47,7 +47,9 @@ def testing_library() -> ctypes.CDLL:
     beside_core = Path(str(importlib.resources.files("edgekit.flashload") / name))
     path = Path(os.environ.get("EDGEKIT_TESTING_LIB") or beside_core)
     if not path.is_file():
-        raise click.ClickException(f"{path}: missing; build with -DEDGEKIT_TESTING=ON")
+        raise click.ClickException(
+            f"{path}: the testing library is missing; build with -DEDGEKIT_TESTING=ON, as `make venv` does"
+        )
     library = ctypes.CDLL(str(path))
     library.ekt_bench_reading_error.restype = ctypes.c_char_p
     return library

@@ -85,7 +85,7 @@ def causal_mask(shape: Shape) -> np.ndarray | None:
 def ways(
     core: ctypes.CDLL, pool: ctypes.c_void_p, shape: Shape, threads: int
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed, by name."""
+    """The candidates that are timed, by name."""
     import torch
     import torch.nn.functional as F
 

@@ -82,7 +82,7 @@ class Shape:
         return 2 * self.m * self.k * self.n
 
     def copies(self, bits: int) -> int:
-        """How many weights are used in turn."""
+        """The number of weights that are used in turn."""
         return 1 if self.m >= 64 else max(1, COLD_BYTES * 8 // (self.k * self.n * bits))
 
 

@@ -38,7 +38,7 @@ def _library() -> ctypes.CDLL:
 
 
 def ways(library: ctypes.CDLL, bench: ctypes.c_void_p) -> dict[str, Callable[[], float]]:
-    """What is timed, by name; each call returns seconds."""
+    """The candidates that are timed, by name; each call returns seconds."""
 
     def part(name: str) -> Callable[[], float]:
         return lambda: float(getattr(library, f"ekt_head_bench_{name}")(bench))

@@ -54,7 +54,7 @@ def _constant(name: str, value: Any) -> Any:
 
 
 def ways(m: int, k: int, n: int, threads: int) -> dict[str, Callable[[], object]]:
-    """What is timed, by name."""
+    """The candidates that are timed, by name."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((m, k), np.float32)
     codes = rng.integers(-120, 121, (k, n), dtype=np.int8)

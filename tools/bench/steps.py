@@ -68,7 +68,11 @@ def measure(
 
     After `idle_every` steps the session is told that none follows soon, as after a generation: it may
     rearrange then what it keeps in memory. Other tokens come next.
+
+    Raises ClickException for scores that are not finite, and where `beside_disk` lacks the testing library.
     """
+    if beside_disk:
+        testing_library()  # now: the weights of a large bundle take minutes
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
     rates: list[float] = []

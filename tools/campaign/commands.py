@@ -13,6 +13,7 @@ EVALUATED = ("coreml",)
 
 def preload(format_name: str) -> None:
     """Import what the commands will, without starting threads or opening files of a bundle."""
+    import edgekit.runtime.engine_registry
     import edgekit.runtime.generation
     import edgekit.tools.answer_display
     import edgekit.tools.cli
@@ -20,12 +21,11 @@ def preload(format_name: str) -> None:
     import edgekit.tools.commands.run
     import edgekit.tools.commands.verify
 
-    if format_name == "onnx":
-        import edgekit.runtime.engines.onnx.engine
-    elif format_name == "mlx":
-        import edgekit.runtime.engines.mlx.engine
-    elif format_name == "coreml":
-        import edgekit.runtime.checks.mil_executor  # noqa: F401
+    row = edgekit.runtime.engine_registry.running(format_name)
+    if format_name in EVALUATED:
+        import edgekit.runtime.checks.mil_executor
+    elif row is not None and row.gives != "core":
+        row.load()
 
 
 #: Denoising steps of an answer: more of them show nothing more about a bundle.

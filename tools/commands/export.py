@@ -25,6 +25,7 @@ from edgekit.tools.completion import (
     precision_names,
     preset_names,
     target_names,
+    versions,
 )
 from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 def _formats(offering: Callable[[FormatRow], object]) -> Callable[[], list[str]]:
     """The words that name the formats that offer something."""
     return lambda: [row.name for row in FORMATS.working() if offering(row)]
+
+
+def _versions() -> list[str]:
+    """The versions of iOS that formats can be asked for, each with the format that has it."""
+    return [f"{version} ({row.name})" for row in FORMATS.working() for version in row.versions]
 
 
 #: Notes shown at the end of an export; `inspect` shows all.
@@ -123,10 +129,12 @@ _MOST_NOTES = 6
 )
 @click.option(
     "--min-os",
-    cls=Rare,
+    cls=RareListing,
+    names=_versions,
     metavar="VERSION",
-    help="Oldest iOS for the bundle: 18, 26 (coreml) or 27 (coreai). Default: a bundle for 18 and one for 27 "
-    "where both fit into an app, for 18 alone otherwise.",
+    shell_complete=versions,
+    help="Oldest iOS for the bundle: {names}. Default: the oldest, and beside it a bundle for the newest "
+    "where both fit into an app.",
 )
 @click.option(
     "--lengths",

@@ -24,7 +24,6 @@ class CoreaiFormat(PackagedFormat):
     """Layout `coreai-2`, see `packages.layout`."""
 
     SUFFIX = ".aimodel"
-    VERSIONS = {"27": "27"}
     # Apple's advice for assets on iOS.
     LIMIT_BYTES = 2_000_000_000
 

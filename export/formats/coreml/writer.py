@@ -13,8 +13,6 @@ class CoremlFormat(PackagedFormat):
     """Layout `coreml-2`, see `packages.layout`."""
 
     SUFFIX = ".mlpackage"
-    # Functions, compressed constants and attention need 18. What runs there is the same for all versions.
-    VERSIONS = {"18": "15", "26": "26"}
     # What a chunk may have for the Neural Engine; larger ones run elsewhere without a word.
     LIMIT_BYTES = 1_000_000_000
 

@@ -49,8 +49,6 @@ class PackagedFormat(Format):
     HEAD_IN_RUNS = False  # packages of a head have rows of their own, which their entries say
     #: How the names of packages end.
     SUFFIX: ClassVar[str]
-    #: The versions of iOS that may be asked for, the first by default, with the macOS of the same year.
-    VERSIONS: ClassVar[Mapping[str, str]]
     #: The most that a package may have.
     LIMIT_BYTES: ClassVar[int]
 
@@ -59,12 +57,12 @@ class PackagedFormat(Format):
     ) -> None:
         super().__init__(row, architecture, scheme, options)
         packaging = options.packaging or Packaging()
-        if packaging.minimum_os is not None and packaging.minimum_os not in self.VERSIONS:
+        if packaging.minimum_os is not None and packaging.minimum_os not in self.row.versions:
             raise ExportError(
                 f"format {row.name} is not for iOS {packaging.minimum_os}; "
-                f"it is for {' and '.join(self.VERSIONS)}"
+                f"it is for {' and '.join(self.row.versions)}"
             )
-        self._ios = packaging.minimum_os or next(iter(self.VERSIONS))
+        self._ios = packaging.minimum_os or next(iter(self.row.versions))
         self.lengths = choose_lengths(architecture, packaging)
         self.packages: Sequence[PackagePlan] = self._cut(packaging)
         self.programs = StaticPrograms(architecture, self.choices, code_placeholders)
@@ -164,7 +162,7 @@ class PackagedFormat(Format):
         return layer_places(self.packages)
 
     def minimum_os(self) -> Mapping[str, str]:
-        return {"ios": self._ios, "macos": self.VERSIONS[self._ios]}
+        return {"ios": self._ios, "macos": self.row.versions[self._ios]}
 
     def facts(self) -> dict[str, Any]:
         return {
