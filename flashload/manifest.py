@@ -95,7 +95,8 @@ class Manifest:
     @property
     def format(self) -> str:
         """The name of the programs' format, such as "onnx"; empty where there is none."""
-        return str(self.programs.get("format", ""))
+        named = self.programs.get("format")
+        return named if isinstance(named, str) else ""
 
 
 _SECTIONS: dict[str, type] = {

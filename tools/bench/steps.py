@@ -41,8 +41,6 @@ class DiskRate:
     """Rates of plain reads of a bundle's weights, in bytes per second: another part each time."""
 
     def __init__(self, bundle: Bundle) -> None:
-        """Raises ClickException where the testing library is missing."""
-        testing_library()
         with bundle.open_weights() as file:
             self._start, self._stop = file.layout.data_start, file.layout.size
         self._path, self._at = bundle.weights_path, self._start
