@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from edgekit.runtime.engines import check_available
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.hub.bundles import local_folder
+from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption
@@ -107,7 +107,7 @@ class Model:
         """For `load`; what it is made of may change."""
         self._generator = generator
         self._tokenizer = generator.tokenizer
-        self._busy = threading.Lock()
+        self._user = OneUser()
         self._current: Steps[Any, None, None] | None = None
         self._closed = False
 
@@ -398,16 +398,13 @@ class Model:
 
     @contextmanager
     def _using(self, closing: bool = False) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise GenerationEnded(
-                f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
-            )
-        try:
+        refusal = GenerationEnded(
+            f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
+        )
+        with self._user.using(refusal):
             if not closing:
                 self._check_open()
             yield
-        finally:
-            self._busy.release()
 
 
 def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statistics:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping, Sequence
 from ctypes import c_uint64, c_void_p
 from typing import Any, Final, NoReturn
@@ -16,6 +15,7 @@ from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.one_owner import OneOwner
+from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.sampling.answers import answer_arrays, answer_shapes
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
@@ -101,7 +101,7 @@ class CoreSampler(OneOwner):
     def _set_up(self, vocab_size: int, hidden_size: int) -> None:
         self._vocab_size, self._hidden_size = vocab_size, hidden_size
         self._asked: dict[str, tuple[int, ...]] = {}  # shapes of the answer to the last pass
-        self._turn = threading.Lock()
+        self._user = OneUser()
 
     @property
     def lengths(self) -> Lengths:
@@ -127,14 +127,11 @@ class CoreSampler(OneOwner):
         that does not fit what was asked.
         """
         # What was asked is looked at here, so the core's own guard against two threads comes too late.
-        if not self._turn.acquire(blocking=False):
-            raise InvalidRequest(
-                "the sampler is in a call of another thread; take turns, or copy it for each"
-            )
-        try:
+        refusal = InvalidRequest(
+            "the sampler is in a call of another thread; take turns, or copy it for each"
+        )
+        with self._user.using(refusal):
             return self._next(answer)
-        finally:
-            self._turn.release()
 
     def _next(self, answer: HeadOutput | None) -> Ask:
         if answer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from support.native_testing import library
 
 from edgekit.runtime import process
+from edgekit.runtime.one_user import OneUser
 
 QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
@@ -121,3 +123,32 @@ def test_this_machine_has_memory() -> None:
 
 def test_both_count_the_same_cores() -> None:
     assert process.usable_cores() == library().ekt_usable_cores() >= 1
+
+
+def test_a_signal_leaves_nobody_inside() -> None:
+    """A lock that is tried would stay taken after some of them."""
+    user, refusal, armed, stopped = OneUser(), RuntimeError("in use"), [False], 0
+
+    def stop(*_: object) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for seed in range(3000):
+            armed[0] = True
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + seed % 60))
+                while armed[0]:
+                    with user.using(refusal):
+                        pass
+            except KeyboardInterrupt:
+                stopped += 1
+            armed[0] = False
+            with user.using(refusal), pytest.raises(RuntimeError, match="in use"), user.using(refusal):
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert stopped > 100
