@@ -117,7 +117,7 @@ class PassArrays:
         head = None if given.request is None else HeadArrays(given.request, rows, vocab_size, hidden_size)
         self.heads.append(head)
         if head is not None:
-            made.request, made.output = ctypes.pointer(head.request), ctypes.pointer(head.output)
+            made.request, made.output = ctypes.addressof(head.request), ctypes.addressof(head.output)
         return made
 
     def _array(self, array: np.ndarray, shape: tuple[int, ...], what: str) -> int:

@@ -6,7 +6,6 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 from edgekit.flashload.structs import Struct
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 
 
 class OptionsStruct(Struct):
@@ -63,6 +62,5 @@ class PassSegmentStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("causal", c_int32), ("sequence", c_void_p), ("ids", c_void_p),
         ("count", c_int64), ("positions", c_void_p), ("soft", c_void_p), ("seen", POINTER(SeenRowsStruct)),
-        ("seen_count", c_int64), ("keep_at", c_int64), ("request", POINTER(HeadRequestStruct)),
-        ("output", POINTER(HeadOutputStruct)),
+        ("seen_count", c_int64), ("keep_at", c_int64), ("request", c_void_p), ("output", c_void_p),
     )  # fmt: skip
