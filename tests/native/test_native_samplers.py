@@ -190,7 +190,7 @@ ARRAYS = [
 ]  # fmt: skip
 IDS = ("argmax", "sample", "top_ids")
 BAD_ANSWERS = [
-    *((f, without(a), InvalidOption, f"{a} is null, but the pass was asked for it") for f, a in ARRAYS),
+    *((f, without(a), InvalidRequest, f"HeadOutput.{a} is None") for f, a in ARRAYS),
     *((f, last(a, t), InvalidOption, f"{a} holds token {t}; the vocabulary has 40 tokens")
       for f, a in ARRAYS if a in IDS for t in (40, -1, 2**62)),
     *((f, last(a, np.nan), InvalidOption, f"{a} holds NaN, though log_z is finite")
