@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -17,13 +17,13 @@ class OneUser:
         self._user: object | None = None
 
     @contextmanager
-    def using(self, refusal: Exception) -> Iterator[None]:
-        """Raises `refusal` while another block is entered, in this thread too."""
+    def using(self, refusal: Callable[[], Exception]) -> Iterator[None]:
+        """Raises the `refusal` while another block is entered, in this thread too."""
         token = object()
         try:
             with self._gate:
                 if self._user is not None:
-                    raise refusal
+                    raise refusal()
                 self._user = token
             yield
         finally:

@@ -396,12 +396,14 @@ class Model:
         if self._closed:
             raise GenerationEnded(f"{self.path}: the model is closed; load the bundle again")
 
-    @contextmanager
-    def _using(self, closing: bool = False) -> Iterator[None]:
-        refusal = GenerationEnded(
+    def _in_use(self) -> GenerationEnded:
+        return GenerationEnded(
             f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
         )
-        with self._user.using(refusal):
+
+    @contextmanager
+    def _using(self, closing: bool = False) -> Iterator[None]:
+        with self._user.using(self._in_use):
             if not closing:
                 self._check_open()
             yield

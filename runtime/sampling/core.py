@@ -127,10 +127,7 @@ class CoreSampler(OneOwner):
         that does not fit what was asked.
         """
         # What was asked is looked at here, so the core's own guard against two threads comes too late.
-        refusal = InvalidRequest(
-            "the sampler is in a call of another thread; take turns, or copy it for each"
-        )
-        with self._user.using(refusal):
+        with self._user.using(_in_use):
             return self._next(answer)
 
     def _next(self, answer: HeadOutput | None) -> Ask:
@@ -200,6 +197,10 @@ class CoreSampler(OneOwner):
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._library.ek_sampler_close(handle)
+
+
+def _in_use() -> InvalidRequest:
+    return InvalidRequest("the sampler is in a call of another thread; take turns, or copy it for each")
 
 
 def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> HeadRequest:

@@ -28,8 +28,8 @@ class EncodedIds:
         """The pieces of so many positions. Raises InvalidRequest where no encoding gives what is kept."""
         if not prefix_length:
             return []
-        known = sum(map(len, self._pieces))
-        if self._unknown or known != prefix_length:
+        if not self._tell(prefix_length):
+            known = sum(map(len, self._pieces))
             raise InvalidRequest(
                 f"of the {prefix_length} kept positions only the first {known} can be encoded again: passes "
                 "have kept a canvas, rows in the middle, or rows that see what `seen` names; crop the text "
@@ -39,9 +39,14 @@ class EncodedIds:
 
     def holds(self, pieces: Sequence[Ids], prefix_length: int) -> bool:
         """Whether these are what is kept."""
-        known = self._pieces if prefix_length else []
-        same = len(known) == len(pieces) and all(map(np.array_equal, known, pieces))
-        return same and prefix_length == sum(map(len, known)) and not (prefix_length and self._unknown)
+        if not self._tell(prefix_length):
+            return False
+        known = self.pieces(prefix_length)
+        return len(known) == len(pieces) and all(map(np.array_equal, known, pieces))
+
+    def _tell(self, prefix_length: int) -> bool:
+        """Whether the pieces are the text of so many positions; of none every text is known."""
+        return not prefix_length or (not self._unknown and prefix_length == sum(map(len, self._pieces)))
 
     def kept(self, ids: Ids, start: int, prefix_length: int, *, plain: bool) -> None:
         """To be told of ids [T] that are kept from a position on, with the prefix's length then; `plain`:

@@ -30,11 +30,9 @@ class HeadArrays:
         k = whole(wanted.top_k, "top_k")
         if k > vocab_size:
             raise errors.InvalidRequest(f"top_k is {k}; the model has {vocab_size} tokens")
-        soft, _ = truth(wanted.soft, "soft"), truth(wanted.logits, "logits")
-        temperature, scale = (
-            real(wanted.temperature, "temperature"),
-            real(wanted.gumbel_scale, "gumbel_scale"),
-        )
+        truth(wanted.logits, "logits")
+        soft, temperature = truth(wanted.soft, "soft"), real(wanted.temperature, "temperature")
+        scale = real(wanted.gumbel_scale, "gumbel_scale")
         noise = wanted.gumbel
         if noise is None and not 0 <= scale <= _MOST_SCALE:  # with noise the core looks
             raise errors.InvalidRequest(f"gumbel_scale {scale} is not a number at least 0")

@@ -24,7 +24,7 @@ _KEPT = -1  # of ek_seen_rows
 
 def segment_list(segments: Items[Segment]) -> list[Segment]:
     """The segments of a pass, which may be made one by one. Raises InvalidRequest for what is no list."""
-    if isinstance(segments, Segment) or not isinstance(segments, Iterable):
+    if not isinstance(segments, Iterable):
         raise errors.InvalidRequest(f"the segments of a pass are {shown(segments)}; pass a list of Segment")
     return list(segments)
 

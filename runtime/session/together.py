@@ -19,7 +19,11 @@ class _Member:
     ask: Ask | None = None  # the pass that it waits for
     answer: HeadOutput | None = None
     start: int | None = None  # where the ids of an Encode begin, once a pass encodes them
-    encoded: int = 0  # of these, those that passes have encoded
+
+    @property
+    def encoded(self) -> int:
+        """Ids of an Encode that passes have encoded, also where a signal came behind one."""
+        return 0 if self.start is None else max(0, self.sequence.prefix_length - self.start)
 
 
 class Together:
@@ -68,10 +72,7 @@ class Together:
                 if not self._told:
                     raise
                 self._failed = error
-            finally:  # a signal may come behind what the pass has encoded
-                for member in waiting:
-                    self._note_encoded(member)
-            if self._failed is None:
+            else:
                 for member, answer in zip(waiting, answers, strict=True):
                     self._passed(member, answer)
                 self._go_on()
@@ -111,20 +112,17 @@ class Together:
             # In pieces as long as those of a text that is encoded alone.
             if member.start is None:
                 member.start = sequence.prefix_length
-            ids = ask.ids[member.encoded : member.encoded + self._session.prefill_rows]
-            return Segment(sequence, ids, causal=True, keep_at=member.start + member.encoded)
+            done = member.encoded
+            ids = ask.ids[done : done + self._session.prefill_rows]
+            return Segment(sequence, ids, causal=True, keep_at=member.start + done)
         if isinstance(ask, Project):
             return Segment(sequence, None, ask.request)
         assert isinstance(ask, Denoise)
         return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
 
-    def _note_encoded(self, member: _Member) -> None:
-        if isinstance(member.ask, Encode) and member.start is not None:
-            member.encoded = max(member.encoded, member.sequence.prefix_length - member.start)
-
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
         if isinstance(member.ask, Encode):
             if member.encoded < len(member.ask.ids):
                 return
-            member.start, member.encoded = None, 0
+            member.start = None
         member.ask, member.answer = None, answer

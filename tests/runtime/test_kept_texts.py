@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.native_bundles import native_bundle
+from support.budgets import tight
 
-from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 from edgekit.runtime.generation import Generator, Settings, sampler_model
 from edgekit.runtime.sampling import (
@@ -28,18 +27,6 @@ from edgekit.runtime.session import SeenRows, Segment, Sequence, Session, Sessio
 
 LOGITS = HeadRequest(logits=True)
 CANVAS = np.arange(8)
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    return native_bundle(folder, "diffusion_gemma", Scheme("mixed4", 16), num_hidden_layers=2)
-
-
-@pytest.fixture
-def session(bundle: Path) -> Iterator[Session]:
-    with Session(bundle, SessionOptions(sequences=4)) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -160,13 +147,8 @@ def test_nothing_follows_the_texts_of_several_prompts(bundle: Path) -> None:
             list(generator.generate_many([[3]], on))
 
 
-def limits(bundle: Path, extra: int = 16 << 20, **lengths: int) -> SessionOptions:
-    with Session(bundle, SessionOptions(**lengths)) as session:
-        return SessionOptions(session.plan.least_memory_bytes + extra, **lengths)
-
-
 def test_branches_that_come_and_go_leave_room(bundle: Path, other: Session) -> None:
-    options = limits(bundle, positions=200, canvas=16, sequences=2)
+    options = tight(bundle, positions=200, canvas=16, sequences=2)
     with Session(bundle, options) as session:
         text = session.sequence
         text.prefill(np.arange(10))
@@ -194,10 +176,10 @@ def test_rows_that_are_replaced_together_say_what_to_open(bundle: Path) -> None:
                 assert [len(piece) for piece in text.pieces] == [92, 8]
 
     with pytest.raises(BudgetExceeded, match=r"open the session with sequences = (\d+)") as raised:
-        replace_all(limits(bundle, **lengths))
+        replace_all(tight(bundle, **lengths))
     wanted = int(str(raised.value).rsplit(" ", 1)[-1])
     assert wanted > 3 and raised.value.needed_bytes > 0
-    replace_all(limits(bundle, **(lengths | {"sequences": wanted})))
+    replace_all(tight(bundle, **(lengths | {"sequences": wanted})))
 
 
 class Stopped:
@@ -275,7 +257,7 @@ def test_copies_crops_and_prefills_within_the_plan_are_never_refused(bundle: Pat
     for seed in range(8):
         draw = np.random.default_rng(seed)
         count, positions = int(draw.integers(1, 4)), int(draw.integers(30, 200))
-        options = limits(bundle, positions=positions, canvas=int(draw.integers(1, 64)), sequences=count)
+        options = tight(bundle, positions=positions, canvas=int(draw.integers(1, 64)), sequences=count)
         with Session(bundle, options) as session:
             texts = [session.sequence]
             for _ in range(60):
@@ -305,7 +287,7 @@ def test_copies_crops_and_prefills_within_the_plan_are_never_refused(bundle: Pat
 
 
 def test_windows_let_go_where_passes_reach_back_and_beyond(bundle: Path) -> None:
-    with Session(bundle, limits(bundle, positions=256, canvas=16)) as session:
+    with Session(bundle, tight(bundle, positions=256, canvas=16)) as session:
         text = session.sequence
         text.prefill(np.arange(10))
         while text.prefix_length + 15 < 240:
@@ -316,7 +298,7 @@ def test_windows_let_go_where_passes_reach_back_and_beyond(bundle: Path) -> None
 def test_segments_longer_than_the_models_canvas_are_planned_for(bundle: Path) -> None:
     with Session(bundle) as session:
         canvas = 4 * session.prefill_rows
-    with Session(bundle, limits(bundle, positions=4 * canvas, canvas=canvas)) as session:
+    with Session(bundle, tight(bundle, positions=4 * canvas, canvas=canvas)) as session:
         for _ in range(4):
             keep(session.sequence, canvas)
         assert session.prefix_length == 4 * canvas

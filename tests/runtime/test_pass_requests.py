@@ -20,19 +20,6 @@ ALL = HeadRequest(logits=True)
 IDS = np.arange(3)
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return native_bundle(
-        tmp_path_factory.mktemp("requests"), "diffusion_gemma", Scheme("mixed4", 16), num_hidden_layers=2
-    )
-
-
-@pytest.fixture
-def session(bundle: Path) -> Iterator[Session]:
-    with Session(bundle, SessionOptions(sequences=4)) as opened:
-        yield opened
-
-
 def logits(answer: HeadOutput | None) -> np.ndarray:
     assert answer is not None and answer.logits is not None
     return answer.logits

@@ -127,7 +127,10 @@ def test_both_count_the_same_cores() -> None:
 
 def test_a_signal_leaves_nobody_inside() -> None:
     """A lock that is tried would stay taken after some of them."""
-    user, refusal, armed, stopped = OneUser(), RuntimeError("in use"), [False], 0
+    user, armed, stopped = OneUser(), [False], 0
+
+    def refusal() -> RuntimeError:
+        return RuntimeError("in use")
 
     def stop(*_: object) -> None:
         if armed[0]:

@@ -6,15 +6,14 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.native_bundles import native_bundle
+from support.budgets import tight
 
-from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import (
@@ -40,23 +39,9 @@ ALL = HeadRequest()
 FEW = Settings(max_new_tokens=8, steps=2)
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("in_use")
-    return native_bundle(folder, "diffusion_gemma", Scheme("mixed4", 16), num_hidden_layers=2)
-
-
-@pytest.fixture
-def session(bundle: Path) -> Iterator[Session]:
-    with Session(bundle, SessionOptions(sequences=4)) as opened:
-        yield opened
-
-
 def limited(bundle: Path, sequences: int) -> SessionOptions:
     """With a budget, under which one sequence more is refused."""
-    lengths: dict[str, int] = {"positions": 64, "canvas": 16, "sequences": sequences}
-    with Session(bundle, SessionOptions(**lengths)) as session:
-        return SessionOptions(session.plan.least_memory_bytes + (32 << 20), **lengths)
+    return tight(bundle, 32 << 20, positions=64, canvas=16, sequences=sequences)
 
 
 def test_a_sequence_ends_with_its_last_reference_or_its_block(bundle: Path) -> None:

@@ -74,9 +74,9 @@ def measure(
     noise = PhiloxNoise(1)
     rows: list[dict[str, float]] = []
     rates: list[float] = []
+    started = time.perf_counter()
     held = Bundle.open(bundle)
     disk = DiskRate(held) if beside_disk else None
-    started = time.perf_counter()
     with open_session(held, options) as session:
         opened = time.perf_counter() - started
         conditioned = session.model.self_conditioning

@@ -49,6 +49,11 @@ std::int64_t KeptRows::planned(std::size_t layer) const {
   return capacity_for(geometry(layer), memory_->positions, memory_->chunk);
 }
 
+std::int64_t KeptRows::still_seen(std::size_t layer, std::int64_t count) const {
+  const std::int64_t window = geometry(layer).window;
+  return window == 0 ? count : std::min(count, window - 1 + memory_->chunk);
+}
+
 void KeptRows::clear() {
   abandon();
   for (Pieces &pieces : layers_) {
@@ -111,7 +116,7 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
     if (alone) own.filled = last.start + last.count;  // nobody keeps what was cropped
     const bool open = own.filled == last.start + last.count;
     if (open && own.capacity - own.filled >= count) return {last.chunk, own.filled, count};
-    const std::int64_t kept = window == 0 ? last.count : std::min(last.count, window - 1 + memory_->chunk);
+    const std::int64_t kept = still_seen(layer, last.count);
     if (alone && window != 0 && pieces.size() == 1 && own.capacity - kept >= count) {
       memory_->memory->finish();  // what fails here has harmed nothing that is kept
       try {
@@ -134,21 +139,24 @@ KeptRows::Piece KeptRows::room(std::size_t layer, std::int64_t count) {
     return {new_chunk(layer, std::max({count, memory_->chunk, planned(layer) - all})), 0, count};
   }
   // One piece again. Doubling keeps the copies of a prefix that nobody announced in proportion to its length.
-  const std::int64_t kept = window == 0 ? all : std::min(all, window - 1 + memory_->chunk);
-  const std::int64_t capacity = window == 0 ? std::max(all + count, 2 * all)
-                                            : std::max(planned(layer), kept + std::max(count, memory_->chunk));
-  Pieces from;
+  gather(layer, std::max(count, window == 0 ? all : memory_->chunk));
+  return {pieces.back().chunk, pieces.back().count, count};
+}
+
+void KeptRows::gather(std::size_t layer, std::int64_t more) {
+  const std::int64_t kept = still_seen(layer, rows(layer));
+  Pieces from, gathered;
   take(layer, length_ - kept, length_, from);
-  Piece made{new_chunk(layer, capacity), 0, kept};
-  made.chunk->touch(kept);
-  std::int64_t to = 0;
-  for (const Piece &piece : from) {
-    made.chunk->copy_rows(*piece.chunk, piece.start, piece.count, to);
-    to += piece.count;
+  if (kept > 0) {
+    Piece made{new_chunk(layer, std::max(planned(layer), kept + more)), 0, kept};
+    made.chunk->touch(kept);
+    for (const Piece &piece : from) {
+      made.chunk->copy_rows(*piece.chunk, piece.start, piece.count, made.chunk->filled);
+      made.chunk->filled += piece.count;
+    }
+    gathered.push_back(std::move(made));
   }
-  made.chunk->filled = kept;
-  pieces.assign(1, made);
-  return {made.chunk, kept, count};
+  layers_[layer] = std::move(gathered);
 }
 
 KeyPiece KeptRows::prepare(std::size_t layer, std::int64_t at, std::int64_t count) {
@@ -175,12 +183,9 @@ bool KeptRows::overwrite(std::size_t layer, const Piece &made) {
   return false;
 }
 
-// Of a layer with a window, what no position behind the last chunk will see.
 void KeptRows::let_go(std::size_t layer) {
-  const std::int64_t window = geometry(layer).window;
-  if (window == 0) return;
   Pieces &pieces = layers_[layer];
-  std::int64_t surplus = rows(layer) - (window - 1 + memory_->chunk);
+  std::int64_t surplus = rows(layer) - still_seen(layer, rows(layer));
   auto first = pieces.begin();
   for (; surplus > 0 && first != pieces.end(); ++first) {
     const std::int64_t gone = std::min(surplus, first->count);

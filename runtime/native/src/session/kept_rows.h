@@ -64,9 +64,14 @@ class KeptRows {
   std::shared_ptr<KvChunk> new_chunk(std::size_t layer, std::int64_t capacity) const;
   std::int64_t planned(std::size_t layer) const;  // rows of a chunk for all that it is expected to keep
 
+  // To a chunk of their own that has room for `more`, and for what is planned. Of a layer with a window, what is still seen
+  // if the last chunk is taken back. Throws Error: EK_OUT_OF_MEMORY, EK_BUDGET_EXCEEDED, EK_ENGINE_FAILED; all stays as it was.
+  void gather(std::size_t layer, std::int64_t more);
+
  private:
   void settle_pending();
-  void let_go(std::size_t layer);
+  std::int64_t still_seen(std::size_t layer, std::int64_t count) const;  // of the last `count` rows
+  void let_go(std::size_t layer);                                        // of the others
   const KvGeometry &geometry(std::size_t layer) const { return memory_->layers[layer]; }
   std::int64_t rows(std::size_t layer) const;
   void take(std::size_t layer, std::int64_t first, std::int64_t stop, Pieces &out) const;

@@ -97,23 +97,7 @@ void KvMemory::pack_window(std::size_t layer) {
     const KeptRows::Pieces &pieces = text->pieces(layer);
     const bool own_chunk = pieces.size() == 1 && pieces[0].count > 0 && pieces[0].chunk.use_count() == 1;
     if (own_chunk && pieces[0].chunk->capacity >= text->planned(layer)) continue;
-    KeptRows::Pieces packed;
-    std::int64_t rows = 0;
-    for (const KeptRows::Piece &piece : pieces) rows += piece.count;
-    if (rows > 0) {
-      std::int64_t surplus = std::max<std::int64_t>(0, rows - (layers[layer].window - 1 + chunk));
-      rows -= surplus;
-      KeptRows::Piece made{text->new_chunk(layer, std::max(rows, text->planned(layer))), 0, rows};
-      made.chunk->touch(rows);
-      for (const KeptRows::Piece &piece : pieces) {
-        const std::int64_t passed = std::min(surplus, piece.count), count = piece.count - passed;
-        surplus -= passed;
-        made.chunk->copy_rows(*piece.chunk, piece.start + passed, count, made.chunk->filled);
-        made.chunk->filled += count;
-      }
-      packed.push_back(std::move(made));
-    }
-    text->replace(layer, std::move(packed));
+    text->gather(layer, 0);
   }
 }
 
