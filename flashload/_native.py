@@ -171,6 +171,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.ek_last_error.restype = ctypes.c_char_p
     library.ek_last_error_bytes.argtypes = []
     library.ek_last_error_bytes.restype = ctypes.c_uint64
+    library.ek_last_error_segment.argtypes = []
+    library.ek_last_error_segment.restype = ctypes.c_int64
 
 
 #: What was declared, by the path of the library and the function that closes the handle, or the first one.
@@ -226,8 +228,12 @@ def check(status: int, further: Mapping[int, type[EdgekitError]] | None = None) 
     core = load()
     message = (core.library.ek_last_error() or b"").decode(errors="replace") or core.status_message(status)
     if status == _BUDGET_EXCEEDED:
-        raise errors.BudgetExceeded(message, int(core.library.ek_last_error_bytes()))
-    raise {**_ERRORS, **(further or {})}.get(status, NativeCallFailed)(message)
+        error: EdgekitError = errors.BudgetExceeded(message, int(core.library.ek_last_error_bytes()))
+    else:
+        error = {**_ERRORS, **(further or {})}.get(status, NativeCallFailed)(message)
+    segment = int(core.library.ek_last_error_segment())
+    error.segment = segment if segment >= 0 else None
+    raise error
 
 
 def path_bytes(path: str | Path) -> bytes:

@@ -30,7 +30,12 @@ def one_line(error: BaseException) -> str:
 class EdgekitError(Exception):
     """Base of every error that edgekit raises for a reason outside its own code. Its text is of bounded
     length, whatever names it quotes: of a long one the middle is left out.
+
+    `segment`: of a pass that failed, the number of the one that was refused before anything was computed, so
+    that a pass of the others may be tried; None otherwise.
     """
+
+    segment: int | None = None
 
     def __str__(self) -> str:
         text = super().__str__()

@@ -25,7 +25,7 @@ class Forget:
 @dataclass(frozen=True, eq=False)
 class Encode:
     """Encode ids int64 [T] causally behind the prefix. They begin with what is uncached, which is then
-    encoded."""
+    encoded; without it the text would lack the end of the last answer, and is refused."""
 
     ids: Ids
 
@@ -69,6 +69,14 @@ def wrong_ask(sampler: object, ask: object) -> InvalidRequest:
         f"{type(sampler).__name__}.next returned {shown(ask)}; it must return one of Forget, Encode, "
         "Denoise, Project (of a model that projects), or Tell with a Draft, Committed or Done"
     )
+
+
+def check_procedure(given: object) -> None:
+    """Raises InvalidRequest for what no driver can ask."""
+    if isinstance(given, type) or not callable(getattr(given, "next", None)):
+        raise InvalidRequest(
+            f"the sampler is {shown(given)}; pass an object with a method next, see Procedure"
+        )
 
 
 class Procedure(Protocol):

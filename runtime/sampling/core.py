@@ -61,9 +61,9 @@ class CoreSampler(OneOwner):
         UnsupportedBundle for an unknown family, and NativeError.
         """
         check_int("seed", seed, 0, MOST_SEED)
+        given, handle = Given(model), c_void_p()
         ids = prompt_ids(prompt, model.vocab_size)
         wanted = wishes(seed, max_new_tokens, steps, options)
-        given, handle = Given(model), c_void_p()
         self._handle: int | None = None
         self._library = library()
         self._set_up(model.vocab_size, model.hidden_size)

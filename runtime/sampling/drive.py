@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.runtime.sampling.asks import Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
+from edgekit.flashload.names import shown
+from edgekit.runtime.sampling.asks import (
+    Denoise,
+    Encode,
+    Forget,
+    Procedure,
+    Project,
+    Tell,
+    check_procedure,
+    wrong_ask,
+)
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
@@ -65,8 +75,11 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     holds what was encoded and committed until then.
 
     A sampler that asks for a Project needs a denoiser that is a Projector. Raises what the two raise, and
-    InvalidRequest where `next` returns what is no request.
+    InvalidRequest where `next` returns what is no request, and for what is no sampler or denoiser.
     """
+    check_procedure(sampler)
+    if isinstance(denoiser, type) or not callable(getattr(denoiser, "denoise", None)):
+        raise InvalidRequest(f"the denoiser is {shown(denoiser)}; pass a session, or one of its sequences")
     answer: HeadOutput | None = None
     while True:
         ask = sampler.next(answer)
@@ -91,11 +104,22 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             raise wrong_ask(sampler, ask)
 
 
+def check_behind(uncached: Ids, ids: Ids) -> None:
+    """Raises InvalidRequest for ids to be encoded that do not begin with what is uncached."""
+    count = min(len(uncached), len(ids))
+    if not np.array_equal(uncached[:count], ids[:count]):
+        raise InvalidRequest(
+            f"the ids to encode must begin with the {len(uncached)} tokens that are uncached, the end of the "
+            "last answer: put `uncached` before them, or ask to Forget the text first"
+        )
+
+
 def encode(denoiser: Denoiser, ids: Ids) -> None:
     """Encode ids, which begin with what was uncached. A prefix that is lost with a failure takes that with
     it.
     """
     uncached, start = denoiser.uncached, denoiser.prefix_length
+    check_behind(uncached, ids)
     try:
         denoiser.prefill(ids)
     finally:  # a signal may come behind what was encoded

@@ -50,7 +50,13 @@ class PassArrays:
         self._held: list[object] = []
         self._kept: list[_KeptIds] = []
         self.heads: list[HeadArrays | None] = []
-        structs = [self._struct(each, session) for each in segments]
+        structs = []
+        for number, each in enumerate(segments):
+            try:
+                structs.append(self._struct(each, session))
+            except errors.EdgekitError as error:
+                error.segment = number
+                raise
         self.structs = (PassSegmentStruct * len(structs))(*structs)
 
     @contextmanager

@@ -170,6 +170,13 @@ class Sequence(OneOwner):
             if length > start:  # also where a signal came behind it
                 self.encoded.kept(ids, start, length, plain=True)
 
+    def check_prefill(self, ids: Ids) -> None:
+        """Raises what `prefill` would raise of these ids. Who encodes a text in several passes asks about all
+        of it first.
+        """
+        ids = flat_ids(ids, "the list of token ids")
+        self.session.call("ek_sequence_check_prefill", self, ids.ctypes.data, ids.size)
+
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
         if ids is None:

@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakSet
 
 from edgekit.flashload import _native, errors
+from edgekit.flashload.names import shown
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
@@ -31,7 +32,7 @@ from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
-from edgekit.runtime.sampling.errors import NonFiniteLogits
+from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
@@ -88,6 +89,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_sequence_open": (c_void_p, POINTER(c_void_p)),
     "ek_sequence_copy": (c_void_p, c_void_p, POINTER(c_void_p)),
     "ek_sequence_prefill": (c_void_p, c_void_p, c_void_p, c_int64),
+    "ek_sequence_check_prefill": (c_void_p, c_void_p, c_void_p, c_int64),
     "ek_sequence_crop": (c_void_p, c_void_p, c_int64),
     "ek_sequence_get_info": (c_void_p, c_void_p, POINTER(SequenceInfoStruct)),
 }
@@ -96,6 +98,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 def _library() -> ctypes.CDLL:
     _native.functions({}, "ek_sequence_close")
     return _native.functions(_SIGNATURES, "ek_session_close")
+
+
+def _options(given: SessionOptions | None) -> SessionOptions:
+    if given is not None and not isinstance(given, SessionOptions):
+        raise InvalidOption(f"the options are {shown(given)}; pass SessionOptions(...)")
+    return given or SessionOptions()
 
 
 def _core_options(o: SessionOptions) -> OptionsStruct:
@@ -137,7 +145,7 @@ class Session(OneOwner):
         self._under_way: set[object] = set()  # a token for each call
         self._sequences: WeakSet[Sequence] = WeakSet()  # besides its own
         self._dropped: deque[int] = deque()  # handles of sequences to close when no call is under way
-        self.options = o = options or SessionOptions()
+        self.options = o = _options(options)
         self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
         self._library = _library()
@@ -223,7 +231,8 @@ class Session(OneOwner):
         """One pass over the weights for all segments: the answers to their requests, None without one.
 
         Raises InvalidRequest for segments that do not fit the model or each other, BudgetExceeded for what
-        the session was not opened for. After a failure every sequence keeps what it kept.
+        the session was not opened for; `segment` of the error is the number of the one that is refused. After
+        a failure every sequence keeps what it kept.
         """
         given = segment_list(segments)  # before anything is looked at: making them may be the caller's code
         with self._call() as handle:
@@ -393,7 +402,7 @@ def plan_session(
         BudgetExceeded: the budget is too small; says how much would be enough.
     """
     plug = None if engine is None else EnginePlug(engine, bundle)
-    wanted = _core_options(options or SessionOptions())
+    wanted = _core_options(_options(options))
     table = None if plug is None else ctypes.byref(plug.struct)
     folder, held = _native.path_bytes(bundle.path), _UNLIMITED if process_bytes is None else process_bytes
     with nullcontext() if plug is None else plug.raising():

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell, wrong_ask
+from edgekit.flashload.errors import EdgekitError, InvalidRequest
+from edgekit.flashload.names import shown
+from edgekit.runtime.sampling.asks import (
+    Ask,
+    Denoise,
+    Encode,
+    Forget,
+    Procedure,
+    Project,
+    Tell,
+    check_procedure,
+    wrong_ask,
+)
+from edgekit.runtime.sampling.drive import check_behind
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput
 from edgekit.runtime.session.sequence import Segment, Sequence
@@ -14,11 +27,12 @@ from edgekit.runtime.session.session import Session
 
 @dataclass(eq=False)
 class _Member:
+    key: Hashable
     sampler: Procedure
     sequence: Sequence
     ask: Ask | None = None  # the pass that it waits for
     answer: HeadOutput | None = None
-    start: int | None = None  # where the ids of an Encode begin, once a pass encodes them
+    start: int | None = None  # where the ids of an Encode begin, once they are known to fit
 
     @property
     def encoded(self) -> int:
@@ -32,6 +46,8 @@ class Together:
     """
 
     def __init__(self, session: Session) -> None:
+        if not isinstance(session, Session):
+            raise InvalidRequest(f"the session is {shown(session)}; pass what open_session gives")
         self._session = session
         self._members: dict[Hashable, _Member] = {}
         self._told: list[tuple[Hashable, Event | Exception]] = []  # for the next that `step` gives
@@ -43,62 +59,103 @@ class Together:
     def join(self, key: Hashable, sampler: Procedure, sequence: Sequence) -> None:
         """Take part from the next pass on; `key` names the sampler in what `step` gives.
 
-        Raises ValueError for a key or sequence that takes part already.
+        Raises InvalidRequest for a key or sequence that takes part already, a sequence of another session,
+        and for what is no key, sampler or sequence.
         """
+        if not isinstance(key, Hashable):
+            raise InvalidRequest(f"the key is {shown(key)}; take a number or text")
+        check_procedure(sampler)
+        if not isinstance(sequence, Sequence):
+            raise InvalidRequest(f"the sequence is {shown(sequence)}; pass what open_sequence gives")
+        if sequence.session is not self._session:
+            raise InvalidRequest("the sequence belongs to another session")
         if key in self._members or any(m.sequence is sequence for m in self._members.values()):
-            raise ValueError(f"{key!r}, or its sequence, takes part already")
-        self._members[key] = _Member(sampler, sequence)
+            raise InvalidRequest(f"{shown(key)}, or its sequence, takes part already")
+        self._members[key] = _Member(key, sampler, sequence)
 
     def leave(self, key: Hashable) -> None:
-        """End a generation where it is. Its sequence holds what was encoded and committed until then."""
-        del self._members[key]
+        """End a generation where it is. Its sequence holds what was encoded and committed until then.
+
+        Raises InvalidRequest for a key that does not take part.
+        """
+        if self._members.pop(key, None) is None:
+            raise InvalidRequest(f"{shown(key)} does not take part; it has left, or never joined")
 
     def step(self) -> list[tuple[Hashable, Event | Exception]]:
-        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves, and
-        so does one whose sampler failed, with its error, whatever it is.
+        """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves.
 
-        Raises what the pass raises, where something was told before it at the next step; another step tries
-        it again.
+        So does one whose sampler failed, or asked for what the session refuses, such as more positions than
+        it was opened for: with its error, whatever it is, and the others go on.
+
+        Raises what the pass raises for all, where something was told before it at the next step; another step
+        tries it again.
         """
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
         self._go_on()
-        waiting = [m for m in self._members.values() if m.ask is not None]
-        if waiting:
-            try:
-                answers = self._session.run_pass([self._segment(m) for m in waiting])
-            except Exception as error:
-                if not self._told:
-                    raise
-                self._failed = error
-            else:
-                for member, answer in zip(waiting, answers, strict=True):
-                    self._passed(member, answer)
+        try:
+            ran = self._run_pass()
+        except Exception as error:
+            if not self._told:
+                raise
+            self._failed = error
+        else:
+            if ran:
                 self._go_on()
         told, self._told = self._told, []
         return told
 
+    def _run_pass(self) -> bool:
+        """Whether anybody waited for one. Who is refused leaves, and the pass is run without."""
+        while waiting := self._segments():
+            try:
+                answers = self._session.run_pass([segment for _, segment in waiting])
+            except EdgekitError as error:
+                if error.segment is None:
+                    raise
+                self._end(waiting[error.segment][0], error)
+                continue
+            for (member, _), answer in zip(waiting, answers, strict=True):
+                self._passed(member, answer)
+            return True
+        return False
+
+    def _segments(self) -> list[tuple[_Member, Segment]]:
+        """Those who wait for a pass, with what they bring to it."""
+        waiting = []
+        for member in list(self._members.values()):
+            if member.ask is not None:
+                try:
+                    waiting.append((member, self._segment(member)))
+                except Exception as error:
+                    self._end(member, error)
+        return waiting
+
     def _go_on(self) -> None:
-        for key, member in list(self._members.items()):
+        for member in list(self._members.values()):
             try:
                 while member.ask is None:
-                    self._next(key, member)
-                    if key not in self._members:
+                    self._next(member)
+                    if member.key not in self._members:
                         break
             except Exception as error:
-                del self._members[key]
-                self._told.append((key, error))
+                self._end(member, error)
 
-    def _next(self, key: Hashable, member: _Member) -> None:
+    def _end(self, member: _Member, told: Event | Exception) -> None:
+        del self._members[member.key]
+        self._told.append((member.key, told))
+
+    def _next(self, member: _Member) -> None:
         ask = member.sampler.next(member.answer)
         member.answer = None
         if isinstance(ask, Tell) and isinstance(ask.event, Event):
             if ask.kept is not None:
                 member.sequence.uncached = ask.kept
-            self._told.append((key, ask.event))
             if isinstance(ask.event, Done):
-                del self._members[key]
+                self._end(member, ask.event)
+            else:
+                self._told.append((member.key, ask.event))
         elif isinstance(ask, Forget):
             member.sequence.reset()
         elif isinstance(ask, Denoise | Project) or (isinstance(ask, Encode) and len(ask.ids)):
@@ -111,6 +168,8 @@ class Together:
         if isinstance(ask, Encode):
             # In pieces as long as those of a text that is encoded alone.
             if member.start is None:
+                check_behind(sequence.uncached, ask.ids)
+                sequence.check_prefill(ask.ids)
                 member.start = sequence.prefix_length
             done = member.encoded
             ids = ask.ids[done : done + self._session.prefill_rows]

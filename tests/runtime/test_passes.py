@@ -289,7 +289,7 @@ def test_one_that_fails_leaves_the_others(session: Session) -> None:
     together, told = Together(session), {}
     together.join("a", Broken(), session.open_sequence())
     together.join("b", sampler(session, [3, 4], 0, max_new_tokens=8, steps=2), session.sequence)
-    with pytest.raises(ValueError, match="takes part already"):
+    with pytest.raises(InvalidRequest, match="takes part already"):
         together.join("c", Broken(), session.sequence)
     while len(together):
         for key, event in together.step():

@@ -97,6 +97,10 @@ EK_API const char *ek_last_error(void) EK_NOEXCEPT;
 /* After EK_BUDGET_EXCEEDED: a memory_bytes that would have been enough. 0 after any other failure. */
 EK_API uint64_t ek_last_error_bytes(void) EK_NOEXCEPT;
 
+/* After ek_session_pass has failed: the segment that was refused before anything was computed, so that a pass of the others
+ * may be tried. -1 where it failed for another reason, and after any other failure. */
+EK_API int64_t ek_last_error_segment(void) EK_NOEXCEPT;
+
 /* ---- Sessions -------------------------------------------------------------------------------------------------
  *
  * A session is a bundle being run: it holds the weights that stay in memory, streams the others, and keeps the
@@ -260,6 +264,11 @@ EK_API void ek_sequence_close(ek_sequence *sequence) EK_NOEXCEPT;
 /* ek_session_prefill for any sequence; null is the session's own. */
 EK_API ek_status ek_sequence_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids,
                                      int64_t count) EK_NOEXCEPT;
+
+/* EK_OK where ek_sequence_prefill would take these ids, else what it would say of them. Encodes nothing: who encodes a text
+ * in several passes asks about all of it first. */
+EK_API ek_status ek_sequence_check_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids,
+                                           int64_t count) EK_NOEXCEPT;
 
 /* Forgets what is kept at and behind position `length`, and what is uncached; 0 forgets all. Null is the session's own
  * sequence. EK_INVALID_ARGUMENT for more than is kept; EK_INVALID_STATE where layers with a sliding window no longer have

@@ -2,6 +2,8 @@
 #ifndef EDGEKIT_ERROR_H
 #define EDGEKIT_ERROR_H
 
+#include <cstddef>
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -20,6 +22,9 @@ class Error : public std::runtime_error {
       : std::runtime_error(shortened(one_line(message))), status_(status) {}
   ek_status status() const noexcept { return status_; }
 
+  // Of a pass: the one that was refused before anything was computed; -1: none by itself.
+  std::int64_t segment = -1;
+
  private:
   ek_status status_;
 };
@@ -30,6 +35,17 @@ template <typename... Parts>
   std::ostringstream message;
   (message << ... << parts);
   throw Error(status, message.str());
+}
+
+// Runs `body`, whose errors are about a segment of a pass.
+template <typename Body>
+void about_segment(std::size_t segment, Body &&body) {
+  try {
+    body();
+  } catch (Error &error) {
+    error.segment = static_cast<std::int64_t>(segment);
+    throw;
+  }
 }
 
 }  // namespace edgekit

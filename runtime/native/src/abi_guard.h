@@ -13,8 +13,8 @@
 
 namespace edgekit {
 
-// For ek_last_error and ek_last_error_bytes on this thread; returns `status`.
-ek_status remember(ek_status status, const char *message, std::uint64_t bytes = 0) noexcept;
+// For ek_last_error, ek_last_error_bytes and ek_last_error_segment on this thread; returns `status`.
+ek_status remember(ek_status status, const char *message, std::uint64_t bytes = 0, std::int64_t segment = -1) noexcept;
 
 // Runs `body`, which may throw, and gives its status.
 template <typename Body>
@@ -23,9 +23,9 @@ ek_status guarded(Body &&body) noexcept {
     body();
     return EK_OK;
   } catch (const BudgetError &error) {
-    return remember(error.status(), error.what(), error.needed());
+    return remember(error.status(), error.what(), error.needed(), error.segment);
   } catch (const Error &error) {
-    return remember(error.status(), error.what());
+    return remember(error.status(), error.what(), 0, error.segment);
   } catch (const std::bad_alloc &) {
     return remember(EK_OUT_OF_MEMORY, "the system has no memory left; give the session a smaller memory budget");
   } catch (const std::exception &error) {

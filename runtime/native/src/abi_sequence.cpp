@@ -92,6 +92,14 @@ ek_status ek_sequence_prefill(ek_session *session, ek_sequence *sequence, const 
   });
 }
 
+ek_status ek_sequence_check_prefill(ek_session *session, ek_sequence *sequence, const int64_t *ids,
+                                    int64_t count) noexcept {
+  return guarded([&] {
+    const Entry own(session);
+    own->check_prefill(sequence_of(session, sequence), ids, count);
+  });
+}
+
 ek_status ek_sequence_crop(ek_session *session, ek_sequence *sequence, int64_t length) noexcept {
   return guarded([&] {
     const Entry own(session);
@@ -135,7 +143,7 @@ ek_status ek_session_pass(ek_session *session, const ek_pass_segment *segments, 
       const auto *at = reinterpret_cast<const unsigned char *>(segments) + i * size;
       const auto &segment = *reinterpret_cast<const ek_pass_segment *>(at);
       if (segment.struct_size != size) fail(EK_INVALID_ARGUMENT, "segments of a pass have different struct_size");
-      take(session, segment, given[i]);
+      about_segment(i, [&] { take(session, segment, given[i]); });
       wanted.push_back(given[i].segment);
     }
     std::vector<HeadResult> results = own->pass(wanted);

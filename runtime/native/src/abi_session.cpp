@@ -16,6 +16,7 @@ namespace {
 struct LastError {
   std::string message;
   std::uint64_t bytes = 0;
+  std::int64_t segment = -1;
 };
 
 LastError &last_error() {
@@ -80,14 +81,14 @@ SessionOptions session_options_of(const ek_session_options *given) {
   return out;
 }
 
-ek_status remember(ek_status status, const char *message, std::uint64_t bytes) noexcept {
+ek_status remember(ek_status status, const char *message, std::uint64_t bytes, std::int64_t segment) noexcept {
+  last_error().bytes = bytes;
+  last_error().segment = segment;
   try {
     last_error().message = message;
-    last_error().bytes = bytes;
   } catch (...) {
     // No memory for the text: ek_last_error falls back to none rather than to that of an earlier failure.
     last_error().message.clear();
-    last_error().bytes = bytes;
   }
   return status;
 }
@@ -99,6 +100,8 @@ using namespace edgekit;
 const char *ek_last_error(void) noexcept { return last_error().message.c_str(); }
 
 uint64_t ek_last_error_bytes(void) noexcept { return last_error().bytes; }
+
+int64_t ek_last_error_segment(void) noexcept { return last_error().segment; }
 
 ek_status ek_session_open(const char *bundle, const ek_session_options *options, ek_session **session) noexcept {
   return ek_session_open_engine(bundle, options, nullptr, session);

@@ -84,7 +84,7 @@ PassRun::PassRun(Session::Implementation &session, const std::vector<PassSegment
   if (segments.empty()) fail(EK_INVALID_ARGUMENT, "a pass without segments");
   for (std::size_t i = 0; i < segments.size(); ++i) {
     segments_[i].given = &segments[i];
-    settle(i);
+    about_segment(i, [&] { settle(i); });
   }
   session.with_kv_room(added_bytes(), [&] { unkept_ = KvCharge(*session.kept_memory, unkept_bytes()); });
 }
