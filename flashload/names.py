@@ -20,9 +20,12 @@ def nearest(given: object, known: Iterable[str], least: float = _NEAR) -> str:
 
 def near(given: object, known: Iterable[str], least: float = _NEAR) -> list[str]:
     """The known name that `given` was probably meant to be, or two that are equally near, upper and lower
-    case being alike. `least`: their likeness, 0..1.
+    case being alike: those that begin with it, else of a likeness of at least `least`, 0..1.
     """
-    text = _compared(given) if isinstance(given, str) else ""
+    text, known = _compared(given) if isinstance(given, str) else "", list(known)
+    begun = [name for name in known if _compared(name).startswith(text)] if len(text) > 2 else []
+    if 0 < len(begun) <= 2:
+        return begun
     ratios = {name: difflib.SequenceMatcher(None, text, _compared(name)).ratio() for name in known}
     best = max(ratios.values(), default=0.0)
     close = [name for name, ratio in ratios.items() if ratio == best >= least]

@@ -130,6 +130,8 @@ class FlashWriter:
             if resume and not self.partial_path.exists() and (finished := self._finished_file()):
                 self._adopt(finished)
                 return
+            if resume and not overwrite:
+                raise _other_export(self.path)
             if not overwrite:
                 raise OutputExists(f"{self.path}: already exists; choose another name or allow overwriting")
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -223,10 +225,7 @@ class FlashWriter:
 
     def _check_plan(self, record: dict[str, Any]) -> None:
         if record.get("plan") != self.layout.plan_digest or record.get("size") != self.layout.size:
-            raise ResumeMismatch(
-                f"{self.journal_path}: belongs to another export (other model, preset or version); "
-                "resume with the same options, or start again with --overwrite"
-            )
+            raise _other_export(self.journal_path)
 
     def _append_journal(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
@@ -352,6 +351,13 @@ class FlashWriter:
 
     def _write_failed(self, what: str, error: OSError) -> WriteFailed:
         return write_failed(f"{self.path}: {what}", error, self.layout.size)
+
+
+def _other_export(path: Path) -> ResumeMismatch:
+    return ResumeMismatch(
+        f"{path}: belongs to another export (other model, preset or version); resume with the same options, "
+        "or start again with --overwrite"
+    )
 
 
 def _parse_record(line: bytes) -> dict[str, Any] | None:

@@ -21,9 +21,11 @@ import numpy as np
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.flashload.names import shown
+from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.package_engine import exported_for
-from edgekit.runtime.errors import PromptTooLong
+from edgekit.runtime.errors import EngineUnavailable, PromptTooLong, UnsupportedBundle
+from edgekit.runtime.process import usable_cores
 from edgekit.runtime.prompt_text import check_said, check_spelled
 from edgekit.runtime.sampling import (
     CoreSampler,
@@ -42,7 +44,14 @@ from edgekit.runtime.sampling.core import prompt_ids
 from edgekit.runtime.sampling.core_abi import options_by_name
 from edgekit.runtime.sampling.ids import check_list, pieces_of
 from edgekit.runtime.sampling.options import check_int
-from edgekit.runtime.session import MakeEngine, Session, SessionOptions, Together, open_session
+from edgekit.runtime.session import (
+    MakeEngine,
+    Session,
+    SessionOptions,
+    Together,
+    open_session,
+    plan_session,
+)
 from edgekit.runtime.session import sequence as session_sequence
 
 if TYPE_CHECKING:
@@ -117,11 +126,12 @@ class Generator:
         takes so many threads.
         """
         self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
-        self.bundle = Bundle.open(path, engine if isinstance(engine, str) else None)
+        self.bundle = Bundle.open(path, None if callable(engine) else engine)
         self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
+        self._closed = False
         self._turn = _Turn()
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
         #: Of the last generation that came to its end.
@@ -225,6 +235,7 @@ class Generator:
             EdgekitError: bad options, no list of prompts, a budget that is too small for so many at once, a
                 read that failed.
         """
+        self._check_open()
         settings = _checked(settings)
         check_list(prompts, "the prompts", InvalidPrompt)
         check_int("at_once", at_once, 1, _MOST_AT_ONCE)
@@ -280,9 +291,24 @@ class Generator:
         call = self._call(prompt, _checked(settings), None)
         self._open(call.lengths, call.text)
 
+    def check_budget(self) -> None:
+        """Raises BudgetExceeded where the budget has no room for the shortest generation. Whether an engine
+        runs the bundle here is for the first prompt.
+        """
+        if self._limits.memory_bytes is None:
+            return
+        shortest = replace(self._limits, positions=0, canvas=self.bundle.model.canvas_length or 1)
+        with suppress(EngineUnavailable, UnsupportedBundle):
+            if self._engine is None or isinstance(self._engine, str):
+                engine = engines.to_plan(self.bundle, self._limits.threads or usable_cores())
+            else:
+                engine = engines.made_by(self._engine, self.bundle)
+            plan_session(self.bundle, shortest, engine)
+
     def _call(
         self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None
     ) -> _Call:
+        self._check_open()
         options = dict(options_by_name(settings.options))
         text = _Text()
         before = None if behind is None else pieces_of(behind, "behind", InvalidPrompt)
@@ -291,8 +317,14 @@ class Generator:
             text = _Text(before)
         elif options.get("continue_prefix", self._continues):
             text = self._held()
-        given = self.encode(prompt, text.last) if isinstance(prompt, str | Prompt) else prompt
-        ids = prompt_ids(given, self._model.vocab_size)
+        if isinstance(prompt, str | Prompt):
+            prompt = self.encode(prompt, text.last)
+        elif not _may_be_ids(prompt):
+            raise InvalidPrompt(
+                f"the prompt is {shown(prompt)}; give text, a Prompt, or token ids; edgekit.load takes "
+                "messages of a chat, too"
+            )
+        ids = prompt_ids(prompt, self._model.vocab_size)
         sampler = CoreSampler(
             replace(self._model, encoded=text.encoded, uncached=text.uncached),
             ids,
@@ -305,6 +337,10 @@ class Generator:
         if self.bundle.packages is not None:
             self._check_packages(call, settings)
         return call
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest(f"{self.bundle.path}: the generator is closed; open another one")
 
     def _check_packages(self, call: _Call, settings: Settings) -> None:
         assert self.bundle.packages is not None, "the caller looked"
@@ -374,7 +410,8 @@ class Generator:
         return 0 if self._session is None else int(self._session.statistics()["bytes_read"])
 
     def close(self) -> None:
-        """Close the session, if one is open, and forget what it holds."""
+        """Close the session, if one is open, and forget what it holds. Prompts are refused from then on."""
+        self._closed = True
         self._turn.end()
         self._text = _Text()
         if self._session is not None:
@@ -422,6 +459,13 @@ def _rest(session: Session) -> None:
     """
     with suppress(InvalidRequest):
         session.idle()
+
+
+def _may_be_ids(prompt: object) -> bool:
+    """Whether a prompt that is no text was meant to be token ids."""
+    if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+        return False
+    return not (isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], str | Mapping))
 
 
 def _checked(settings: Settings | None) -> Settings:

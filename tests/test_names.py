@@ -86,3 +86,10 @@ def test_a_long_name_is_cut_and_costs_nothing() -> None:
     started = time.process_time()
     assert len(unknown("target", "ios" * 1_000_000, ("host", "mac", "ios"))) < 150
     assert time.process_time() - started < 5
+
+
+def test_a_name_that_is_cut_short_is_meant_before_one_that_is_alike() -> None:
+    known = ["steps", "temperature", "t_min", "alg", "alg_temp"]
+    assert nearest("temp", known) == "temperature" and nearest("alg_", known) == "alg_temp"
+    assert nearest("stepz", known) == "steps"
+    assert nearest("ste", iter(known)) == "steps"

@@ -115,10 +115,10 @@ def load(name: str) -> Writer:
     except ImportError as error:
         if (error.name or "").startswith("edgekit"):
             raise
-        package = (error.name or row.name).partition(".")[0]
-        why = f"cannot load the package {package}: {one_line(error)}"
         if isinstance(error, ModuleNotFoundError):
-            why = row.lacks(package)
+            why = row.lacks((error.name or row.name).partition(".")[0])
+        else:
+            why = f"cannot load its packages; install them anew: {row.install_anew} ({one_line(error)})"
         raise ExportError(f"format {row.name} {why}") from error
     finally:
         logging.disable(quiet)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
@@ -16,10 +16,11 @@ from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, St
 from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
-from edgekit.runtime.engines import check_available
+from edgekit.runtime.engines import MakeEngine, check_available
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.hub.bundles import local_folder
+from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
@@ -36,7 +37,7 @@ def load(
     memory: int | str | None = None,
     resident: int | str | None = None,
     threads: int | None = None,
-    engine: str | None = None,
+    engine: str | MakeEngine | None = None,
 ) -> Model:
     """Open a bundle, a folder that `edgekit export` wrote, or one of several bundles there.
 
@@ -47,16 +48,18 @@ def load(
             of which the machine must have enough.
         resident: bounds the weights that stay in memory further; 0 streams all.
         threads: processor threads that compute, 1..1024; None: one per core that the process may use.
-        engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai"; None: that of the bundle,
-            and of several bundles the newest that this system runs.
+        engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai", or makes one of your own:
+            a class or function, see docs/code.md. None: that of the bundle, and of several bundles the newest
+            that this system runs.
 
     Raises:
         InvalidOption: an argument that is not as above.
         BundleError: the bundle is missing or damaged.
         UnsupportedBundle: it is whole, and for another engine or version than this.
-        EdgekitError: any other reason outside of edgekit, such as an engine that is not installed here, or a
-            download. Weights are read at the first prompt: then a budget may turn out to be too small
-            (BudgetExceeded).
+        BudgetExceeded: not even the shortest generation fits into `memory`. Weights are read at the first
+            prompt, where its lengths may turn out to need more.
+        EdgekitError: any other reason outside of edgekit, such as `engine` not being installed here, or a
+            download.
 
     >>> model = edgekit.load(bundle, memory="2GB")
     >>> model.generate("Copy this: red 7", seed=1).text
@@ -66,14 +69,15 @@ def load(
     if threads is not None:
         check_int("threads", threads, 1, MOST_THREADS)
     generator = Generator(
-        folder_of(bundle, engine),
+        folder_of(bundle, None if callable(engine) else engine),
         memory_bytes=_bytes("memory", memory, 1),
         resident_bytes=_bytes("resident", resident, 0),
         threads=threads or 0,
         engine=engine,
     )
-    if engine is not None:
+    if isinstance(engine, str):
         check_available(engine)
+    generator.check_budget()
     return Model(generator)
 
 
@@ -85,7 +89,7 @@ def folder_of(bundle: str | os.PathLike[str], engine: str | None) -> Path:
     return local_folder(name, engine)
 
 
-class Model:
+class Model(OneOwner):
     """An open bundle; `edgekit.load` makes it. It is a context manager, and closing it gives its memory back.
 
     One thread at a time may use it, and it generates one thing at a time: where another generation is started
@@ -294,12 +298,6 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Model can be neither copied nor pickled: its memory and threads belong to this process; "
-            "load its bundle again"
-        )
 
     def __repr__(self) -> str:
         return f"<edgekit.Model {str(self.path)!r}{', closed' if self._closed else ''}>"

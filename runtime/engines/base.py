@@ -152,7 +152,7 @@ class Engine:
         raise self._cannot(f"package {name}")
 
     def statistics(self) -> dict[str, Any]:
-        """Counters for the `done` event."""
+        """Counters, for `Session.statistics` and the Done event of a `Generator`."""
         return {"engine": self.name}
 
     def _cannot(self, what: str) -> EngineFailed:

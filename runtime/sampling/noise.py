@@ -12,12 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.flashload import _native
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.runtime.sampling.ids import whole
 from edgekit.runtime.sampling.options import MOST_SEED
 from edgekit.runtime.sampling.types import Floats, Ids
 
 _SIGNATURES: Final = {"ek_gumbel_noise": (c_uint64, c_uint64, c_int64, c_int64, c_int64, c_void_p)}
+
+
+#: Numbers of a draw, at most.
+_MOST_DRAWN: Final = 2**32
 
 
 class PhiloxNoise:
@@ -29,14 +34,20 @@ class PhiloxNoise:
         self.draws = 0
 
     def integers(self, high: int, count: int) -> Ids:
-        """count integers, uniform over 0..high-1, int64 [count]. Raises ValueError."""
-        if not 1 <= high <= 2**32:
-            raise ValueError(f"integers below {high}: the bound must be 1..2^32")
+        """count integers, uniform over 0..high-1, int64 [count]. Raises InvalidRequest for what is no bound
+        of at most 2^32, or no count.
+        """
+        if whole(high, "the bound of integers", most=2**32) < 1:
+            raise InvalidRequest("the bound of integers is 0; there are none below it")
+        whole(count, "the count of integers", most=_MOST_DRAWN)
         halves = self._words((count + 1) // 2).view("<u4")[:count].astype(np.uint64)
         return ((halves * np.uint64(high)) >> np.uint64(32)).astype(np.int64)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        """count numbers, uniform over the open interval (0, 1), float64 [count]."""
+        """count numbers, uniform over the open interval (0, 1), float64 [count]. Raises InvalidRequest for
+        what is no count.
+        """
+        whole(count, "the count of numbers", most=_MOST_DRAWN)
         steps = (self._words(count) >> np.uint64(11)).astype(np.float64)
         return np.minimum((steps + 0.5) * 2.0**-53, 1 - 2.0**-53)
 
@@ -76,9 +87,12 @@ class PhiloxGumbel:
             whole(getattr(self, name), name)
 
     def __call__(self, start: int, stop: int) -> Floats:
-        """float32 [positions, stop - start], the transposed view of a contiguous stretch of the stream."""
-        if not 0 <= start <= stop <= self.vocab_size:
-            raise ValueError(f"tokens {start}..{stop} are not within the vocabulary of {self.vocab_size}")
+        """float32 [positions, stop - start], the transposed view of a contiguous stretch of the stream.
+        Raises InvalidRequest for tokens outside the vocabulary.
+        """
+        whole(start, "start", most=self.vocab_size)
+        if whole(stop, "stop", most=self.vocab_size) < start:
+            raise InvalidRequest(f"tokens {start}..{stop} end before they begin")
         out = np.empty((stop - start, self.positions), np.float32)
         place = int(start), int(stop - start), int(self.positions)
         core = _native.functions(_SIGNATURES)

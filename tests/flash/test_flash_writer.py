@@ -228,7 +228,7 @@ def test_a_finished_file_is_not_overwritten_unless_asked(tmp_path: Path) -> None
     before = path.read_bytes()
     with pytest.raises(OutputExists, match="already exists"):
         FlashWriter(path, specs)
-    with pytest.raises(OutputExists, match="already exists"):
+    with pytest.raises(ResumeMismatch, match="f: belongs to another export .* same options"):
         FlashWriter(path, byte_runs([11]), resume=True)
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["f"]
     with FlashWriter(path, specs, overwrite=True) as writer:
@@ -245,7 +245,7 @@ def test_resuming_a_finished_export_returns_its_digest(tmp_path: Path) -> None:
     with FlashWriter(path, specs, resume=True) as writer:
         assert writer.missing() == []
         assert writer.finish() == digest
-    with pytest.raises(OutputExists):
+    with pytest.raises(ResumeMismatch):
         FlashWriter(path, specs, resume=True, tag="another checkpoint")
 
 

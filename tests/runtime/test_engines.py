@@ -17,6 +17,7 @@ from support.checkpoints import write_checkpoint
 from support.head_join import HeadState
 from support.native_testing import library
 
+import edgekit
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
@@ -61,6 +62,12 @@ def test_the_engine_of_the_readme_answers_as_onnx_does(
         assert answer(generator) == expected
         assert bool(generator.bytes_read) == (resident == 0)
         assert generator.stats is not None and generator.stats.engine["engine"] == "numpy"
+
+
+def test_a_model_is_loaded_with_an_engine_of_ones_own(shipped_bundle: Callable[..., Path]) -> None:
+    path, few = shipped_bundle("tiny-llada", "onnx"), {"max_new_tokens": 16, "steps": 8, "seed": 3}
+    with edgekit.load(path) as model, edgekit.load(path, engine=readme_engine()) as other:
+        assert other.generate(PROMPT.text, **few).ids == model.generate(PROMPT.text, **few).ids
 
 
 # --- weights that are given back ----------------------------------------------------------------------------

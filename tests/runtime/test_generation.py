@@ -9,10 +9,10 @@ import pytest
 from support.bundles import make_bundle
 from support.sampler_runs import plain
 
-from edgekit.flashload.errors import EdgekitError, OpenFailed
+from edgekit.flashload.errors import EdgekitError, InvalidRequest, OpenFailed
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Generator, Prompt, Settings
-from edgekit.runtime.sampling import Committed, Done
+from edgekit.runtime.sampling import Committed, Done, InvalidOption, InvalidPrompt
 
 Turn = tuple[list[tuple[Any, ...]], int]
 
@@ -105,7 +105,7 @@ def test_a_new_prompt_forgets_the_conversation(bundle: Path, expected: Any) -> N
         turn(generator, 0)
         prompt, new_tokens = TURNS[1]
         alone = list(generator.generate(prompt, settings(new_tokens, 1, False)))
-        generator.close()
+    with Generator(bundle, memory_bytes=BUDGET) as generator:
         forgotten = list(generator.generate(prompt, settings(new_tokens, 1, True)))
         assert [plain(e) for e in alone] == [plain(e) for e in forgotten] != expected[1][0]
         assert turn(generator, 0) == expected[0]
@@ -137,3 +137,30 @@ def test_a_prompt_that_continues_follows_the_whole_answer_without_a_second_begin
             assert said == ids
         text = generator.tokenizer.encode(TURNS[1][0])
         assert generator.encode(Prompt(TURNS[1][0], chat=False), ids[-1]) == text[1:], "the first begins it"
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, b"bytes", 5, {"role": "user"}, [{"role": "user", "content": "Hi"}], ["Hi"]], ids=str
+)
+def test_what_is_no_prompt_is_told_what_one_is(bundle: Path, prompt: Any) -> None:
+    with Generator(bundle) as generator:
+        with pytest.raises(InvalidPrompt, match="give text, a Prompt, or token ids; edgekit.load takes mess"):
+            next(generator.generate(prompt))
+        ((number, error),) = generator.generate_many([prompt])
+        assert number == 0 and "give text, a Prompt, or token ids" in str(error)
+
+
+def test_a_closed_generator_stays_closed(bundle: Path) -> None:
+    with Generator(bundle) as generator:
+        list(generator.generate([3, 4], Settings(max_new_tokens=8, steps=2)))
+    generator.close()
+    for use in (generator.generate([3, 4]), generator.generate_many([[3, 4]])):
+        with pytest.raises(InvalidRequest, match="the generator is closed; open another one"):
+            next(use)
+    with pytest.raises(InvalidRequest, match="the generator is closed"):
+        generator.prepare([3, 4])
+
+
+def test_a_generator_refuses_what_is_no_engine(bundle: Path) -> None:
+    with pytest.raises(InvalidOption, match="unknown engine 5; supported: native"):
+        Generator(bundle, engine=5)  # type: ignore[arg-type]

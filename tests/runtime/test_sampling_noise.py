@@ -173,7 +173,10 @@ def test_noise_for_what_are_no_counts_is_refused(counts: Any, words: str) -> Non
         PhiloxGumbel("x", 0, 2, 5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 11)])
-def test_tile_outside_the_vocabulary_is_refused(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="vocabulary of 10"):
+@pytest.mark.parametrize(
+    ("start", "stop", "words"),
+    [(-1, 2, "start is -1; use an integer from 0 to 10"), (3, 2, "3..2 end before"), (0, 11, "stop is 11")],
+)
+def test_tile_outside_the_vocabulary_is_refused(start: int, stop: int, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
         PhiloxNoise(0).gumbel(2, 10)(start, stop)

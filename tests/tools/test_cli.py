@@ -633,6 +633,13 @@ def test_verify_does_not_call_a_file_damaged_that_may_not_be_read(
     refused(edgekit("verify", tiny_bundle), f"{name}: cannot be read (Permission denied)")
 
 
+def test_verify_names_no_file_surplus_where_the_manifest_cannot_be_read(copy: Path) -> None:
+    (copy / "edgekit.json").write_text("{")
+    result = edgekit("verify", copy)
+    assert result.exit_code == 1 and "damaged: edgekit.json" in result.stdout
+    assert "is not part of the bundle" not in result.stderr
+
+
 def test_verify_mentions_files_that_are_not_part_of_the_bundle(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
     result = edgekit("verify", copy)

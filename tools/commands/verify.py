@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
@@ -72,7 +72,7 @@ def command(ctx: click.Context, bundle: str, evaluate: bool, as_json: bool) -> N
     with Steps("opening", quiet=as_json) as steps:
         notes: list[str] = []
         items = list((_check_set if bundle_set.is_set(path) else _check)(path, steps, notes, evaluate))
-        surplus = _surplus(path, {i.name for i in items})
+        surplus = _surplus(path, items)
     damaged = [i for i in items if i.damage]
     if as_json:
         report = {
@@ -247,7 +247,15 @@ def _file_damage(path: Path, check: Callable[[], None], sha256: str, steps: Step
     return "" if digest.hexdigest() == sha256 else f"has SHA-256 {digest.hexdigest()}, {sha256} was written"
 
 
-def _surplus(path: Path, known: set[str]) -> list[str]:
-    """Files of the folder that the manifest does not list."""
-    found = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-    return sorted(name for name in found if name not in known)
+def _surplus(path: Path, items: Sequence[Item]) -> list[str]:
+    """Files of the folder that no manifest lists, where that can be read."""
+    known = {each.name for each in items}
+    # Nobody knows what belongs to these.
+    closed = {each.name for each in items if each.kind == "bundle"}
+    lists = MANIFEST_NAME, bundle_set.SET_NAME
+    for each in items:
+        if each.damage and PurePosixPath(each.name).name in lists:
+            closed.add(str(PurePosixPath(each.name).parent))
+    found = (p.relative_to(path) for p in path.rglob("*") if p.is_file())
+    open_ones = (p.as_posix() for p in found if closed.isdisjoint(map(str, PurePosixPath(p).parents)))
+    return sorted(name for name in open_ones if name not in known)
