@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
+from edgekit.runtime.core_structs import HeadOutputStruct
 from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
 
 Arrays = dict[str, np.ndarray]
 _IDS: Final = ("argmax", "sample", "top_ids")
+#: Memory of their own: who keeps another array shall not keep them.
+_LARGE: Final = ("soft", "logits")
 
 
 def answer_shapes(
@@ -30,11 +35,47 @@ def answer_shapes(
     return shapes
 
 
-def empty_answer(shapes: dict[str, tuple[int, ...]]) -> HeadOutput:
-    """An answer for the core to fill."""
-    return HeadOutput(
-        **{name: np.empty(shape, np.int64 if name in _IDS else np.float32) for name, shape in shapes.items()}
-    )
+class FilledOutput(HeadOutput):
+    """An answer that the core fills, and takes as it is: `struct` points at its arrays."""
+
+    __slots__ = ("_arrays", "_shapes", "struct")
+    _arrays: Arrays
+    _shapes: dict[str, tuple[int, ...]]
+    struct: HeadOutputStruct
+
+    @classmethod
+    def empty(cls, shapes: dict[str, tuple[int, ...]]) -> FilledOutput:
+        """An answer to be filled. Small arrays share a block: there are few addresses to ask for."""
+        arrays: Arrays = {}
+        addresses: dict[str, int] = {}
+        small = {name: math.prod(shape) for name, shape in shapes.items() if name not in _LARGE}
+        block = np.empty(sum(small.values()), np.int64)
+        address, offset = block.ctypes.data, 0
+        for name, shape in shapes.items():
+            if name in small:
+                arrays[name] = np.ndarray(shape, _kind(name), block, offset)
+                addresses[name], offset = address + offset, offset + block.itemsize * small[name]
+            else:
+                arrays[name] = large = np.empty(shape, _kind(name))
+                addresses[name] = large.ctypes.data
+        made = cls(**arrays)
+        made._arrays, made._shapes, made.struct = arrays, shapes, HeadOutputStruct(**addresses)
+        return made
+
+    def is_of(self, shapes: dict[str, tuple[int, ...]]) -> bool:
+        """Whether it has these shapes, and the arrays that were filled: callers may have replaced some."""
+        arrays = getattr(self, "_arrays", None)  # one that was made by others has none
+        if arrays is None or self._shapes != shapes:
+            return False
+        return all(getattr(self, name) is array for name, array in arrays.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As an answer like any other: addresses are of this process and these arrays."""
+        return HeadOutput, tuple(getattr(self, field.name) for field in fields(HeadOutput))
+
+
+def _kind(name: str) -> type[np.generic]:
+    return np.int64 if name in _IDS else np.float32
 
 
 def answer_arrays(answer: Any, shapes: dict[str, tuple[int, ...]]) -> Arrays:
@@ -52,5 +93,5 @@ def answer_arrays(answer: Any, shapes: dict[str, tuple[int, ...]]) -> Arrays:
                 f"HeadOutput.{name} is {found.dtype}{list(found.shape)}; the pass was asked for "
                 f"{'integers' if name in _IDS else 'numbers'} {list(shape)}"
             )
-        arrays[name] = np.ascontiguousarray(found, np.int64 if name in _IDS else np.float32)
+        arrays[name] = np.ascontiguousarray(found, _kind(name))
     return arrays

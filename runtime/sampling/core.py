@@ -16,7 +16,7 @@ from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
-from edgekit.runtime.sampling.answers import answer_arrays, answer_shapes
+from edgekit.runtime.sampling.answers import FilledOutput, answer_arrays, answer_shapes
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
     ERRORS,
@@ -181,8 +181,11 @@ class CoreSampler(OneOwner):
         return state.raw
 
     def _answer(self, answer: HeadOutput) -> None:
-        arrays = answer_arrays(answer, self._asked)
-        output = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
+        if isinstance(answer, FilledOutput) and answer.is_of(self._asked):
+            output = answer.struct
+        else:
+            arrays = answer_arrays(answer, self._asked)
+            output = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
         self._call("ek_sampler_answer", ctypes.byref(output))
 
     def _request(self, ask: AskStruct) -> HeadRequest:

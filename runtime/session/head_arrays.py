@@ -6,8 +6,8 @@ import numpy as np
 
 from edgekit.flashload import errors
 from edgekit.flashload.names import shown
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
-from edgekit.runtime.sampling.answers import answer_shapes, empty_answer
+from edgekit.runtime.core_structs import HeadRequestStruct
+from edgekit.runtime.sampling.answers import FilledOutput, answer_shapes
 from edgekit.runtime.sampling.ids import flat_ids, real, truth, whole
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import HeadRequest
@@ -56,6 +56,5 @@ class HeadArrays:
             soft=soft,
             top_k=k,
         )
-        self.answer = empty_answer(answer_shapes(wanted, count, vocab_size, hidden_size))
-        arrays = {name: array for name, array in vars(self.answer).items() if array is not None}
-        self.output = HeadOutputStruct(**{name: array.ctypes.data for name, array in arrays.items()})
+        self.answer = FilledOutput.empty(answer_shapes(wanted, count, vocab_size, hidden_size))
+        self.output = self.answer.struct

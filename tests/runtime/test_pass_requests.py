@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,19 @@ from support.native_bundles import native_bundle
 from support.watched import run_watched
 
 from edgekit.export.quantize import Scheme
-from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
-from edgekit.runtime.sampling import HeadOutput, HeadRequest
+from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
+from edgekit.runtime.generation import sampler_model
+from edgekit.runtime.sampling import (
+    CoreSampler,
+    Denoise,
+    Draft,
+    Encode,
+    HeadOutput,
+    HeadRequest,
+    Ids,
+    Tell,
+)
+from edgekit.runtime.sampling.answers import FilledOutput
 from edgekit.runtime.session import SeenRows, Segment, Sequence, Session, SessionOptions
 
 ALL = HeadRequest(logits=True)
@@ -206,3 +220,36 @@ def test_an_answer_has_the_rows_of_the_pass_that_gives_it(session: Session) -> N
 def test_what_is_no_pass_is_told_so(session: Session, call: Callable[[Session], object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         call(session)
+
+
+def test_an_answer_is_taken_as_it_was_filled_only_while_it_is_that(session: Session) -> None:
+    """Its arrays may be replaced, and answers be copied, pickled and made anew."""
+    model = sampler_model(session.bundle)
+    asking = CoreSampler(model, [3, 4], max_new_tokens=8, steps=3)
+    ask = asking.next()
+    while not isinstance(ask, Denoise):
+        if isinstance(ask, Encode):
+            session.prefill(ask.ids)
+        ask = asking.next()
+    answer = session.denoise(ask.ids, ask.request)
+    assert isinstance(answer, FilledOutput) and "struct" not in vars(answer)
+    others = [
+        copy.copy(answer), copy.deepcopy(answer), pickle.loads(pickle.dumps(answer)), replace(answer),
+        replace(answer, argmax=answer.argmax.copy()), HeadOutput(**vars(answer)),
+    ]  # fmt: skip
+
+    def told(given: HeadOutput) -> Ids:
+        sampler = asking.copy()
+        sampler.next()  # a copy asks for the pass again
+        tell = sampler.next(given)
+        assert isinstance(tell, Tell) and isinstance(tell.event, Draft)
+        return tell.event.ids
+
+    for other in others:
+        np.testing.assert_array_equal(told(other), told(answer))
+    answer.others = np.full_like(answer.others, np.nan)
+    with pytest.raises(EdgekitError, match="others holds NaN"):
+        told(answer)
+    answer.others = np.zeros(3, np.float32)
+    with pytest.raises(InvalidRequest, match=r"HeadOutput.others is float32\[3\]"):
+        told(answer)
