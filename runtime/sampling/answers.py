@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import fields
 from typing import Any, Final
@@ -46,20 +47,19 @@ class FilledOutput(HeadOutput):
     @classmethod
     def empty(cls, shapes: dict[str, tuple[int, ...]]) -> FilledOutput:
         """An answer to be filled. Small arrays share a block: there are few addresses to ask for."""
+        places, count = _places(tuple(shapes.items()))
+        block = np.empty(count, np.int64)
+        address, struct = block.ctypes.data, HeadOutputStruct()
         arrays: Arrays = {}
-        addresses: dict[str, int] = {}
-        small = {name: math.prod(shape) for name, shape in shapes.items() if name not in _LARGE}
-        block = np.empty(sum(small.values()), np.int64)
-        address, offset = block.ctypes.data, 0
-        for name, shape in shapes.items():
-            if name in small:
-                arrays[name] = np.ndarray(shape, _kind(name), block, offset)
-                addresses[name], offset = address + offset, offset + block.itemsize * small[name]
+        for name, shape, kind, offset in places:
+            if offset is None:
+                arrays[name] = large = np.empty(shape, kind)
+                setattr(struct, name, large.ctypes.data)
             else:
-                arrays[name] = large = np.empty(shape, _kind(name))
-                addresses[name] = large.ctypes.data
+                arrays[name] = np.ndarray(shape, kind, block, offset)
+                setattr(struct, name, address + offset)
         made = cls(**arrays)
-        made._arrays, made._shapes, made.struct = arrays, shapes, HeadOutputStruct(**addresses)
+        made._arrays, made._shapes, made.struct = arrays, shapes, struct
         return made
 
     def is_of(self, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -72,6 +72,18 @@ class FilledOutput(HeadOutput):
     def __reduce__(self) -> tuple[Any, ...]:
         """As an answer like any other: addresses are of this process and these arrays."""
         return HeadOutput, tuple(getattr(self, field.name) for field in fields(HeadOutput))
+
+
+@functools.lru_cache(16)
+def _places(
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+) -> tuple[list[tuple[str, tuple[int, ...], type[np.generic], int | None]], int]:
+    """Offsets in bytes of small arrays in their block, None for large ones; and its words of 8 bytes."""
+    places, words = [], 0
+    for name, shape in shapes:
+        places.append((name, shape, _kind(name), None if name in _LARGE else 8 * words))
+        words += 0 if name in _LARGE else math.prod(shape)
+    return places, words
 
 
 def _kind(name: str) -> type[np.generic]:

@@ -223,7 +223,7 @@ typedef struct ek_head_output {
 #define EK_HEAD_OUTPUT_INIT {sizeof(ek_head_output), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* One bidirectional pass of `count` token ids behind the encoded prefix, and the vocabulary head on the requested
- * rows. `soft` [count, hidden_size] is what the last step gave as output->soft, or null; models without
+ * rows. `soft` [count, hidden_size] is what the last step gave as output->soft, finite numbers, or null; models without
  * self-conditioning ignore it. A null request stands for EK_HEAD_REQUEST_INIT, a null output for EK_HEAD_OUTPUT_INIT.
  * Scores that are not finite are no failure here: they show in log_z. After a failure the outputs hold no particular
  * values, and the session can be used on. EK_INVALID_ARGUMENT, EK_BUDGET_EXCEEDED for a canvas beyond what the budget

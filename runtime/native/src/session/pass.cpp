@@ -32,6 +32,14 @@ void check_position(const Model &model, std::int64_t position) {
   }
 }
 
+// Throws Error (EK_INVALID_ARGUMENT) for soft embeddings that no pass gives; null: none. A difference is 0 for finite numbers
+// alone, and or-ing them keeps the loop without branches.
+void check_soft(const float *soft, std::int64_t size) {
+  bool wrong = false;
+  for (std::int64_t i = 0; soft != nullptr && i < size; ++i) wrong |= !(soft[i] - soft[i] == 0.0f);
+  if (wrong) fail(EK_INVALID_ARGUMENT, "soft embeddings hold what is not finite; give those of an earlier answer");
+}
+
 // Throws Error (EK_INVALID_ARGUMENT) where a row is named twice: attention would weigh it twice.
 void check_once(std::vector<SeenRows> seen, std::size_t index) {
   std::sort(seen.begin(), seen.end(), [](const SeenRows &a, const SeenRows &b) {
@@ -107,6 +115,7 @@ void PassRun::settle(std::size_t index) {
     return check_request(*given.request, own.asked);
   }
   check_ids(model_, given.ids, given.count);
+  if (model_.self_conditioning && !given.causal) check_soft(given.soft, given.count * model_.hidden);
   own.asked = given.count;
   if (given.request != nullptr) {
     check_request(*given.request, own.asked);
