@@ -130,9 +130,9 @@ class FlashWriter:
             if resume and not self.partial_path.exists() and (finished := self._finished_file()):
                 self._adopt(finished)
                 return
-            if resume and not overwrite:
-                raise _other_export(self.path)
             if not overwrite:
+                if resume:
+                    raise _other_export(self.path)
                 raise OutputExists(f"{self.path}: already exists; choose another name or allow overwriting")
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         # Somebody may have planted what an interrupted export is said to have left.

@@ -57,6 +57,7 @@ from edgekit.runtime.session import sequence as session_sequence
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.sampling import Stats
+    from edgekit.runtime.session.memory import MemoryPlan
 
 
 #: Sequences of a session, see `ek_session_options`.
@@ -299,11 +300,17 @@ class Generator:
             return
         shortest = replace(self._limits, positions=0, canvas=self.bundle.model.canvas_length or 1)
         with suppress(EngineUnavailable, UnsupportedBundle):
-            if self._engine is None or isinstance(self._engine, str):
-                engine = engines.to_plan(self.bundle, self._limits.threads or usable_cores())
-            else:
-                engine = engines.made_by(self._engine, self.bundle)
-            plan_session(self.bundle, shortest, engine)
+            self.plan(shortest)
+
+    def plan(self, options: SessionOptions) -> MemoryPlan:
+        """The plan that a session with these options would make. Raises BudgetExceeded, and what making an
+        engine raises.
+        """
+        if self._engine is None or isinstance(self._engine, str):
+            engine = engines.to_plan(self.bundle, self._limits.threads or usable_cores())
+        else:
+            engine = engines.made_by(self._engine, self.bundle)
+        return plan_session(self.bundle, options, engine)
 
     def _call(
         self, prompt: Prompt | str | Sequence[int], settings: Settings, behind: Sequence[Ids] | None

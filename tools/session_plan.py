@@ -5,13 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from edgekit.runtime import engines
 from edgekit.runtime.api import Model
 from edgekit.runtime.errors import PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
-from edgekit.runtime.process import usable_cores
 from edgekit.runtime.sampling import InvalidPrompt, Lengths
-from edgekit.runtime.session import SessionOptions, plan_session
+from edgekit.runtime.session import SessionOptions
 from edgekit.runtime.tokenizer import ChatTemplateError
 from edgekit.tools.options import quoting
 from edgekit.tools.request import Request, settings_of
@@ -47,6 +45,5 @@ def check_budget(model: Model, generator: Generator, request: Request) -> None:
     with suppress(ChatTemplateError, InvalidPrompt, PromptTooLong):
         prompt = model.encode("Hello", system=request.system, raw=request.raw)
         lengths = lengths_of(generator, settings_of(request.settings), len(prompt))
-        engine = engines.to_plan(generator.bundle, request.threads or usable_cores())
         with quoting(request.memory):
-            plan_session(generator.bundle, session_options(generator, lengths), engine)
+            generator.plan(session_options(generator, lengths))

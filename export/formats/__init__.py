@@ -118,7 +118,8 @@ def load(name: str) -> Writer:
         if isinstance(error, ModuleNotFoundError):
             why = row.lacks((error.name or row.name).partition(".")[0])
         else:
-            why = f"cannot load its packages; install them anew: {row.install_anew} ({one_line(error)})"
+            anew = f"pip install --force-reinstall '{row.install}'"
+            why = f"cannot load its packages; install them anew: {anew} ({one_line(error)})"
         raise ExportError(f"format {row.name} {why}") from error
     finally:
         logging.disable(quiet)

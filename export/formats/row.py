@@ -51,11 +51,6 @@ class FormatRow:
         """The requirement for `pip install`."""
         return f"{self.package}[{self.extra}]" if self.extra else self.package
 
-    @property
-    def install_anew(self) -> str:
-        """The command that mends an installation."""
-        return f"pip install --force-reinstall '{self.install}'"
-
     def check_installed(self) -> None:
         """Refuse a format that lacks a module. Imports none of them: that takes seconds.
 

@@ -49,7 +49,7 @@ def load(
         resident: bounds the weights that stay in memory further; 0 streams all.
         threads: processor threads that compute, 1..1024; None: one per core that the process may use.
         engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai", or makes one of your own:
-            a class or function, see docs/code.md. None: that of the bundle, and of several bundles the newest
+            a class or function, see README.md. None: that of the bundle, and of several bundles the newest
             that this system runs.
 
     Raises:

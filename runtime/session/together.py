@@ -95,19 +95,18 @@ class Together:
             raise failed
         self._go_on()
         try:
-            ran = self._run_pass()
+            self._run_pass()
         except Exception as error:
             if not self._told:
                 raise
             self._failed = error
         else:
-            if ran:
-                self._go_on()
+            self._go_on()
         told, self._told = self._told, []
         return told
 
-    def _run_pass(self) -> bool:
-        """Whether anybody waited for one. Who is refused leaves, and the pass is run without."""
+    def _run_pass(self) -> None:
+        """Run one for all who wait. Who is refused leaves, and the pass is run without."""
         while waiting := self._segments():
             try:
                 answers = self._session.run_pass([segment for _, segment in waiting])
@@ -118,8 +117,7 @@ class Together:
                 continue
             for (member, _), answer in zip(waiting, answers, strict=True):
                 self._passed(member, answer)
-            return True
-        return False
+            return
 
     def _segments(self) -> list[tuple[_Member, Segment]]:
         """Those who wait for a pass, with what they bring to it."""
