@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from edgekit.flashload.core_memory import address
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct
@@ -49,15 +50,15 @@ class FilledOutput(HeadOutput):
         """An answer to be filled. Small arrays share a block: there are few addresses to ask for."""
         places, count = _places(tuple(shapes.items()))
         block = np.empty(count, np.int64)
-        address, struct = block.ctypes.data, HeadOutputStruct()
+        start, struct = address(block), HeadOutputStruct()
         arrays: Arrays = {}
         for name, shape, kind, offset in places:
             if offset is None:
                 arrays[name] = large = np.empty(shape, kind)
-                setattr(struct, name, large.ctypes.data)
+                setattr(struct, name, address(large))
             else:
                 arrays[name] = np.ndarray(shape, kind, block, offset)
-                setattr(struct, name, address + offset)
+                setattr(struct, name, start + offset)
         made = cls(**arrays)
         made._arrays, made._shapes, made.struct = arrays, shapes, struct
         return made

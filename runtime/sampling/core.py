@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from edgekit.flashload import _native
-from edgekit.flashload.core_memory import array
+from edgekit.flashload.core_memory import array, copied
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
@@ -149,7 +149,7 @@ class CoreSampler(OneOwner):
             return Encode(ids)
         kept = _ids(ask.kept, ask.kept_count) if ask.kept else None
         if ask.kind == _DRAFT:
-            accepted = array(ask.accepted, (ask.count,), np.uint8).astype(np.bool_)
+            accepted = copied(ask.accepted, ask.count, np.bool_)
             return Tell(Draft(ask.canvas_index, ask.step, ask.start, ids, accepted), kept)
         if ask.kind == _COMMITTED:
             return Tell(Committed(ask.canvas_index, ids, kept), kept)
@@ -222,7 +222,7 @@ def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> He
 
 def _ids(address: int | None, count: int) -> Ids:
     """A copy of token ids of the library."""
-    return array(address, (count if address else 0,), np.int64).copy()
+    return copied(address, count, np.int64)
 
 
 def prompt_ids(prompt: Ids | Sequence[int], vocab_size: int) -> Ids:

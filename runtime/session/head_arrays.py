@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgekit.flashload import errors
+from edgekit.flashload.core_memory import address
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadRequestStruct
 from edgekit.runtime.sampling.answers import FilledOutput, answer_shapes
@@ -47,7 +48,7 @@ class HeadArrays:
             )
         self.request = HeadRequestStruct(
             temperature=temperature,
-            rows=None if self._rows is None else self._rows.ctypes.data,
+            rows=None if self._rows is None else address(self._rows),
             row_count=count,
             gumbel=noise is not None,
             gumbel_scale=scale,

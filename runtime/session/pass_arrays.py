@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgekit.flashload import errors
+from edgekit.flashload.core_memory import address
 from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.ids import check_list, flat_ids, truth, whole
 from edgekit.runtime.sampling.types import Floats, Ids
@@ -98,7 +99,7 @@ class PassArrays:
         rows = 0
         if given.ids is not None:
             ids = flat_ids(given.ids, "the list of token ids")
-            rows, made.ids, made.count = ids.size, ids.ctypes.data, ids.size
+            rows, made.ids, made.count = ids.size, address(ids), ids.size
             self._held.append(ids)
             if rows == 0:
                 raise errors.InvalidRequest("token ids of shape (0,); a segment takes at least one, or None")
@@ -130,7 +131,7 @@ class PassArrays:
         if array.shape != shape:
             raise errors.InvalidRequest(f"{what} of shape {array.shape}; this segment takes {shape}")
         self._held.append(array)
-        return int(array.ctypes.data)
+        return address(array)
 
 
 def _all_seen(given: Items[SeenRows]) -> list[SeenRowsStruct]:
