@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_uint64, c_void_p
 from typing import Any, Final, NoReturn
 
@@ -135,6 +135,16 @@ class CoreSampler(OneOwner):
             self._answer(answer)
         ask = AskStruct()
         self._call("ek_sampler_next", ctypes.byref(ask))
+        return self._asking(ask)
+
+    def run(self, call: Callable[[Any, Any], None]) -> Ask:
+        """As `next`, with passes done: `call` has a session run the sampler of a handle, and fills a struct."""
+        with self._user.using(_in_use):
+            ask = AskStruct()
+            call(self._handle, ctypes.byref(ask))
+            return self._asking(ask)
+
+    def _asking(self, ask: AskStruct) -> Ask:
         ids = _ids(ask.ids, ask.count)
         if ask.kind == _DENOISE:
             soft = None

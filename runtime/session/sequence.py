@@ -21,6 +21,8 @@ from edgekit.runtime.session.structs import SequenceInfoStruct
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from edgekit.runtime.sampling.asks import Ask
+    from edgekit.runtime.sampling.core import CoreSampler
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 
@@ -186,6 +188,12 @@ class Sequence(OneOwner):
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last pass that gave some."""
         return self._answer(Segment(self, None, request))
+
+    def run_sampler(self, sampler: CoreSampler) -> Ask:
+        """What a sampler of the core asks for or tells besides passes, which the core runs and answers. Raises
+        as `denoise` and `CoreSampler.next`; a pass that fails is asked for again.
+        """
+        return sampler.run(lambda handle, ask: self.session.call("ek_session_run_sampler", handle, self, ask))
 
     @property
     def handle(self) -> int | None:

@@ -32,6 +32,8 @@ from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
+from edgekit.runtime.sampling.asks import Ask
+from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
@@ -86,6 +88,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_session_idle": (c_void_p,),
     "ek_session_pass": (c_void_p, POINTER(PassSegmentStruct), c_int64),
     "ek_session_get_statistics": (c_void_p, POINTER(StatisticsStruct)),
+    "ek_session_run_sampler": (c_void_p, c_void_p, c_void_p, c_void_p),
     "ek_sequence_open": (c_void_p, POINTER(c_void_p)),
     "ek_sequence_copy": (c_void_p, c_void_p, POINTER(c_void_p)),
     "ek_sequence_prefill": (c_void_p, c_void_p, c_void_p, c_int64),
@@ -220,6 +223,10 @@ class Session(OneOwner):
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last `denoise`."""
         return self.sequence.project(request)
+
+    def run_sampler(self, sampler: CoreSampler) -> Ask:
+        """See `Sequence.run_sampler`."""
+        return self.sequence.run_sampler(sampler)
 
     def open_sequence(self) -> Sequence:
         """A sequence without text. Raises BudgetExceeded for more than the session was opened for, its own

@@ -966,6 +966,13 @@ EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
  * is still asked for. */
 EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
 
+/* ek_sampler_next with the passes done: runs those that the sampler asks for over a sequence, null being the session's own,
+ * and answers them. What is asked or told besides goes to *ask, as there. A pass that fails is asked for again by the next
+ * call, of either function. EK_INVALID_ARGUMENT for a sampler of another model too, those of ek_session_pass and
+ * ek_sampler_answer. */
+EK_API ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
+                                        ek_ask *ask) EK_NOEXCEPT;
+
 /* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on
  * behind what was told. Two that go on over one model must each have it hold their own text, see
  * ek_sampler_restore. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */

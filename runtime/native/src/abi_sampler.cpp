@@ -14,9 +14,11 @@
 
 #include "abi_generation.h"
 #include "abi_guard.h"
+#include "abi_session.h"
 #include "edgekit.h"
 #include "error.h"
 #include "sampling/json_text.h"
+#include "session/sequence.h"
 
 using namespace edgekit;
 
@@ -140,7 +142,7 @@ ek_ask plain(const Ask &ask) {
   return made;
 }
 
-// Takes a caller's answer apart, held to what a pass gives.
+// Takes a caller's answer apart.
 class Answer {
  public:
   Answer(const Sampler &sampler, const ek_head_output &given)
@@ -150,28 +152,19 @@ class Answer {
     const HeadRequest &request = ask_.request;
     HeadResult made;
     take("log_z", given_.log_z, 1, made.log_z);
-    // Scores that are not finite have an error of their own, and leave no particular values elsewhere.
-    const bool finite = std::all_of(made.log_z.begin(), made.log_z.end(), [](float z) { return std::isfinite(z); });
-    ids("argmax", given_.argmax, 1, finite, made.argmax);
-    numbers("others", given_.others, 1, finite, made.others);
-    if (finite) all_finite("others", made.others);
-    if (finite) not_negative("others", made.others);
-    numbers("entropy", given_.entropy, 1, finite, made.entropy);
-    if (finite) all_finite("entropy", made.entropy);
+    take("argmax", given_.argmax, 1, made.argmax);
+    take("others", given_.others, 1, made.others);
+    take("entropy", given_.entropy, 1, made.entropy);
     if (request.gumbel) {
-      ids("sample", given_.sample, 1, finite, made.sample);
-      numbers("sample_prob", given_.sample_prob, 1, finite, made.sample_prob);
-      if (finite) not_negative("sample_prob", made.sample_prob);
+      take("sample", given_.sample, 1, made.sample);
+      take("sample_prob", given_.sample_prob, 1, made.sample_prob);
     }
-    if (request.soft) {
-      numbers("soft", given_.soft, model_.hidden_size, finite, made.soft);
-      if (finite) all_finite("soft", made.soft);
-    }
+    if (request.soft) take("soft", given_.soft, model_.hidden_size, made.soft);
     if (request.top_k > 0) {
-      ids("top_ids", given_.top_ids, request.top_k, finite, made.top_ids);
-      numbers("top_z", given_.top_z, request.top_k, finite, made.top_z);
+      take("top_ids", given_.top_ids, request.top_k, made.top_ids);
+      take("top_z", given_.top_z, request.top_k, made.top_z);
     }
-    if (request.logits) numbers("logits", given_.logits, model_.vocabulary, finite, made.logits);
+    if (request.logits) take("logits", given_.logits, model_.vocabulary, made.logits);
     return made;
   }
 
@@ -182,38 +175,65 @@ class Answer {
       fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " is null, but the pass was asked for it");
     to.assign(from, from + rows_ * width);
   }
-  void ids(const char *name, const std::int64_t *from, std::int64_t width, bool check,
-           std::vector<std::int64_t> &to) const {
-    take(name, from, width, to);
-    for (const std::int64_t token : to) {
-      if (check && (token < 0 || token >= model_.vocabulary))
-        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds token ", token, "; the vocabulary has ",
-             model_.vocabulary, " tokens");
-    }
-  }
-  void numbers(const char *name, const float *from, std::int64_t width, bool check, std::vector<float> &to) const {
-    take(name, from, width, to);
-    if (check && std::any_of(to.begin(), to.end(), [](float value) { return std::isnan(value); }))
-      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds NaN, though log_z is finite; fill all of it");
-  }
-
-  static void all_finite(const char *name, const std::vector<float> &values) {
-    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
-      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds infinity, though log_z is finite");
-  }
-  static void not_negative(const char *name, std::vector<float> &values) {
-    for (float &value : values) {
-      if (value < 0)
-        fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds a negative number, which no exponential is");
-      value = std::fabs(value);  // -0 would be a divisor of another sign
-    }
-  }
 
   const Ask &ask_;
   const SamplerModel &model_;
   const ek_head_output &given_;
   std::int64_t rows_;
 };
+
+void check_tokens_of(const char *name, const std::vector<std::int64_t> &ids, std::int64_t vocabulary) {
+  for (const std::int64_t token : ids) {
+    if (token < 0 || token >= vocabulary)
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds token ", token, "; the vocabulary has ", vocabulary,
+           " tokens");
+  }
+}
+
+void check_known(const char *name, const std::vector<float> &values) {
+  if (std::any_of(values.begin(), values.end(), [](float value) { return std::isnan(value); }))
+    fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds NaN, though log_z is finite; fill all of it");
+}
+
+void check_finite(const char *name, const std::vector<float> &values) {
+  check_known(name, values);
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+    fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds infinity, though log_z is finite");
+}
+
+void check_not_negative(const char *name, std::vector<float> &values) {
+  for (float &value : values) {
+    if (value < 0)
+      fail(EK_INVALID_ARGUMENT, "ek_head_output.", name, " holds a negative number, which no exponential is");
+    value = std::fabs(value);  // -0 would be a divisor of another sign
+  }
+}
+
+// Throws Error (EK_INVALID_ARGUMENT) for an answer that no pass gives. Scores that are not finite have an error of their
+// own, and leave no particular values elsewhere.
+void check_answer(const SamplerModel &model, HeadResult &answer) {
+  const auto finite = [](float z) { return std::isfinite(z); };
+  if (!std::all_of(answer.log_z.begin(), answer.log_z.end(), finite)) return;
+  check_tokens_of("argmax", answer.argmax, model.vocabulary);
+  check_finite("others", answer.others);
+  check_not_negative("others", answer.others);
+  check_finite("entropy", answer.entropy);
+  check_tokens_of("sample", answer.sample, model.vocabulary);
+  check_known("sample_prob", answer.sample_prob);
+  check_not_negative("sample_prob", answer.sample_prob);
+  check_finite("soft", answer.soft);
+  check_tokens_of("top_ids", answer.top_ids, model.vocabulary);
+  check_known("top_z", answer.top_z);
+  check_known("logits", answer.logits);
+}
+
+// Throws Error (EK_INVALID_ARGUMENT) unless a sequence can answer what a sampler of `model` asks.
+void check_fits(const SamplerModel &model, const Sequence &sequence) {
+  if (model.vocabulary == sequence.vocabulary() && (model.hidden_size == 0 || model.hidden_size == sequence.hidden_size()))
+    return;
+  fail(EK_INVALID_ARGUMENT, "the sampler is for a model of ", model.vocabulary, " tokens and a hidden size of ",
+       model.hidden_size, ", the session's has ", sequence.vocabulary(), " and ", sequence.hidden_size());
+}
 
 struct Settled {
   SamplerOptions options;
@@ -332,8 +352,29 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
       fail(EK_INVALID_STATE, "no pass waits for an answer; ask what to do next");
     if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
-    own.sampler->next(Answer(*own.sampler, given).result());
+    HeadResult answer = Answer(*own.sampler, given).result();
+    check_answer(own.sampler->model(), answer);
+    own.sampler->next(std::move(answer));
     own.asked = false;
+  });
+}
+
+ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
+                                 ek_ask *ask) noexcept {
+  return guarded([&] {
+    const Held held(sampler);
+    ek_sampler &own = *held;
+    const Entry entry(session);
+    Sequence &text = sequence_of(session, sequence);
+    check_fits(own.sampler->model(), text);
+    write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
+    if (own.asked && !is_pass(own.sampler->ask().kind)) own.sampler->next();
+    own.asked = false;
+    const auto check = [&](HeadResult &found) { check_answer(own.sampler->model(), found); };
+    while (answer(*own.sampler, text, check)) {
+    }
+    own.asked = true;
+    write_struct(ask, plain(own.sampler->ask()), "ek_ask");
   });
 }
 

@@ -13,13 +13,6 @@
 namespace edgekit {
 namespace {
 
-// Of this session; null stands for its own. Throws Error (EK_INVALID_ARGUMENT).
-Sequence &sequence_of(ek_session *session, ek_sequence *given) {
-  if (given == nullptr) return session->session.sequence();
-  if (given->session != session) fail(EK_INVALID_ARGUMENT, "the sequence belongs to another session");
-  return *given->own;
-}
-
 template <typename Make>
 void give(ek_session *session, ek_sequence **made, const Make &make) {
   if (made != nullptr) *made = nullptr;

@@ -41,6 +41,13 @@ inline ek_session &required(ek_session *session) {
   return *session;
 }
 
+// A sequence of this session; null stands for its own. Throws Error (EK_INVALID_ARGUMENT).
+inline Sequence &sequence_of(ek_session *session, ek_sequence *given) {
+  if (given == nullptr) return session->session.sequence();
+  if (given->session != session) fail(EK_INVALID_ARGUMENT, "the sequence belongs to another session");
+  return *given->own;
+}
+
 // A call that changes the session: one at a time. An engine that calls back, or a second thread, is refused.
 class Entry {
  public:

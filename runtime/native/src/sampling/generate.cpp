@@ -65,10 +65,26 @@ SamplerModel model_of(const Denoiser &denoiser) {
   return model;
 }
 
+bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check) {
+  const Ask &ask = sampler.ask();
+  HeadResult found;
+  if (ask.kind == AskKind::denoise) {
+    found = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
+                             ask.soft.empty() ? nullptr : ask.soft.data());
+  } else if (ask.kind == AskKind::project) {
+    found = denoiser.project(ask.request);
+  } else {
+    return false;
+  }
+  if (check) check(found);
+  sampler.next(std::move(found));
+  return true;
+}
+
 void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
   for (;;) {
+    if (answer(sampler, denoiser)) continue;
     const Ask &ask = sampler.ask();
-    HeadResult answer;
     switch (ask.kind) {
       case AskKind::forget:
         denoiser.forget();
@@ -77,12 +93,8 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
         denoiser.encode(ask.ids);
         break;
       case AskKind::denoise:
-        answer = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
-                                  ask.soft.empty() ? nullptr : ask.soft.data());
-        break;
       case AskKind::project:
-        answer = denoiser.project(ask.request);
-        break;
+        break;  // they have been answered
       case AskKind::draft:
       case AskKind::committed:
       case AskKind::done:
@@ -92,7 +104,7 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
         if (ask.kind == AskKind::done) return;
         break;
     }
-    sampler.next(std::move(answer));
+    sampler.next();
   }
 }
 

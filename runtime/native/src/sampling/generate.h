@@ -46,6 +46,13 @@ std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model
 // What a denoiser is to a sampler.
 SamplerModel model_of(const Denoiser &denoiser);
 
+// Looks at an answer, and throws Error for one that no pass gives.
+using CheckAnswer = std::function<void(HeadResult &answer)>;
+
+// Does the pass that a sampler asks for, and goes on with the answer; false where it asks for something else. After a
+// failure it asks the same again.
+bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check = nullptr);
+
 // A draft, committed tokens or the end, which live until the callback returns. Returns whether to go on; ignored for
 // the end.
 using EventCallback = std::function<bool(const Ask &event, const Stats &stats)>;
