@@ -138,7 +138,7 @@ class CoreSampler(OneOwner):
         return self._asking(ask)
 
     def run(self, call: Callable[[Any, Any], None]) -> Ask:
-        """As `next`, with passes done: `call` has a session run the sampler of a handle, and fills a struct."""
+        """As `next`, with passes done: `call` has a session run the sampler of a handle and fill an ask."""
         with self._user.using(_in_use):
             ask = AskStruct()
             call(self._handle, ctypes.byref(ask))

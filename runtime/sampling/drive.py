@@ -81,10 +81,11 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     if isinstance(denoiser, type) or not callable(getattr(denoiser, "denoise", None)):
         raise InvalidRequest(f"the denoiser is {shown(denoiser)}; pass a session, or one of its sequences")
     answer: HeadOutput | None = None
-    # A session answers a sampler of the core there; what is left for Python is told, and text.
-    run = getattr(denoiser, "run_sampler", None) if type(sampler) is CoreSampler else None
+    # A session answers a sampler of the core there; what is left for Python is told, and text. Of the type:
+    # an object that stands before a session sees every pass.
+    run = getattr(type(denoiser), "run_sampler", None) if type(sampler) is CoreSampler else None
     while True:
-        ask = sampler.next(answer) if run is None else run(sampler)
+        ask = sampler.next(answer) if run is None else run(denoiser, sampler)
         answer = None
         if isinstance(ask, Denoise):
             answer = denoiser.denoise(ask.ids, ask.request, ask.soft)

@@ -190,8 +190,9 @@ class Sequence(OneOwner):
         return self._answer(Segment(self, None, request))
 
     def run_sampler(self, sampler: CoreSampler) -> Ask:
-        """What a sampler of the core asks for or tells besides passes, which the core runs and answers. Raises
-        as `denoise` and `CoreSampler.next`; a pass that fails is asked for again.
+        """What a sampler of the core asks for or tells besides passes, which the core runs and answers; a
+        pass that fails is asked for again. `drive` calls it, so a subclass with a `denoise` of its own has
+        to have its own of this too. Raises as `denoise` and `CoreSampler.next`.
         """
         return sampler.run(lambda handle, ask: self.session.call("ek_session_run_sampler", handle, self, ask))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,43 @@ def test_text_that_is_uncached_is_never_dropped(session: Session) -> None:
             assert text.uncached.tolist() == left[2 - kept :].tolist()
             assert text.prefix_length == before + (len(ids) if begins else 0)
         other.close()
+
+
+@pytest.mark.parametrize("fails", ["denoise", "answer"])
+def test_the_core_runs_what_a_sampler_asks_as_python_does(session: Session, fails: str) -> None:
+    """Event by event, behind a `next` without an answer too; what does not belong together is refused."""
+    expected = found(list(drive(Driven(generation(session)), session)))
+    assert expected == found(list(drive(generation(session), session)))
+    session.reset()
+    sampler, events = generation(session), []
+    ask = sampler.next()
+    while not isinstance(ask, Denoise):
+        if isinstance(ask, Encode):
+            session.prefill(ask.ids)
+        ask = sampler.next()
+    if fails == "answer":
+        with pytest.raises(InvalidRequest, match="the pass was asked for it"):
+            sampler.next(HeadOutput(None, None, None, None))  # type: ignore[arg-type]
+    while not isinstance(ask := session.run_sampler(sampler), Tell) or not isinstance(ask.event, Done):
+        if isinstance(ask, Encode):
+            session.prefill(ask.ids)
+        elif isinstance(ask, Tell):
+            events.append(ask.event)
+    assert found(events) == expected
+    model = replace(sampler_model(session.bundle), hidden_size=session.hidden_size + 1)
+    other = CoreSampler(model, [5, 6], max_new_tokens=8)
+    with pytest.raises(InvalidRequest, match="the sampler is for a model of .* hidden size"):
+        session.run_sampler(other)
+
+
+class Driven:
+    """A sampler of the core that `drive` takes for one in Python."""
+
+    def __init__(self, own: CoreSampler) -> None:
+        self.own = own
+
+    def next(self, answer: HeadOutput | None = None) -> Any:
+        return self.own.next(answer)
+
+    def copy(self) -> Driven:
+        return Driven(self.own.copy())

@@ -362,9 +362,9 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
 ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
                                  ek_ask *ask) noexcept {
   return guarded([&] {
+    const Entry entry(session);
     const Held held(sampler);
     ek_sampler &own = *held;
-    const Entry entry(session);
     Sequence &text = sequence_of(session, sequence);
     check_fits(own.sampler->model(), text);
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
