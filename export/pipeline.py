@@ -30,7 +30,7 @@ from edgekit.export.bundle_files import (
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import check_texts
-from edgekit.export.errors import QuantizationError
+from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import Format
 from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
@@ -58,12 +58,14 @@ from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import check_generation_config, sampler_config
 from edgekit.export.tied_head import check_tied_head
 from edgekit.export.weights import read_rows
-from edgekit.flashload.errors import ResumeMismatch
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import EdgekitError, ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import quantization_report
 from edgekit.runtime.bundle.sections import Wrong
+from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.tokenizer import Tokenizer
 
@@ -76,6 +78,10 @@ _ROW_BYTES = 640
 #: tiny-llada take 10 kB (native) to 46 kB (coreml) a layer.
 _PROGRAM_BYTES, _OTHER_PROGRAMS = 64 << 10, 2
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "F64": "float64"}
+
+
+#: What to do about a finished export that is damaged.
+_ANEW = "--overwrite writes it anew"
 
 
 class Progress(Protocol):
@@ -263,6 +269,7 @@ def write_each(
     todo: list[tuple[ExportPlan, Claimed]] = []
     for plan, folder in zip(plans, folders, strict=True):
         if (done := finished(plan, folder.found)) is not None:
+            check_whole(done, progress)
             results[folder.path] = done
         else:
             todo.append((plan, folder))
@@ -388,22 +395,43 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
 
     Raises:
         ResumeMismatch: what is complete is another export's.
+        ExportError: it cannot be read.
     """
     if found is None or found.several or not found.whole:
         return None
-    output, bundle = found.path, found.bundle
+    output = found.path
+    with _unreadable(output):
+        bundle = found.bundle
     manifest = bundle.manifest
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
             f"{output}: holds the bundle of another export (other model, format, preset or version); "
             "give another folder with -o, or replace it with --overwrite"
         )
-    tensors = tuple(_tensor_report(row) for row in quantization_report.read(bundle.folder))
+    for name in verification.listed(manifest):
+        if not (output / name).is_file():
+            raise ExportError(f"{output / name}: is missing from the finished export; {_ANEW}")
+    with _unreadable(output):
+        tensors = tuple(_tensor_report(row) for row in quantization_report.read(bundle.folder))
     floats = manifest.quantization["parameters"] - sum(math.prod(t.shape) for t in tensors)
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
     nbytes = manifest.weights.size + package_bytes(manifest.programs)
     notes = tuple(manifest.provenance.get("notes") or ())
     return ExportResult(output, plan.options.format, report, notes, nbytes)
+
+
+def check_whole(done: ExportResult, progress: Progress) -> None:
+    """Compare the files of a complete export with their checksums. Raises BundleError."""
+    verification.check(done.path, verification.listed(manifests.load(done.path)), progress, advice=_ANEW)
+
+
+@contextmanager
+def _unreadable(output: Path) -> Iterator[None]:
+    """Errors about a complete export with what to do: resuming leaves it as it is."""
+    try:
+        yield
+    except EdgekitError as error:
+        raise ExportError(f"{output}: holds a finished export that is damaged ({error}); {_ANEW}") from error
 
 
 def _sampler(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:

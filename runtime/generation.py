@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -222,13 +222,13 @@ class Generator:
 
     def generate_many(
         self,
-        prompts: Iterable[Prompt | str | Sequence[int]],
+        prompts: Sequence[Prompt | str | Sequence[int]],
         settings: Settings | None = None,
         at_once: int = 4,
     ) -> Iterator[tuple[int, Event | Exception]]:
-        """Events of several prompts, each with its number: up to `at_once` share every pass over the weights,
-        and another one joins when one is done. Events of a prompt are those of `generate`; one that
-        fails by itself, such as by a prompt that is too long, ends with its error.
+        """Events of the prompts of a list, each with its number: up to `at_once` share every pass over the
+        weights, and another one joins when one is done. Events of a prompt are those of `generate`; one
+        that fails by itself, such as by a prompt that is too long, ends with its error.
 
         Text that was generated before is forgotten.
 
@@ -239,6 +239,8 @@ class Generator:
         self._check_open()
         settings = _checked(settings)
         check_list(prompts, "the prompts", InvalidPrompt)
+        if not isinstance(prompts, Sized):  # the longest decides what memory is planned for
+            raise InvalidPrompt(f"the prompts are {shown(prompts)}; pass a list, list(...) of it will do")
         check_int("at_once", at_once, 1, _MOST_AT_ONCE)
         if self.options(settings).values().get("continue_prefix"):
             raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
@@ -261,8 +263,8 @@ class Generator:
         except BudgetExceeded as error:
             hint = f"; or take fewer prompts at once: at_once is {at_once}" if count > 1 else ""
             raise BudgetExceeded(f"{error}{hint}", error.needed_bytes) from None
-        turn = self._turn = _Turn([session.open_sequence() for _ in range(count - 1)])
         together, waiting = Together(session), deque(calls.items())
+        turn = self._turn = _Turn(together, [session.open_sequence() for _ in range(count - 1)])
         free = [session.sequence, *turn.sequences]
         taken: dict[int, session_sequence.Sequence] = {}
         started = time.perf_counter()
@@ -435,10 +437,14 @@ class Generator:
 
 
 class _Turn:
-    """A generation that has the session, with the sequences that were opened for it, until another begins."""
+    """A generation that has the session, until another begins; with sequences that were opened for it, and
+    what drives them.
+    """
 
-    def __init__(self, sequences: Iterable[session_sequence.Sequence] = ()) -> None:
-        self.sequences, self.over = list(sequences), False
+    def __init__(
+        self, together: Together | None = None, sequences: Iterable[session_sequence.Sequence] = ()
+    ) -> None:
+        self._together, self.sequences, self.over = together, list(sequences), False
 
     def check(self) -> None:
         """Raises InvalidRequest when it is over."""
@@ -450,6 +456,8 @@ class _Turn:
 
     def end(self) -> None:
         self.over = True
+        if self._together is not None:
+            self._together.close()
         for sequence in self.sequences:
             sequence.close()
 

@@ -13,11 +13,16 @@ from edgekit.runtime.telemetry import switch_off
 switch_off()
 
 
-class Progress(Protocol):
-    """Told what a download or upload is doing; `done` and `total` are bytes."""
+class Stages(Protocol):
+    """Told how far work is; `done` and `total` are bytes."""
 
     def stage(self, name: str, total: int) -> None: ...
     def advance(self, done: int, what: str) -> None: ...
+
+
+class Progress(Stages, Protocol):
+    """Told what a download or upload is doing, too."""
+
     def note(self, line: str) -> None: ...
 
 

@@ -14,7 +14,7 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import ChecksumMismatch, OpenFailed, WriteFailed
 from edgekit.flashload.files import file_digests, write_atomic
 from edgekit.flashload.manifest import MANIFEST_NAME, FileEntry, Manifest, WeightsEntry
-from edgekit.runtime.hub import Progress
+from edgekit.runtime.hub import Stages
 
 Entry = FileEntry | WeightsEntry
 
@@ -41,20 +41,24 @@ def listed_below(folder: Path) -> dict[str, Entry | None]:
 
 
 def check(
-    folder: Path, files: Mapping[str, Entry | None], progress: Progress, known: Collection[str] = ()
+    folder: Path,
+    files: Mapping[str, Entry | None],
+    progress: Stages,
+    known: Collection[str] = (),
+    advice: str = "copy or export it again",
 ) -> None:
-    """Compare files of a folder with their entries; those in `known` have been. Raises BundleError."""
+    """Compare files of a folder with their entries; those in `known` have been. Raises BundleError, with
+    `advice` on what to do.
+    """
     progress.stage("SHA-256", sum(entry.size for entry in files.values() if entry is not None))
     for name, entry in files.items():
         if entry is None:
             continue
         path = folder / name
         if not path.is_file():
-            raise OpenFailed(f"{path}: is missing from the bundle; copy or export it again")
+            raise OpenFailed(f"{path}: is missing from the bundle; {advice}")
         if name not in known and file_digests(path)[:2] != (entry.size, entry.sha256):
-            raise ChecksumMismatch(
-                f"{path}: its SHA-256 differs from the manifest's; copy or export it again"
-            )
+            raise ChecksumMismatch(f"{path}: its SHA-256 differs from the manifest's; {advice}")
         progress.advance(entry.size, name)
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgekit.flashload.errors import InvalidRequest
-from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.events import Committed, Done, Draft
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
@@ -25,24 +23,32 @@ class Forget:
 @dataclass(frozen=True, eq=False)
 class Encode:
     """Encode ids int64 [T] causally behind the prefix. They begin with what is uncached, which is then
-    encoded; without it the text would lack the end of the last answer, and is refused."""
+    encoded; without it the text would lack the end of the last answer, and is refused.
+
+    `prefix_length` positions must be encoded before them, or it is refused; None: any number.
+    """
 
     ids: Ids
+    prefix_length: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Denoise:
     """A pass of ids int64 [T] behind the prefix, to be answered. `soft` [T, hidden] is what an earlier answer
-    gave, or None."""
+    gave, or None; `prefix_length` is as in Encode.
+    """
 
     ids: Ids
     request: HeadRequest
     soft: Floats | None = None
+    prefix_length: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """The pass of before, which was of `ids`, with another request; to be answered."""
+    """The pass of before, which was of `ids`, with another request; to be answered. Refused where another
+    pass has run over the same text since.
+    """
 
     ids: Ids
     request: HeadRequest
@@ -61,22 +67,6 @@ class Tell:
 
 
 Ask = Forget | Encode | Denoise | Project | Tell
-
-
-def wrong_ask(sampler: object, ask: object) -> InvalidRequest:
-    """The error for what a procedure must not ask."""
-    return InvalidRequest(
-        f"{type(sampler).__name__}.next returned {shown(ask)}; it must return one of Forget, Encode, "
-        "Denoise, Project (of a model that projects), or Tell with a Draft, Committed or Done"
-    )
-
-
-def check_procedure(given: object) -> None:
-    """Raises InvalidRequest for what no driver can ask."""
-    if isinstance(given, type) or not callable(getattr(given, "next", None)):
-        raise InvalidRequest(
-            f"the sampler is {shown(given)}; pass an object with a method next, see Procedure"
-        )
 
 
 class Procedure(Protocol):

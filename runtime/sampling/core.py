@@ -66,7 +66,7 @@ class CoreSampler(OneOwner):
         wanted = wishes(seed, max_new_tokens, steps, options)
         self._handle: int | None = None
         self._library = library()
-        self._set_up(model.vocab_size, model.hidden_size)
+        self._set_up(model.vocab_size, model.hidden_size, model.bundle)
         create = self._library.ek_sampler_create
         own = ctypes.byref(given.struct), ids.ctypes.data, ids.size, ctypes.byref(wanted)
         _native.check(create(*own, ctypes.byref(handle)), ERRORS)
@@ -88,18 +88,22 @@ class CoreSampler(OneOwner):
             core.ek_sampler_load(ctypes.byref(given.struct), state, len(state), ctypes.byref(handle)),
             ERRORS,
         )
-        return cls._of(core, model.vocab_size, model.hidden_size, handle)
+        return cls._of(core, handle, model.vocab_size, model.hidden_size, model.bundle)
 
     @classmethod
-    def _of(cls, library: ctypes.CDLL, vocab_size: int, hidden_size: int, handle: c_void_p) -> CoreSampler:
+    def _of(
+        cls, library: ctypes.CDLL, handle: c_void_p, vocab_size: int, hidden_size: int, bundle: str | None
+    ) -> CoreSampler:
         own = cls.__new__(cls)
         own._library = library
-        own._set_up(vocab_size, hidden_size)
+        own._set_up(vocab_size, hidden_size, bundle)
         own._handle = handle.value
         return own
 
-    def _set_up(self, vocab_size: int, hidden_size: int) -> None:
+    def _set_up(self, vocab_size: int, hidden_size: int, bundle: str | None) -> None:
         self._vocab_size, self._hidden_size = vocab_size, hidden_size
+        #: What `SamplerModel.bundle` said.
+        self.bundle = bundle
         self._asked: dict[str, tuple[int, ...]] = {}  # shapes of the answer to the last pass
         self._user = OneUser()
 
@@ -150,13 +154,13 @@ class CoreSampler(OneOwner):
             soft = None
             if ask.soft:
                 soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
-            return Denoise(ids, self._request(ask), soft)
+            return Denoise(ids, self._request(ask), soft, ask.prefix_length)
         if ask.kind == _PROJECT:
             return Project(ids, self._request(ask))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
-            return Encode(ids)
+            return Encode(ids, ask.prefix_length)
         kept = _ids(ask.kept, ask.kept_count) if ask.kept else None
         if ask.kind == _DRAFT:
             accepted = copied(ask.accepted, ask.count, np.bool_)
@@ -166,10 +170,12 @@ class CoreSampler(OneOwner):
         return Tell(Done(self.stats), kept)
 
     def copy(self) -> CoreSampler:
-        """Another one in the same state. Two that go on over one model must each `restore` their text."""
+        """Another one in the same state. One that goes on over another text than the original, which
+        `Sequence.copy` copies with what is kept, must `restore` its own first.
+        """
         handle = c_void_p()
         self._call("ek_sampler_copy", ctypes.byref(handle))
-        return self._of(self._library, self._vocab_size, self._hidden_size, handle)
+        return self._of(self._library, handle, self._vocab_size, self._hidden_size, self.bundle)
 
     __copy__ = copy
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.sampling.asks import (
-    Denoise,
-    Encode,
-    Forget,
-    Procedure,
-    Project,
-    Tell,
+from edgekit.runtime.sampling.asked import (
+    asked,
+    check_behind,
+    check_pass,
+    check_prefix,
     check_procedure,
     wrong_ask,
 )
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
@@ -81,15 +81,16 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     if isinstance(denoiser, type) or not callable(getattr(denoiser, "denoise", None)):
         raise InvalidRequest(f"the denoiser is {shown(denoiser)}; pass a session, or one of its sequences")
     answer: HeadOutput | None = None
-    # A session answers a sampler of the core there; what is left for Python is told, and text. Of the type:
-    # an object that stands before a session sees every pass.
-    run = getattr(type(denoiser), "run_sampler", None) if type(sampler) is CoreSampler else None
+    passed: int | None = None  # which pass a Project is of
+    run = _run_sampler(sampler, denoiser)
     while True:
-        ask = sampler.next(answer) if run is None else run(denoiser, sampler)
+        ask = asked(sampler, answer) if run is None else run()
         answer = None
         if isinstance(ask, Denoise):
+            check_prefix(ask, denoiser)
             answer = denoiser.denoise(ask.ids, ask.request, ask.soft)
-        elif isinstance(ask, Tell) and isinstance(ask.event, Event):
+            passed = getattr(denoiser, "last_pass", None)
+        elif isinstance(ask, Tell):
             # Before anybody hears of it: whoever stops here has it in the conversation.
             if ask.kept is not None:
                 denoiser.uncached = ask.kept
@@ -97,24 +98,34 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             if isinstance(ask.event, Done):
                 return
         elif isinstance(ask, Encode):
+            check_prefix(ask, denoiser)
             encode(denoiser, ask.ids)
         elif isinstance(ask, Project) and isinstance(denoiser, Projector):
+            check_pass(passed, getattr(denoiser, "last_pass", None))
             answer = denoiser.project(ask.request)
         elif isinstance(ask, Forget):
             denoiser.reset()
             denoiser.uncached = _NO_IDS
         else:
-            raise wrong_ask(sampler, ask)
+            wrong_ask(sampler, ask)
 
 
-def check_behind(uncached: Ids, ids: Ids) -> None:
-    """Raises InvalidRequest for ids to be encoded that do not begin with what is uncached."""
-    count = min(len(uncached), len(ids))
-    if not np.array_equal(uncached[:count], ids[:count]):
-        raise InvalidRequest(
-            f"the ids to encode must begin with the {len(uncached)} tokens that are uncached, the end of the "
-            "last answer: put `uncached` before them, or ask to Forget the text first"
-        )
+class _RunsSamplers(Protocol):
+    def run_sampler(self, sampler: CoreSampler) -> Ask: ...
+
+
+def _run_sampler(sampler: Procedure, denoiser: Denoiser) -> Callable[[], Ask] | None:
+    """What runs the passes of a sampler of the core within the core, as a session can; what is left is told,
+    and text. None where somebody stands before the denoiser's own passes, and wants to see them.
+    """
+    own = getattr(denoiser, "__dict__", {})
+    if type(sampler) is not CoreSampler or "denoise" in own or "project" in own:
+        return None
+    if not hasattr(
+        type(denoiser), "run_sampler"
+    ):  # of the type: a wrapper that forwards all names sees passes
+        return None
+    return partial(cast(_RunsSamplers, denoiser).run_sampler, sampler)
 
 
 def encode(denoiser: Denoiser, ids: Ids) -> None:

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence as Items
 from ctypes import c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,6 +36,9 @@ class Owner(Protocol):
     vocab_size: int
     hidden_size: int
 
+    def check_sampler(self, sampler: CoreSampler) -> None:
+        """Raises InvalidRequest for one of another bundle."""
+
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]: ...
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -50,6 +54,17 @@ class Owner(Protocol):
         """Close a sequence that nobody has any more before the next call."""
 
 
+@dataclass
+class KeptText:
+    """Text that a sequence has encoded, and behind it what it has not, with the prefix's length then."""
+
+    encoded: EncodedIds = field(default_factory=EncodedIds)
+    uncached: tuple[Ids, int] = _NO_IDS, 0
+
+    def copy(self) -> KeptText:
+        return KeptText(self.encoded.copy(), self.uncached)
+
+
 class Sequence(OneOwner):
     """The keys and values that are kept of a text, and the hidden states of its last pass. Implements
     `sampling.Denoiser` and `sampling.Projector`; belongs to its session, which ends it.
@@ -58,11 +73,30 @@ class Sequence(OneOwner):
     sequence gives is the same alone and in company.
     """
 
-    def __init__(self, session: Owner, handle: c_void_p | None) -> None:
-        """`handle` is where the core puts it, null once it is closed. None: the session's own sequence."""
-        self.session, self._handle = session, handle
-        self.encoded = EncodedIds()
-        self._uncached: tuple[Ids, int] = _NO_IDS, 0  # and the prefix's length then
+    def __init__(self, session: Owner, handle: c_void_p | None, text: KeptText | None = None) -> None:
+        """`handle` is where the core puts it, null once it is closed. None: the session's own sequence, whose
+        text the session holds.
+        """
+        self.session, self._handle, self._text = session, handle, text or KeptText()
+        self._driver: weakref.ref[object] | None = None
+
+    @property
+    def driver(self) -> object | None:
+        """Who drives a sampler over it, as long as that lives: nobody else may."""
+        return None if self._driver is None else self._driver()
+
+    @driver.setter
+    def driver(self, driver: object | None) -> None:
+        self._driver = None if driver is None else weakref.ref(driver)
+
+    @property
+    def encoded(self) -> EncodedIds:
+        """The ids behind its prefix."""
+        return self._text.encoded
+
+    @encoded.setter
+    def encoded(self, ids: EncodedIds) -> None:
+        self._text.encoded = ids
 
     @classmethod
     def opened(cls, session: Owner, name: str, *arguments: Any) -> Sequence:
@@ -87,15 +121,22 @@ class Sequence(OneOwner):
     @property
     def uncached(self) -> Ids:
         """Text behind the prefix that no prefill has encoded. What is encoded from there on takes its place,
-        and a prefix that is lost takes it with it.
+        and a prefix that is lost takes it with it. Raises InvalidRequest for what is no token ids of the
+        model.
         """
-        ids, start = self._uncached
+        ids, start = self._text.uncached
         done = self.prefix_length - start if len(ids) else 0
         return ids[done:] if done >= 0 else _NO_IDS
 
     @uncached.setter
     def uncached(self, ids: Ids) -> None:
-        self._uncached = ids, self.prefix_length
+        ids = np.array(flat_ids(ids, "uncached text"))
+        wrong = ids[(ids < 0) | (ids >= self.vocab_size)]
+        if wrong.size:
+            raise errors.InvalidRequest(
+                f"uncached text holds token {wrong[0]}; the model has {self.vocab_size} tokens"
+            )
+        self._text.uncached = ids, self.prefix_length
 
     @property
     def pieces(self) -> list[Ids]:
@@ -114,7 +155,7 @@ class Sequence(OneOwner):
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
         other = Sequence.opened(self.session, "ek_sequence_copy", self)
-        other.encoded, other._uncached = self.encoded.copy(), self._uncached
+        other._text = self._text.copy()
         return other
 
     __copy__ = copy
@@ -150,7 +191,7 @@ class Sequence(OneOwner):
         else:
             self.session.call("ek_sequence_crop", self, 0)
         self.encoded.cropped(0)
-        self._uncached = _NO_IDS, 0
+        self._text.uncached = _NO_IDS, 0
 
     def crop(self, length: int) -> None:
         """Forget what is kept at and behind position `length`, and what is uncached.
@@ -160,7 +201,7 @@ class Sequence(OneOwner):
         """
         self.session.call("ek_sequence_crop", self, whole(length, "the length to crop to"))
         self.encoded.cropped(length)
-        self._uncached = _NO_IDS, 0
+        self._text.uncached = _NO_IDS, 0
 
     def prefill(self, ids: Ids) -> None:
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
@@ -194,6 +235,7 @@ class Sequence(OneOwner):
         pass that fails is asked for again. `drive` calls it, so a subclass with a `denoise` of its own has
         to have its own of this too. Raises as `denoise` and `CoreSampler.next`.
         """
+        self.session.check_sampler(sampler)
         return sampler.run(lambda handle, ask: self.session.call("ek_session_run_sampler", handle, self, ask))
 
     @property
@@ -208,6 +250,11 @@ class Sequence(OneOwner):
     def last_rows(self) -> int:
         """Rows of the last pass that gave it hidden states."""
         return int(self._info().last_rows)
+
+    @property
+    def last_pass(self) -> int:
+        """A number for that pass, which no other pass of this process has; 0: there was none."""
+        return int(self._info().last_pass)
 
     def _answer(self, segment: Segment) -> HeadOutput:
         if segment.request is None:

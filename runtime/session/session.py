@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
@@ -39,7 +40,7 @@ from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
 from edgekit.runtime.session.pass_arrays import PassArrays, segment_list
-from edgekit.runtime.session.sequence import Segment, Sequence
+from edgekit.runtime.session.sequence import KeptText, Segment, Sequence
 from edgekit.runtime.session.structs import (
     InfoStruct,
     OptionsStruct,
@@ -120,6 +121,10 @@ def _core_options(o: SessionOptions) -> OptionsStruct:
     )
 
 
+def _nobody() -> Sequence | None:
+    return None
+
+
 class Session(OneOwner):
     """Implements `sampling.Denoiser` and `sampling.Projector`. Not for use by several threads at once.
     In a child of fork its calls raise InvalidRequest: the threads that do the work stay in the parent.
@@ -151,6 +156,7 @@ class Session(OneOwner):
         self.options = o = _options(options)
         self.bundle = Bundle.opened(bundle)
         self.model = self.bundle.model
+        self._digest = self.bundle.digest
         self._library = _library()
         computes = (
             engines.create(self.bundle, o.threads or usable_cores(), executor)
@@ -158,8 +164,9 @@ class Session(OneOwner):
             else engines.made_by(engine, self.bundle)
         )
         self._plug = None if computes is None else EnginePlug(computes, self.bundle, engine is not None)
-        #: The sequence of its own, which the session's functions use.
-        self.sequence = Sequence(self, None)
+        # That of its own sequence, which exists while somebody uses it: the two would keep each other.
+        self._text = KeptText()
+        self._sequence: Callable[[], Sequence | None] = _nobody
         handle = c_void_p()
         wanted = _core_options(o)
         table = None if self._plug is None else ctypes.byref(self._plug.struct)
@@ -192,6 +199,15 @@ class Session(OneOwner):
             return read_plan(lambda plan: self._library.ek_session_get_plan(handle, plan), _native.check)
 
     @property
+    def sequence(self) -> Sequence:
+        """The sequence of its own, which the session's functions use."""
+        sequence = self._sequence()
+        if sequence is None:
+            sequence = Sequence(self, None, self._text)
+            self._sequence = weakref.ref(sequence)
+        return sequence
+
+    @property
     def prefix_length(self) -> int:
         return self.sequence.prefix_length
 
@@ -202,6 +218,11 @@ class Session(OneOwner):
     @uncached.setter
     def uncached(self, ids: Ids) -> None:
         self.sequence.uncached = ids
+
+    @property
+    def last_pass(self) -> int:
+        """See `Sequence.last_pass`."""
+        return self.sequence.last_pass
 
     @property
     def pieces(self) -> list[Ids]:
@@ -316,6 +337,13 @@ class Session(OneOwner):
             self.close()
 
     # What follows is for `Sequence`.
+
+    def check_sampler(self, sampler: CoreSampler) -> None:
+        """Raises InvalidRequest for a sampler of another bundle. Who names none says that it fits."""
+        if sampler.bundle is not None and sampler.bundle != self._digest:
+            raise errors.InvalidRequest(
+                f"the sampler is of another bundle than {self.bundle.path}, whose session it is driven over"
+            )
 
     def own(self, sequence: Sequence) -> None:
         """Know of a sequence that is about to be opened."""

@@ -7,18 +7,10 @@ from dataclasses import dataclass
 
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.sampling.asks import (
-    Ask,
-    Denoise,
-    Encode,
-    Forget,
-    Procedure,
-    Project,
-    Tell,
-    check_procedure,
-    wrong_ask,
-)
-from edgekit.runtime.sampling.drive import check_behind
+from edgekit.runtime.one_user import OneUser
+from edgekit.runtime.sampling.asked import asked, check_behind, check_pass, check_prefix, check_procedure
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput
 from edgekit.runtime.session.sequence import Segment, Sequence
@@ -32,12 +24,13 @@ class _Member:
     sequence: Sequence
     ask: Ask | None = None  # the pass that it waits for
     answer: HeadOutput | None = None
-    start: int | None = None  # where the ids of an Encode begin, once they are known to fit
+    start: int = 0  # where the ids of an Encode begin
+    passed: int | None = None  # which pass a Project is of
 
     @property
     def encoded(self) -> int:
         """Ids of an Encode that passes have encoded, also where a signal came behind one."""
-        return 0 if self.start is None else max(0, self.sequence.prefix_length - self.start)
+        return max(0, self.sequence.prefix_length - self.start)
 
 
 class Together:
@@ -52,6 +45,7 @@ class Together:
         self._members: dict[Hashable, _Member] = {}
         self._told: list[tuple[Hashable, Event | Exception]] = []  # for the next that `step` gives
         self._failed: Exception | None = None  # for the next step to raise
+        self._user = OneUser()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -59,27 +53,43 @@ class Together:
     def join(self, key: Hashable, sampler: Procedure, sequence: Sequence) -> None:
         """Take part from the next pass on; `key` names the sampler in what `step` gives.
 
-        Raises InvalidRequest for a key or sequence that takes part already, a sequence of another session,
-        and for what is no key, sampler or sequence.
+        Raises InvalidRequest for a key, sampler or sequence that takes part already, here or elsewhere, a
+        sequence of another session or one that is closed, a sampler of another bundle, and for what is no
+        key, sampler or sequence.
         """
-        if not isinstance(key, Hashable):
-            raise InvalidRequest(f"the key is {shown(key)}; take a number or text")
+        _check_key(key)
         check_procedure(sampler)
         if not isinstance(sequence, Sequence):
             raise InvalidRequest(f"the sequence is {shown(sequence)}; pass what open_sequence gives")
         if sequence.session is not self._session:
             raise InvalidRequest("the sequence belongs to another session")
+        if isinstance(sampler, CoreSampler):
+            self._session.check_sampler(sampler)
+        _ = sequence.handle  # of one that is not closed
         if key in self._members or any(m.sequence is sequence for m in self._members.values()):
             raise InvalidRequest(f"{shown(key)}, or its sequence, takes part already")
+        if sequence.driver is not None:
+            raise InvalidRequest("the sequence takes part in another Together; leave that, or copy it")
+        if any(m.sampler is sampler for m in self._members.values()):
+            raise InvalidRequest("the sampler takes part already; make one for each sequence, or copy() it")
         self._members[key] = _Member(key, sampler, sequence)
+        sequence.driver = self
 
     def leave(self, key: Hashable) -> None:
         """End a generation where it is. Its sequence holds what was encoded and committed until then.
 
         Raises InvalidRequest for a key that does not take part.
         """
-        if self._members.pop(key, None) is None:
+        _check_key(key)
+        member = self._members.pop(key, None)
+        if member is None:
             raise InvalidRequest(f"{shown(key)} does not take part; it has left, or never joined")
+        member.sequence.driver = None
+
+    def close(self) -> None:
+        """End all generations where they are."""
+        for key in list(self._members):
+            self.leave(key)
 
     def step(self) -> list[tuple[Hashable, Event | Exception]]:
         """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves.
@@ -90,6 +100,10 @@ class Together:
         Raises what the pass raises for all, where something was told before it at the next step; another step
         tries it again.
         """
+        with self._user.using(_stepping):
+            return self._step()
+
+    def _step(self) -> list[tuple[Hashable, Event | Exception]]:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
@@ -141,45 +155,60 @@ class Together:
                 self._end(member, error)
 
     def _end(self, member: _Member, told: Event | Exception) -> None:
-        del self._members[member.key]
+        if self._members.get(member.key) is member:
+            self.leave(member.key)
         self._told.append((member.key, told))
 
     def _next(self, member: _Member) -> None:
-        ask = member.sampler.next(member.answer)
+        ask = asked(member.sampler, member.answer)
         member.answer = None
-        if isinstance(ask, Tell) and isinstance(ask.event, Event):
+        sequence = member.sequence
+        if isinstance(ask, Tell):
             if ask.kept is not None:
-                member.sequence.uncached = ask.kept
+                sequence.uncached = ask.kept
             if isinstance(ask.event, Done):
                 self._end(member, ask.event)
             else:
                 self._told.append((member.key, ask.event))
         elif isinstance(ask, Forget):
-            member.sequence.reset()
-        elif isinstance(ask, Denoise | Project) or (isinstance(ask, Encode) and len(ask.ids)):
+            sequence.reset()
+        elif isinstance(ask, Encode):
+            check_prefix(ask, sequence)
+            check_behind(sequence.uncached, ask.ids)
+            sequence.check_prefill(ask.ids)
+            member.start = sequence.prefix_length
+            member.ask = ask if len(ask.ids) else None
+        else:
             member.ask = ask
-        elif not isinstance(ask, Encode):
-            raise wrong_ask(member.sampler, ask)
 
     def _segment(self, member: _Member) -> Segment:
         ask, sequence = member.ask, member.sequence
         if isinstance(ask, Encode):
             # In pieces as long as those of a text that is encoded alone.
-            if member.start is None:
-                check_behind(sequence.uncached, ask.ids)
-                sequence.check_prefill(ask.ids)
-                member.start = sequence.prefix_length
             done = member.encoded
+            if done and not sequence.encoded.ends_with(ask.ids[:done], member.start):
+                raise InvalidRequest("the sequence was changed by somebody else while its text was encoded")
             ids = ask.ids[done : done + self._session.prefill_rows]
             return Segment(sequence, ids, causal=True, keep_at=member.start + done)
         if isinstance(ask, Project):
+            check_pass(member.passed, sequence.last_pass)
             return Segment(sequence, None, ask.request)
         assert isinstance(ask, Denoise)
+        check_prefix(ask, sequence)
         return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
 
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
-        if isinstance(member.ask, Encode):
-            if member.encoded < len(member.ask.ids):
-                return
-            member.start = None
+        if isinstance(member.ask, Encode) and member.encoded < len(member.ask.ids):
+            return
+        if isinstance(member.ask, Denoise):
+            member.passed = member.sequence.last_pass
         member.ask, member.answer = None, answer
+
+
+def _stepping() -> InvalidRequest:
+    return InvalidRequest("a step is under way, in another thread or in the next() that calls this one")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, Hashable):
+        raise InvalidRequest(f"the key is {shown(key)}; take a number or text")

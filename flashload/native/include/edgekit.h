@@ -287,6 +287,7 @@ typedef struct ek_sequence_info {
   int64_t prefix_length;   /* positions that are kept */
   int64_t uncached_length; /* tokens behind them that are final and not encoded */
   int64_t last_rows;       /* rows that a segment without ids can ask for: of the last segment with a request */
+  uint64_t last_pass;      /* a number for the pass of that segment, which no other pass of this process has; 0: none */
 } ek_sequence_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -950,6 +951,8 @@ typedef struct ek_ask {
   const int64_t *kept;       /* committed, done: [kept_count] text of a causal prefix that is final and not encoded, which
                                 is uncached from now on; null: nothing changes */
   int64_t kept_count;
+  int64_t prefix_length;     /* encode, denoise, project: positions that are encoded before `ids`; over a sequence that
+                                keeps another number the answer is not that of the sampler's text */
 } ek_ask;
 
 /* What to do now, after what the last call told has been done. Fills *ask up to its struct_size. EK_INVALID_STATE after
@@ -968,8 +971,9 @@ EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *ou
 
 /* ek_sampler_next with the passes done: runs those that the sampler asks for over a sequence, null being the session's own,
  * and answers them. What is asked or told besides goes to *ask, as there. A pass that fails is asked for again by the next
- * call, of either function. EK_INVALID_ARGUMENT for a sampler of another model too, those of ek_session_pass and
- * ek_sampler_answer. */
+ * call, of either function. EK_INVALID_ARGUMENT for a sampler of another model, EK_INVALID_STATE for a sequence that does not
+ * hold the sampler's text or, where the sampler asks for more of its last pass, has run another since, those of
+ * ek_session_pass and ek_sampler_answer. */
 EK_API ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
                                         ek_ask *ask) EK_NOEXCEPT;
 

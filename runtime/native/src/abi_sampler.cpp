@@ -139,6 +139,7 @@ ek_ask plain(const Ask &ask) {
   made.accepted = array(ask.accepted);
   made.kept = array(ask.kept);
   made.kept_count = static_cast<std::int64_t>(ask.kept.size());
+  made.prefix_length = ask.prefix_length;
   return made;
 }
 
@@ -355,6 +356,7 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
     HeadResult answer = Answer(*own.sampler, given).result();
     check_answer(own.sampler->model(), answer);
     own.sampler->next(std::move(answer));
+    own.sampler->set_pass(0);
     own.asked = false;
   });
 }

@@ -45,6 +45,9 @@ class Denoiser {
   // The answer that the last denoise would have given to this request.
   virtual HeadResult project(const HeadRequest &request) = 0;
 
+  // A number for the pass that project() looks at, which no other pass of this process has; 0: it is not known.
+  virtual std::uint64_t last_pass() const { return 0; }
+
  private:
   std::vector<std::int64_t> uncached_;
 };

@@ -17,6 +17,20 @@ void tell(Sampler &sampler, const EventCallback &callback) {
        " denoising steps; what was committed stays readable");
 }
 
+// Another text gives other answers, and nobody could tell.
+void check_text(const Ask &ask, const Denoiser &denoiser) {
+  if (ask.prefix_length == denoiser.prefix_length()) return;
+  fail(EK_INVALID_STATE, "the sampler goes on behind ", ask.prefix_length, " encoded tokens, and ",
+       denoiser.prefix_length(), " are there: drive it over the sequence that it was driven over, which nobody else "
+       "changes meanwhile, or restore it, which encodes its text again");
+}
+
+void check_pass(const Sampler &sampler, const Denoiser &denoiser) {
+  if (sampler.pass() == 0 || sampler.pass() == denoiser.last_pass()) return;
+  fail(EK_INVALID_STATE, "the sampler asks for more of its last pass, and another pass has run over the sequence "
+       "since: give each its own sequence, or restore the sampler, which asks for its pass again");
+}
+
 }  // namespace
 
 SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
@@ -67,17 +81,19 @@ SamplerModel model_of(const Denoiser &denoiser) {
 
 bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check) {
   const Ask &ask = sampler.ask();
+  if (ask.kind != AskKind::denoise && ask.kind != AskKind::project) return false;
+  check_text(ask, denoiser);
   HeadResult found;
   if (ask.kind == AskKind::denoise) {
     found = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
                              ask.soft.empty() ? nullptr : ask.soft.data());
-  } else if (ask.kind == AskKind::project) {
-    found = denoiser.project(ask.request);
   } else {
-    return false;
+    check_pass(sampler, denoiser);
+    found = denoiser.project(ask.request);
   }
   if (check) check(found);
   sampler.next(std::move(found));
+  sampler.set_pass(denoiser.last_pass());
   return true;
 }
 
@@ -90,6 +106,7 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
         denoiser.forget();
         break;
       case AskKind::encode:
+        check_text(ask, denoiser);
         denoiser.encode(ask.ids);
         break;
       case AskKind::denoise:

@@ -24,10 +24,13 @@ Sampler::Sampler(SamplerModel model) : model_(std::move(model)), text_(model_.en
   std::int64_t length = 0;
   for (const Ids &piece : text_) length += static_cast<std::int64_t>(piece.size());
   text_known_ = length == model_.prefix_length;
+  prefix_length_ = model_.prefix_length;
 }
 
 void Sampler::next(HeadResult answer) {
   if (stats_.finish_reason == FinishReason::cancelled) stats_.finish_reason = FinishReason::length;  // it goes on
+  if (ask_.kind == AskKind::forget) prefix_length_ = 0;
+  if (ask_.kind == AskKind::encode) prefix_length_ += static_cast<std::int64_t>(ask_.ids.size());
   if (delayed_) return go_on_restoring();
   if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
   if (ask_.kind == AskKind::forget) {
@@ -83,6 +86,7 @@ void Sampler::ask_encode(Ids ids) {
   ask_ = {};
   ask_.kind = AskKind::encode;
   ask_.ids = std::move(ids);
+  ask_.prefix_length = prefix_length_;
 }
 
 void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft) {
@@ -91,6 +95,7 @@ void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft)
   ask_.ids = std::move(ids);
   ask_.request = std::move(request);
   ask_.soft = std::move(soft);
+  ask_.prefix_length = prefix_length_;
   ++stats_.forwards;
 }
 
@@ -100,6 +105,7 @@ void Sampler::ask_again(const Ids &ids, HeadRequest request) {
   ask_.kind = AskKind::project;
   ask_.ids = ids;
   ask_.request = std::move(request);
+  ask_.prefix_length = prefix_length_;
   ++stats_.projections;
 }
 

@@ -45,6 +45,9 @@ class Sampler {
 
   // What to do now. It stays until next() returns.
   const Ask &ask() const { return ask_; }
+  // Which pass answered the last denoise, see Denoiser::last_pass(): a project is of the same.
+  std::uint64_t pass() const { return pass_; }
+  void set_pass(std::uint64_t pass) { pass_ = pass; }
   const Stats &stats() const { return stats_; }
 
   // Goes on: what was asked has been done, and `answer` is that of a denoise or project. After done nothing follows.
@@ -124,6 +127,8 @@ class Sampler {
   // Of a model with a causal prefix: the text that is encoded, in the pieces in which it was.
   std::vector<std::vector<std::int64_t>> text_;
   bool text_known_ = true;
+  std::int64_t prefix_length_ = 0;  // positions that are encoded now, while text is encoded again too
+  std::uint64_t pass_ = 0;
 
   // While text is encoded again: what is asked for behind it, and how many pieces were asked for.
   std::optional<Ask> delayed_;

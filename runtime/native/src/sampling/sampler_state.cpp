@@ -121,6 +121,7 @@ void Sampler::load(StateReader &state) {
     length += static_cast<std::int64_t>(text_.back().size());
     check_state(length <= kMostTokens, "encoded text");
   }
+  prefix_length_ = length;
   state.integers("kept text", kept, {0, kMostTokens}, {0, model_.vocabulary - 1});
   const auto at = static_cast<Phase>(phase);
   if (at != Phase::done) read(state);

@@ -1,6 +1,7 @@
 #include "session/pass.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -30,6 +31,12 @@ void check_position(const Model &model, std::int64_t position) {
   if (position >= 2 * kMaxPositions) {
     fail(EK_INVALID_ARGUMENT, "position ", position, " of a row; it must be 0..", 2 * kMaxPositions - 1);
   }
+}
+
+// Of no other pass of this process.
+std::uint64_t pass_number() {
+  static std::atomic<std::uint64_t> passes{0};
+  return ++passes;
 }
 
 // Throws Error (EK_INVALID_ARGUMENT) for soft embeddings that no pass gives; null: none. A difference is 0 for finite numbers
@@ -313,8 +320,11 @@ void PassRun::keep() {
     }
     throw;
   }
+  const std::uint64_t number = pass_number();
   for (const Rows &each : segments_) {
-    if (each.last) each.sequence->last_rows_ = each.given->count;
+    if (!each.last) continue;
+    each.sequence->last_rows_ = each.given->count;
+    each.sequence->last_pass_ = number;
   }
 }
 

@@ -18,6 +18,7 @@ Sequence::Sequence(const Sequence &other, std::function<void()> ended)
       kept_(other.kept_),
       memory_(other.memory_),
       last_rows_(other.last_rows_),
+      last_pass_(other.last_pass_),
       ended_(std::move(ended)) {
   if (last_rows_ == 0) return;
   FloatCopy copy;

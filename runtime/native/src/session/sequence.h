@@ -36,6 +36,7 @@ class Sequence final : public Denoiser {
 
   // Of the last pass that gave it hidden states; 0: there was none, or it failed.
   std::int64_t last_rows() const { return last_rows_; }
+  std::uint64_t last_pass() const override { return last_rows_ == 0 ? 0 : last_pass_; }
 
  private:
   friend class Session;
@@ -50,6 +51,7 @@ class Sequence final : public Denoiser {
   EngineMemory &memory_;
   FloatBuffer last_;            // hidden states of the last denoising pass, behind the last norm, in `memory_`
   std::int64_t last_rows_ = 0;
+  std::uint64_t last_pass_ = 0;
   std::function<void()> ended_;
 };
 

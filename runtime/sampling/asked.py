@@ -1,0 +1,106 @@
+"""What a sampler asks, looked at before anybody does it: procedures are their authors' code."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from inspect import signature
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.names import shown
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.core import CoreSampler
+from edgekit.runtime.sampling.events import Event
+from edgekit.runtime.sampling.ids import flat_ids
+from edgekit.runtime.sampling.types import Denoiser, HeadOutput, HeadRequest, Ids
+
+
+def check_procedure(given: object) -> None:
+    """Raises InvalidRequest for what no driver can ask."""
+    if isinstance(given, type) or not callable(getattr(given, "next", None)):
+        raise InvalidRequest(
+            f"the sampler is {shown(given)}; pass an object with a method next, see Procedure"
+        )
+    with suppress(ValueError):  # some callables of C have no signature
+        try:
+            signature(cast(Procedure, given).next).bind(None)
+        except TypeError:
+            raise InvalidRequest(
+                f"{type(given).__name__}.next cannot be called with an answer; give it next(self, answer)"
+            ) from None
+
+
+def asked(sampler: Procedure, answer: HeadOutput | None) -> Ask:
+    """The next request. Raises what `next` raises, and InvalidRequest where it returns what is no request."""
+    if type(sampler) is CoreSampler:
+        return sampler.next(answer)
+    try:
+        ask = sampler.next(answer)
+    except StopIteration as error:  # drivers are generators, which it would end
+        raise InvalidRequest(
+            f"{type(sampler).__name__}.next raised StopIteration; it ends by returning Tell(Done(...))"
+        ) from error
+    named = f"{type(ask).__name__} of {type(sampler).__name__}"
+    if isinstance(ask, Denoise):
+        ids = flat_ids(ask.ids, f"the ids of a {named}")
+        if not ids.size:
+            raise InvalidRequest(f"the ids of a {named} are empty; a pass takes at least one")
+        _check_request(ask.request, named)
+        return Denoise(ids, ask.request, ask.soft, ask.prefix_length)
+    if isinstance(ask, Project):
+        _check_request(ask.request, named)
+    elif isinstance(ask, Encode):
+        return Encode(flat_ids(ask.ids, f"the ids of an {named}"), ask.prefix_length)
+    elif isinstance(ask, Tell) and isinstance(ask.event, Event):
+        if ask.kept is not None:
+            return Tell(ask.event, flat_ids(ask.kept, f"what is kept of a {named}"))
+    elif not isinstance(ask, Forget):
+        wrong_ask(sampler, ask)
+    return ask
+
+
+def wrong_ask(sampler: object, ask: object) -> NoReturn:
+    """Raises InvalidRequest for what a procedure must not ask."""
+    raise InvalidRequest(
+        f"{type(sampler).__name__}.next returned {shown(ask)}; it must return one of Forget, Encode, "
+        "Denoise, Project (of a model that projects), or Tell with a Draft, Committed or Done"
+    )
+
+
+def _check_request(given: Any, named: str) -> None:
+    if not isinstance(given, HeadRequest):
+        raise InvalidRequest(f"the request of a {named} is {shown(given)}; give a HeadRequest")
+
+
+def check_prefix(ask: Denoise | Encode, denoiser: Denoiser) -> None:
+    """Raises InvalidRequest unless as many positions are encoded as the sampler takes for granted."""
+    if ask.prefix_length is None or ask.prefix_length == (there := denoiser.prefix_length):
+        return
+    raise InvalidRequest(
+        f"the sampler goes on behind {ask.prefix_length} encoded tokens, and {there} are there: drive it "
+        "over the sequence that it was driven over, which nobody else changes meanwhile, or restore() it, "
+        "which encodes its text again"
+    )
+
+
+def check_pass(asked_of: int | None, last: int | None) -> None:
+    """Raises InvalidRequest where a Project would look at another pass than that of its Denoise, see
+    `Sequence.last_pass`; None: not known.
+    """
+    if asked_of is not None and asked_of != last:
+        raise InvalidRequest(
+            "the sampler asks for more of its last pass, and another pass has run over the sequence since: "
+            "give each its own sequence, or restore() the sampler, which asks for its pass again"
+        )
+
+
+def check_behind(uncached: Ids, ids: Ids) -> None:
+    """Raises InvalidRequest for ids to be encoded that do not begin with what is uncached."""
+    count = min(len(uncached), len(ids))
+    if not np.array_equal(uncached[:count], ids[:count]):
+        raise InvalidRequest(
+            f"the ids to encode must begin with the {len(uncached)} tokens that are uncached, the end of the "
+            "last answer: put `uncached` before them, or ask to Forget the text first"
+        )
