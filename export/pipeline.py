@@ -58,12 +58,11 @@ from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import check_generation_config, sampler_config
 from edgekit.export.tied_head import check_tied_head
 from edgekit.export.weights import read_rows
-from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, ResumeMismatch
 from edgekit.flashload.files import write_atomic, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
-from edgekit.runtime.bundle import quantization_report
+from edgekit.runtime.bundle import Bundle, quantization_report
 from edgekit.runtime.bundle.sections import Wrong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
@@ -269,7 +268,8 @@ def write_each(
     todo: list[tuple[ExportPlan, Claimed]] = []
     for plan, folder in zip(plans, folders, strict=True):
         if (done := finished(plan, folder.found)) is not None:
-            check_whole(done, progress)
+            assert folder.found is not None, "it is complete"
+            check_whole(folder.found.bundle, progress)
             results[folder.path] = done
         else:
             todo.append((plan, folder))
@@ -420,9 +420,9 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
     return ExportResult(output, plan.options.format, report, notes, nbytes)
 
 
-def check_whole(done: ExportResult, progress: Progress) -> None:
+def check_whole(bundle: Bundle, progress: Progress) -> None:
     """Compare the files of a complete export with their checksums. Raises BundleError."""
-    verification.check(done.path, verification.listed(manifests.load(done.path)), progress, advice=_ANEW)
+    verification.check(bundle.path, verification.listed(bundle.manifest), progress, advice=_ANEW)
 
 
 @contextmanager

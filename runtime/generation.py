@@ -42,7 +42,7 @@ from edgekit.runtime.sampling import (
 )
 from edgekit.runtime.sampling.core import prompt_ids
 from edgekit.runtime.sampling.core_abi import options_by_name
-from edgekit.runtime.sampling.ids import check_list, pieces_of
+from edgekit.runtime.sampling.ids import check_list, check_tokens, pieces_of
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.session import (
     MakeEngine,
@@ -90,7 +90,11 @@ class Settings:
 
 
 def sampler_model(bundle: Bundle) -> SamplerModel:
-    """The model as the sampler of a bundle knows it before a session is open."""
+    """The model as the sampler of a bundle knows it before a session is open. Raises InvalidRequest for what
+    is no open bundle.
+    """
+    if not isinstance(bundle, Bundle):
+        raise InvalidRequest(f"the bundle is {shown(bundle)}; pass what Bundle.open gives, or a session's")
     model = bundle.model
     return SamplerModel(
         bundle.manifest.sampler,
@@ -176,6 +180,7 @@ class Generator:
         """The sampler's options: the checkpoint's, then the caller's; with the lengths of a prompt of so many
         tokens, earlier text counted with it. Raises InvalidOption and PromptTooLong.
         """
+        settings = _checked(settings)
         return settle(
             self._model,
             max_new_tokens=settings.max_new_tokens,
@@ -321,6 +326,8 @@ class Generator:
         options = dict(options_by_name(settings.options))
         text = _Text()
         before = None if behind is None else pieces_of(behind, "behind", InvalidPrompt)
+        for ids in before or ():
+            check_tokens(ids, "behind", self._model.vocab_size, InvalidPrompt)
         if before is not None and self.bundle.model.causal_prefix:
             options["continue_prefix"] = True
             text = _Text(before)
@@ -408,8 +415,9 @@ class Generator:
 
     @property
     def session(self) -> Session:
-        """The open session. Raises EdgekitError before the first prompt."""
+        """The open session. Raises EdgekitError before the first prompt, and once it is closed."""
         if self._session is None:
+            self._check_open()
             raise EdgekitError("no session is open yet: it opens at the first generate()")
         return self._session
 

@@ -98,7 +98,11 @@ def request_options(command: F) -> F:
     ) -> Any:
         if raw and system is not None:
             raise click.UsageError("--raw leaves the chat template out, so there is no place for --system")
-        settings = dict(assigned)
+        settings: dict[str, Any] = {}
+        for name, value in assigned:
+            if name in settings:
+                raise click.UsageError(f"{name} is given twice, by two --set; leave one out")
+            settings[name] = value
         for name in OWN:
             value = others.pop(name)
             if value is not None and name in settings:

@@ -94,7 +94,7 @@ class Bundle:
         none for `engine`.
         """
         name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not name:
             raise InvalidRequest(f"the bundle is {shown(path)}; pass its folder")
         given, path = path, choose(Path(name), engine)
         folder = BundleFolder(path)

@@ -86,6 +86,7 @@ def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
             raise InvalidRequest(
                 f"{name} cannot be called with a bundle; give it __init__(self, bundle)"
             ) from None
+    _check_format(make, name, bundle)
     made = make(bundle)
     if not isinstance(made, Engine):
         raise InvalidRequest(
@@ -94,13 +95,27 @@ def made_by(make: MakeEngine, bundle: Bundle) -> Engine:
     own = getattr(made, "name", None)
     if not isinstance(own, str) or not own or not own.isprintable():
         raise InvalidRequest(f"{name} made an engine whose name is {shown(own)}; give it one line of text")
-    written = bundle.manifest.format
-    if made.format not in (None, written):
-        raise UnsupportedBundle(
-            f"{bundle.path}: {name} runs {made.format} bundles, this one is {written}; export it with "
-            f"--format {made.format}"
-        )
+    _check_format(made, name, bundle)
+    for each in ("layers", "final", "head_logits"):
+        if not callable(getattr(made, each)):
+            raise InvalidRequest(f"{name}.{each} is {shown(getattr(made, each))}; make it a method")
     return made
+
+
+def _check_format(given: object, name: str, bundle: Bundle) -> None:
+    """Raises for an engine, or what makes one, that does not run the bundle's format: before it is made,
+    where that tells, for it may rely on it.
+    """
+    wanted, written = getattr(given, "format", None), bundle.manifest.format
+    if wanted in (None, written):
+        return
+    known = [row.format for row in ENGINES.working()]
+    if wanted not in known:
+        raise InvalidRequest(f"{name}.format: {unknown('format', wanted, known)}; None is for any")
+    raise UnsupportedBundle(
+        f"{bundle.path}: {name} runs {wanted} bundles, this one is {written}; export it with "
+        f"--format {wanted}"
+    )
 
 
 def to_plan(bundle: Bundle, threads: int = 1) -> Engine | None:

@@ -189,6 +189,8 @@ def _text(options: Mapping[str, Any]) -> str:
             if isinstance(value, int):
                 float(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
+            if isinstance(value, float):
+                raise InvalidOption(f"{name} is {value}; use a number that is finite") from None
             raise InvalidOption(
                 f"{name} is {shown(value)}; use a number, true or false, a word, or a list of token ids"
             ) from None

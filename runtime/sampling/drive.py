@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from edgekit.runtime.sampling.options import settle
 from edgekit.runtime.sampling.types import Denoiser, HeadOutput, Ids, Projector
 
 _NO_IDS: Ids = np.empty(0, np.int64)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def generate(
@@ -49,6 +50,7 @@ def generate(
     Raises InvalidPrompt and InvalidOption at the first event, later NonFiniteLogits and what the denoiser
     raises.
     """
+    _check_denoiser(denoiser)
     model = SamplerModel(
         section,
         denoiser.vocab_size,
@@ -78,8 +80,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     InvalidRequest where `next` returns what is no request, and for what is no sampler or denoiser.
     """
     check_procedure(sampler)
-    if isinstance(denoiser, type) or not callable(getattr(denoiser, "denoise", None)):
-        raise InvalidRequest(f"the denoiser is {shown(denoiser)}; pass a session, or one of its sequences")
+    _check_denoiser(denoiser)
     answer: HeadOutput | None = None
     passed: int | None = None  # which pass a Project is of
     run = _run_sampler(sampler, denoiser)
@@ -110,22 +111,29 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             wrong_ask(sampler, ask)
 
 
+def _check_denoiser(given: object) -> None:
+    if isinstance(given, type) or not callable(getattr(given, "denoise", None)):
+        raise InvalidRequest(f"the denoiser is {shown(given)}; pass a session, or one of its sequences")
+
+
+def within_core(method: F) -> F:
+    """Marks a `denoise` or `project` of a class whose `run_sampler` does the same within the core."""
+    method.within_core = True  # type: ignore[attr-defined]
+    return method
+
+
 class _RunsSamplers(Protocol):
     def run_sampler(self, sampler: CoreSampler) -> Ask: ...
 
 
 def _run_sampler(sampler: Procedure, denoiser: Denoiser) -> Callable[[], Ask] | None:
     """What runs the passes of a sampler of the core within the core, as a session can; what is left is told,
-    and text. None where somebody stands before the denoiser's own passes, and wants to see them.
+    and text. None for a denoiser whose passes are somebody else's: a subclass, a wrapper, a test.
     """
-    own = getattr(denoiser, "__dict__", {})
-    if type(sampler) is not CoreSampler or "denoise" in own or "project" in own:
-        return None
-    if not hasattr(
-        type(denoiser), "run_sampler"
-    ):  # of the type: a wrapper that forwards all names sees passes
-        return None
-    return partial(cast(_RunsSamplers, denoiser).run_sampler, sampler)
+    methods = (getattr(denoiser, name, None) for name in ("denoise", "project"))
+    if type(sampler) is CoreSampler and all(hasattr(method, "within_core") for method in methods):
+        return partial(cast(_RunsSamplers, denoiser).run_sampler, sampler)
+    return None
 
 
 def encode(denoiser: Denoiser, ids: Ids) -> None:

@@ -42,6 +42,13 @@ def flat_ids(
     return np.ascontiguousarray(ids, np.int64)
 
 
+def check_tokens(ids: Ids, what: str, vocab_size: int, error: type[EdgekitError] = InvalidRequest) -> None:
+    """Raises `error` for ids that are no token of a vocabulary."""
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if wrong.size:
+        raise error(f"{what} holds token {wrong[0]}; the model has {vocab_size} tokens")
+
+
 def check_list(given: object, what: str, error: type[EdgekitError] = InvalidRequest) -> None:
     """Raises `error` for what is no list; `what` names it there, in the plural."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):

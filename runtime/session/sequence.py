@@ -15,7 +15,8 @@ import numpy as np
 
 from edgekit.flashload import errors
 from edgekit.runtime.one_owner import OneOwner
-from edgekit.runtime.sampling.ids import flat_ids, whole
+from edgekit.runtime.sampling.drive import within_core
+from edgekit.runtime.sampling.ids import check_tokens, flat_ids, whole
 from edgekit.runtime.session.encoded_ids import EncodedIds
 from edgekit.runtime.session.structs import SequenceInfoStruct
 
@@ -125,17 +126,13 @@ class Sequence(OneOwner):
         model.
         """
         ids, start = self._text.uncached
-        done = self.prefix_length - start if len(ids) else 0
+        done = self.prefix_length - start
         return ids[done:] if done >= 0 else _NO_IDS
 
     @uncached.setter
     def uncached(self, ids: Ids) -> None:
         ids = np.array(flat_ids(ids, "uncached text"))
-        wrong = ids[(ids < 0) | (ids >= self.vocab_size)]
-        if wrong.size:
-            raise errors.InvalidRequest(
-                f"uncached text holds token {wrong[0]}; the model has {self.vocab_size} tokens"
-            )
+        check_tokens(ids, "uncached text", self.vocab_size)
         self._text.uncached = ids, self.prefix_length
 
     @property
@@ -220,20 +217,21 @@ class Sequence(OneOwner):
         ids = flat_ids(ids, "the list of token ids")
         self.session.call("ek_sequence_check_prefill", self, ids.ctypes.data, ids.size)
 
+    @within_core
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
         if ids is None:
             raise errors.InvalidRequest("no token ids are given; for more of the last pass call project")
         return self._answer(Segment(self, ids, request, soft=soft))
 
+    @within_core
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last pass that gave some."""
         return self._answer(Segment(self, None, request))
 
     def run_sampler(self, sampler: CoreSampler) -> Ask:
         """What a sampler of the core asks for or tells besides passes, which the core runs and answers; a
-        pass that fails is asked for again. `drive` calls it, so a subclass with a `denoise` of its own has
-        to have its own of this too. Raises as `denoise` and `CoreSampler.next`.
+        pass that fails is asked for again. Raises as `denoise` and `CoreSampler.next`.
         """
         self.session.check_sampler(sampler)
         return sampler.run(lambda handle, ask: self.session.call("ek_session_run_sampler", handle, self, ask))

@@ -35,6 +35,7 @@ from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
 from edgekit.runtime.sampling.asks import Ask
 from edgekit.runtime.sampling.core import CoreSampler
+from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
 from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
@@ -237,10 +238,12 @@ class Session(OneOwner):
         """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
         self.sequence.prefill(ids)
 
+    @within_core
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
         return self.sequence.denoise(ids, request, soft)
 
+    @within_core
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last `denoise`."""
         return self.sequence.project(request)

@@ -459,6 +459,38 @@ def test_nothing_is_written_to_another_folder_that_comes_in_place(
     assert digests(out) == digests(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        ("README.md", "is missing from the finished export"),
+        ("tokenizer/tokenizer.json", "is missing from the finished export"),
+        ("quantization.json", "is missing from the finished export"),
+        ("weights.safetensors", "its SHA-256 differs from the manifest's"),
+        ("NOTICE", "its SHA-256 differs from the manifest's"),
+        ("edgekit.json", r"holds a finished export that is damaged \(.*\)"),
+    ],
+)
+def test_a_finished_export_is_looked_at_before_it_is_called_done(
+    tmp_path: Path, damaged: str, said: str
+) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    write_checkpoint(checkpoint, "llada", n_layers=1)
+    (checkpoint / "NOTICE").write_text("legal")
+    with NoPrograms():
+        first = export(checkpoint, out, OPTIONS)
+        assert export(checkpoint, out, replace(OPTIONS, resume=True)) == first
+        file = out / damaged
+        if "missing" in said:
+            file.unlink()
+        else:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1 if damaged != "edgekit.json" else 255
+            file.write_bytes(content)
+        with pytest.raises(EdgekitError, match=f"{said}; --overwrite writes it anew$"):
+            export(checkpoint, out, replace(OPTIONS, resume=True))
+        assert export(checkpoint, out, replace(OPTIONS, overwrite=True)) == first
+
+
 def test_experts_of_a_layer_share_their_form(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada_moe")
     scheme = Scheme("mixed4", 32, (Override("layers.0.experts.1.*", 16),))

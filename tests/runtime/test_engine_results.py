@@ -290,6 +290,17 @@ class Mlx(Engine):
     name, format = "mine", "mlx"
 
     def __init__(self, bundle: object) -> None:
+        raise AssertionError("it is not made for another format")
+
+
+class Unknown(Mlx):
+    format = "onx"
+
+
+class NoMethod(Engine):
+    name, layers = "mine", 3  # type: ignore[assignment]
+
+    def __init__(self, bundle: object) -> None:
         pass
 
 
@@ -300,6 +311,8 @@ class Mlx(Engine):
         (NoArguments(), InvalidRequest, "pass its class, or a function that makes one of a bundle"),
         (lambda bundle: "text", InvalidRequest, "made 'text'; an engine derives from"),
         (Mlx, UnsupportedBundle, "Mlx runs mlx bundles, this one is onnx; export it with --format mlx"),
+        (Unknown, InvalidRequest, "Unknown.format: unknown format 'onx'; did you mean onnx.*"),
+        (NoMethod, InvalidRequest, "NoMethod.layers is 3; make it a method"),
         (7, InvalidRequest, "the engine is 7; pass its class"),
         *((named(n), InvalidRequest, "Named made an engine whose name is .*; give it one line of text")
           for n in (..., None, 5, b"own", "", "a\0b", "a\nb", "\ud800")),

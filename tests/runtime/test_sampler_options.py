@@ -140,7 +140,12 @@ def test_the_answer_of_a_masked_family_ends_at_its_first_end_token(family: str) 
         ("llada", LLADA, {"steps": -3}, "steps is -3; use an integer"),
         ("llada", LLADA, {"options": {"block_length": "32"}}, "block_length is '32'; use an integer"),
         ("llada", LLADA | {"gen_length": True}, {}, "gen_length is true; use an integer"),
-        ("llada", LLADA, {"options": {"temperature": float("nan")}}, "temperature is nan; use a number"),
+        (
+            "llada",
+            LLADA,
+            {"options": {"temperature": float("nan")}},
+            "temperature is nan; use a number that is finite",
+        ),
         ("llada", LLADA, {"options": {"temperature": b"1"}}, "temperature is b'1'; use a number"),
         ("llada", LLADA, {"options": {"steps": 10**400}}, "steps is"),
         ("llada", LLADA, {"options": {"remasking": "x" * 9000}}, "use one of: low_confidence, random"),

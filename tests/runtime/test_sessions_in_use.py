@@ -303,6 +303,9 @@ def test_one_prompt_that_is_refused_leaves_the_others(bundle: Path) -> None:
         for none in ("words", b"ab", {"a": [3]}, Prompt("a"), 5):
             with pytest.raises(InvalidPrompt, match="^the prompts are .*; pass a list of them$"):
                 next(generator.generate_many(none, FEW))  # type: ignore[arg-type]
+        endless = ([3] for _ in iter(int, 1))
+        with pytest.raises(InvalidPrompt, match=r"^the prompts are <gen.*; pass a list, list\(...\) of it"):
+            next(generator.generate_many(endless, FEW))  # type: ignore[arg-type]
         with pytest.raises(InvalidOption, match="the settings are {}; pass Settings"):
             next(generator.generate_many([[3]], {}))  # type: ignore[arg-type]
 
@@ -318,6 +321,7 @@ def test_one_prompt_that_is_refused_leaves_the_others(bundle: Path) -> None:
         *(([each], "piece 0 of behind holds .* values; pass integers") for each in (["a"], [1.5], [True])),
         ([[2**70]], "piece 0 of behind holds 1180591620717411303424 at place 0, which has more than 64 bits"),
         ([[3], []], "piece 1 of behind is empty; leave it out"),
+        ([[3], [4, 10**6]], "behind holds token 1000000; the model has .* tokens"),
     ],
 )
 def test_text_before_a_prompt_that_is_none(bundle: Path, behind: Any, words: str) -> None:

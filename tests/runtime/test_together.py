@@ -73,9 +73,9 @@ REFUSED: dict[str, tuple[list[Any], type[Exception], str]] = {
     "no ids": ([Denoise(CANVAS[:0], BEST)], InvalidRequest, "at least one"),
     "floats": ([Denoise(CANVAS.astype(np.float32), BEST)], InvalidRequest, "holds float32 values"),
     "floats as text": ([Encode(CANVAS.astype(np.float32))], InvalidRequest, "holds float32 values"),
-    "nothing as text": ([Encode(None)], TypeError, ""),  # type: ignore[arg-type]
+    "nothing as text": ([Encode(None)], InvalidRequest, "Encode of Asks is None"),  # type: ignore[arg-type]
     "a projection before a pass": ([Project(CANVAS, BEST)], InvalidRequest, "needs a denoise before it"),
-    "an unknown request": ([Denoise(CANVAS, "best")], InvalidRequest, "pass a HeadRequest"),  # type: ignore[arg-type]
+    "an unknown request": ([Denoise(CANVAS, "best")], InvalidRequest, "give a HeadRequest"),  # type: ignore[arg-type]
     "later on": (
         [Encode(CANVAS), Denoise(CANVAS, BEST), Project(CANVAS, HeadRequest(temperature=0.0))],
         InvalidRequest,

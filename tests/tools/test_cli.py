@@ -373,6 +373,7 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["--set", "prompt=x"], "prompt is not a sampling option of this model"),
         (["--set", "self=x"], "self is not a sampling option of this model"),
         (["--set", "seed=-1"], "seed is -1; use an integer from 0 to 18446744073709551615"),
+        (["--set", "seed=4", "--set", "seed=5"], "seed is given twice, by two --set; leave one out"),
         (["--set", "steps=4", "--steps", "5"], "steps is given twice, by --steps and --set; leave one out"),
         (["--option", "temperature=1"], "unknown option '--option'"),
         (["--max-new-tokens", "600"], "pass the model's 512 positions"),

@@ -169,7 +169,7 @@ void Sampler::check(const HeadResult &answer) const {
       std::count_if(answer.log_z.begin(), answer.log_z.end(), [](float value) { return !std::isfinite(value); });
   if (bad != 0)
     fail(EK_NOT_FINITE, "pass ", stats_.forwards, ": the scores of ", bad, " of ", rows,
-         " positions are not finite; the weights or the quantization of this model are broken");
+         " positions are not finite; the weights or the quantization of this model are broken, or the engine that ran it");
 }
 
 }  // namespace edgekit

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -208,6 +209,15 @@ Ids committed_by(Sampler &sampler, Denoiser &denoiser) {
   return tokens;
 }
 
+ek_status status_of(const std::function<void()> &call) {
+  try {
+    call();
+  } catch (const Error &error) {
+    return error.status();
+  }
+  return EK_OK;
+}
+
 const char *const kCases[][2] = {
     {"diffusion_gemma", R"({"max_new_tokens": 20, "canvas_length": 7, "max_denoising_steps": 5, "pad_token_id": 0})"},
     {"diffusion_gemma", R"({"max_length": 30, "canvas_length": 5, "max_denoising_steps": 9, "entropy_bound": 4,
@@ -307,6 +317,45 @@ EK_TEST(sampling_copies_go_on_by_themselves) {
       EK_CHECK(asked > full.seen.drafts + full.seen.committed);
     }
   }
+}
+
+EK_TEST(sampling_refuses_another_text_and_another_pass) {
+  class Numbered : public HashDenoiser {
+   public:
+    using HashDenoiser::HashDenoiser;
+    std::uint64_t last_pass() const override { return static_cast<std::uint64_t>(passes); }
+  };
+  std::int64_t texts = 0, projections = 0;
+  for (const auto &one : kCases) {
+    for (const AskKind at : {AskKind::draft, AskKind::project}) {
+      Numbered denoiser(kVocabulary);
+      const SamplerOptions options = options_of(one[0], one[1]);
+      const auto own = sampler(options, facts(denoiser), {1, 2, 3}, 3);
+      Ids tokens = committed_by(*own->copy(), denoiser);
+      denoiser.reset();
+      while (own->ask().kind != at && own->ask().kind != AskKind::done) {
+        if (!answer(*own, denoiser)) own->next(answered(own->ask(), denoiser));
+      }
+      if (own->ask().kind == AskKind::done) continue;
+      if (at == AskKind::draft) own->next();
+      const Ids other{7, 8, 9};
+      if (at == AskKind::draft) {
+        if (denoiser.prefix_length() == 0 || own->ask().kind != AskKind::denoise) continue;
+        denoiser.prefill(other.data(), 1);
+        ++texts;
+      } else {
+        denoiser.denoise(other.data(), 3, {}, nullptr);
+        ++projections;
+      }
+      EK_CHECK(status_of([&] { answer(*own, denoiser); }) == EK_INVALID_STATE);
+      EK_CHECK(status_of([&] { run(*own, denoiser, nullptr); }) == EK_INVALID_STATE);
+      own->restore();
+      const Ids rest = committed_by(*own, denoiser);
+      EK_CHECK(rest.size() <= tokens.size() && std::equal(rest.rbegin(), rest.rend(), tokens.rbegin()));
+      EK_CHECK(!rest.empty());
+    }
+  }
+  EK_CHECK(texts > 0 && projections > 0);
 }
 
 EK_TEST(sampling_goes_on_from_a_saved_state) {
