@@ -19,6 +19,8 @@ from edgekit.runtime.sampling.types import Denoiser, HeadOutput, HeadRequest, Id
 
 def check_procedure(given: object) -> None:
     """Raises InvalidRequest for what no driver can ask."""
+    if isinstance(given, CoreSampler):
+        return
     if isinstance(given, type) or not callable(getattr(given, "next", None)):
         raise InvalidRequest(
             f"the sampler is {shown(given)}; pass an object with a method next, see Procedure"

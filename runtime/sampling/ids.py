@@ -44,8 +44,8 @@ def flat_ids(
 
 def check_tokens(ids: Ids, what: str, vocab_size: int, error: type[EdgekitError] = InvalidRequest) -> None:
     """Raises `error` for ids that are no token of a vocabulary."""
-    wrong = ids[(ids < 0) | (ids >= vocab_size)]
-    if wrong.size:
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+        wrong = ids[(ids < 0) | (ids >= vocab_size)]
         raise error(f"{what} holds token {wrong[0]}; the model has {vocab_size} tokens")
 
 
