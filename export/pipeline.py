@@ -297,7 +297,7 @@ def _write_weights(
             stack.callback(sinks[-1].close)
         progress.stage("quantizing weights", sum(r.source_elements for r in runs) * 4)
         for run in runs:
-            lacking = [sink for sink in sinks if not sink.store.done(run.spec.name)]
+            lacking = [sink for sink in sinks if not sink.has(run)]
             rows: list[TensorReport] = []
             tensors = _tensors(run, first.checkpoint, first.format, rows)
             if len(lacking) > 1:
@@ -325,6 +325,12 @@ class _Sink:
             raise ResumeMismatch(f"{error}{begun_with(report_journal(weights))}") from error
         self.reports = _ReportJournal(report_journal(weights), plan.options.as_words(), keep=resume)
 
+    def has(self, run: RunPlan) -> bool:
+        """Whether a run is stored, and what is to be reported on it is known: of a report that was lost or
+        damaged, the run is quantized once more.
+        """
+        return self.store.done(run.spec.name) and self.reports.has(run)
+
     def write_run(
         self, name: str, tensors: Iterator[tuple[str, np.ndarray]], rows: list[TensorReport]
     ) -> None:
@@ -336,6 +342,10 @@ class _Sink:
             self.reports.append(name, rows)
 
         self._folder.check()
+        if self.store.done(name):
+            for _ in reported():
+                pass
+            return
         self.store.write_run(name, reported())
 
     def finish(self) -> FileDigest:
@@ -361,6 +371,8 @@ def _complete(
 
     claimed.check()
     options, checkpoint, form = plan.options, plan.checkpoint, plan.format
+    for half_written in output.rglob(".*.tmp"):  # of an export that was killed
+        half_written.unlink()
     folder = output / form.TOKENIZER_FOLDER
     for name, content in checkpoint.tokenizer.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -558,6 +570,11 @@ class _ReportJournal:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise write_failed(f"{self._path}: cannot write", error) from error
+
+    def has(self, run: RunPlan) -> bool:
+        """Whether the reports on a run are there, one for each of its matrices."""
+        matrices = [piece.matrix for piece in run.pieces if piece.spec.role != "float"]
+        return [row["name"] for row in self._rows.get(run.spec.name, ())] == matrices
 
     def close(self) -> None:
         """Release the file."""

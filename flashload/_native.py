@@ -233,7 +233,10 @@ def check(status: int, further: Mapping[int, type[EdgekitError]] | None = None) 
         error = {**_ERRORS, **(further or {})}.get(status, NativeCallFailed)(message)
     segment = int(core.library.ek_last_error_segment())
     error.segment = segment if segment >= 0 else None
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame, so the two would keep each other, and what callers held
 
 
 def path_bytes(path: str | Path) -> bytes:

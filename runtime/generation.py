@@ -53,15 +53,12 @@ from edgekit.runtime.session import (
     plan_session,
 )
 from edgekit.runtime.session import sequence as session_sequence
+from edgekit.runtime.session.session import MOST_SEQUENCES
 
 if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.sampling import Stats
     from edgekit.runtime.session.memory import MemoryPlan
-
-
-#: Sequences of a session, see `ek_session_options`.
-_MOST_AT_ONCE = 65536
 
 
 @dataclass(frozen=True)
@@ -246,7 +243,7 @@ class Generator:
         check_list(prompts, "the prompts", InvalidPrompt)
         if not isinstance(prompts, Sized):  # the longest decides what memory is planned for
             raise InvalidPrompt(f"the prompts are {shown(prompts)}; pass a list, list(...) of it will do")
-        check_int("at_once", at_once, 1, _MOST_AT_ONCE)
+        check_int("at_once", at_once, 1, MOST_SEQUENCES)
         if self.options(settings).values().get("continue_prefix"):
             raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
         calls: dict[int, _Call] = {}

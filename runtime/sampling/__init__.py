@@ -6,7 +6,7 @@ runs one over a model, and `generate` does both. `settle` says what options a ge
 
 from __future__ import annotations
 
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.drive import drive, generate
@@ -39,6 +39,7 @@ __all__ = [
     "PhiloxGumbel",
     "PhiloxNoise",
     "Procedure",
+    "Prefix",
     "Project",
     "Projector",
     "SamplerModel",

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.events import Event
 from edgekit.runtime.sampling.ids import flat_ids
@@ -50,11 +50,11 @@ def asked(sampler: Procedure, answer: HeadOutput | None) -> Ask:
         if not ids.size:
             raise InvalidRequest(f"the ids of a {named} are empty; a pass takes at least one")
         _check_request(ask.request, named)
-        return Denoise(ids, ask.request, ask.soft, ask.prefix_length)
+        return Denoise(ids, ask.request, ask.soft, _prefix(ask.prefix, named))
     if isinstance(ask, Project):
         _check_request(ask.request, named)
     elif isinstance(ask, Encode):
-        return Encode(flat_ids(ask.ids, f"the ids of an {named}"), ask.prefix_length)
+        return Encode(flat_ids(ask.ids, f"the ids of an {named}"), _prefix(ask.prefix, named))
     elif isinstance(ask, Tell) and isinstance(ask.event, Event):
         if ask.kept is not None:
             return Tell(ask.event, flat_ids(ask.kept, f"what is kept of a {named}"))
@@ -76,14 +76,27 @@ def _check_request(given: Any, named: str) -> None:
         raise InvalidRequest(f"the request of a {named} is {shown(given)}; give a HeadRequest")
 
 
+def _prefix(given: Any, named: str) -> Prefix | None:
+    if given is not None and not isinstance(given, Prefix):
+        raise InvalidRequest(f"the prefix of a {named} is {shown(given)}; give a Prefix, or None")
+    return given
+
+
 def check_prefix(ask: Denoise | Encode, denoiser: Denoiser) -> None:
-    """Raises InvalidRequest unless as many positions are encoded as the sampler takes for granted."""
-    if ask.prefix_length is None or ask.prefix_length == (there := denoiser.prefix_length):
+    """Raises InvalidRequest unless the text is encoded that the sampler takes for granted."""
+    wanted = ask.prefix
+    if wanted is None:
+        return
+    there = getattr(denoiser, "prefix", None) or Prefix(denoiser.prefix_length)
+    if wanted.length != there.length:
+        said = f"{wanted.length} encoded tokens, and {there.length} are there"
+    elif wanted.text and there.text and wanted.text != there.text:
+        said = f"a text of {wanted.length} tokens, and another of that length is there"
+    else:
         return
     raise InvalidRequest(
-        f"the sampler goes on behind {ask.prefix_length} encoded tokens, and {there} are there: drive it "
-        "over the sequence that it was driven over, which nobody else changes meanwhile, or restore() it, "
-        "which encodes its text again"
+        f"the sampler goes on behind {said}: drive it over the sequence that it was driven over, which "
+        "nobody else changes meanwhile, or restore the sampler, which has its text encoded again"
     )
 
 
@@ -94,7 +107,7 @@ def check_pass(asked_of: int | None, last: int | None) -> None:
     if asked_of is not None and asked_of != last:
         raise InvalidRequest(
             "the sampler asks for more of its last pass, and another pass has run over the sequence since: "
-            "give each its own sequence, or restore() the sampler, which asks for its pass again"
+            "give each its own sequence, or restore the sampler, which asks for its pass again"
         )
 
 

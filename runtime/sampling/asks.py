@@ -20,28 +20,36 @@ class Forget:
     """Forget all text, encoded and uncached."""
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """Text that is encoded: its positions, and the number that `Sequence.prefix` has for it; 0: any text."""
+
+    length: int
+    text: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Encode:
     """Encode ids int64 [T] causally behind the prefix. They begin with what is uncached, which is then
     encoded; without it the text would lack the end of the last answer, and is refused.
 
-    `prefix_length` positions must be encoded before them, or it is refused; None: any number.
+    `prefix` must be encoded before them, or it is refused; None: whatever is.
     """
 
     ids: Ids
-    prefix_length: int | None = None
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Denoise:
     """A pass of ids int64 [T] behind the prefix, to be answered. `soft` [T, hidden] is what an earlier answer
-    gave, or None; `prefix_length` is as in Encode.
+    gave, or None; `prefix` is as in Encode.
     """
 
     ids: Ids
     request: HeadRequest
     soft: Floats | None = None
-    prefix_length: int | None = None
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +66,8 @@ class Project:
 class Tell:
     """Something to tell: a draft, committed tokens or the end, behind which nothing follows.
 
-    `kept`, int64 [U], is text of a causal prefix that is final and not encoded: it is uncached from now on.
-    None: nothing changes.
+    `kept`, int64 [U], is text of a causal prefix that is final and not encoded: it is uncached from now on,
+    and no pass sees it before an Encode that begins with it. None: nothing changes.
     """
 
     event: Draft | Committed | Done

@@ -17,7 +17,7 @@ from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.sampling.answers import FilledOutput, answer_arrays, answer_shapes
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Project, Tell
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Project, Tell
 from edgekit.runtime.sampling.core_abi import (
     ERRORS,
     AskStruct,
@@ -154,13 +154,13 @@ class CoreSampler(OneOwner):
             soft = None
             if ask.soft:
                 soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
-            return Denoise(ids, self._request(ask), soft, ask.prefix_length)
+            return Denoise(ids, self._request(ask), soft, Prefix(ask.prefix_length, ask.text))
         if ask.kind == _PROJECT:
             return Project(ids, self._request(ask))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
-            return Encode(ids, ask.prefix_length)
+            return Encode(ids, Prefix(ask.prefix_length, ask.text))
         kept = _ids(ask.kept, ask.kept_count) if ask.kept else None
         if ask.kind == _DRAFT:
             accepted = copied(ask.accepted, ask.count, np.bool_)

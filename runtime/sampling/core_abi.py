@@ -60,7 +60,7 @@ class AskStruct(Struct):
         ("struct_size", c_uint32), ("kind", c_int32), ("ids", c_void_p), ("count", c_int64),
         ("soft", c_void_p), ("request", HeadRequestStruct), ("logits", c_int32), ("reserved", c_int32),
         ("canvas_index", c_int64), ("step", c_int64), ("start", c_int64), ("accepted", c_void_p),
-        ("kept", c_void_p), ("kept_count", c_int64), ("prefix_length", c_int64),
+        ("kept", c_void_p), ("kept_count", c_int64), ("prefix_length", c_int64), ("text", c_uint64),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgekit.flashload import errors
 from edgekit.runtime.one_owner import OneOwner
+from edgekit.runtime.sampling.asks import Prefix
 from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.ids import check_tokens, flat_ids, whole
 from edgekit.runtime.session.encoded_ids import EncodedIds
@@ -118,6 +119,14 @@ class Sequence(OneOwner):
     @property
     def prefix_length(self) -> int:
         return int(self._info().prefix_length)
+
+    @property
+    def prefix(self) -> Prefix:
+        """Its positions, and a number for the text whose encoding they are: the same for equal ones; 1 where
+        they are no text, such as a canvas that was kept.
+        """
+        info = self._info()
+        return Prefix(int(info.prefix_length), int(info.text))
 
     @property
     def uncached(self) -> Ids:

@@ -33,7 +33,7 @@ from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
-from edgekit.runtime.sampling.asks import Ask
+from edgekit.runtime.sampling.asks import Ask, Prefix
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
@@ -52,6 +52,8 @@ from edgekit.runtime.session.structs import (
 
 _UNLIMITED = 2**64 - 1
 _MOST_POSITIONS = 1 << 22
+#: Of a session, see `ek_session_options`.
+MOST_SEQUENCES = 65536
 _ERRORS = {13: NonFiniteLogits, 19: EngineFailed}
 
 
@@ -61,8 +63,9 @@ class SessionOptions:
     for); `resident_bytes` caps the pinned weights further.
 
     `positions` and `canvas` are the largest prefix and segment of a pass that the budget must hold, for so
-    many `sequences` at a time, the session's own among them; without a budget they only say what to plan for.
-    threads 0 takes every usable core. Raises InvalidOption for what none of them can be.
+    many `sequences` at a time, the session's own among them, and as many segments of a pass; without a budget
+    they only say what to plan for. threads 0 takes every usable core. Raises InvalidOption for what none of
+    them can be.
     """
 
     memory_bytes: int | None = None
@@ -75,8 +78,12 @@ class SessionOptions:
     def __post_init__(self) -> None:
         check_bytes("memory_bytes", self.memory_bytes, 1)
         check_bytes("resident_bytes", self.resident_bytes, 0)
-        for name, least in (("positions", 0), ("canvas", 1), ("sequences", 1)):
-            check_int(name, getattr(self, name), least, _MOST_POSITIONS)
+        for name, least, most in (
+            ("positions", 0, _MOST_POSITIONS),
+            ("canvas", 1, _MOST_POSITIONS),
+            ("sequences", 1, MOST_SEQUENCES),
+        ):
+            check_int(name, getattr(self, name), least, most)
         if self.threads != 0:
             check_int("threads", self.threads, 1, MOST_THREADS)
 
@@ -213,6 +220,11 @@ class Session(OneOwner):
         return self.sequence.prefix_length
 
     @property
+    def prefix(self) -> Prefix:
+        """See `Sequence.prefix`."""
+        return self.sequence.prefix
+
+    @property
     def uncached(self) -> Ids:
         return self.sequence.uncached
 
@@ -328,6 +340,8 @@ class Session(OneOwner):
             self._plug.close()
 
     def __enter__(self) -> Session:
+        if self._handle is None:
+            raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
         return self
 
     def __exit__(

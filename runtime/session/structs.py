@@ -46,7 +46,7 @@ class SequenceInfoStruct(Struct):
 
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("prefix_length", c_int64),
-        ("uncached_length", c_int64), ("last_rows", c_int64), ("last_pass", c_uint64),
+        ("uncached_length", c_int64), ("last_rows", c_int64), ("last_pass", c_uint64), ("text", c_uint64),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import TracebackType
 
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.flashload.names import shown
@@ -35,7 +36,7 @@ class _Member:
 
 class Together:
     """Drives samplers over sequences of one session. They join and leave between passes, and each gives the
-    tokens that it gives alone.
+    tokens that it gives alone. Closed, or at the end of a `with` block, it gives them back as they are.
     """
 
     def __init__(self, session: Session) -> None:
@@ -85,6 +86,14 @@ class Together:
         if member is None:
             raise InvalidRequest(f"{shown(key)} does not take part; it has left, or never joined")
         member.sequence.driver = None
+
+    def __enter__(self) -> Together:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all generations where they are."""

@@ -20,6 +20,7 @@ from support.bundles import TILE_BYTES
 from support.checkpoints import SPECIAL_TOKENS, write_checkpoint
 from support.digests import digests
 
+from edgekit.export import pipeline
 from edgekit.export.errors import ExportError, QuantizationError
 from edgekit.export.formats.base import WrittenPrograms
 from edgekit.export.formats.options import Packaging
@@ -183,7 +184,6 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
 
 def test_an_unfinished_export_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint(tmp_path / "checkpoint", "llada")
-    from edgekit.export import pipeline
 
     written = []
     real = pipeline.quantize_matrix
@@ -329,7 +329,6 @@ def test_weights_of_no_model_are_refused(tmp_path: Path, preset: str) -> None:
 def test_the_tokenizer_that_was_checked_is_the_one_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgekit.export import pipeline
 
     write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=1)
     tokenizer = tmp_path / "checkpoint" / "tokenizer.json"
@@ -413,7 +412,6 @@ def test_a_full_disk_names_the_file_and_how_to_go_on(
 def test_nothing_is_written_to_another_folder_that_comes_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, instead: str
 ) -> None:
-    from edgekit.export import pipeline
     from edgekit.export.formats.onnx.writer import OnnxFormat
 
     write_checkpoint(tmp_path / "checkpoint", "llada", n_layers=1)
@@ -457,6 +455,38 @@ def test_nothing_is_written_to_another_folder_that_comes_in_place(
         export(tmp_path / "checkpoint", out, replace(OPTIONS, resume=True))
         export(tmp_path / "checkpoint", tmp_path / "whole", OPTIONS)
     assert digests(out) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("damage", ["torn", "emptied", "a run is missing", "a matrix is missing"])
+def test_a_damaged_report_is_made_again(tmp_path: Path, damage: str) -> None:
+    """Of weights that are all written; files that were half written go."""
+    checkpoint, out, whole = (tmp_path / name for name in ("checkpoint", "out", "whole"))
+    write_checkpoint(checkpoint, "llada", n_layers=2)
+
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with NoPrograms():
+        export(checkpoint, whole, OPTIONS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipeline, "_complete", fails)
+            with pytest.raises(KeyboardInterrupt):
+                export(checkpoint, out, OPTIONS)
+        (report,) = out.glob("*.report")
+        (out / ".notes.json.4711.tmp").write_text("half")
+        lines = report.read_text().splitlines()
+        if damage == "torn":
+            report.write_text("[")
+        elif damage == "emptied":
+            report.write_text("")
+        elif damage == "a run is missing":
+            report.write_text("\n".join(line for line in lines if "layers.1" not in line))
+        else:
+            record = json.loads(lines[-1])
+            record["tensors"].pop()
+            report.write_text("\n".join([*lines[:-1], json.dumps(record)]))
+        export(checkpoint, out, replace(OPTIONS, resume=True))
+    assert digests(out) == digests(whole)
 
 
 @pytest.mark.parametrize(

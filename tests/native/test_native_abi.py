@@ -66,7 +66,7 @@ FIRST_SIZES = {
     "ek_head_request": 64,
     "ek_head_output": 88,
     "ek_session_statistics": 80,
-    "ek_sequence_info": 40,
+    "ek_sequence_info": 48,
     "ek_seen_rows": 24,
     "ek_pass_segment": 88,
     "ek_generation_statistics": 56,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgekit.flashload.errors import EdgekitError, InvalidRequest
+from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.runtime.generation import sampler_model
 from edgekit.runtime.sampling import (
     Committed,
@@ -26,16 +26,17 @@ from edgekit.runtime.sampling import (
     Event,
     HeadOutput,
     HeadRequest,
+    Prefix,
     Project,
     Stats,
     Tell,
     drive,
 )
-from edgekit.runtime.session import Session, SessionOptions, Together, open_session
+from edgekit.runtime.session import Segment, Session, SessionOptions, Together, open_session
 
 CANVAS = np.zeros(8, np.int64)
 BEST = HeadRequest()
-OTHER_TEXT = "encoded tokens, and .* are there: drive it over the sequence that it was driven over"
+OTHER_TEXT = "goes on behind .* there: drive it over the sequence that it was driven over"
 OTHER_PASS = "more of its last pass, and another pass has run over the sequence since"
 
 
@@ -89,12 +90,12 @@ def in_company(session: Session, own: Any, sequence: Any = None) -> list[Any]:
 def test_a_sampler_is_refused_over_another_text(texts: Session, company: bool) -> None:
     """Over a sequence without it, over one that somebody else has changed; restored it goes on."""
     expected = tokens(list(drive(sampler(texts), texts)))
-    for change in (lambda s: texts.open_sequence(), cropped, prefilled, lambda s: s):
+    for change in (lambda s: texts.open_sequence(), cropped, prefilled, replaced, kept, lambda s: s):
         own, sequence = sampler(texts), texts.open_sequence()
         begun(own, sequence)
         other = change(sequence)
         saved = own.copy()
-        if other is sequence and change not in (cropped, prefilled):
+        if other is sequence and change not in (cropped, prefilled, replaced, kept):
             assert tokens(in_company(texts, own, other) if company else list(drive(own, other))) == expected
         else:
             with pytest.raises(InvalidRequest, match=OTHER_TEXT):
@@ -113,6 +114,57 @@ def cropped(sequence: Any) -> Any:
 def prefilled(sequence: Any) -> Any:
     sequence.prefill(np.array([9]))
     return sequence
+
+
+def replaced(sequence: Any) -> Any:
+    """A text of the same length."""
+    sequence.crop(1)
+    sequence.prefill(np.array([7]))
+    return sequence
+
+
+def kept(sequence: Any) -> Any:
+    """Rows of the same ids, which are no text: they see each other."""
+    sequence.session.run_pass([Segment(sequence, np.array([5, 6]), keep_at=0)])
+    return sequence
+
+
+def test_equal_texts_have_equal_numbers(texts: Session) -> None:
+    """In whatever pieces and sessions; what is no text has that of none."""
+    one, other = texts.open_sequence(), texts.open_sequence()
+    assert one.prefix == other.prefix == Prefix(0, 2)
+    one.prefill(np.arange(9))
+    other.prefill(np.arange(4))
+    assert one.prefix != other.prefix
+    branch = other.copy()
+    other.prefill(np.arange(4, 9))
+    assert one.prefix == other.prefix and one.prefix.length == 9 and branch.prefix.length == 4
+    one.crop(4)
+    assert one.prefix == branch.prefix
+    texts.run_pass([Segment(one, np.arange(4, 9), causal=True, keep_at=4)])
+    assert one.prefix == other.prefix
+    texts.run_pass([Segment(one, np.arange(2), keep_at=9)])
+    assert one.prefix == Prefix(11, 1)
+    one.crop(9)
+    assert one.prefix == other.prefix
+    one.reset()
+    assert one.prefix == Prefix(0, 2)
+
+
+def test_two_generations_do_not_share_a_sequence(texts: Session) -> None:
+    """Not even with prompts of one length, driven in turns or in company."""
+    first, second = drive(sampler(texts), texts), drive(sampler(texts, (8, 9)), texts)
+    next(first)
+    next(second)
+    with pytest.raises(InvalidRequest, match="another of that length is there"):
+        list(first)
+    together, sequence = Together(texts), texts.open_sequence()
+    together.join(0, sampler(texts), sequence)
+    while not together.step():
+        pass
+    begun(sampler(texts, (8, 9)), sequence)
+    told = [event for _ in range(2) for _, event in together.step()]
+    assert isinstance(told[-1], InvalidRequest) and "another of that length" in str(told[-1])
 
 
 def test_a_text_is_not_changed_between_its_pieces(texts: Session) -> None:
@@ -202,6 +254,62 @@ def test_samplers_belong_to_a_bundle(texts: Session) -> None:
                 Together(texts).join(0, own, texts.sequence)
 
 
+def test_errors_leave_sequences_free(texts: Session) -> None:
+    """Without the collector of cycles: nothing of the core's errors keeps what its callers held."""
+    sequence = texts.open_sequence()
+
+    def fails() -> None:
+        together = Together(texts)
+        together.join(0, sampler(texts), sequence)
+        together.step()
+        texts.run_pass([Segment(sequence, CANVAS - 1, BEST)])
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(InvalidRequest) as caught:
+            fails()
+        del caught
+        assert sequence.driver is None
+    finally:
+        gc.enable()
+    with Together(texts) as together:
+        together.join(0, sampler(texts), sequence)
+    assert sequence.driver is None and len(together) == 0
+
+
+def test_a_sampler_that_is_restored_in_company_says_so(texts: Session) -> None:
+    own, together = sampler(texts), Together(texts)
+    together.join(0, own, texts.sequence)
+    while not together.step():
+        pass
+    own.restore()
+    told = [event for _ in range(2) for _, event in together.step()]
+    assert "the sampler was restored, or driven by somebody else" in str(told[-1])
+
+
+def test_a_closed_session_is_not_entered(bundle: Path) -> None:
+    session = open_session(bundle)
+    session.close()
+    with pytest.raises(InvalidRequest, match="the session is closed"), session:
+        pass
+
+
+def test_the_plan_has_room_for_what_was_opened(bundle: Path) -> None:
+    for count in (1, 2, 5):
+        needed = 1
+        for _ in range(3):
+            try:
+                options = SessionOptions(needed, positions=64, canvas=32, sequences=count)
+                with open_session(bundle, options) as session:
+                    assert session.plan.most_sequences >= count
+                break
+            except BudgetExceeded as error:
+                needed = error.needed_bytes
+        else:
+            pytest.fail("the budget that was named is not enough")
+
+
 def test_a_step_within_a_step_is_refused(texts: Session) -> None:
     together = Together(texts)
     together.join("a", Asks(lambda: together.step()), texts.sequence)
@@ -226,6 +334,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: next(iter(())),
         "Asks.next raised StopIteration; it ends by returning Tell",
     ),
+    "a prefix that is none": (lambda: Denoise(CANVAS, BEST, None, 3), "the prefix of a Denoise of Asks is 3"),  # type: ignore[arg-type]
     "nothing": (lambda: None, "Asks.next returned None; it must return one of Forget"),
 }
 

@@ -288,6 +288,8 @@ typedef struct ek_sequence_info {
   int64_t uncached_length; /* tokens behind them that are final and not encoded */
   int64_t last_rows;       /* rows that a segment without ids can ask for: of the last segment with a request */
   uint64_t last_pass;      /* a number for the pass of that segment, which no other pass of this process has; 0: none */
+  uint64_t text;           /* a number for the text whose encoding is kept, the same for equal ones; 1: what is kept is no
+                              text, such as a canvas */
 } ek_sequence_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -951,8 +953,9 @@ typedef struct ek_ask {
   const int64_t *kept;       /* committed, done: [kept_count] text of a causal prefix that is final and not encoded, which
                                 is uncached from now on; null: nothing changes */
   int64_t kept_count;
-  int64_t prefix_length;     /* encode, denoise, project: positions that are encoded before `ids`; over a sequence that
-                                keeps another number the answer is not that of the sampler's text */
+  int64_t prefix_length;     /* encode, denoise, project: positions that are encoded before `ids`, */
+  uint64_t text;             /* and the number of their text, 0: not known. Over a sequence of another text, see
+                                ek_sequence_info, the answer is another one */
 } ek_ask;
 
 /* What to do now, after what the last call told has been done. Fills *ask up to its struct_size. EK_INVALID_STATE after

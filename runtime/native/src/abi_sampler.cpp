@@ -140,6 +140,7 @@ ek_ask plain(const Ask &ask) {
   made.kept = array(ask.kept);
   made.kept_count = static_cast<std::int64_t>(ask.kept.size());
   made.prefix_length = ask.prefix_length;
+  made.text = ask.text;
   return made;
 }
 
@@ -350,7 +351,7 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
     const Held held(sampler);
     ek_sampler &own = *held;
     if (!own.asked || !is_pass(own.sampler->ask().kind))
-      fail(EK_INVALID_STATE, "no pass waits for an answer; ask what to do next");
+      fail(EK_INVALID_STATE, "no pass waits for an answer: the sampler was restored, or driven by somebody else, since it asked for one; ask what to do next");
     if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
     HeadResult answer = Answer(*own.sampler, given).result();

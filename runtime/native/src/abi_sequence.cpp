@@ -118,6 +118,7 @@ ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_se
     made.uncached_length = static_cast<std::int64_t>(text.uncached().size());
     made.last_rows = text.last_rows();
     made.last_pass = text.last_pass();
+    made.text = text.text();
     write_struct(info, made, "ek_sequence_info");
   });
 }

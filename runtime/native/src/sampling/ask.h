@@ -43,7 +43,9 @@ struct Ask {
   std::vector<std::int64_t> ids;  // of the pass; draft: the best guess; committed: the tokens
   HeadRequest request;            // denoise, project
   std::vector<float> soft;        // denoise: [ids, hidden], the last step's soft embedding, or empty
-  std::int64_t prefix_length = 0;  // encode, denoise, project: positions that are encoded before `ids`
+  // encode, denoise, project: positions that are encoded before `ids`, and the number of their text.
+  std::int64_t prefix_length = 0;
+  std::uint64_t text = 0;
 
   // Where a draft or committed tokens belong.
   std::int64_t canvas_index = 0;

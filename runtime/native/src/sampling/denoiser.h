@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sampling/ask.h"
+#include "sampling/text_number.h"
 
 namespace edgekit {
 
@@ -44,6 +45,9 @@ class Denoiser {
 
   // The answer that the last denoise would have given to this request.
   virtual HeadResult project(const HeadRequest &request) = 0;
+
+  // The number of the text that is encoded, see text_number.h.
+  virtual std::uint64_t text() const { return kAnyText; }
 
   // A number for the pass that project() looks at, which no other pass of this process has; 0: it is not known.
   virtual std::uint64_t last_pass() const { return 0; }

@@ -19,10 +19,16 @@ void tell(Sampler &sampler, const EventCallback &callback) {
 
 // Another text gives other answers, and nobody could tell.
 void check_text(const Ask &ask, const Denoiser &denoiser) {
-  if (ask.prefix_length == denoiser.prefix_length()) return;
-  fail(EK_INVALID_STATE, "the sampler goes on behind ", ask.prefix_length, " encoded tokens, and ",
-       denoiser.prefix_length(), " are there: drive it over the sequence that it was driven over, which nobody else "
-       "changes meanwhile, or restore it, which encodes its text again");
+  constexpr const char *kAdvice =
+      ": drive it over the sequence that it was driven over, which nobody else changes meanwhile, or restore the sampler, "
+      "which has its text encoded again";
+  if (ask.prefix_length != denoiser.prefix_length())
+    fail(EK_INVALID_STATE, "the sampler goes on behind ", ask.prefix_length, " encoded tokens, and ",
+         denoiser.prefix_length(), " are there", kAdvice);
+  const std::uint64_t there = denoiser.text();
+  if (ask.text != kAnyText && there != kAnyText && ask.text != there)
+    fail(EK_INVALID_STATE, "the sampler goes on behind a text of ", ask.prefix_length,
+         " tokens, and another of that length is there", kAdvice);
 }
 
 void check_pass(const Sampler &sampler, const Denoiser &denoiser) {

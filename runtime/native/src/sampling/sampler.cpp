@@ -21,16 +21,30 @@ void expect(const char *name, const Array &values, std::int64_t count) {
 }  // namespace
 
 Sampler::Sampler(SamplerModel model) : model_(std::move(model)), text_(model_.encoded) {
-  std::int64_t length = 0;
-  for (const Ids &piece : text_) length += static_cast<std::int64_t>(piece.size());
-  text_known_ = length == model_.prefix_length;
+  for (const Ids &piece : text_) encoded(piece);
+  text_known_ = prefix_length_ == model_.prefix_length;
+  if (text_known_) return;
   prefix_length_ = model_.prefix_length;
+  encoded_ = kAnyText;
+}
+
+void Sampler::encoded(const Ids &ids) {
+  prefix_length_ += static_cast<std::int64_t>(ids.size());
+  for (const std::int64_t id : ids) encoded_ = encoded_ == kAnyText ? kAnyText : text_number(encoded_, id);
+}
+
+void Sampler::ask_behind_text() {
+  ask_.prefix_length = prefix_length_;
+  ask_.text = encoded_;
 }
 
 void Sampler::next(HeadResult answer) {
   if (stats_.finish_reason == FinishReason::cancelled) stats_.finish_reason = FinishReason::length;  // it goes on
-  if (ask_.kind == AskKind::forget) prefix_length_ = 0;
-  if (ask_.kind == AskKind::encode) prefix_length_ += static_cast<std::int64_t>(ask_.ids.size());
+  if (ask_.kind == AskKind::forget) {
+    prefix_length_ = 0;
+    encoded_ = kEmptyText;
+  }
+  if (ask_.kind == AskKind::encode) encoded(ask_.ids);
   if (delayed_) return go_on_restoring();
   if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
   if (ask_.kind == AskKind::forget) {
@@ -86,7 +100,7 @@ void Sampler::ask_encode(Ids ids) {
   ask_ = {};
   ask_.kind = AskKind::encode;
   ask_.ids = std::move(ids);
-  ask_.prefix_length = prefix_length_;
+  ask_behind_text();
 }
 
 void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft) {
@@ -95,7 +109,7 @@ void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft)
   ask_.ids = std::move(ids);
   ask_.request = std::move(request);
   ask_.soft = std::move(soft);
-  ask_.prefix_length = prefix_length_;
+  ask_behind_text();
   ++stats_.forwards;
 }
 
@@ -105,7 +119,7 @@ void Sampler::ask_again(const Ids &ids, HeadRequest request) {
   ask_.kind = AskKind::project;
   ask_.ids = ids;
   ask_.request = std::move(request);
-  ask_.prefix_length = prefix_length_;
+  ask_behind_text();
   ++stats_.projections;
 }
 

@@ -17,6 +17,7 @@
 #include "sampling/options.h"
 #include "sampling/saved_state.h"
 #include "sampling/statistics.h"
+#include "sampling/text_number.h"
 
 namespace edgekit {
 
@@ -118,6 +119,8 @@ class Sampler {
   void check_text_known() const;
   void go_on_restoring();
   void load(StateReader &state);
+  void encoded(const std::vector<std::int64_t> &ids);
+  void ask_behind_text();
 
   SamplerModel model_;
   Lengths lengths_;
@@ -127,7 +130,9 @@ class Sampler {
   // Of a model with a causal prefix: the text that is encoded, in the pieces in which it was.
   std::vector<std::vector<std::int64_t>> text_;
   bool text_known_ = true;
-  std::int64_t prefix_length_ = 0;  // positions that are encoded now, while text is encoded again too
+  // Of what is encoded now, while text is encoded again too.
+  std::int64_t prefix_length_ = 0;
+  std::uint64_t encoded_ = kEmptyText;
   std::uint64_t pass_ = 0;
 
   // While text is encoded again: what is asked for behind it, and how many pieces were asked for.

@@ -114,14 +114,14 @@ void Sampler::load(StateReader &state) {
   state.integer("a number of pieces", pieces, {0, kMostTokens});
   text_.clear();
   text_known_ = true;
-  std::int64_t length = 0;
+  prefix_length_ = 0;
+  encoded_ = kEmptyText;
   for (std::int64_t i = 0; i < pieces; ++i) {
     text_.emplace_back();
     state.integers("encoded text", text_.back(), {1, kMostTokens}, {0, model_.vocabulary - 1});
-    length += static_cast<std::int64_t>(text_.back().size());
-    check_state(length <= kMostTokens, "encoded text");
+    encoded(text_.back());
+    check_state(prefix_length_ <= kMostTokens, "encoded text");
   }
-  prefix_length_ = length;
   state.integers("kept text", kept, {0, kMostTokens}, {0, model_.vocabulary - 1});
   const auto at = static_cast<Phase>(phase);
   if (at != Phase::done) read(state);

@@ -309,6 +309,9 @@ void PassRun::keep() {
   }
   if (!copies.empty()) memory_.copy(copies);
   session_.in_use.finish();
+  for (const Rows &each : segments_) {
+    if (each.given->keep_at) each.sequence->reserve_text(*each.given->keep_at + each.given->count);
+  }
   try {
     for (const Rows &each : segments_) {
       if (each.given->keep_at) each.sequence->kept_.commit();
@@ -322,6 +325,8 @@ void PassRun::keep() {
   }
   const std::uint64_t number = pass_number();
   for (const Rows &each : segments_) {
+    const PassSegment &given = *each.given;
+    if (given.keep_at) each.sequence->kept(*given.keep_at, given.ids, given.count, given.causal && !given.seen);
     if (!each.last) continue;
     each.sequence->last_rows_ = each.given->count;
     each.sequence->last_pass_ = number;

@@ -19,6 +19,7 @@ Sequence::Sequence(const Sequence &other, std::function<void()> ended)
       memory_(other.memory_),
       last_rows_(other.last_rows_),
       last_pass_(other.last_pass_),
+      texts_(other.texts_),
       ended_(std::move(ended)) {
   if (last_rows_ == 0) return;
   FloatCopy copy;
@@ -33,6 +34,19 @@ Sequence::~Sequence() { ended_(); }
 
 std::int64_t Sequence::vocabulary() const { return session_.model().vocabulary; }
 std::int64_t Sequence::hidden_size() const { return session_.model().hidden; }
+
+std::uint64_t Sequence::text() const {
+  const auto length = static_cast<std::size_t>(prefix_length());
+  if (length == 0) return kEmptyText;
+  return length <= texts_.size() ? texts_[length - 1] : kNoText;
+}
+
+void Sequence::kept(std::int64_t at, const std::int64_t *ids, std::int64_t count, bool encoded) {
+  texts_.resize(std::min(texts_.size(), static_cast<std::size_t>(at)));
+  if (!encoded || texts_.size() != static_cast<std::size_t>(at)) return;
+  for (std::int64_t i = 0; i < count; ++i)
+    texts_.push_back(text_number(texts_.empty() ? kEmptyText : texts_.back(), ids[i]));
+}
 
 void Sequence::reset() {
   kept_.clear();

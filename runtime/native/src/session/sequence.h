@@ -36,6 +36,7 @@ class Sequence final : public Denoiser {
 
   // Of the last pass that gave it hidden states; 0: there was none, or it failed.
   std::int64_t last_rows() const { return last_rows_; }
+  std::uint64_t text() const override;
   std::uint64_t last_pass() const override { return last_rows_ == 0 ? 0 : last_pass_; }
 
  private:
@@ -46,12 +47,18 @@ class Sequence final : public Denoiser {
   Sequence(Session &session, const std::shared_ptr<KvMemory> &memory, std::function<void()> ended);
   Sequence(const Sequence &other, std::function<void()> ended);
 
+  // To be told what is kept from position `at` on; `encoded`: nothing else has gone into it than encoding these ids behind
+  // what precedes them. reserve_text() has made room.
+  void reserve_text(std::int64_t length) { texts_.reserve(static_cast<std::size_t>(length)); }
+  void kept(std::int64_t at, const std::int64_t *ids, std::int64_t count, bool encoded);
+
   Session &session_;
   KeptRows kept_;
   EngineMemory &memory_;
   FloatBuffer last_;            // hidden states of the last denoising pass, behind the last norm, in `memory_`
   std::int64_t last_rows_ = 0;
   std::uint64_t last_pass_ = 0;
+  std::vector<std::uint64_t> texts_;  // the number of the text up to each position, as far as what is kept is text
   std::function<void()> ended_;
 };
 

@@ -68,7 +68,10 @@ SessionPlan plan_of(const Bundle &bundle, const Engine &engine, const MemoryNeed
     out.units.push_back({std::move(unit.name), std::move(unit.group), unit.bytes, pinned});
   }
   out.least_memory = least_budget(bundle, needs, options);
-  out.most_sequences = most_sequences(bundle, engine, options, needs.process, machine_memory());
+  const std::uint64_t machine = machine_memory();
+  // What was asked for has room, whatever the process has taken since.
+  if (options.memory_bytes != 0 || machine != 0)
+    out.most_sequences = std::max(options.sequences, most_sequences(bundle, engine, options, needs.process, machine));
   return out;
 }
 
@@ -215,8 +218,9 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
   std::ostringstream message;
   message << bundle.path() << ": the memory budget was planned for ";
   if (segments > options.sequences) {
-    message << options.sequences << (options.sequences == 1 ? " sequence" : " sequences") << ", not for " << segments
-            << "; open the session with sequences = " << longer.sequences;
+    message << "passes of up to " << options.sequences << (options.sequences == 1 ? " segment" : " segments")
+            << ", one for each of the session's sequences, not for " << segments << "; open the session with sequences = "
+            << longer.sequences;
   } else {
     message << "passes of up to " << options.canvas << " positions after " << options.positions << ", not for " << count
             << " after " << committed << "; open the session with canvas = " << longer.canvas
