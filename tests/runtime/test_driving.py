@@ -254,6 +254,22 @@ def test_samplers_belong_to_a_bundle(texts: Session) -> None:
                 Together(texts).join(0, own, texts.sequence)
 
 
+def test_what_was_asked_and_not_done_is_asked_again(texts: Session) -> None:
+    """As where Ctrl-C comes between the two."""
+    expected = tokens(list(drive(sampler(texts), texts)))
+    for done in (False, True):
+        texts.sequence.crop(1)  # there is something to forget
+        own = sampler(texts)
+        ask = texts.run_sampler(own)
+        while not isinstance(ask, Encode):
+            assert type(texts.run_sampler(own)) is type(ask), "nobody has done it"
+            texts.reset()
+            ask = texts.run_sampler(own)
+        if done:
+            texts.prefill(ask.ids)
+        assert tokens(list(drive(own, texts))) == expected
+
+
 def test_errors_leave_sequences_free(texts: Session) -> None:
     """Without the collector of cycles: nothing of the core's errors keeps what its callers held."""
     sequence = texts.open_sequence()

@@ -237,6 +237,13 @@ void check_fits(const SamplerModel &model, const Sequence &sequence) {
        model.hidden_size, ", the session's has ", sequence.vocabulary(), " and ", sequence.hidden_size());
 }
 
+// Whether a sequence still lacks what was asked for: a signal may come between asking and doing.
+bool is_missing(const Ask &ask, const Sequence &sequence) {
+  if (ask.kind == AskKind::forget) return sequence.prefix_length() != 0;
+  return ask.kind == AskKind::encode && !ask.ids.empty() && ask.prefix_length == sequence.prefix_length() &&
+         (ask.text == kAnyText || ask.text == sequence.text());
+}
+
 struct Settled {
   SamplerOptions options;
   std::uint64_t seed;
@@ -371,7 +378,7 @@ ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_se
     Sequence &text = sequence_of(session, sequence);
     check_fits(own.sampler->model(), text);
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
-    if (own.asked && !is_pass(own.sampler->ask().kind)) own.sampler->next();
+    if (own.asked && !is_pass(own.sampler->ask().kind) && !is_missing(own.sampler->ask(), text)) own.sampler->next();
     own.asked = false;
     const auto check = [&](HeadResult &found) { check_answer(own.sampler->model(), found); };
     while (answer(*own.sampler, text, check)) {
