@@ -87,7 +87,9 @@ def check_prefix(ask: Denoise | Encode, denoiser: Denoiser) -> None:
     wanted = ask.prefix
     if wanted is None:
         return
-    there = getattr(denoiser, "prefix", None) or Prefix(denoiser.prefix_length)
+    there = getattr(denoiser, "prefix", None)
+    if not isinstance(there, Prefix):
+        there = Prefix(denoiser.prefix_length)
     if wanted.length != there.length:
         said = f"{wanted.length} encoded tokens, and {there.length} are there"
     elif wanted.text and there.text and wanted.text != there.text:

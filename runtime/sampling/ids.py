@@ -21,10 +21,13 @@ def flat_ids(
     """A flat list of integers as int64 [T]. Raises `error` for anything else; `what` names it there, and
     `too_wide` says what is wrong with an integer of more than 64 bits at a place.
     """
-    try:
-        ids = np.asarray(given)
-    except Exception:  # lists of different lengths, and whatever an object of a caller raises
-        ids = np.empty((), object)
+    if isinstance(given, np.ndarray):
+        ids = given
+    else:
+        try:
+            ids = np.asarray(given)
+        except Exception:  # lists of different lengths, and whatever an object of a caller raises
+            ids = np.empty((), object)
     if ids.ndim == 0:
         raise error(f"{what} is {shown(given)}; pass one flat list of integers")
     if ids.ndim != 1:

@@ -174,7 +174,8 @@ def test_streamed_equals_resident_bit_for_bit(case: Case) -> None:
         a, _ = bundles.passes(session, model)
         b, _ = bundles.passes(streamed, model)
         np.testing.assert_array_equal(a.logits, b.logits)
-        assert streamed.statistics()["bytes_read"] >= streamed.plan.streamed_bytes
+        found = streamed.statistics()  # experts without rows are skipped where that has not begun
+        assert found["bytes_read"] + found["bytes_skipped"] >= streamed.plan.streamed_bytes
     assert mx.get_cache_memory() == 0, "memory that MLX keeps comes on top of the budget"
 
 

@@ -91,7 +91,7 @@ def test_a_saved_canvas_goes_on_under_other_threads_and_residency(family: str, t
         manifest = session.bundle.manifest
         return SamplerModel(
             manifest.sampler, session.vocab_size, session.hidden_size,
-            canvas_length=session.model.canvas_length, bundle="digest",
+            canvas_length=session.model.canvas_length, bundle=session.bundle.digest,
         )  # fmt: skip
 
     with Session(bundle, SessionOptions(threads=1)) as session:

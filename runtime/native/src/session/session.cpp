@@ -218,9 +218,9 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
   std::ostringstream message;
   message << bundle.path() << ": the memory budget was planned for ";
   if (segments > options.sequences) {
-    message << "passes of up to " << options.sequences << (options.sequences == 1 ? " segment" : " segments")
-            << ", one for each of the session's sequences, not for " << segments << "; open the session with sequences = "
-            << longer.sequences;
+    const bool one = options.sequences == 1;
+    message << options.sequences << (one ? " sequence (or segment" : " sequences (or segments") << " of a pass), not for "
+            << segments << "; open the session with sequences = " << longer.sequences;
   } else {
     message << "passes of up to " << options.canvas << " positions after " << options.positions << ", not for " << count
             << " after " << committed << "; open the session with canvas = " << longer.canvas
