@@ -70,6 +70,15 @@ OWN = (
         threads=True,
     ),
     EngineRow(
+        "torch",
+        format="native",
+        title="PyTorch",
+        factory="edgekit.runtime.engines.torch.engine:TorchEngine",
+        needs="torch",
+        extra="torch",
+        threads=True,
+    ),
+    EngineRow(
         "onnx",
         format="onnx",
         title="ONNX Runtime",
@@ -110,12 +119,16 @@ OWN = (
 ENGINES = Registry("engine", "edgekit.engines", EngineRow, {row.name: row for row in OWN})
 
 
-def running(program_format: str) -> EngineRow | None:
-    """The engine for bundles of a format, that of the same name before others; None if there is none.
+def running(program_format: str, name: str | None = None) -> EngineRow | None:
+    """The engine of that name for bundles of a format; without a name that of the format's own name before
+    others. None if there is none.
 
     Raises:
         BrokenPlugin: a distribution promises the engine of that name and cannot give it.
     """
+    if name is not None:
+        row = ENGINES.find(name)
+        return row if row is not None and row.format == program_format else None
     row = ENGINES.find(program_format)
     if row is not None and row.format == program_format:
         return row

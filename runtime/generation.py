@@ -311,7 +311,8 @@ class Generator:
         engine raises.
         """
         if self._engine is None or isinstance(self._engine, str):
-            engine = engines.to_plan(self.bundle, self._limits.threads or usable_cores())
+            threads = self._limits.threads or usable_cores()
+            engine = engines.to_plan(self.bundle, threads, self._engine)
         else:
             engine = engines.made_by(self._engine, self.bundle)
         return plan_session(self.bundle, options, engine)

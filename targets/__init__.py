@@ -25,7 +25,9 @@ class Target:
     `since` names the formats for the newest systems, each with the first version of the system that has it;
     `together` the formats that are written side by side where none is asked for and their weights take less
     than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
-    or set of bundles, and adds what its users need.
+    or set of bundles, and adds what its users need. `engines` names by format the engine that runs it there,
+    where that is not the format's own. `checked` says by format what of it was executed, compiled or measured
+    where.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Target:
     together: tuple[str, ...] = ()
     together_bytes: int = 0
     describe: str | None = None
+    engines: Mapping[str, str] = field(default_factory=dict)
+    checked: Mapping[str, str] = field(default_factory=dict)
 
     def format(self, wanted: str | None = None, minimum_os: str | None = None) -> str:
         """The wanted format, or the target's own for systems from version `minimum_os` on. Raises
@@ -72,7 +76,7 @@ TARGETS = Registry(
     "target",
     "edgekit.targets",
     Target,
-    {name: f"edgekit.targets.{name}:TARGET" for name in ("host", "mac", "ios")},
+    {name: f"edgekit.targets.{name}:TARGET" for name in ("host", "mac", "ios", "rtx", "jetson", "rpi")},
 )
 
 

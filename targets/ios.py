@@ -44,4 +44,9 @@ TARGET = Target(
     together=("coreml", "coreai"),
     together_bytes=APP_BYTES - REST_BYTES,
     describe="edgekit.targets.ios_folder:describe",
+    checked={
+        "coreml": "programs evaluated on Linux; not run on a device",
+        "coreai": "executed with coreai-core on Linux; not run on a device",
+        "native": "core executed on x86-64 Linux, compiled for arm64; not run on a device",
+    },
 )

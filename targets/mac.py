@@ -10,4 +10,5 @@ TARGET = Target(
     formats=("mlx",),
     preset="mixed4",
     group_size=64,
+    checked={"mlx": "executed with MLX on the processor, Linux; not run on a Mac"},
 )

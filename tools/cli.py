@@ -16,7 +16,7 @@ from edgekit.tools.help import write_examples
 from edgekit.tools.interrupts import ending_at_once
 from edgekit.tools.options import debug_option
 
-COMMANDS = ("demo", "export", "run", "chat", "options", "inspect", "verify", "push", "config")
+COMMANDS = ("demo", "export", "run", "chat", "options", "inspect", "verify", "push", "targets", "config")
 EXAMPLES = (
     "edgekit demo",
     "edgekit export tiny-gemma",

@@ -138,7 +138,7 @@ def opened(bundle: str, request: Request, *, quiet: bool = False) -> Iterator[tu
     with Model(generator) as model:
         check_settings(model, request.settings)
         written = generator.bundle.manifest.format
-        row = running(written)
+        row = running(written, request.engine)
         if request.threads is not None and row is not None and not row.threads:
             note(f"note: --threads has no effect: {written} decides about threads itself")
         taken = chosen_from(bundle, generator.bundle)

@@ -35,26 +35,28 @@ def check_available(name: str) -> None:
     row.check_available()
 
 
-def create(bundle: Bundle, threads: int, executor: Executor | None = None) -> Engine | None:
-    """The engine in Python that runs a bundle; None for one that the core runs itself. `executor` runs
-    packages in place of the format's own: a check may bring its own.
+def create(
+    bundle: Bundle, threads: int, executor: Executor | None = None, name: str | None = None
+) -> Engine | None:
+    """The engine in Python that runs a bundle, of that `name` where its format has several; None for one that
+    the core runs itself. `executor` runs packages in place of the format's own: a check may bring its own.
 
     Raises:
         UnsupportedBundle: a format without an engine here, or packages written by a version that the format's
             runtime does not read.
         EngineUnavailable: its packages are missing, or there is none for this system.
     """
-    name = bundle.manifest.format
-    row = running(name)
+    written = bundle.manifest.format
+    row = running(written, name)
     if executor is not None and bundle.packages is not None:
         return PackageEngine(bundle, executor)
     if row is None:
         raise UnsupportedBundle(
-            f"{bundle.path}: no engine here runs bundles of format {shown(name)}; "
-            f"{supported(name, (row.format for row in ENGINES.working()))}"
+            f"{bundle.path}: no engine here runs bundles of format {shown(written)}; "
+            f"{supported(written, (row.format for row in ENGINES.working()))}"
         )
     if (row.gives == "executor") != (bundle.packages is not None):
-        raise UnsupportedBundle(f"{bundle.path}: {unknown('format', name, ENGINES)}")
+        raise UnsupportedBundle(f"{bundle.path}: {unknown('format', written, ENGINES)}")
     if row.gives == "core":
         return None
     if row.gives == "engine":
@@ -118,9 +120,9 @@ def _check_format(given: object, name: str, bundle: Bundle) -> None:
     )
 
 
-def to_plan(bundle: Bundle, threads: int = 1) -> Engine | None:
+def to_plan(bundle: Bundle, threads: int = 1, name: str | None = None) -> Engine | None:
     """As `create`, for a plan of memory: packages are planned for on any system. Raises as that does."""
-    return create(bundle, threads, _NoExecutor() if bundle.packages is not None else None)
+    return create(bundle, threads, _NoExecutor() if bundle.packages is not None else None, name)
 
 
 class _NoExecutor:

@@ -149,10 +149,11 @@ class Session(OneOwner):
         bundle: str | Path | Bundle,
         options: SessionOptions | None = None,
         executor: Executor | None = None,
-        engine: MakeEngine | None = None,
+        engine: str | MakeEngine | None = None,
     ) -> None:
         """`bundle` is a folder, or what was opened of it. `executor` runs a bundle's packages in place of the
-        format's own, for checks; `engine` makes what computes in place of the format's own engine altogether.
+        format's own, for checks; `engine` is the name of one of those that the format has, or makes what
+        computes in place of them.
         """
         self._handle: int | None = None
         self._process = OwnerProcess()
@@ -166,12 +167,13 @@ class Session(OneOwner):
         self.model = self.bundle.model
         self._digest = self.bundle.digest
         self._library = _library()
+        own = engine is not None and not isinstance(engine, str)
         computes = (
-            engines.create(self.bundle, o.threads or usable_cores(), executor)
-            if engine is None
+            engines.create(self.bundle, o.threads or usable_cores(), executor, engine)
+            if engine is None or isinstance(engine, str)
             else engines.made_by(engine, self.bundle)
         )
-        self._plug = None if computes is None else EnginePlug(computes, self.bundle, engine is not None)
+        self._plug = None if computes is None else EnginePlug(computes, self.bundle, own)
         # That of its own sequence, which exists while somebody uses it: the two would keep each other.
         self._text = KeptText()
         self._sequence: Callable[[], Sequence | None] = _nobody
@@ -436,9 +438,8 @@ def open_session(
     caller's own for the opened bundle; `executor` is as in `Session`. Raises what `Bundle.open` and `Session`
     raise.
     """
-    if engine is None or isinstance(engine, str):
-        return Session(Bundle.opened(bundle, engine), options, executor)
-    return Session(Bundle.opened(bundle), options, executor, engine)
+    named = engine if isinstance(engine, str) else None
+    return Session(Bundle.opened(bundle, named), options, executor, engine)
 
 
 def plan_session(

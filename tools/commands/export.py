@@ -258,7 +258,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
-        _show(folder, results, name, target, time.monotonic() - started)
+        _show(folder, results, name, chosen, time.monotonic() - started)
 
 
 def _name(model: str) -> str:
@@ -294,7 +294,9 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
     return {"bundle": str(folder), "bundles": each} if len(each) > 1 else each[0]
 
 
-def _show(folder: Path, results: Sequence[ExportResult], name: str, target: str, seconds: float) -> None:
+def _show(
+    folder: Path, results: Sequence[ExportResult], name: str, target: targets.Target, seconds: float
+) -> None:
     first = results[0]  # all have the same codes
     lines = grouped(dict.fromkeys(line for result in results for line in result.notes))
     for line in lines[:_MOST_NOTES]:
@@ -308,10 +310,12 @@ def _show(folder: Path, results: Sequence[ExportResult], name: str, target: str,
         click.echo(visible(f"{result.path}  {size(result.weights_bytes)} of weights"))
     if not any(running(result.format) for result in results):
         next_step = f"{command_line('verify', folder)}; no engine here runs it"
-    elif target == "ios":
+    elif target.name == "ios":
         next_step = f"{command_line('verify', folder)}; its README.md says how an app uses it"
     else:
-        next_step = command_line("run", folder, suggested_prompt(name), "--watch")
+        engine = target.engines.get(first.format)
+        chosen = [] if engine is None else ["--engine", engine]
+        next_step = command_line("run", folder, suggested_prompt(name), *chosen, "--watch")
     click.echo(visible(f"next: {next_step}"))
 
 
