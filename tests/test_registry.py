@@ -124,10 +124,10 @@ def quantized(checkpoint: Path, name: str) -> np.ndarray:
 
 def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
     page = " ".join(edgekit(toy, "export", "--help").stdout.split())
-    assert "Device family: host, mac, ios, broken or toaster. [default: host]" in page
+    assert "Device family: host, mac, ios, rtx, jetson, rpi, broken or toaster. [default: host]" in page
     assert "Format: native, onnx, mlx, coreml, coreai, absent, other or toy. Default: the target's." in page
     page = " ".join(edgekit(toy, "run", "--help-all").stdout.split())
-    assert "Insist on an engine: native, onnx, mlx, coreml, coreai or toy." in page
+    assert "Insist on an engine: native, torch, onnx, mlx, coreml, coreai or toy." in page
     page = " ".join(edgekit(toy, "export", "--help-all").stdout.split())
     assert "float16 or float32 (mlx, coreml, coreai). Default" in page
     found = edgekit(
@@ -142,12 +142,13 @@ def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
 
 
 def test_engines_are_found_by_name_and_by_format(toy: Path) -> None:
-    assert list(ENGINES) == ["native", "onnx", "mlx", "coreml", "coreai", "toy"]
+    assert list(ENGINES) == ["native", "torch", "onnx", "mlx", "coreml", "coreai", "toy"]
     row = running("toy")
     assert row is not None and row.title == "the toy" and row.threads and row is ENGINES.find("toy")
     assert running("gguf") is None and running("") is None
     for own in OWN:
-        assert running(own.format) is own
+        assert running(own.format, own.name) is own
+    assert running("native") is ENGINES.find("native") and running("onnx", "torch") is None
 
 
 def test_an_executor_of_another_distribution_runs_packages(
@@ -184,7 +185,7 @@ def test_versions_of_systems_are_listed_with_their_formats(monkeypatch: pytest.M
         ),
         (
             ["--target", "toater"],
-            "unknown target 'toater'; did you mean toaster? supported: host, mac, ios, broken",
+            "unknown target 'toater'; did you mean toaster? supported: host, mac, ios, rtx, jetson, rpi,",
         ),
     ],
 )
@@ -214,7 +215,7 @@ def test_rows_that_cannot_be_had(toy: Path, tmp_path: Path, monkeypatch: pytest.
 def test_metadata_that_cannot_be_read_is_in_nobodys_way(toy: Path, tmp_path: Path) -> None:
     install(tmp_path / "site", "garbled", "[edgekit.targets]\nno equals sign\n")
     page = " ".join(edgekit(toy, "export", "--help").stdout.split())
-    assert "Device family: host, mac, ios, broken or toaster." in page
+    assert "Device family: host, mac, ios, rtx, jetson, rpi, broken or toaster." in page
     refused = edgekit(toy, "export", "tiny-llada", "--target", "broken")
     assert refused.returncode == 2 and "comes with edgekit-toy 1.5" in " ".join(refused.stderr.split())
 

@@ -15,6 +15,7 @@ from support import sealing
 from support.bundles import TILE_BYTES, quantized_reference
 from support.checkpoints import write_checkpoint
 from support.digests import digests
+from support.native_cases import CASES, bundle_of_case
 from support.program_interpreter import BundleInterpreter, Interpreter, Weights, stored_tensors
 from torch import Tensor, nn
 
@@ -30,27 +31,6 @@ from edgekit.export.reference import MASKED
 from edgekit.flashload.format import STORAGE_DTYPES
 from edgekit.runtime.bundle import Bundle
 
-#: Family, scheme, checkpoint overrides: every family and preset; odd head counts, GQA, odd N and K, one KV
-#: head, float experts among quantized ones, short windows.
-CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
-    "gemma mixed4": ("diffusion_gemma", Scheme("mixed4"),
-                     {"moe_intermediate_size": 32, "num_hidden_layers": 3}),
-    "gemma int8": ("diffusion_gemma", Scheme("int8"), {"num_hidden_layers": 2, "num_attention_heads": 3,
-                   "num_key_value_heads": 3, "num_global_key_value_heads": 1, "num_experts": 5,
-                   "moe_intermediate_size": 19, "intermediate_size": 45}),
-    "gemma bf16": ("diffusion_gemma", Scheme("bf16"), {"num_hidden_layers": 2}),
-    "llada int4": ("llada", Scheme("int4"), {"n_layers": 2, "mlp_hidden_size": 160}),
-    "llada int8": ("llada", Scheme("int8"), {"n_layers": 2, "n_heads": 3, "d_model": 96, "n_kv_heads": 1,
-                   "mlp_hidden_size": 131}),
-    "llada_moe mixed4": ("llada_moe", Scheme("mixed4", 32, (Override("layers.1.experts.*", 16),)),
-                         {"num_experts": 5, "num_experts_per_tok": 3, "num_hidden_layers": 2}),
-    "llada_moe int4": ("llada_moe", Scheme("int4", 16, (Override("layers.0.experts.*.down", 8),)),
-                       {"num_hidden_layers": 2}),
-    "dream mixed4": ("dream", Scheme("mixed4", 16), {"num_hidden_layers": 2, "num_attention_heads": 7,
-                     "num_key_value_heads": 1, "hidden_size": 112, "vocab_size": 391}),
-    "dream bf16": ("dream", Scheme("bf16"), {"num_hidden_layers": 1}),
-}  # fmt: skip
-
 OPTIONS = ExportOptions("native", tile_bytes=TILE_BYTES)
 
 
@@ -58,15 +38,9 @@ OPTIONS = ExportOptions("native", tile_bytes=TILE_BYTES)
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Any, Scheme]:
-    family, scheme, overrides = CASES[request.param]
-    folder = tmp_path_factory.mktemp("native")
-    write_checkpoint(folder / "checkpoint", family, **overrides)
-    export(
-        folder / "checkpoint",
-        folder / "bundle",
-        ExportOptions("native", scheme=scheme, tile_bytes=TILE_BYTES),
-    )
-    return folder / "bundle", quantized_reference(folder / "checkpoint", scheme), scheme
+    folder, scheme = tmp_path_factory.mktemp("native"), CASES[request.param][1]
+    bundle = bundle_of_case(folder, request.param)
+    return bundle, quantized_reference(folder / "checkpoint", scheme), scheme
 
 
 def random(rng: np.random.Generator, *shape: int) -> np.ndarray:

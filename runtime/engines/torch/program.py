@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgekit.flashload.names import shown, unknown
-from edgekit.runtime.engines.torch.products import Matrix, linear
+from edgekit.runtime.engines.torch.matrix import Matrix
+from edgekit.runtime.engines.torch.products import linear
 
 #: Values of a program; positions of the pass are "t" in shapes.
 _MOST_VALUES = 1 << 16

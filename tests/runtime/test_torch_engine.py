@@ -1,0 +1,221 @@
+"""The torch engine on the processor, against the op lists computed in float64; and its kernels for GPUs, run
+by Triton's interpreter and compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.native_cases import CASES, bundle_of_case
+from support.program_interpreter import BundleInterpreter
+
+from edgekit.runtime import engines
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.base import Engine
+from edgekit.runtime.engines.mixture import Mixture
+from edgekit.runtime.errors import EngineFailed
+from edgekit.runtime.generation import sampler_model
+from edgekit.runtime.sampling import Committed, CoreSampler, drive
+from edgekit.runtime.session import open_session
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda c: c.replace(" ", "-"))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bundle_of_case(tmp_path_factory.mktemp("torch"), request.param)
+
+
+def engine_of(bundle: Path) -> Engine:
+    made = engines.create(Bundle.open(bundle), 2, name="torch")
+    assert made is not None and made.name == "torch"
+    return made
+
+
+class Stored:
+    """Weights of a bundle as the core gives them to an engine."""
+
+    def __init__(self, interpreter: BundleInterpreter) -> None:
+        self._file = interpreter.file
+
+    def __call__(self, run: str) -> dict[str, Array]:
+        buffer, views = self._file.load(run)
+        found = {name.removeprefix(run + "."): view.copy() for name, view in views.items()}
+        for each in found.values():
+            each.flags.writeable = False
+        del views
+        buffer.close()
+        return found
+
+
+@pytest.fixture
+def oracle(case: Path) -> Iterator[BundleInterpreter]:
+    with BundleInterpreter(case, rounding=True) as interpreter:
+        yield interpreter
+
+
+def _expert(engine: Engine, program: str, weights: dict[str, Array], x: Array) -> Array:
+    return engine.expert(program, x, weights)
+
+
+def assert_close(found: Array, expected: Array) -> None:
+    assert found.shape == expected.shape and found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("prefix", "length"), [(0, 1), (9, 6)])
+def test_every_layer_equals_the_oracle(
+    case: Path, oracle: BundleInterpreter, rng: np.random.Generator, prefix: int, length: int
+) -> None:
+    """With the same codes and the same rounding of activations."""
+    engine, stored, model = engine_of(case), Stored(oracle), oracle.bundle.model
+    for layer in model.layers:
+        angle = np.arange(prefix, prefix + length)[:, None] * np.array(model.ropes[layer.rope])
+        kept = (1, layer.kv_heads, prefix, layer.head_dim)
+        inputs: dict[str, Array] = {
+            "x": 3 * rng.standard_normal((1, length, model.hidden_size)),
+            "prefix_k": rng.standard_normal(kept),
+            "prefix_v": rng.standard_normal(kept),
+            "cos": np.cos(angle),
+            "sin": np.sin(angle),
+            "mask": np.where(rng.random((length, prefix + length)) < 0.3, -1e30, 0),
+        }
+        inputs = {name: each.astype(np.float32) for name, each in inputs.items()} | {"phase": np.array([0])}
+        inputs["mask"][:, -1] = 0  # somebody is seen
+        expected = oracle.run(layer.program, layer.run, inputs, layer.experts)
+        weights = stored(layer.run)
+        if layer.experts:
+            routed = engine.route(layer.program, inputs, weights)
+            mixture = Mixture(routed.x, routed.index, routed.weight, len(layer.experts))
+            for number, run in enumerate(layer.experts):
+                own = stored(run)
+                mixture.add(number, partial(_expert, engine, layer.program, own))
+            y = engine.join(layer.program, inputs, routed, mixture.total(), weights)
+            k, v = routed.k, routed.v
+        else:
+            y, [(k, v)] = engine.layers(layer.program, [inputs], weights)
+        for found, wanted in zip((y, k, v), expected, strict=True):
+            assert_close(found, wanted)
+
+
+def test_what_surrounds_the_layers_equals_the_oracle(
+    case: Path, oracle: BundleInterpreter, rng: np.random.Generator
+) -> None:
+    engine, stored, model = engine_of(case), Stored(oracle), oracle.bundle.model
+    x, soft = (rng.standard_normal((1, 5, model.hidden_size)).astype(np.float32) for _ in range(2))
+    [expected] = oracle.run("final", "final", {"x": x})
+    assert_close(engine.final(x, stored("final")), expected)
+    if model.self_conditioning:
+        name = "self_conditioning"
+        [expected] = oracle.run(name, name, {"embedded": x, "soft": soft})
+        assert_close(engine.self_condition(x, soft, stored(name)), expected)
+
+
+def tokens(bundle: Path, engine: str, **options: Any) -> list[int]:
+    with open_session(bundle, engine=engine) as session:
+        sampler = CoreSampler(sampler_model(session.bundle), [5, 6, 7, 9], seed=1, **options)
+        events = list(drive(sampler, session))
+        assert session.statistics()["engine"] == engine
+    return [int(each) for event in events if isinstance(event, Committed) for each in event.ids]
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-gemma"])
+def test_a_generation_gives_the_tokens_of_the_core(shipped_bundle: Callable[..., Path], name: str) -> None:
+    bundle, options = shipped_bundle(name, "native"), {"max_new_tokens": 32, "steps": 16}
+    assert tokens(bundle, "torch", **options) == tokens(bundle, "native", **options)
+
+
+WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no program": (lambda entries: entries.clear(), "is no object"),
+    "an unknown operator": (lambda e: e["final"]["ops"][0].update(op="exec"), "unknown operator 'exec'"),
+    "an unknown value": (lambda e: e["final"]["ops"][0].update({"in": [9999]}), "names value 9999 of 2"),
+    "a value that nothing makes": (
+        lambda e: e["final"].update(inputs=[]),
+        "in rms_norm that nothing has made",
+    ),
+    "an unknown input": (lambda e: e["final"].update(inputs=["secret"]), "takes 'secret', which is no input"),
+    "an unknown weight": (
+        lambda e: e["final"]["ops"][0].update(w=["secret"]),
+        "takes 'secret', which is no float vector among its weights",
+    ),
+    "a list that is none": (lambda e: e["final"].update(ops={"a": 1}), "has no list ops"),
+    "very many values": (lambda e: e["final"].update(values=10**9), "says that it has 1000000000 values"),
+    "a word as a number": (lambda e: e["final"]["ops"][0].update(eps="small"), "cannot be run by torch"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_damaged_program_has_one_line(shipped_bundle: Callable[..., Path], wrong: str) -> None:
+    change, said = WRONG[wrong]
+    bundle = Bundle.open(shipped_bundle("tiny-llada", "native"))
+    change(bundle.manifest.programs["entries"])
+    engine = engines.create(bundle, 1, name="torch")
+    assert engine is not None
+    weights = {"norm.weight": np.ones(bundle.model.hidden_size, np.float32)}
+    with pytest.raises(EngineFailed, match=f"program final .*{said}.*; export the bundle again$") as error:
+        engine.final(np.ones((1, 2, bundle.model.hidden_size), np.float32), weights)
+    assert "\n" not in str(error.value)
+
+
+# --- kernels for GPUs ---------------------------------------------------------------------------------------
+
+EQUAL = """
+import numpy as np, torch
+from edgekit.export.formats.native import layout
+from edgekit.export.quantize import quantize_matrix
+from edgekit.runtime.engines.torch import products, triton_products
+from edgekit.runtime.engines.torch.matrix import Matrix
+
+torch.manual_seed(0)
+for n, k, bits, group in (
+    (70, 96, 4, 32), (64, 128, 4, 64), (192, 100, 8, 0), (10, 37, 8, 0), (130, 256, 4, 128),
+):
+    stored = layout.arrays("m", "matrix", quantize_matrix(torch.randn(n, k), bits, group))
+    tensors = {name[2:]: torch.from_numpy(np.array(each)) for name, each in stored.items()}
+    matrix = Matrix.of(tensors, "", (n, k))
+    for rows in (1, 7, 16, 40, 130):
+        x = torch.randn(rows, k)
+        x[rows // 2] = 0
+        given = products.rounded_rows(x)
+        plain = products.scaled_product(*given, matrix)
+        assert torch.equal(triton_products.scaled_product(*given, matrix), plain)
+"""
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from edgekit.runtime.engines.torch import triton_products
+
+KINDS = {"x": "*i8", "row_scales": "*fp32", "scales": "*fp32", "out": "*fp32", "M": "i32"}
+for kernel, kinds, sizes in (
+    (triton_products.product_8bit, {"codes": "*u8"}, {}),
+    (triton_products.product_4bit, {"packed": "*u8", "group_scales": "*u8"}, {"G": 32}),
+):
+    constants = {"K": 256, "N": 128, "BM": 16, "BK": 64, **sizes}
+    kinds = KINDS | kinds | dict.fromkeys(constants, "constexpr")
+    names = list(kernel.arg_names)
+    values = {(names.index(name),): each for name, each in constants.items()}
+    source = ASTSource(kernel, {name: kinds[name] for name in names}, values)
+    for capability in (80, 120):
+        made = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm
+        assert made["cubin"] and "mma" in made["ptx"], capability
+"""
+
+
+@pytest.mark.parametrize(("script", "interpreted"), [(EQUAL, "1"), (COMPILED, "0")])
+def test_kernels_equal_the_plain_products_and_compile(tmp_path: Path, script: str, interpreted: str) -> None:
+    """To the bit; on tensor cores of the oldest and the newest GPUs that they are for."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    own = {"TRITON_INTERPRET": interpreted, "TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **own}, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
