@@ -186,7 +186,8 @@ def test_every_subpackage_and_the_library_load(installation: Installation) -> No
         "    package = importlib.import_module('edgekit.' + folder)\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         # Torch's engine needs torch; the native library has an extension module's file name, but is none.
-        "        if module.name.rpartition('.')[2] not in ('torch', 'libedgekit_core', 'edgekit_core'):\n"
+        "        names = module.name.split('.')\n"
+        "        if not {'torch', 'libedgekit_core', 'edgekit_core'} & set(names):\n"
         "            importlib.import_module(module.name)\n"
         "from edgekit.flashload import _native\n"
         "core = _native.load()\n"

@@ -21,6 +21,15 @@ def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: boo
     return EngineBytes(layer, _scratch(bundle.model, bundle.runs, copies, uint8), head, ALLOWANCE_BYTES)
 
 
+def unpacked_in_blocks(bundle: Bundle, lengths: Lengths, block: int) -> EngineBytes:
+    """For an engine that unpacks so many bytes of codes at a time, and widens a matrix of 16 bits."""
+    layer, head = _activations(bundle.model, bundle.runs, lengths)
+    if any(each.experts for each in bundle.model.layers):
+        layer *= lengths.segments
+    widened = [2 * t.nbytes for run in bundle.runs.values() for t in run.tensors if t.dtype == "BF16"]
+    return EngineBytes(layer, max([block, *widened]), head, ALLOWANCE_BYTES)
+
+
 def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
     """For an engine whose programs hold their weights: what goes in and out of the largest function in
     float32, as it is, padded and converted, and what lies between: scores of attention and outputs of

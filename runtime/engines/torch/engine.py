@@ -22,7 +22,7 @@ try:
     import torch
     from torch import Tensor
 
-    from edgekit.runtime.engines.torch.products import linear
+    from edgekit.runtime.engines.torch.products import BLOCK_CODES, linear
     from edgekit.runtime.engines.torch.program import OpList, Weights, WrongProgram, activation
 except ModuleNotFoundError as error:
     raise EngineUnavailable("the torch engine needs torch: pip install 'edgekit[torch]'") from error
@@ -56,7 +56,7 @@ class TorchEngine(Engine):
             torch.set_num_threads(threads)
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
-        return memory.stored_weights(bundle, lengths, copies=False, uint8=False)
+        return memory.unpacked_in_blocks(bundle, lengths, 4 * BLOCK_CODES)
 
     def layers(self, program: str, inputs: Sequence[Arrays], weights: Arrays) -> LayersOutput:
         (only,) = inputs

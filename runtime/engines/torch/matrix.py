@@ -42,20 +42,28 @@ class Matrix:
         """Of 4 or 8 bits, and no vocabulary table."""
         return self.packed is not None or (self.codes is not None and self.codes.ndim == 4)
 
-    def unpacked(self) -> Tensor:
-        """Codes, or codes times group scales, int8 [N, K]."""
+    def unpacked(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """Codes, or codes times group scales, int8 [n, K] of rows from `start`, a multiple of PANEL_ROWS."""
+        stop = self.rows if stop is None else min(stop, self.rows)
+        panels = slice(start // PANEL_ROWS, -(-stop // PANEL_ROWS))
         if self.packed is not None:
             assert self.group_scales is not None, "checked"
-            signed = self.packed.view(torch.int8)
-            out = torch.stack((signed & 15, (signed >> 4) & 15), 2).sub_(8).flatten(1, 2)  # [P, K / 4, 64, 4]
-            grouped = out.unflatten(1, (self.group_scales.shape[1], -1))
-            grouped *= self.group_scales.view(torch.int8)[:, :, None, :, None]
+            packed, groups = self.packed[panels], self.group_scales[panels].view(torch.int8)
+            count, blocks = packed.shape[:2]
+            quads = torch.empty(count, blocks, 2, PANEL_ROWS, 4, dtype=torch.int8, device=packed.device)
+            torch.bitwise_and(packed, 15, out=quads[:, :, 0].view(torch.uint8))
+            torch.bitwise_right_shift(packed, 4, out=quads[:, :, 1].view(torch.uint8))
+            grouped = quads.sub_(8).view(count, groups.shape[1], -1, PANEL_ROWS, 4)
+            grouped *= groups[:, :, None, :, None]
         else:
             assert self.codes is not None, "checked"
-            out = (self.codes ^ 128).view(torch.int8)
-            if out.ndim == 2:
-                return out
-        return out.transpose(1, 2).reshape(-1, out.shape[1] * out.shape[3])[: self.rows, : self.columns]
+            if self.codes.ndim == 2:
+                return (self.codes[start:stop] ^ 128).view(torch.int8)
+            quads = (self.codes[panels] ^ 128).view(torch.int8)
+        # Four columns move as one word.
+        words = quads.view(torch.int32).view(len(quads), -1, PANEL_ROWS).transpose(1, 2)
+        rows = words.reshape(-1).view(torch.int8).view(len(quads) * PANEL_ROWS, -1)
+        return rows[: stop - start, : self.columns]
 
     def dequantized(self) -> Tensor:
         """Float32 [N, K]."""

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgekit.runtime.engines.torch.matrix import Matrix
+from edgekit.runtime.engines.torch.matrix import PANEL_ROWS, Matrix
 
 #: `torch._int_mm` on GPUs takes no fewer rows.
 _LEAST_ROWS = 32
+#: Codes that are unpacked at a time: they stay in the cache until they are multiplied.
+BLOCK_CODES = 1 << 21
 #: Triton multiplies int8 on tensor cores from this compute capability on.
 _TRITON_CAPABILITY = (8, 0)
 
@@ -49,7 +51,11 @@ def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 def scaled_product(x: Tensor, row_scales: Tensor, matrix: Matrix) -> Tensor:
     """Float32 [R, N] of int8 rows x [R, K] with their scales [R, 1], and a matrix of 4 or 8 bits."""
     assert matrix.scales is not None, "it is quantized"
-    y = integer_product(x, matrix.unpacked()).float()
+    y = torch.empty(len(x), matrix.rows, device=x.device)
+    step = max(1, BLOCK_CODES // (PANEL_ROWS * matrix.columns)) * PANEL_ROWS
+    for start in range(0, matrix.rows, step):
+        codes = matrix.unpacked(start, start + step)
+        y[:, start : start + len(codes)] = integer_product(x, codes)
     return y.mul_(row_scales * matrix.scales[: matrix.rows])
 
 
