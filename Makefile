@@ -33,7 +33,7 @@ SET_UP = @$(MAKE) --no-print-directory -j 2 $(call STAMPS,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-arm test-windows build-windows build-macos objects-macos test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
+.PHONY: help venv demo test test-arm build-arm test-windows build-windows build-macos objects-macos test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -49,11 +49,15 @@ test: venv  ## all tests; among them ruff, mypy and the contracts of imports
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Needs the cross compiler and the emulator (Debian: g++-aarch64-linux-gnu qemu-user).
-test-arm:  ## the native core's own tests for AArch64, under emulation
-	cmake $(GENERATOR) -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
+ARM_TARGETS = edgekit_core edgekit_native_tests
+
+test-arm: venv build-arm  ## the native core for 64-bit ARM: its own tests and whole generations, under emulation
+	EDGEKIT_ARM_TESTS=build/arm/edgekit_native_tests $(BIN)/pytest tests/native/test_arm.py
+
+build-arm:
+	cmake $(call GENERATOR_OF,arm) -S . -B build/arm -DEDGEKIT_TESTING=ON -DEDGEKIT_WERROR=ON -DCMAKE_SYSTEM_NAME=Linux \
 		-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-	cmake --build build/arm --parallel $(JOBS) --target edgekit_native_tests
-	qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu build/arm/edgekit_native_tests
+	cmake --build build/arm --parallel $(JOBS) --target $(ARM_TARGETS)
 
 # Needs the cross compiler and Wine (Debian: g++-mingw-w64-x86-64 wine64).
 WINDOWS_TARGETS = edgekit_core edgekit_native_tests

@@ -4,21 +4,18 @@ refusals are those of this system. `make test-windows` adds the core's own tests
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import golden_tokens
 from support.c_programs import HEADER, run
-from support.golden_tokens import Case
+from support.generate_program import SOURCE, Answer, Asked, answers, check_golden_tokens, lines
 from test_packaging import TOOLS
 
 from edgekit.flashload import _native
@@ -30,54 +27,11 @@ COMPILER, OBJDUMP = (shutil.which(f"x86_64-w64-mingw32-{tool}") for tool in ("g+
 WINE = shutil.which("wine64") or shutil.which("wine") or shutil.which("/usr/lib/wine/wine64")
 MAKE, CMAKE = (shutil.which(tool, path=TOOLS["PATH"]) for tool in ("make", "cmake"))
 OPEN_FAILED, TRUNCATED_FILE, CHECKSUM_MISMATCH, BUDGET_EXCEEDED = 4, 6, 8, 12
-UNLIMITED = 2**64 - 1
 
 pytestmark = pytest.mark.skipif(
     not (COMPILER and OBJDUMP and WINE and MAKE and CMAKE),
     reason="needs make, CMake, mingw-w64 and Wine (Debian: g++-mingw-w64-x86-64 wine64)",
 )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One generation of generate.c. `canvas` and `positions` matter under a memory budget alone."""
-
-    bundle: str
-    prompt: list[int]
-    seed: int = 0
-    max_new_tokens: int = 0
-    steps: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
-    memory_bytes: int = 0
-    resident_bytes: int = UNLIMITED
-    positions: int = 64
-    canvas: int = 256
-
-    def lines(self) -> str:
-        return (
-            f"{self.bundle}\n2 {self.memory_bytes} {self.resident_bytes} {self.positions} {self.canvas}\n"
-            f"{self.seed} {self.max_new_tokens} {self.steps}\n{json.dumps(self.options)}\n"
-            f"{' '.join(map(str, self.prompt))}\n"
-        )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Tokens and statistics, or the status, text and enough memory of a refusal."""
-
-    tokens: list[int]
-    statistics: dict[str, str]
-    status: int = 0
-    enough_bytes: int = 0
-    message: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Answer:
-        if text.startswith("error "):
-            _, status, enough, message = text.split(" ", 3)
-            return cls([], {}, int(status), int(enough), message)
-        tokens, *rest = text.split("\n")
-        return cls(list(map(int, tokens.split())), dict(line.split(" ", 1) for line in rest))
 
 
 @dataclass(frozen=True)
@@ -97,10 +51,7 @@ class Windows:
         return output
 
     def generate(self, asked: list[Asked]) -> list[Answer]:
-        output = self.run(self.program, "".join(each.lines() for each in asked))
-        answers = [Answer.parse(part) for part in output.removesuffix("\n\n").split("\n\n")]
-        assert len(answers) == len(asked)
-        return answers
+        return answers(self.run(self.program, lines(asked)), len(asked))
 
 
 def there(path: Path) -> str:
@@ -119,7 +70,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Windows]:
     program = folder / "generate.exe"
     assert COMPILER is not None
     run(COMPILER.replace("g++", "gcc"), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",
-        "-I", HEADER.parent, Path(__file__).with_name("generate.c"), BUILD / "libedgekit_core.dll.a",
+        "-I", HEADER.parent, SOURCE, BUILD / "libedgekit_core.dll.a",
         "-o", program)  # fmt: skip
     # The prefix takes several seconds and 700 MB to make. Without a UTF-8 locale Wine finds only ASCII names.
     environment = {
@@ -173,23 +124,7 @@ def test_the_cores_own_tests_pass(windows: Windows) -> None:
 
 def test_every_family_answers_with_the_golden_tokens(windows: Windows, tmp_path: Path) -> None:
     """Models of random weights: every bit of a score decides. One a family, by make test-windows all."""
-    kept = json.loads(golden_tokens.KEPT.read_text(encoding="utf-8"))
-    part = "" if "EDGEKIT_WINDOWS_TESTS" in os.environ else "-0-streamed"
-    cases = [c for c in golden_tokens.cases() if not c.model.startswith("tiny-") and c.name.endswith(part)]
-    assert {case.model for case in cases} == {"diffusion_gemma", "llada", "llada_moe", "dream"}
-    bundles: dict[str, Path] = {}
-    for model in dict.fromkeys(case.model for case in cases):
-        (tmp_path / model).mkdir()
-        bundles[model] = golden_tokens.family_bundle(tmp_path / model, model)
-
-    def asked(case: Case) -> Asked:
-        held = UNLIMITED if case.resident_bytes is None else case.resident_bytes
-        return Asked(there(bundles[case.model]), golden_tokens.PROMPT, resident_bytes=held, **case.settings)
-
-    answers = windows.generate([asked(case) for case in cases])
-    assert {case.name: answer.tokens for case, answer in zip(cases, answers, strict=True)} == {
-        case.name: kept[case.name] for case in cases
-    }
+    check_golden_tokens(windows.generate, tmp_path, there, every="EDGEKIT_WINDOWS_TESTS" in os.environ)
 
 
 def test_a_budget_streams_by_direct_reads_and_changes_no_token(windows: Windows, gemma: Path) -> None:
@@ -237,7 +172,7 @@ def test_refusals_are_one_line_each(windows: Windows, gemma: Path, tmp_path: Pat
 
 
 def test_a_path_that_is_not_utf8_is_refused(windows: Windows) -> None:
-    asked = Asked("Z:/tmp/?", [1]).lines().encode().replace(b"?", b"\xff")
+    asked = lines([Asked("Z:/tmp/?", [1])]).encode().replace(b"?", b"\xff")
     done = subprocess.run(
         [str(WINE), windows.program], input=asked, env=windows.environment, capture_output=True, check=True
     )

@@ -1,0 +1,110 @@
+"""The native core for 64-bit ARM, cross-built and run by qemu: with the instructions of several processors it
+gives the tokens of this one. `make test-arm` adds the core's own tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.c_programs import HEADER, run
+from support.generate_program import SOURCE, Answer, Asked, answers, check_golden_tokens, lines
+from test_packaging import TOOLS
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "arm"
+COMPILER, READELF = (shutil.which(f"aarch64-linux-gnu-{tool}") for tool in ("gcc", "readelf"))
+QEMU = shutil.which("qemu-aarch64")
+MAKE, CMAKE = (shutil.which(tool, path=TOOLS["PATH"]) for tool in ("make", "cmake"))
+SYSTEM = "/usr/aarch64-linux-gnu"
+#: Processors by what their integer products use: Raspberry Pi 4, Raspberry Pi 5 and Jetson Orin, and newer.
+PROCESSORS = {"neither": "cortex-a72", "dotprod": "cortex-a76", "i8mm": "max"}
+#: Pages of newer Android and Apple systems.
+PAGE = 16384
+
+pytestmark = pytest.mark.skipif(
+    not (COMPILER and READELF and QEMU and MAKE and CMAKE),
+    reason="needs make, CMake, a cross compiler and qemu (Debian: g++-aarch64-linux-gnu qemu-user)",
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs programs as a processor."""
+
+    processor: str
+    program: Path
+
+    def run(self, program: Path, text: str = "") -> str:
+        done = subprocess.run(
+            [str(QEMU), "-cpu", self.processor, "-L", SYSTEM, "-E", f"LD_LIBRARY_PATH={BUILD}", program],
+            input=text, text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (
+            f"{program.name} ended with {done.returncode}: {done.stdout} {done.stderr}"
+        )
+        return done.stdout
+
+    def generate(self, asked: list[Asked]) -> list[Answer]:
+        return answers(self.run(self.program, lines(asked)), len(asked))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """generate.c, linked to the core."""
+    subprocess.run(
+        ["make", "--no-print-directory", "build-arm", "ARM_TARGETS=edgekit_core"],
+        cwd=ROOT, env=TOOLS, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    made = tmp_path_factory.mktemp("arm") / "generate"
+    assert COMPILER is not None
+    run(COMPILER, "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I", HEADER.parent, SOURCE,
+        BUILD / "libedgekit_core.so", "-o", made)  # fmt: skip
+    return made
+
+
+@pytest.fixture(params=PROCESSORS)
+def arm(request: pytest.FixtureRequest, program: Path) -> Arm:
+    return Arm(PROCESSORS[request.param], program)
+
+
+def test_the_library_is_for_pages_of_every_size(program: Path) -> None:
+    """Android refuses one whose segments are aligned to less than its pages."""
+    listing = subprocess.run(
+        [str(READELF), "-lW", BUILD / "libedgekit_core.so"], capture_output=True, text=True, check=True
+    ).stdout
+    aligned = [int(line.split()[-1], 16) for line in listing.splitlines() if line.split()[:1] == ["LOAD"]]
+    assert aligned and all(each % PAGE == 0 for each in aligned)
+
+
+def test_every_family_answers_with_the_golden_tokens(arm: Arm, tmp_path: Path) -> None:
+    """Models of random weights: every bit of a score decides. One a family, by make test-arm all."""
+    check_golden_tokens(arm.generate, tmp_path, every="EDGEKIT_ARM_TESTS" in os.environ)
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+def test_whole_generations_give_the_tokens_of_this_processor(
+    shipped_bundle: Callable[..., Path], program: Path, name: str
+) -> None:
+    from edgekit.runtime.generation import Generator, Settings
+    from edgekit.runtime.sampling import Committed
+
+    bundle, prompt = shipped_bundle(name), [1, 17, 33, 2, 60, 81]
+    with Generator(bundle) as generator:
+        events = generator.generate(prompt, Settings(max_new_tokens=32, steps=8, seed=3))
+        expected = [int(t) for event in events if isinstance(event, Committed) for t in event.ids]
+    asked = Asked(str(bundle), prompt, seed=3, max_new_tokens=32, steps=8)
+    found = [Arm(processor, program).generate([asked])[0].tokens for processor in PROCESSORS.values()]
+    assert found == [expected] * len(PROCESSORS)
+
+
+@pytest.mark.skipif("EDGEKIT_ARM_TESTS" not in os.environ, reason="make test-arm builds them")
+def test_the_cores_own_tests_pass(arm: Arm) -> None:
+    output = arm.run(ROOT / os.environ["EDGEKIT_ARM_TESTS"])
+    assert re.search(r"^[1-9]\d+ tests, 0 failed$", output, re.MULTILINE)
