@@ -355,7 +355,10 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["--memory", "0.5MB"], "--memory 0.5MB: "),
         (["--memory", "0.5MB"], "a memory budget of 500 kB is too small; this model and length need"),
         (["--memroy", "1GB"], "unknown option '--memroy'; did you mean --memory? see "),
-        (["--engine", "natve"], "unknown engine 'natve'; did you mean native? supported: native, onnx, mlx"),
+        (
+            ["--engine", "natve"],
+            "unknown engine 'natve'; did you mean native? supported: native, torch, onnx, mlx",
+        ),
         (["--steps", "0"], "--steps is 0; use an integer, at least 1; see "),
         (["--max-new-tokens", "many"], "--max-new-tokens is 'many'; use an integer, at least 1; see "),
         (["--threads", "0"], "--threads is 0; use an integer from 1 to 1024; see "),
