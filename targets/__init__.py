@@ -11,6 +11,7 @@ from pathlib import Path
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import shown, supported, unknown
 from edgekit.flashload.registry import Registry, resolve
+from edgekit.targets.tier import Tier
 
 
 class UnknownTarget(EdgekitError):
@@ -27,7 +28,7 @@ class Target:
     than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
     or set of bundles, and adds what its users need. `engines` names by format the engine that runs it there,
     where that is not the format's own. `checked` says by format what of it was executed, compiled or measured
-    where.
+    where. `tiers` are the devices by memory, for the tables of a bundle.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Target:
     describe: str | None = None
     engines: Mapping[str, str] = field(default_factory=dict)
     checked: Mapping[str, str] = field(default_factory=dict)
+    tiers: tuple[Tier, ...] = ()
 
     def format(self, wanted: str | None = None, minimum_os: str | None = None) -> str:
         """The wanted format, or the target's own for systems from version `minimum_os` on. Raises

@@ -4,21 +4,8 @@ Engine; the native core on the processor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from edgekit.targets import Target
-
-
-@dataclass(frozen=True)
-class Tier:
-    """Devices of one memory size. `budget_bytes` is what a model may use there: the limit at which the system
-    ends an application, less a margin for the application itself.
-    """
-
-    name: str
-    budget_bytes: int
-    source: str
-
+from edgekit.targets.tier import Tier
 
 #: Limits with the increased-memory-limit entitlement where nothing else is said, from public reports.
 TIERS = (
@@ -44,6 +31,7 @@ TARGET = Target(
     together=("coreml", "coreai"),
     together_bytes=APP_BYTES - REST_BYTES,
     describe="edgekit.targets.ios_folder:describe",
+    tiers=TIERS,
     checked={
         "coreml": "programs evaluated on Linux; not run on a device",
         "coreai": "executed with coreai-core on Linux; not run on a device",

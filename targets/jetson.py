@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekit.targets import Target
+from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="jetson",
@@ -12,4 +13,10 @@ TARGET = Target(
     group_size=32,
     engines={"native": "torch"},
     checked={"native": "executed with PyTorch on x86-64 processors; not run on a board"},
+    tiers=(
+        Tier("8 GB Orin Nano", 6_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),
+        Tier("16 GB Orin NX", 14_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),
+        Tier("64 GB AGX Orin", 60_000_000_000, "estimated: the memory less 4 GB for the system and CUDA"),
+    ),
+    describe="edgekit.targets.computer_folder:describe",
 )

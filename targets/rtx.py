@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgekit.targets import Target
+from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="rtx",
@@ -12,4 +13,9 @@ TARGET = Target(
     group_size=32,
     engines={"native": "torch"},
     checked={"native": "executed with PyTorch on x86-64 processors; not run on a GPU"},
+    tiers=(
+        Tier("16 GB computer", 12_000_000_000, "estimated: the memory less 4 GB for the system and CUDA"),
+        Tier("32 GB computer", 28_000_000_000, "estimated: the memory less 4 GB for the system and CUDA"),
+    ),
+    describe="edgekit.targets.computer_folder:describe",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.session import plan_session
 from edgekit.runtime.session.memory import NEXT_PROCESS_BYTES
 from edgekit.targets import ios, ios_folder
+from edgekit.targets.own_files import info
+from edgekit.targets.tier import Tier
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +36,14 @@ def front_matter_of(text: str) -> dict[str, Any]:
     return found
 
 
-def test_info_has_the_plan_of_every_tier(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_info_has_the_plan_of_every_tier(bundle: Path) -> None:
     opened = Bundle.open(bundle)
     units = plan_session(opened).units
     total = sum(u.nbytes for u in units)
 
     def tiers(*budgets: int) -> list[dict[str, Any]]:
-        made_up = tuple(ios.Tier(f"{b} bytes", b, "made up") for b in budgets)
-        monkeypatch.setattr(ios_folder, "TIERS", made_up)
-        found: list[dict[str, Any]] = ios_folder.info(opened)["tiers"]
+        made_up = tuple(Tier(f"{b} bytes", b, "made up") for b in budgets)
+        found: list[dict[str, Any]] = info(opened, made_up)["tiers"]
         return found
 
     needed = tiers(1000)[0]["needed_bytes"] - NEXT_PROCESS_BYTES
@@ -51,13 +53,14 @@ def test_info_has_the_plan_of_every_tier(bundle: Path, monkeypatch: pytest.Monke
     step = [u.nbytes for u in units if u.group != "embedding"]
     assert some["resident_bytes"] + some["bytes_per_step"] == sum(step)
     assert (everything["resident_bytes"], everything["bytes_per_step"]) == (total, 0)
-    text = ios_folder.readme("name", ios_folder.info(opened))
+    both = (Tier("little", needed - 1, "made up"), Tier("much", 10**9, "made up"))
+    text = ios_folder.readme("name", info(opened, both))
     assert "does not run: needs" in text and "| nothing |" in text
 
 
 @pytest.mark.parametrize("formats", [["native"], ["coreml"], ["coreai"], ["coreai", "coreml"]])
 def test_the_readme_has_swift_that_parses(bundle: Path, formats: list[str]) -> None:
-    each = [ios_folder.info(Bundle.open(bundle)) | {"format": name} for name in formats]
+    each = [info(Bundle.open(bundle), ios.TIERS) | {"format": name} for name in formats]
     facts = each[0] if len(each) == 1 else {"bundles": [own | {"path": own["format"]} for own in each]}
     text = ios_folder.readme("some-model", facts)
     (code,) = re.findall(r"```swift\n(.*?)```", text, re.S)
@@ -81,7 +84,7 @@ def test_a_finished_set_for_ios_has_both_files(bundle: Path, tmp_path: Path) -> 
     targets.get("ios").finish(tmp_path / "set")
     facts = json.loads((tmp_path / "set" / "Info.json").read_text())
     assert [own["path"] for own in facts["bundles"]] == ["new", "old"]
-    assert facts["download_bytes"] == 2 * ios_folder.info(Bundle.open(bundle))["download_bytes"]
+    assert facts["download_bytes"] == 2 * info(Bundle.open(bundle), ios.TIERS)["download_bytes"]
     text = (tmp_path / "set" / "README.md").read_text()
     assert front_matter_of(text)["library_name"] == "edgekit"
     assert "\n---\n\n# set\n" in text and "- `new`: format native" in text
@@ -114,3 +117,26 @@ def test_a_finished_export_for_ios_has_both_files(bundle: Path) -> None:
     targets.get("ios").finish(bundle)
     assert (bundle / "Info.json").read_text() == facts
     targets.get("host").finish(bundle)
+
+
+@pytest.mark.parametrize("name", ["rtx", "jetson", "rpi"])
+def test_a_bundle_for_computers_says_how_it_is_run(tmp_path: Path, name: str) -> None:
+    """Its commands are those of the command line; the figures, those of a plan."""
+    from click.testing import CliRunner
+
+    from edgekit.tools.cli import main
+
+    folder = tmp_path / "some-bundle"
+    made = CliRunner().invoke(main, ["export", "tiny-llada", "--target", name, "-o", str(folder)])
+    assert made.exit_code == 0, made.output
+    target, text = targets.get(name), (folder / "README.md").read_text()
+    assert front_matter_of(text)["library_name"] == "edgekit" and "\n---\n\n# some-bundle\n" in text
+    (line,) = re.findall(r"^\$ edgekit (run some-bundle .*)$", text, re.M)
+    words = shlex.split(line.removesuffix(" --watch").replace("some-bundle", str(folder)))
+    ran = CliRunner().invoke(main, [*words, "--steps", "1", "--max-new-tokens", "4", "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert ("--engine torch" in line) == ("torch" in target.engines.values()) == (name != "rpi")
+    facts = json.loads((folder / "Info.json").read_text())
+    assert [tier["name"] for tier in facts["tiers"]] == [tier.name for tier in target.tiers]
+    assert all(f"| {tier.name} |" in text for tier in target.tiers) and target.checked["native"] in text
+    assert CliRunner().invoke(main, ["verify", str(folder)]).exit_code == 0

@@ -1,0 +1,112 @@
+"""Files that targets add to a bundle or set: README.md, and Info.json with the sizes per tier of devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from edgekit.flashload import bundle_set
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.bundle_set import BundleSet
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.files import write_atomic
+from edgekit.flashload.manifest import Manifest
+from edgekit.flashload.sizes import size, size_up
+from edgekit.runtime import engines
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.model_card import with_front_matter
+from edgekit.runtime.session import SessionOptions, plan_session
+from edgekit.targets.tier import Tier
+
+README_FILE, INFO_FILE = OWN = "README.md", "Info.json"
+
+_MEMORY = """\
+## Memory{of}
+
+| device | memory for the model | weights that stay | read in every step |
+|---|---|---|---|
+{tiers}
+
+Activations take {activations} of that memory, a prefix up to {prefix}."""
+
+
+def save_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Write Info.json. Raises WriteFailed."""
+    write_atomic(folder / INFO_FILE, (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def save_readme(folder: Path, manifest: Manifest, text: str) -> None:
+    """Write README.md, with the front matter of a model card. Raises WriteFailed."""
+    write_atomic(folder / README_FILE, with_front_matter(manifest, text).encode())
+
+
+def list_own(folder: Path, several: BundleSet | None = None) -> None:
+    """Have the manifest of a bundle, or bundles.json of a set, list them. Raises EdgekitError."""
+    own = {name: manifests.file_entry(folder / name) for name in OWN}
+    if several is None:
+        manifest = manifests.load(folder)
+        manifests.save(replace(manifest, files={**manifest.files, **own}), folder)
+    else:
+        bundle_set.save(replace(several, files={**several.files, **own}), folder)
+
+
+def info(bundle: Bundle, tiers: Sequence[Tier], engine_name: str | None = None) -> dict[str, Any]:
+    """Sizes in bytes: of the download, its packages, and what stays in memory and is read per denoising step
+    on each tier, by the engine of that name.
+    """
+    manifest, packages = bundle.manifest, bundle.packages
+    lengths = SessionOptions()
+    options = replace(lengths, canvas=bundle.model.canvas_length or lengths.canvas)
+    engine = engines.to_plan(bundle, name=engine_name)
+    # The budget of a tier is the model's alone.
+    wanted = plan_session(bundle, options, engine, process_bytes=0)
+
+    def tier(known: Tier) -> dict[str, Any]:
+        row: dict[str, Any] = asdict(known)
+        try:
+            plan = plan_session(bundle, replace(options, memory_bytes=known.budget_bytes), engine, 0)
+        except BudgetExceeded as error:
+            return row | {"runs": False, "needed_bytes": error.needed_bytes}
+        kept, streamed = plan.pinned_bytes, plan.streamed_bytes
+        return row | {"runs": True, "resident_bytes": kept, "bytes_per_step": streamed}
+
+    found: dict[str, Any] = {
+        "model": bundle.model.family,
+        "format": manifest.format,
+        "quantization": manifest.quantization["preset"],
+        "download_bytes": manifest.weights.size
+        + sum(entry.size for name, entry in manifest.files.items() if name not in OWN),
+        "canvas": options.canvas,
+        "activation_bytes": wanted.activations + wanted.head,
+        "prefix_bytes": wanted.prefix,
+    }
+    if packages is not None:
+        found |= {
+            "minimum_os": dict(packages.minimum_os),
+            "precision": packages.precision,
+            "activations": packages.activations,
+            "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
+            "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
+        }
+    return found | {"tiers": [tier(known) for known in tiers]}
+
+
+def memory_table(facts: dict[str, Any]) -> str:
+    """The section of a README on memory, of the facts of a bundle."""
+    return _MEMORY.format(
+        of=f" of `{facts['path']}`" if "path" in facts else "",
+        tiers="\n".join(map(_tier_row, facts["tiers"])),
+        activations=size(facts["activation_bytes"]),
+        prefix=size(facts["prefix_bytes"]),
+    )
+
+
+def _tier_row(tier: dict[str, Any]) -> str:
+    first = f"| {tier['name']} | {size(tier['budget_bytes'])} | "
+    if not tier["runs"]:
+        return f"{first}does not run: needs {size_up(tier['needed_bytes'])} | |"
+    read = size(tier["bytes_per_step"]) if tier["bytes_per_step"] else "nothing"
+    return f"{first}{size(tier['resident_bytes'])} | {read} |"
