@@ -1,12 +1,12 @@
-"""The whole model in PyTorch, eagerly: for training, for parity tests, and as the engine `torch`.
+"""The whole model in PyTorch, eagerly: for training and for parity tests.
 
-    arch = architecture(config)                            # edgekit.export.models model =
-    ReferenceModel.random(arch, seed=0)            # trainable float32 parameters, or model =
-    ReferenceModel(arch, load_float_weights(arch, checkpoint)) kv = model.encode(prompt_ids)
-    # DiffusionGemma: causal pass -> prefix KV per layer logits = model.denoise(canvas_ids, kv, soft=soft)
-    # [B, T, V] float32 soft = torch.softmax(logits / temperature, -1) @ model.embedding   # next step's
-    self-conditioning (unscaled) logits = model.denoise(ids)                            # LLaDA, Dream: no
-    prefix
+    arch = architecture(config)                         # edgekit.export.models
+    model = ReferenceModel.random(arch, seed=0)         # trainable float32 parameters, or
+    model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
+    kv = model.encode(prompt_ids)                       # DiffusionGemma: causal pass -> prefix KV per layer
+    logits = model.denoise(canvas_ids, kv, soft=soft)   # [B, T, V] float32
+    soft = torch.softmax(logits / temperature, -1) @ model.embedding  # for the next step, unscaled
+    logits = model.denoise(ids)                         # LLaDA, Dream: no prefix
 
 Batches of unequal prompts: pad on the left and pass `lengths`-derived `positions` [B, T] and an additive
 float `mask` broadcastable to [B, heads, T, P + T]; by default positions continue the prefix and nothing is
