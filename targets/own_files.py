@@ -53,14 +53,14 @@ def list_own(folder: Path, several: BundleSet | None = None) -> None:
         bundle_set.save(replace(several, files={**several.files, **own}), folder)
 
 
-def info(bundle: Bundle, tiers: Sequence[Tier], engine_name: str | None = None) -> dict[str, Any]:
+def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
     """Sizes in bytes: of the download, its packages, and what stays in memory and is read per denoising step
-    on each tier, by the engine of that name.
+    on each tier, by the format's own engine.
     """
     manifest, packages = bundle.manifest, bundle.packages
     lengths = SessionOptions()
     options = replace(lengths, canvas=bundle.model.canvas_length or lengths.canvas)
-    engine = engines.to_plan(bundle, name=engine_name)
+    engine = engines.to_plan(bundle)
     # The budget of a tier is the model's alone.
     wanted = plan_session(bundle, options, engine, process_bytes=0)
 

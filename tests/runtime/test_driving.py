@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.asking import Asks
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.runtime.generation import sampler_model
@@ -24,11 +25,9 @@ from edgekit.runtime.sampling import (
     Draft,
     Encode,
     Event,
-    HeadOutput,
     HeadRequest,
     Prefix,
     Project,
-    Stats,
     Tell,
     drive,
 )
@@ -61,20 +60,6 @@ def begun(own: CoreSampler, denoiser: Any) -> None:
     events = drive(own, denoiser)
     assert isinstance(next(events), Draft)
     events.close()
-
-
-class Asks:
-    """Asks for one thing after another, then ends."""
-
-    def __init__(self, *asks: Any) -> None:
-        self.asks = list(asks)
-
-    def next(self, answer: HeadOutput | None = None) -> Any:
-        ask = self.asks.pop(0) if self.asks else Tell(Done(Stats()))
-        return ask() if callable(ask) else ask
-
-    def copy(self) -> Asks:
-        return Asks(*self.asks)
 
 
 def in_company(session: Session, own: Any, sequence: Any = None) -> list[Any]:

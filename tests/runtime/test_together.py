@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.asking import Asks
 from support.budgets import tight
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
@@ -25,7 +26,6 @@ from edgekit.runtime.sampling import (
     HeadRequest,
     InvalidOption,
     Project,
-    Stats,
     Tell,
     drive,
 )
@@ -33,19 +33,6 @@ from edgekit.runtime.session import Segment, Session, Together, open_session
 
 CANVAS = np.zeros(8, np.int64)
 BEST = HeadRequest()
-
-
-class Asks:
-    """Asks for one thing after another, then nothing."""
-
-    def __init__(self, *asks: Any) -> None:
-        self.asks = iter(asks)
-
-    def next(self, answer: HeadOutput | None = None) -> Any:
-        return next(self.asks, Tell(Done(Stats())))
-
-    def copy(self) -> Asks:
-        raise NotImplementedError
 
 
 def generation(session: Session, seed: int = 1) -> CoreSampler:

@@ -1,7 +1,7 @@
 """Times denoising steps of a bundle: seconds per step, split into computing, waiting for reads, and the rest.
 
     python -m edgekit.tools.bench.steps BUNDLE [--memory 1GB] [--steps 10] [--positions 256] [--threads 2]
-        [--idle-every 16] [--disk]
+        [--idle-every 16] [--disk] [--engine torch]
 
 A step is one pass of `positions` tokens over all layers and the vocabulary head, with what the family's
 sampler asks for: argmax and its probability, and for self-conditioned models a Gumbel sample and the soft
@@ -61,6 +61,7 @@ def measure(
     steps: int,
     idle_every: int = 0,
     beside_disk: bool = False,
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """Per-step seconds, waits and bytes of `steps` steps after one that is not counted.
 
@@ -77,7 +78,7 @@ def measure(
     started = time.perf_counter()
     held = Bundle.open(bundle)
     disk = DiskRate(held) if beside_disk else None
-    with open_session(held, options) as session:
+    with open_session(held, options, engine) as session:
         opened = time.perf_counter() - started
         conditioned = session.model.self_conditioning
         ids = noise.integers(session.vocab_size, positions)
@@ -119,6 +120,7 @@ def measure(
 @click.option("--threads", default=0, help="0: every usable core.")
 @click.option("--idle-every", default=0, help="Steps of a generation, after which it is idle.")
 @click.option("--disk", is_flag=True, help="Also time plain reads between the steps.")
+@click.option("--engine", help="Of the bundle's format, by name. Default: the format's own.")
 @click.option("--json", "as_json", is_flag=True)
 def main(
     bundle: str,
@@ -129,11 +131,12 @@ def main(
     threads: int,
     idle_every: int,
     disk: bool,
+    engine: str | None,
     as_json: bool,
 ) -> None:
     """Time denoising steps of BUNDLE."""
     options = SessionOptions(memory, resident, positions=0, canvas=positions, threads=threads)
-    result = measure(bundle, options, positions, steps, idle_every, disk)
+    result = measure(bundle, options, positions, steps, idle_every, disk, engine)
     if as_json:
         click.echo(json.dumps(result))
         return
