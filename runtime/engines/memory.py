@@ -10,6 +10,9 @@ from edgekit.runtime.bundle import Bundle, Model
 from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.engines.base import ALLOWANCE_BYTES, EngineBytes, Lengths
 
+#: glibc's DEFAULT_MMAP_THRESHOLD_MAX on 64 bits: freed blocks up to it may stay with the process.
+LARGEST_HEAP_BLOCK = 32 << 20
+
 
 def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: bool) -> EngineBytes:
     """For an engine whose programs take stored weights. `copies`: it copies them; `uint8`: it also copies
@@ -22,12 +25,14 @@ def stored_weights(bundle: Bundle, lengths: Lengths, *, copies: bool, uint8: boo
 
 
 def unpacked_in_blocks(bundle: Bundle, lengths: Lengths, block: int) -> EngineBytes:
-    """For an engine that unpacks so many bytes of codes at a time, and widens a matrix of 16 bits."""
-    layer, head = _activations(bundle.model, bundle.runs, lengths)
+    """For an engine that unpacks so many bytes of codes at a time, and widens a matrix of 16 bits. Its arrays
+    come and go: of those that were freed the heap keeps about as much again, and a block of the largest size.
+    """
+    layer, head = (2 * nbytes for nbytes in _activations(bundle.model, bundle.runs, lengths))
     if any(each.experts for each in bundle.model.layers):
         layer *= lengths.segments
     widened = [2 * t.nbytes for run in bundle.runs.values() for t in run.tensors if t.dtype == "BF16"]
-    return EngineBytes(layer, max([block, *widened]), head, ALLOWANCE_BYTES)
+    return EngineBytes(layer, max([block, *widened]) + LARGEST_HEAP_BLOCK, head, ALLOWANCE_BYTES)
 
 
 def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
