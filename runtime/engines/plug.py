@@ -99,7 +99,10 @@ class EnginePlug:
             error = self._error or self._closing
             self._error = self._closing = None
             if error is not None:
-                raise error from None
+                try:
+                    raise error from None
+                finally:
+                    del error  # its traceback has this frame
             raise
         finally:
             sys.unraisablehook = before

@@ -102,6 +102,10 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             check_prefix(ask, denoiser)
             encode(denoiser, ask.ids)
         elif isinstance(ask, Project) and isinstance(denoiser, Projector):
+            if passed is None and isinstance(sampler, CoreSampler):  # it was answered elsewhere
+                answer = denoiser.denoise(ask.ids, ask.request)
+                passed = getattr(denoiser, "last_pass", None)
+                continue
             check_pass(passed, getattr(denoiser, "last_pass", None))
             answer = denoiser.project(ask.request)
         elif isinstance(ask, Forget):
@@ -116,9 +120,12 @@ def _check_denoiser(given: object) -> None:
         raise InvalidRequest(f"the denoiser is {shown(given)}; pass a session, or one of its sequences")
 
 
+_WITHIN_CORE: set[object] = set()
+
+
 def within_core(method: F) -> F:
-    """Marks a `denoise` or `project` of a class whose `run_sampler` does the same within the core."""
-    method.within_core = True  # type: ignore[attr-defined]
+    """Marks a method of a class whose `run_sampler` does within the core what it does."""
+    _WITHIN_CORE.add(method)
     return method
 
 
@@ -130,8 +137,13 @@ def _run_sampler(sampler: Procedure, denoiser: Denoiser) -> Callable[[], Ask] | 
     """What runs the passes of a sampler of the core within the core, as a session can; what is left is told,
     and text. None for a denoiser whose passes are somebody else's: a subclass, a wrapper, a test.
     """
-    methods = (getattr(denoiser, name, None) for name in ("denoise", "project"))
-    if type(sampler) is CoreSampler and all(hasattr(method, "within_core") for method in methods):
+    owner = getattr(denoiser, "session", denoiser)
+    methods = (
+        getattr(denoiser, "denoise", None),
+        getattr(denoiser, "project", None),
+        getattr(owner, "run_pass", None),
+    )
+    if type(sampler) is CoreSampler and all(getattr(m, "__func__", None) in _WITHIN_CORE for m in methods):
         return partial(cast(_RunsSamplers, denoiser).run_sampler, sampler)
     return None
 

@@ -272,6 +272,7 @@ class Session(OneOwner):
         """
         return Sequence.opened(self, "ek_sequence_open")
 
+    @within_core
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
         """One pass over the weights for all segments: the answers to their requests, None without one.
 

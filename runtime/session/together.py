@@ -169,8 +169,9 @@ class Together:
         self._told.append((member.key, told))
 
     def _next(self, member: _Member) -> None:
-        ask = asked(member.sampler, member.answer)
-        member.answer = None
+        # Given once: where a signal comes behind it, the sampler may have gone on.
+        answer, member.answer = member.answer, None
+        ask = asked(member.sampler, answer)
         sequence = member.sequence
         if isinstance(ask, Tell):
             if ask.kept is not None:
@@ -200,6 +201,10 @@ class Together:
             ids = ask.ids[done : done + self._session.prefill_rows]
             return Segment(sequence, ids, causal=True, keep_at=member.start + done)
         if isinstance(ask, Project):
+            if member.passed is None and isinstance(member.sampler, CoreSampler):
+                return Segment(
+                    sequence, ask.ids, ask.request
+                )  # whose pass was answered elsewhere, is run again
             check_pass(member.passed, sequence.last_pass)
             return Segment(sequence, None, ask.request)
         assert isinstance(ask, Denoise)
@@ -209,7 +214,7 @@ class Together:
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
         if isinstance(member.ask, Encode) and member.encoded < len(member.ask.ids):
             return
-        if isinstance(member.ask, Denoise):
+        if isinstance(member.ask, Denoise | Project):
             member.passed = member.sequence.last_pass
         member.ask, member.answer = None, answer
 

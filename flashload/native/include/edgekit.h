@@ -975,8 +975,8 @@ EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *ou
 /* ek_sampler_next with the passes done: runs those that the sampler asks for over a sequence, null being the session's own,
  * and answers them. What is asked or told besides goes to *ask, as there; text that the sequence still lacks, or still has, is
  * asked for again. A pass that fails is asked for again by the next call, of either function. EK_INVALID_ARGUMENT for a
- * sampler of another model, EK_INVALID_STATE for a sequence that does not hold the sampler's text or, where the sampler asks
- * for more of its last pass, has run another since, those of ek_session_pass and ek_sampler_answer. */
+ * sampler of another model, EK_INVALID_STATE for a sequence that does not hold the sampler's text, those of
+ * ek_session_pass and ek_sampler_answer. Where it asks for more of a pass that another has followed, that is run again. */
 EK_API ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
                                         ek_ask *ask) EK_NOEXCEPT;
 

@@ -31,12 +31,6 @@ void check_text(const Ask &ask, const Denoiser &denoiser) {
          " tokens, and another of that length is there", kAdvice);
 }
 
-void check_pass(const Sampler &sampler, const Denoiser &denoiser) {
-  if (sampler.pass() == 0 || sampler.pass() == denoiser.last_pass()) return;
-  fail(EK_INVALID_STATE, "the sampler asks for more of its last pass, and another pass has run over the sequence "
-       "since: give each its own sequence, or restore the sampler, which asks for its pass again");
-}
-
 }  // namespace
 
 SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
@@ -90,11 +84,12 @@ bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check) {
   if (ask.kind != AskKind::denoise && ask.kind != AskKind::project) return false;
   check_text(ask, denoiser);
   HeadResult found;
-  if (ask.kind == AskKind::denoise) {
+  // More of a pass that another has followed, or that was answered elsewhere, is that of a pass of the same once more.
+  const bool known = sampler.pass() != 0 ? sampler.pass() == denoiser.last_pass() : denoiser.last_pass() == 0;
+  if (ask.kind == AskKind::denoise || !known) {
     found = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
                              ask.soft.empty() ? nullptr : ask.soft.data());
   } else {
-    check_pass(sampler, denoiser);
     found = denoiser.project(ask.request);
   }
   if (check) check(found);
