@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -286,10 +286,12 @@ class Model(OneOwner):
         """Give memory and files back. What is used afterwards raises GenerationEnded; so does this, while
         another thread uses the model.
         """
-        with self._using(closing=True):
-            self._closed = True
-            self._leave()
-            self._generator.close()
+        self._user.call(self._close, self._in_use)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._leave()
+        self._generator.close()
 
     def __enter__(self) -> Model:
         return self
@@ -341,22 +343,29 @@ class Model(OneOwner):
         answer: list[int] = []
         text = self._tokenizer.stream()
         pieces: list[str] = []
-        with self._using():
+
+        def begin() -> int:
+            self._check_open()
             self._leave()
             self._current = source
-            read = self._generator.bytes_read
+            return self._generator.bytes_read
+
+        def go_on() -> tuple[inner.Event | None, int]:
+            self._check_open()
+            is_current = self._current is source
+            if not is_current:
+                raise GenerationEnded(
+                    "this generation has ended: the model has started another one; read a stream "
+                    "to its end first, or load the bundle twice"
+                )
+            return next(source, None), self._generator.bytes_read
+
+        read = self._user.call(begin, self._in_use)
         try:
             while True:
-                with self._using():
-                    if self._current is not source:
-                        raise GenerationEnded(
-                            "this generation has ended: the model has started another one; read a stream "
-                            "to its end first, or load the bundle twice"
-                        )
-                    event = next(source, None)
-                    # A session that had to be opened anew counts from nothing.
-                    now = self._generator.bytes_read
-                    read = read if now >= read else 0
+                event, now = self._user.call(go_on, self._in_use)
+                # A session that had to be opened anew counts from nothing.
+                read = read if now >= read else 0
                 if isinstance(event, inner.Draft):
                     assert lengths is not None, "it has begun, so its prompt fits"
                     yield Draft(
@@ -398,13 +407,6 @@ class Model(OneOwner):
         return GenerationEnded(
             f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
         )
-
-    @contextmanager
-    def _using(self, closing: bool = False) -> Iterator[None]:
-        with self._user.using(self._in_use):
-            if not closing:
-                self._check_open()
-            yield
 
 
 def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statistics:

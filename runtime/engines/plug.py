@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.types import Floats
 
+T = TypeVar("T")
 _DONE = 1  # EK_ENGINE_DONE
 #: Canvas, text: `phase` of layer programs. All sessions share them.
 _PHASES = read_only(np.array([0], np.int64)), read_only(np.array([1], np.int64))
@@ -84,9 +84,8 @@ class EnginePlug:
         }
         self.struct = EngineStruct(name=self._name, **functions)
 
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Around a call into the core: raises what a function of the engine has raised within it."""
+    def raising(self, call: Callable[[], T]) -> T:
+        """What a call into the core returns. Raises what a function of the engine has raised within it."""
         self._error = None
         # A signal that arrives while the core computes is raised where Python goes on, which may be at the
         # entry of a function of the table, before anything there can catch it.
@@ -94,7 +93,7 @@ class EnginePlug:
         if threading.current_thread() is threading.main_thread():
             sys.unraisablehook = lambda told: self._keep(told.exc_value) if told.exc_value else before(told)
         try:
-            yield
+            return call()
         except Exception:
             error = self._error or self._closing
             self._error = self._closing = None

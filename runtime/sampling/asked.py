@@ -53,6 +53,7 @@ def asked(sampler: Procedure, answer: HeadOutput | None) -> Ask:
         return Denoise(ids, ask.request, ask.soft, _prefix(ask.prefix, named))
     if isinstance(ask, Project):
         _check_request(ask.request, named)
+        _prefix(ask.prefix, named)
     elif isinstance(ask, Encode):
         return Encode(flat_ids(ask.ids, f"the ids of an {named}"), _prefix(ask.prefix, named))
     elif isinstance(ask, Tell) and isinstance(ask.event, Event):
@@ -82,7 +83,7 @@ def _prefix(given: Any, named: str) -> Prefix | None:
     return given
 
 
-def check_prefix(ask: Denoise | Encode, denoiser: Denoiser) -> None:
+def check_prefix(ask: Denoise | Encode | Project, denoiser: Denoiser) -> None:
     """Raises InvalidRequest unless the text is encoded that the sampler takes for granted."""
     wanted = ask.prefix
     if wanted is None:
@@ -102,15 +103,19 @@ def check_prefix(ask: Denoise | Encode, denoiser: Denoiser) -> None:
     )
 
 
-def check_pass(asked_of: int | None, last: int | None) -> None:
-    """Raises InvalidRequest where a Project would look at another pass than that of its Denoise, see
-    `Sequence.last_pass`; None: not known.
+def is_repeated(sampler: Procedure, asked_of: int | None, last: int | None) -> bool:
+    """Whether a Project that would look at another pass than that of its Denoise, see `Sequence.last_pass`,
+    is the pass once more: of the core's samplers, whose Project is of a pass without soft embeddings. Raises
+    InvalidRequest for others; None: not known.
     """
+    if isinstance(sampler, CoreSampler):
+        return asked_of != last
     if asked_of is not None and asked_of != last:
         raise InvalidRequest(
             "the sampler asks for more of its last pass, and another pass has run over the sequence since: "
-            "give each its own sequence, or restore the sampler, which asks for its pass again"
+            "give each its own sequence"
         )
+    return False
 
 
 def check_behind(uncached: Ids, ids: Ids) -> None:

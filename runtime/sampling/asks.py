@@ -54,12 +54,13 @@ class Denoise:
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """The pass of before, which was of `ids`, with another request; to be answered. Refused where another
-    pass has run over the same text since.
+    """The pass of before, which was of `ids`, with another request; to be answered. Where another pass has
+    run over the same text since it is refused; a sampler of the core has its own run again, behind `prefix`.
     """
 
     ids: Ids
     request: HeadRequest
+    prefix: Prefix | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from edgekit.flashload.core_memory import array, copied
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.one_driver import OneDriver
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.sampling.answers import FilledOutput, answer_arrays, answer_shapes
@@ -42,7 +43,7 @@ _REASONS: Final[tuple[FinishReason, ...]] = ("length", "eos", "length", "cancell
 _FORGET, _ENCODE, _DENOISE, _PROJECT, _DRAFT, _COMMITTED, _DONE = range(7)
 
 
-class CoreSampler(OneOwner):
+class CoreSampler(OneOwner, OneDriver):
     """A family's denoising procedure. Implements `Procedure`; not for use by several threads at once."""
 
     def __init__(
@@ -131,8 +132,7 @@ class CoreSampler(OneOwner):
         that does not fit what was asked.
         """
         # What was asked is looked at here, so the core's own guard against two threads comes too late.
-        with self._user.using(_in_use):
-            return self._next(answer)
+        return self._user.call(lambda: self._next(answer), _in_use)
 
     def _next(self, answer: HeadOutput | None) -> Ask:
         if answer is not None:
@@ -143,10 +143,12 @@ class CoreSampler(OneOwner):
 
     def run(self, call: Callable[[Any, Any], None]) -> Ask:
         """As `next`, with passes done: `call` has a session run the sampler of a handle and fill an ask."""
-        with self._user.using(_in_use):
-            ask = AskStruct()
-            call(self._handle, ctypes.byref(ask))
-            return self._asking(ask)
+        return self._user.call(lambda: self._run(call), _in_use)
+
+    def _run(self, call: Callable[[Any, Any], None]) -> Ask:
+        ask = AskStruct()
+        call(self._handle, ctypes.byref(ask))
+        return self._asking(ask)
 
     def _asking(self, ask: AskStruct) -> Ask:
         ids = _ids(ask.ids, ask.count)
@@ -156,7 +158,7 @@ class CoreSampler(OneOwner):
                 soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
             return Denoise(ids, self._request(ask), soft, Prefix(ask.prefix_length, ask.text))
         if ask.kind == _PROJECT:
-            return Project(ids, self._request(ask))
+            return Project(ids, self._request(ask), Prefix(ask.prefix_length, ask.text))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
@@ -181,6 +183,10 @@ class CoreSampler(OneOwner):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise InvalidRequest("a CoreSampler cannot be pickled; save() gives its state, load() takes it")
+
+    def ask_again(self) -> None:
+        """Tell that the pass asked for has no answer, as one that failed: `next` asks for it again."""
+        self._call("ek_sampler_answer", None)
 
     def restore(self) -> None:
         """Ask for all text to be forgotten and encoded again, for a model that does not hold it."""

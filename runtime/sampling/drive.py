@@ -14,9 +14,9 @@ from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.asked import (
     asked,
     check_behind,
-    check_pass,
     check_prefix,
     check_procedure,
+    is_repeated,
     wrong_ask,
 )
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
@@ -87,9 +87,13 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     while True:
         ask = asked(sampler, answer) if run is None else run()
         answer = None
-        if isinstance(ask, Denoise):
-            check_prefix(ask, denoiser)
-            answer = denoiser.denoise(ask.ids, ask.request, ask.soft)
+        if isinstance(ask, Denoise) or (isinstance(ask, Project) and isinstance(denoiser, Projector)):
+            try:
+                answer = _answer(ask, sampler, denoiser, passed)
+            except BaseException:
+                if isinstance(sampler, CoreSampler):  # whoever drives it next runs the pass
+                    sampler.ask_again()
+                raise
             passed = getattr(denoiser, "last_pass", None)
         elif isinstance(ask, Tell):
             # Before anybody hears of it: whoever stops here has it in the conversation.
@@ -101,18 +105,20 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
         elif isinstance(ask, Encode):
             check_prefix(ask, denoiser)
             encode(denoiser, ask.ids)
-        elif isinstance(ask, Project) and isinstance(denoiser, Projector):
-            if passed is None and isinstance(sampler, CoreSampler):  # it was answered elsewhere
-                answer = denoiser.denoise(ask.ids, ask.request)
-                passed = getattr(denoiser, "last_pass", None)
-                continue
-            check_pass(passed, getattr(denoiser, "last_pass", None))
-            answer = denoiser.project(ask.request)
         elif isinstance(ask, Forget):
             denoiser.reset()
             denoiser.uncached = _NO_IDS
         else:
             wrong_ask(sampler, ask)
+
+
+def _answer(ask: Denoise | Project, sampler: Procedure, denoiser: Denoiser, passed: int | None) -> HeadOutput:
+    check_prefix(ask, denoiser)
+    if isinstance(ask, Denoise):
+        return denoiser.denoise(ask.ids, ask.request, ask.soft)
+    if is_repeated(sampler, passed, getattr(denoiser, "last_pass", None)):
+        return denoiser.denoise(ask.ids, ask.request)
+    return cast(Projector, denoiser).project(ask.request)
 
 
 def _check_denoiser(given: object) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,23 +59,22 @@ class PassArrays:
                 raise
         self.structs = (PassSegmentStruct * len(structs))(*structs)
 
-    @contextmanager
-    def noting_kept(self) -> Iterator[None]:
-        """Around the pass: the sequences know afterwards which ids they keep. Where a signal leaves it open
-        whether the pass ran, those that have grown keep theirs, and what was to be replaced is not known.
+    def note_kept(self, run: Callable[[], None]) -> None:
+        """Run the pass: the sequences know afterwards which ids they keep. Where a signal leaves it open
+        whether it ran, those that have grown keep theirs, and what was to be replaced is not known.
         """
         before = [each.sequence.encoded.copy() for each in self._kept]
         for each in self._kept:
             if each.start < each.length:
                 each.sequence.encoded.forget(each.start)
         try:
-            yield
-        except Exception:  # every sequence keeps what it kept
+            run()
+        except BaseException as error:
             for each, encoded in zip(self._kept, before, strict=True):
-                each.sequence.encoded = encoded
-            raise
-        except BaseException:
-            self._note([each for each in self._kept if each.sequence.prefix_length > each.length])
+                if each.sequence.prefix_length > each.length:
+                    self._note([each])
+                elif isinstance(error, Exception):  # that of a pass that failed
+                    each.sequence.encoded = encoded
             raise
         self._note(self._kept)
 

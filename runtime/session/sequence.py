@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence as Items
 from ctypes import c_void_p
 from dataclasses import dataclass, field
@@ -14,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edgekit.flashload import errors
+from edgekit.flashload.names import shown
+from edgekit.runtime.one_driver import OneDriver
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.sampling.asks import Prefix
+from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.ids import check_tokens, flat_ids, whole
 from edgekit.runtime.session.encoded_ids import EncodedIds
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from edgekit.runtime.sampling.asks import Ask
-    from edgekit.runtime.sampling.core import CoreSampler
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 
@@ -67,7 +68,7 @@ class KeptText:
         return KeptText(self.encoded.copy(), self.uncached)
 
 
-class Sequence(OneOwner):
+class Sequence(OneOwner, OneDriver):
     """The keys and values that are kept of a text, and the hidden states of its last pass. Implements
     `sampling.Denoiser` and `sampling.Projector`; belongs to its session, which ends it.
 
@@ -80,16 +81,6 @@ class Sequence(OneOwner):
         text the session holds.
         """
         self.session, self._handle, self._text = session, handle, text or KeptText()
-        self._driver: weakref.ref[object] | None = None
-
-    @property
-    def driver(self) -> object | None:
-        """Who drives a sampler over it, as long as that lives: nobody else may."""
-        return None if self._driver is None else self._driver()
-
-    @driver.setter
-    def driver(self, driver: object | None) -> None:
-        self._driver = None if driver is None else weakref.ref(driver)
 
     @property
     def encoded(self) -> EncodedIds:
@@ -242,6 +233,8 @@ class Sequence(OneOwner):
         """What a sampler of the core asks for or tells besides passes, which the core runs and answers; a
         pass that fails is asked for again. Raises as `denoise` and `CoreSampler.next`.
         """
+        if not isinstance(sampler, CoreSampler):
+            raise errors.InvalidRequest(f"the sampler is {shown(sampler)}; pass a CoreSampler")
         self.session.check_sampler(sampler)
         return sampler.run(lambda handle, ask: self.session.call("ek_session_run_sampler", handle, self, ask))
 

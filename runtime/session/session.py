@@ -11,14 +11,13 @@ import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Items
-from contextlib import contextmanager, nullcontext
 from ctypes import POINTER, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from edgekit.flashload import _native, errors
@@ -50,6 +49,7 @@ from edgekit.runtime.session.structs import (
     StatisticsStruct,
 )
 
+T = TypeVar("T")
 _UNLIMITED = 2**64 - 1
 _MOST_POSITIONS = 1 << 22
 #: Of a session, see `ek_session_options`.
@@ -205,8 +205,11 @@ class Session(OneOwner):
     @property
     def plan(self) -> MemoryPlan:
         """The plan that runs: memory by cause, and which weights stay there now."""
-        with self._call() as handle:
-            return read_plan(lambda plan: self._library.ek_session_get_plan(handle, plan), _native.check)
+        return self._within(
+            lambda handle: read_plan(
+                lambda plan: self._library.ek_session_get_plan(handle, plan), _native.check
+            )
+        )
 
     @property
     def sequence(self) -> Sequence:
@@ -281,11 +284,11 @@ class Session(OneOwner):
         a failure every sequence keeps what it kept.
         """
         given = segment_list(segments)  # before anything is looked at: making them may be the caller's code
-        with self._call() as handle:
-            arrays = PassArrays(given, self)
-            run = self._library.ek_session_pass
-            with arrays.noting_kept():
-                self._check(lambda: run(handle, arrays.structs, len(arrays.structs)))
+        return self._within(lambda handle: self._run_pass(handle, given))
+
+    def _run_pass(self, handle: int, segments: list[Segment]) -> list[HeadOutput | None]:
+        arrays, run = PassArrays(segments, self), self._library.ek_session_pass
+        arrays.note_kept(lambda: self._check(lambda: run(handle, arrays.structs, len(arrays.structs))))
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:
@@ -337,8 +340,7 @@ class Session(OneOwner):
         with self._gate:
             self._dropped.extend(filter(None, [each.taken() for each in list(self._sequences)]))
             self._close_dropped()
-        with nullcontext() if self._plug is None else self._plug.raising():
-            self._library.ek_session_close(handle)
+        _raising(self._plug, lambda: self._library.ek_session_close(handle))
         if self._plug is not None:
             self._plug.close()
 
@@ -385,13 +387,17 @@ class Session(OneOwner):
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the core. Sequences among the arguments stay open meanwhile."""
         function = getattr(self._library, name)
-        with self._call() as handle:
+
+        def call(handle: int) -> None:
             given = [each.handle if isinstance(each, Sequence) else each for each in arguments]
             self._check(lambda: function(handle, *given))
 
-    @contextmanager
-    def _call(self) -> Iterator[int]:
-        """The handle, which stays open within."""
+        self._within(call)
+
+    def _within(self, call: Callable[[int], T]) -> T:
+        """What `call` returns of the handle, which stays open meanwhile. No `with` block of a generator: its
+        end may be missed where a signal comes before it.
+        """
         self._process.check("the session")
         token = object()
         try:
@@ -401,7 +407,7 @@ class Session(OneOwner):
                 if handle is None:
                     raise errors.InvalidRequest(f"{self.bundle.path}: the session is closed")
                 self._under_way.add(token)
-            yield handle
+            return call(handle)
         finally:
             self._under_way.discard(token)
             with self._gate:
@@ -414,16 +420,19 @@ class Session(OneOwner):
 
     def _check(self, call: Callable[[], int]) -> None:
         """Raise what an engine in Python raised within a call into the core, else what its status says."""
-        if self._plug is None:
-            return _native.check(call(), _ERRORS)
-        with self._plug.raising():
-            _native.check(call(), _ERRORS)
+        _raising(self._plug, lambda: _native.check(call(), _ERRORS))
 
     def _info(self) -> InfoStruct:
         info = InfoStruct()
-        with self._call() as handle:
-            _native.check(self._library.ek_session_get_info(handle, ctypes.byref(info)))
+        self._within(
+            lambda handle: _native.check(self._library.ek_session_get_info(handle, ctypes.byref(info)))
+        )
         return info
+
+
+def _raising(plug: EnginePlug | None, call: Callable[[], T]) -> T:
+    """What `call` returns; raises what an engine in Python raised within it."""
+    return call() if plug is None else plug.raising(call)
 
 
 def open_session(
@@ -459,8 +468,10 @@ def plan_session(
     wanted = _core_options(_options(options))
     table = None if plug is None else ctypes.byref(plug.struct)
     folder, held = _native.path_bytes(bundle.path), _UNLIMITED if process_bytes is None else process_bytes
-    with nullcontext() if plug is None else plug.raising():
-        return read_plan(
+    return _raising(
+        plug,
+        lambda: read_plan(
             lambda plan: _library().ek_plan_session(folder, ctypes.byref(wanted), table, held, plan),
             functools.partial(_native.check, further=_ERRORS),
-        )
+        ),
+    )

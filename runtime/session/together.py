@@ -9,7 +9,7 @@ from types import TracebackType
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.one_user import OneUser
-from edgekit.runtime.sampling.asked import asked, check_behind, check_pass, check_prefix, check_procedure
+from edgekit.runtime.sampling.asked import asked, check_behind, check_prefix, check_procedure, is_repeated
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.events import Done, Event
@@ -73,11 +73,16 @@ class Together:
             raise InvalidRequest("the sequence takes part in another Together; leave that, or copy it")
         if any(m.sampler is sampler for m in self._members.values()):
             raise InvalidRequest("the sampler takes part already; make one for each sequence, or copy() it")
+        if isinstance(sampler, CoreSampler):
+            if sampler.driver is not None:
+                raise InvalidRequest("the sampler takes part in another Together; leave that, or copy() it")
+            sampler.driver = self
         self._members[key] = _Member(key, sampler, sequence)
         sequence.driver = self
 
     def leave(self, key: Hashable) -> None:
-        """End a generation where it is. Its sequence holds what was encoded and committed until then.
+        """End a generation where it is. Its sequence holds what was encoded and committed until then; the
+        sampler may go on later.
 
         Raises InvalidRequest for a key that does not take part.
         """
@@ -86,6 +91,10 @@ class Together:
         if member is None:
             raise InvalidRequest(f"{shown(key)} does not take part; it has left, or never joined")
         member.sequence.driver = None
+        if isinstance(member.sampler, CoreSampler):
+            member.sampler.driver = None
+            if isinstance(member.ask, Denoise | Project):  # who drives it next runs the pass
+                member.sampler.ask_again()
 
     def __enter__(self) -> Together:
         return self
@@ -109,13 +118,15 @@ class Together:
         Raises what the pass raises for all, where something was told before it at the next step; another step
         tries it again.
         """
-        with self._user.using(_stepping):
-            return self._step()
+        return self._user.call(self._step, _stepping)
 
     def _step(self) -> list[tuple[Hashable, Event | Exception]]:
         failed, self._failed = self._failed, None
         if failed is not None:
-            raise failed
+            try:
+                raise failed
+            finally:
+                del failed  # its traceback has this frame
         self._go_on()
         try:
             self._run_pass()
@@ -200,16 +211,12 @@ class Together:
                 raise InvalidRequest("the sequence was changed by somebody else while its text was encoded")
             ids = ask.ids[done : done + self._session.prefill_rows]
             return Segment(sequence, ids, causal=True, keep_at=member.start + done)
-        if isinstance(ask, Project):
-            if member.passed is None and isinstance(member.sampler, CoreSampler):
-                return Segment(
-                    sequence, ask.ids, ask.request
-                )  # whose pass was answered elsewhere, is run again
-            check_pass(member.passed, sequence.last_pass)
-            return Segment(sequence, None, ask.request)
-        assert isinstance(ask, Denoise)
+        assert isinstance(ask, Denoise | Project)
         check_prefix(ask, sequence)
-        return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
+        if isinstance(ask, Denoise):
+            return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
+        again = is_repeated(member.sampler, member.passed, sequence.last_pass)
+        return Segment(sequence, ask.ids if again else None, ask.request)
 
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
         if isinstance(member.ask, Encode) and member.encoded < len(member.ask.ids):

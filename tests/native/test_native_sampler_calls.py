@@ -309,10 +309,10 @@ def test_nulls_are_refused_or_have_a_meaning() -> None:
     ask = AskStruct()
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == OK and ask.kind == 0, "nothing was lost"
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == OK and ask.kind == 2
-    assert (
-        library.ek_sampler_answer(call.handle, None) == INVALID_ARGUMENT and "answer is null" in call.message
-    )
     assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == INVALID_STATE
+    for _ in range(2):  # of a pass that failed
+        assert library.ek_sampler_answer(call.handle, None) == OK
+    assert library.ek_sampler_next(call.handle, ctypes.byref(ask)) == OK and ask.kind == 2, "asked for again"
     assert library.ek_sampler_save(call.handle, None, 0, None) == INVALID_ARGUMENT
     call.close()
 

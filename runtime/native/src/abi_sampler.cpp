@@ -345,7 +345,7 @@ ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
     const Held held(sampler);
     ek_sampler &own = *held;
     if (own.asked && is_pass(own.sampler->ask().kind))
-      fail(EK_INVALID_STATE, "the pass that was asked for has no answer yet; give that first");
+      fail(EK_INVALID_STATE, "the pass that was asked for has no answer yet; give that first, or tell that there is none");
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
     if (own.asked) own.sampler->next();
     own.asked = true;
@@ -357,9 +357,12 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
   return guarded([&] {
     const Held held(sampler);
     ek_sampler &own = *held;
+    if (output == nullptr) {
+      own.asked = own.asked && !is_pass(own.sampler->ask().kind);
+      return;
+    }
     if (!own.asked || !is_pass(own.sampler->ask().kind))
       fail(EK_INVALID_STATE, "no pass waits for an answer: the sampler was restored, or driven by somebody else, since it asked for one; ask what to do next");
-    if (output == nullptr) fail(EK_INVALID_ARGUMENT, "the answer is null");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
     HeadResult answer = Answer(*own.sampler, given).result();
     check_answer(own.sampler->model(), answer);
