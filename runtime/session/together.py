@@ -180,10 +180,15 @@ class Together:
         self._told.append((member.key, told))
 
     def _next(self, member: _Member) -> None:
-        # Given once: where a signal comes behind it, the sampler may have gone on.
-        answer, member.answer = member.answer, None
-        ask = asked(member.sampler, answer)
-        sequence = member.sequence
+        try:
+            ask = asked(member.sampler, member.answer)
+        except BaseException:
+            # A signal may have come before the core's took the answer, or behind that: it asks for what it lacks.
+            if isinstance(member.sampler, CoreSampler):
+                member.answer = None
+                member.sampler.ask_again()
+            raise
+        member.answer, sequence = None, member.sequence
         if isinstance(ask, Tell):
             if ask.kept is not None:
                 sequence.uncached = ask.kept

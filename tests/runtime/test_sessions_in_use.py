@@ -90,11 +90,14 @@ def test_a_session_is_not_closed_within_a_call(bundle: Path) -> None:
             leave.set()
 
         leave = threading.Event()
-        worker = threading.Thread(target=close)
+        worker = threading.Thread(target=close, daemon=True)
         worker.start()
-        with session._call():
+
+        def call(_: int) -> None:
             entered.set()
             assert leave.wait(60)
+
+        session._within(call)
         worker.join()
         assert refused
         session.denoise(IDS, ALL)

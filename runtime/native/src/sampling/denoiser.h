@@ -49,8 +49,8 @@ class Denoiser {
   // The number of the text that is encoded, see text_number.h.
   virtual std::uint64_t text() const { return kAnyText; }
 
-  // A number for the pass that project() looks at, which no other pass of this process has; 0: it is not known.
-  virtual std::uint64_t last_pass() const { return 0; }
+  // A number for the pass that project() looks at, which no other pass of this process has; 0: there was none.
+  virtual std::uint64_t last_pass() const = 0;
 
  private:
   std::vector<std::int64_t> uncached_;

@@ -85,7 +85,7 @@ bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check) {
   check_text(ask, denoiser);
   HeadResult found;
   // More of a pass that another has followed, or that was answered elsewhere, is that of a pass of the same once more.
-  const bool known = sampler.pass() != 0 ? sampler.pass() == denoiser.last_pass() : denoiser.last_pass() == 0;
+  const bool known = sampler.pass() != 0 && sampler.pass() == denoiser.last_pass();
   if (ask.kind == AskKind::denoise || !known) {
     found = denoiser.denoise(ask.ids.data(), static_cast<std::int64_t>(ask.ids.size()), ask.request,
                              ask.soft.empty() ? nullptr : ask.soft.data());
