@@ -183,7 +183,7 @@ class Together:
         try:
             ask = asked(member.sampler, member.answer)
         except BaseException:
-            # A signal may have come before the core's took the answer, or behind that: it asks for what it lacks.
+            # Of a signal nobody knows whether the core's had the answer by then: it asks for what it lacks.
             if isinstance(member.sampler, CoreSampler):
                 member.answer = None
                 member.sampler.ask_again()

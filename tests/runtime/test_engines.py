@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import re
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +164,28 @@ def test_what_an_engine_raises_is_raised_again(
                 run(session)
             assert raised.value is error
         np.testing.assert_array_equal(run(session), expected)
+
+
+def test_an_engines_error_keeps_nothing_of_its_callers(gemma: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the collector of cycles."""
+
+    def fails(*args: Any) -> Any:
+        raise Told
+
+    def failing(session: Session) -> weakref.ref[Any]:
+        held = threading.Event()
+        with contextlib.suppress(Told):
+            run(session)
+        return weakref.ref(held)
+
+    with Session(gemma, engine=onnx) as session:
+        monkeypatch.setattr(session.engine, "final", fails)
+        gc.collect()
+        gc.disable()
+        try:
+            assert failing(session)() is None
+        finally:
+            gc.enable()
 
 
 def test_an_engine_that_cannot_say_what_it_takes_opens_nothing(gemma: Path) -> None:
