@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ print("done", flush=True)
 
 
 def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None:
-    """An uninterrupted export is timed; then exports are killed at random moments of that span, each
+    """Exports are killed when they have written random parts of what an uninterrupted one writes, each
     continuing the last, until one finishes.
     """
     write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=4, num_experts=12)
@@ -158,17 +159,22 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         return process
 
-    process = start(whole)
-    began = time.perf_counter()
-    assert process.wait(120) == 0
-    span = time.perf_counter() - began
-    rng, kills = random.Random(7), 0
+    def written(folder: str) -> int:
+        blocks = 0
+        for file in (tmp_path / folder).rglob("*"):
+            with suppress(FileNotFoundError):  # it has its final name by now
+                blocks += file.stat().st_blocks
+        return blocks
+
+    assert start(whole).wait(120) == 0
+    rng, kills, most = random.Random(7), 0, written("whole")
     while True:
+        # Later attempts live longer, so that the loop ends.
+        stop = written("out") + rng.uniform(0.02, 0.4 + 0.2 * kills) * most
         process = start(code)
-        try:
-            # Later attempts live longer, so that the loop ends.
-            status = process.wait(rng.uniform(0.1, 0.6 + 0.2 * kills) * span)
-        except subprocess.TimeoutExpired:
+        while process.poll() is None and written("out") < stop:
+            time.sleep(0.001)
+        if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             process.wait(30)
             kills += 1
@@ -176,7 +182,7 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
                 continue
             # The manifest is written last: from then on the export is whole, whether or not it could say so.
             break
-        assert status == 0
+        assert process.returncode == 0
         break
     assert kills >= 1, "nothing was interrupted"
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
