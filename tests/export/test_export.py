@@ -147,8 +147,8 @@ print("done", flush=True)
 
 
 def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Exports are killed when they have written random parts of what an uninterrupted one writes, each
-    continuing the last, until one finishes.
+    """Exports are killed when random parts of their report are written, each continuing the last, until one
+    finishes.
     """
     write_checkpoint(tmp_path / "checkpoint", "llada_moe", num_hidden_layers=4, num_experts=12)
     code = SCRIPT.format(paths=PATHS, checkpoint=str(tmp_path / "checkpoint"), out=str(tmp_path / "out"))
@@ -159,20 +159,18 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         return process
 
-    def written(folder: str) -> int:
-        blocks = 0
-        for file in (tmp_path / folder).rglob("*"):
-            with suppress(FileNotFoundError):  # it has its final name by now
-                blocks += file.stat().st_blocks
-        return blocks
+    def written() -> int:
+        """Bytes of the report, which grows with every matrix and goes when the export is whole."""
+        with suppress(FileNotFoundError):
+            return (tmp_path / "out" / "weights.safetensors.report").stat().st_size
+        return 0
 
     assert start(whole).wait(120) == 0
-    rng, kills, most = random.Random(7), 0, written("whole")
+    rng, kills = random.Random(7), 0
     while True:
-        # Later attempts live longer, so that the loop ends.
-        stop = written("out") + rng.uniform(0.02, 0.4 + 0.2 * kills) * most
+        stop = written() + rng.uniform(1, 3000 + 1000 * kills)  # later attempts live longer
         process = start(code)
-        while process.poll() is None and written("out") < stop:
+        while process.poll() is None and written() < stop:
             time.sleep(0.001)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
@@ -184,7 +182,7 @@ def test_killed_at_any_point_resume_gives_the_same_bytes(tmp_path: Path) -> None
             break
         assert process.returncode == 0
         break
-    assert kills >= 1, "nothing was interrupted"
+    assert kills > 1, "nothing was interrupted"
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
 
 
