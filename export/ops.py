@@ -160,6 +160,89 @@ def gated_act(gate: Tensor, up: Tensor, kind: str) -> Tensor:
     return activation(gate, kind) * up
 
 
+def _route_fake(logits: Tensor, bias: Tensor | None, expert_scale: Tensor | None, k: int, *_: Any) -> Any:
+    rows = logits.shape[0]
+    return logits.new_empty(rows, k, dtype=torch.int64), logits.new_empty(rows, k)
+
+
+@_operator(_route_fake)
+def route(
+    logits: Tensor,
+    bias: Tensor | None,
+    expert_scale: Tensor | None,
+    k: int,
+    score: str,
+    normalize: bool,
+    scale: float,
+    groups: int,
+    kept_groups: int,
+    capacity: int,
+    block: int,
+) -> tuple[Tensor, Tensor]:
+    """Chosen experts, int64 [T, k], the most wanted first, and their weights [T, k], for router logits [T, E]
+    in float32.
+
+    `score` makes the logits probabilities: `softmax` over all experts, or `sigmoid` of each. Experts are
+    chosen by probability plus `bias` [E], and weighted by probability alone, to a sum of 1 over the chosen
+    ones if `normalize`, times `scale` and `expert_scale` [E].
+
+    With more than one of `groups` of equal size, a row chooses among the experts of the `kept_groups` whose
+    two most wanted experts have the largest sum (DeepSeek-V3, arXiv 2412.19437). With a `capacity` above 0
+    the rows of each `block`, counted from the first row, choose among so many experts together: those that
+    some row of the block wants most (LLaDA2.2). A model has one of the two.
+    """
+    return routed(
+        logits, bias, expert_scale, k, score, normalize, scale, groups, kept_groups, capacity, block
+    )
+
+
+def routed(
+    logits: Tensor,
+    bias: Tensor | None,
+    expert_scale: Tensor | None,
+    k: int,
+    score: str,
+    normalize: bool,
+    scale: float,
+    groups: int,
+    kept_groups: int,
+    capacity: int,
+    block: int,
+) -> tuple[Tensor, Tensor]:
+    """`route` in operators of PyTorch."""
+    probability = torch.softmax(logits, -1) if score == "softmax" else torch.sigmoid(logits)
+    wanted = probability if bias is None else probability + bias
+    if groups > 1:
+        index = _within_groups(wanted, k, groups, kept_groups)
+    elif capacity:
+        index = _within_blocks(wanted, k, capacity, block)
+    else:
+        index = torch.topk(wanted, k).indices
+    weight = probability.gather(-1, index)
+    if normalize:
+        weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
+    if scale != 1:
+        weight = weight * scale
+    return index, weight if expert_scale is None else weight * expert_scale[index]
+
+
+def _within_groups(wanted: Tensor, k: int, groups: int, kept: int) -> Tensor:
+    of_group = wanted.unflatten(-1, (groups, -1))
+    best = torch.topk(of_group, 2).values.sum(-1)
+    own = torch.arange(wanted.shape[-1], device=wanted.device).view(groups, -1)
+    pool = own[torch.topk(best, kept).indices].flatten(1)  # [T, experts of the kept groups]
+    return pool.gather(-1, torch.topk(wanted.gather(-1, pool), k).indices)
+
+
+def _within_blocks(wanted: Tensor, k: int, capacity: int, block: int) -> Tensor:
+    # Exact for all positions that there are, and truncation is a cast in every format.
+    of_row = (torch.arange(wanted.shape[0], device=wanted.device) / block).to(torch.int64)
+    most = torch.full_like(wanted, float("-inf"))  # a row for each block, and rows that none has
+    most = most.scatter_reduce(0, of_row[:, None].expand_as(wanted), wanted, "amax")
+    pool = torch.topk(most, capacity).indices[of_row]  # [T, capacity]
+    return pool.gather(-1, torch.topk(wanted.gather(-1, pool), k).indices)
+
+
 def expert(
     x: Tensor,
     gate_up: tuple[Tensor, Tensor | None, Tensor | None],

@@ -211,6 +211,26 @@ def mlp(x: Tensor, w: Weights, prefix: str, kind: str) -> Tensor:
     return linear(gated, w, prefix + ".down_proj")
 
 
+def route(
+    logits: Tensor,
+    k: int,
+    *,
+    score: str = "softmax",
+    bias: Tensor | None = None,
+    expert_scale: Tensor | None = None,
+    normalize: bool = False,
+    scale: float = 1.0,
+    groups: int = 1,
+    kept_groups: int = 1,
+    capacity: int = 0,
+    block: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """See `ops.route`."""
+    rule = k, score, normalize, scale, groups, kept_groups, capacity, block
+    index, weight = ops.route(logits, bias, expert_scale, *rule)
+    return index, weight
+
+
 def mixture(x: Tensor, index: Tensor, weight: Tensor, w: Weights, kind: str) -> Tensor:
     """The expert mixture of `w` for tokens x [T, H]."""
     return ops.experts(

@@ -31,6 +31,7 @@ from edgekit.export.models.base import (
     mixture,
     mlp,
     rope_default,
+    route,
     vector,
 )
 from edgekit.export.models.config import Key, integer, number, only
@@ -169,9 +170,7 @@ class GemmaLayer(nn.Module):
         """
         u = ops.rms_norm(residual, None, self.eps) * w["router.scale"] * self.router_scale
         logits = linear(u, w, "router.proj", act_bits=16).float()
-        top, index = torch.topk(torch.softmax(logits, -1), self.top_k)
-        weight = top / top.sum(-1, keepdim=True)
-        return index, weight * w["router.per_expert_scale"][index]
+        return route(logits, self.top_k, normalize=True, expert_scale=w["router.per_expert_scale"])
 
 
 class SelfConditioning(nn.Module):

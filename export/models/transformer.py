@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from edgekit.export import ops
-from edgekit.export.models.base import Weights, heads, join_heads, linear, mixture, mlp
+from edgekit.export.models.base import Weights, heads, join_heads, linear, mixture, mlp, route
 
 
 class PreNormLayer(nn.Module):
@@ -56,6 +55,6 @@ class PreNormLayer(nn.Module):
         flat = h.flatten(0, 1)
         # Routing decides which weights are used at all: its logits are never computed from rounded
         # activations.
-        probability = torch.softmax(linear(flat, w, "router", act_bits=16).float(), -1)
-        weight, index = torch.topk(probability, self.top_k)
+        logits = linear(flat, w, "router", act_bits=16).float()
+        index, weight = route(logits, self.top_k)
         return mixture(flat, index, weight.to(flat.dtype), w, self.activation).view_as(h)

@@ -16,6 +16,7 @@ from support.package_bundles import (
     CASES,
     HALF_CASES,
     LENGTHS,
+    SMALL,
     case_bundle,
     check_around,
     check_layers,
@@ -24,8 +25,10 @@ from support.package_bundles import (
     make_bundle,
     random,
 )
+from support.routing_rules import EXPERTS, use_rule
 from support.signal_to_noise import decibels
 
+from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import Packaging
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
@@ -120,3 +123,19 @@ def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> No
         values["x"][0, 4:] = 0.0
         out = programs.run(package, "t9_p0", values)
         assert all(np.isfinite(array).all() for array in out.values())
+
+
+def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_rule("groups", monkeypatch)
+    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
+    bundle, model = case_bundle(tmp_path, "coreai", "llada_moe", "bf16", 2)
+    with CoreaiPrograms(bundle) as programs:
+        assert check_layers(programs, model, 1, None) == 1
+
+
+def test_a_capacity_of_experts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that fill up a pass would choose too."""
+    use_rule("blocks", monkeypatch)
+    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
+    with pytest.raises(ExportError, match="node route .* chooses experts for several rows together"):
+        case_bundle(tmp_path, "coreai", "llada_moe", "bf16", 2)

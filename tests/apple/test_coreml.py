@@ -25,8 +25,10 @@ from support.package_bundles import (
     layer_values,
     random,
 )
+from support.routing_rules import EXPERTS, use_rule
 from support.signal_to_noise import decibels
 
+from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import Packaging
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
@@ -174,3 +176,18 @@ def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
     second = programs.run(package, "t16_p48", values)
     np.testing.assert_allclose(first["y"][:, :5], second["y"][:, :5], rtol=1e-5, atol=1e-5)
     assert np.abs(first["y"][:, 5:] - second["y"][:, 5:]).max() > 1
+
+
+def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_rule("groups", monkeypatch)
+    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
+    bundle, model = case_bundle(tmp_path, "coreml", "llada_moe", "bf16", 2)
+    assert check_layers(CoremlPrograms(bundle), model, 1, None) == 1
+
+
+def test_a_capacity_of_experts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that fill up a pass would choose too."""
+    use_rule("blocks", monkeypatch)
+    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
+    with pytest.raises(ExportError, match="node route .* chooses experts for several rows together"):
+        case_bundle(tmp_path, "coreml", "llada_moe", "bf16", 2)

@@ -124,6 +124,13 @@ FLAT, SPLIT = (1, "t", HIDDEN), (1, "t", HEADS, WIDTH)
 SWAPPED, STACKED = (1, HEADS, "t", WIDTH), (HEADS, "t", WIDTH)
 
 
+#: A rule of routing without inputs and outputs.
+ROUTE: dict[str, Any] = {
+    "op": "route", "w": [None, None], "k": 2, "score": "softmax", "normalize": True, "scale": 1.0,
+    "groups": 1, "kept_groups": 1, "capacity": 0, "block": 0,
+}  # fmt: skip
+
+
 class Lists:
     """Builds an op list from drawn choices; every op reads values that are there."""
 
@@ -169,10 +176,6 @@ class Lists:
         x = self.pick()
         self.emit("scale", [x], self.shapes[x], by=0.75)
 
-    def add_softmax(self) -> None:
-        x = self.pick()
-        self.emit("softmax", [x], self.shapes[x])
-
     def add_gate(self) -> None:
         x = self.pick()
         y = self.pick(self.shapes[x])
@@ -186,11 +189,12 @@ class Lists:
 
     def add_broadcast(self) -> None:
         a = self.pick(FLAT, SPLIT, SWAPPED)
-        narrow = self.emit("softmax", [a], self.shapes[a])
-        total = self.emit("sum_last", [narrow], (*self.shapes[a][:-1], 1))
-        both = [a, total] if self.data.draw(st.booleans()) else [total, a]
-        op = self.data.draw(st.sampled_from(["mul", "div", "add"])) if both[0] == a else "mul"
-        self.emit(op, both, self.shapes[a])
+        shape = self.shapes[a]
+        column = self.emit(
+            "linear", [a, None], (*shape[:-1], 1), [self.matrix(1, shape[-1]), None], act_bits=16
+        )
+        both = [a, column] if self.data.draw(st.booleans()) else [column, a]
+        self.emit(self.data.draw(st.sampled_from(["mul", "add"])), both, shape)
 
     def add_linear(self) -> None:
         x = self.pick(FLAT, SPLIT, SWAPPED, STACKED)
@@ -218,14 +222,18 @@ class Lists:
         self.emit("transpose", [x], SWAPPED if self.shapes[x] == SPLIT else SPLIT, axes=axes)
         return None
 
-    def add_lookup(self) -> None:
-        x = self.pick(FLAT, SPLIT, SWAPPED)
-        shape = (*self.shapes[x][:-1], 4)
-        values = self.emit("topk", [x], shape, k=4)
-        self.shapes.append(shape)
-        self.indices.add(values + 1)
-        self.ops[-1]["out"].append(values + 1)
-        self.emit("gather", [values + 1], shape, [self.vector(self.shapes[x][-1])])
+    def add_routing(self) -> None:
+        """Of all experts: their sorted weights are as wide as a row."""
+        x = self.emit("view", [self.pick(FLAT)], ("t", HIDDEN), shape=["t", HIDDEN])
+        rule = ROUTE | {
+            "k": HIDDEN, "scale": 1.5, "score": self.data.draw(st.sampled_from(["softmax", "sigmoid"])),
+            "normalize": self.data.draw(st.booleans()),
+        }  # fmt: skip
+        index = self.emit(rule.pop("op"), [x], ("t", HIDDEN), **rule)
+        self.shapes.append(("t", HIDDEN))
+        self.indices.add(index)
+        self.ops[-1]["out"].append(index + 1)
+        self.emit("view", [index + 1], FLAT, shape=list(FLAT))
 
     def entry(self) -> dict[str, Any]:
         """The list, with an output to which the last values of every shape contribute."""
@@ -284,27 +292,28 @@ def test_random_op_lists_equal_the_oracle(data: st.DataObject, steps: int, posit
 
 
 def test_experts_are_added_in_ascending_order() -> None:
-    """1e8 and -1e8 times the same vector cancel before the third is added, and would swallow it in another
-    order.
+    """1e8 and -1e8 times the same vector cancel before the third is added, and would swallow it in the order
+    in which they are wanted.
     """
     ops = [
         {"op": "view", "in": [0], "out": [1], "shape": ["t", HIDDEN]},
         {"op": "linear", "in": [1, None], "w": ["router", None], "out": [2], "act_bits": 16},
-        {"op": "topk", "in": [2], "out": [3, 4], "k": 3},
-        {"op": "gather", "in": [4], "w": ["each"], "out": [5]},
-        {"op": "experts", "in": [1, 4, 5], "w": ["experts.gate_up", "experts.down"], "out": [6],
+        ROUTE | {"in": [2], "w": ["order", "each"], "out": [3, 4], "k": 3, "score": "sigmoid"},
+        {"op": "experts", "in": [1, 3, 4], "w": ["experts.gate_up", "experts.down"], "out": [5],
          "kind": "silu", "experts": 3},
-        {"op": "view", "in": [6], "out": [7], "shape": [1, "t", HIDDEN]},
+        {"op": "view", "in": [5], "out": [6], "shape": [1, "t", HIDDEN]},
     ]  # fmt: skip
-    shapes = {"router": [3, HIDDEN], "each": [3]}
+    shapes = {"router": [3, HIDDEN], "each": [3], "order": [3]}
     expert = {"gate_up": [32, HIDDEN], "down": [HIDDEN, 16]}
     entry = {
-        "inputs": ["x"], "outputs": [7], "weights": shapes | {"experts." + n: s for n, s in expert.items()},
-        "values": 8, "ops": ops,
+        "inputs": ["x"], "outputs": [6], "weights": shapes | {"experts." + n: s for n, s in expert.items()},
+        "values": 7, "ops": ops,
     }  # fmt: skip
     rng = np.random.default_rng(0)
     weights, experts = random_weights(shapes, rng)[0], [random_weights(expert, rng)[0]] * 3
     x = {"x": random(rng, 1, 9, HIDDEN)}
+    weights["router.weight"] = ("BF16", np.zeros((3, HIDDEN), np.uint16))
+    weights["order"] = ("F32", np.array([0, 2, 1], np.float32))
     found = []
     for each in ([1e8, -1e8, 1], [0, 0, 1]):
         program = NativeProgram(entry, weights | {"each": ("F32", np.array(each, np.float32))}, experts)
@@ -332,6 +341,17 @@ def test_scratch_memory_is_shared_by_values_that_do_not_live_together() -> None:
 
 
 # --- refused programs ---------------------------------------------------------------------------------------
+
+VIEW = {"op": "view", "in": [0], "out": [1], "shape": ["t", HIDDEN]}
+
+
+def routed(**wrong: Any) -> dict[str, Any]:
+    """An entry that routes by a row of hidden states."""
+    return {
+        "ops": [VIEW, ROUTE | {"in": [1], "out": [2, 3]} | wrong], "values": 4,
+        "weights": {"v": [HIDDEN], "s": [3]},
+    }  # fmt: skip
+
 
 NORM = {"op": "rms_norm", "in": [0], "w": [None], "out": [1], "eps": 1e-6}
 LINEAR = {"op": "linear", "in": [0, None], "w": ["m", None], "out": [1], "act_bits": 8}
@@ -380,14 +400,24 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
         {"op": "view", "in": [0], "out": [1], "shape": ["t", HIDDEN]}, {}, MALFORMED, "output 0 has shape",
     ),
     "too many values": (NORM, {"values": 10**9}, MALFORMED, "values"),
-    "top of too many": (
-        {"op": "topk", "in": [0], "out": [1, 2], "k": 73}, {"values": 3}, MALFORMED, "k is 73",
-    ),
+    "routing of too many": (NORM, routed(k=73), MALFORMED, "k is 73"),
+    "routing of none": (NORM, routed(k=0), MALFORMED, "k is 0"),
+    "unequal groups": (NORM, routed(groups=5), MALFORMED, "5 groups of 72 experts"),
+    "groups of one": (NORM, routed(groups=72), MALFORMED, "72 groups of 72 experts"),
+    "more than all groups": (NORM, routed(groups=4, kept_groups=5), MALFORMED, "kept_groups is 5"),
+    "more than groups have": (NORM, routed(groups=4, k=19), MALFORMED, "k is 19, not 1..18"),
+    "more than the capacity": (NORM, routed(capacity=3, block=8, k=4), MALFORMED, "k is 4, not 1..3"),
+    "a capacity of no block": (NORM, routed(capacity=3), MALFORMED, "block is 0"),
+    "groups and a capacity": (NORM, routed(groups=4, capacity=8, block=8), MALFORMED, "has groups and a"),
+    "an unknown score": (NORM, routed(score="relu"), UNSUPPORTED, "does not know the score relu"),
+    "a score that is none": (NORM, routed(score=3), MALFORMED, ""),
+    "a bias of other experts": (NORM, routed(w=["s", None]), MALFORMED, "s has"),
+    "routing by a canvas": (ROUTE | {"in": [0], "out": [1, 2]}, {"values": 3}, MALFORMED, "logits of shape"),
     "rope without tables": (
         {"op": "rope", "in": [0, 0, 0], "out": [1]}, {}, MALFORMED, "not [1, heads, t, width]",
     ),
-    "gather by floats": (
-        {"op": "gather", "in": [0], "w": ["v"], "out": [1]}, {}, MALFORMED, "indices",
+    "select by floats": (
+        {"op": "select", "in": [0], "w": ["v"], "out": [1]}, {}, MALFORMED, "indices",
     ),
     "attention without a prefix": (
         {"op": "attention", "in": [0, 0, 0, 0, 0, None], "out": [1], "scale": 1.0}, {}, MALFORMED, "not fit",

@@ -24,7 +24,7 @@ from edgekit.export.errors import ExportError
 from edgekit.export.formats.native import layout as native_layout
 from edgekit.export.formats.native.lowering import lower
 from edgekit.export.formats.options import FormatOptions
-from edgekit.export.models.base import WeightSpec
+from edgekit.export.models.base import WeightSpec, route
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Choice, Override, Scheme, quantize_matrix
 from edgekit.export.reference import MASKED
@@ -196,10 +196,8 @@ FUSIONS: dict[str, tuple[Any, list[str]]] = {
         ["view"] * 2,
     ),
     "a router": (
-        lambda x, w: (lambda top: top[0] / top[0].sum(-1, keepdim=True) * w["v"][top[1]])(
-            torch.topk(torch.softmax(x, 2), 3)
-        ),
-        ["softmax", "topk", "sum_last", "div", "gather", "mul"],
+        lambda x, w: route(x.flatten(0, 1), 3, normalize=True, bias=w["v"], expert_scale=w["v"])[1],
+        ["view", "route"],
     ),
 }
 
@@ -229,10 +227,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "number added": (lambda x, w: x + 1.0, r"node add .* takes a number"),
     "factor of a sum": (lambda x, w: torch.add(x, x, alpha=2), "node add .* has a factor"),
     "weight added": (lambda x, w: x + w["v"], r"node add \(add\) takes v where only computed values"),
-    "weight alone": (lambda x, w: torch.softmax(w["v"], -1) * x, "node softmax .* where only computed"),
-    "softmax over positions": (lambda x, w: torch.softmax(x, 1), "node softmax .* is not a float32 softmax"),
-    "smallest": (lambda x, w: torch.topk(x, 2, largest=False)[0], "node topk .* does not sort the largest"),
-    "sum of all": (lambda x, w: x.sum([1, 2], keepdim=True) * x, "node sum_1 .* is not a sum over the last"),
+    "weight alone": (lambda x, w: w["v"].view(1, 1, 16) * x, "node view .* where only computed"),
+    "softmax": (lambda x, w: torch.softmax(x, 2), r"node softmax \(aten.softmax.int\) has no form"),
     "other type": (lambda x, w: x.double().float(), "node to .* converts torch.float32 to torch.float64"),
     "computed matrix": (
         lambda x, w: ops.linear(x, w["a.codes"] * w["a.codes"], None, w["a.scales"], None, 8),
@@ -240,10 +236,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "matrix as bias": (
         lambda x, w: linear(x, w, "a", 8, w["f.weight"]), "node linear .* takes .* where a float vector"
-    ),
-    "several axes": (
-        lambda x, w: x * w["f.weight"][torch.topk(x, 1)[1], torch.topk(x, 1)[1]],
-        "node index .* indexes several axes",
     ),
 }  # fmt: skip
 

@@ -131,26 +131,15 @@ class Interpreter:
     def _mul(self, op: Mapping[str, Any], a: Array, b: Array) -> Array:
         return a * b
 
-    def _div(self, op: Mapping[str, Any], a: Array, b: Array) -> Array:
-        return a / b
-
     def _scale(self, op: Mapping[str, Any], x: Array) -> Array:
         return x * np.float32(op["by"])
 
-    def _softmax(self, op: Mapping[str, Any], x: Array) -> Array:
-        return softmax(x.astype(np.float64)).astype(np.float32)
+    def _route(self, op: Mapping[str, Any], logits: Array) -> tuple[Array, Array]:
+        bias, own = (None if name is None else self.weights.values[name] for name in op["w"])
+        return routed(logits, bias, own, op)
 
-    def _sum_last(self, op: Mapping[str, Any], x: Array) -> Array:
-        return x.sum(-1, keepdims=True, dtype=np.float64).astype(np.float32)
-
-    def _topk(self, op: Mapping[str, Any], x: Array) -> tuple[Array, Array]:
-        index = np.argsort(-x, axis=-1, kind="stable")[..., : op["k"]]
-        return np.take_along_axis(x, index, -1), index
-
-    def _gather(self, op: Mapping[str, Any], index: Array) -> Array:
+    def _select(self, op: Mapping[str, Any], index: Array) -> Array:
         return self.weights.values[op["w"][0]][index]
-
-    _select = _gather
 
     def _view(self, op: Mapping[str, Any], x: Array) -> Array:
         return x.reshape([self.positions if n == "t" else n for n in op["shape"]])
@@ -175,6 +164,36 @@ def gated(gate: Array, up: Array, kind: str) -> Array:
         assert kind == "silu"
         act = wide / (1 + np.exp(-wide))
     return act.astype(np.float32) * up
+
+
+def routed(
+    logits: Array, bias: Array | None, expert_scale: Array | None, rule: Mapping[str, Any]
+) -> tuple[Array, Array]:
+    """`edgekit.export.ops.route` by rows, in plain loops; of equally wanted experts the first."""
+    wide = logits.astype(np.float64)
+    p = softmax(wide) if rule["score"] == "softmax" else 1 / (1 + np.exp(-wide))
+    p = p.astype(np.float32)
+    wanted = p if bias is None else p + bias
+    rows, experts = wanted.shape
+    index = np.zeros((rows, rule["k"]), np.int64)
+    for row in range(rows):
+        allowed = set(range(experts))
+        if rule["groups"] > 1:
+            parts = np.split(np.arange(experts), rule["groups"])
+            sums = [-sum(sorted(wanted[row, part])[-2:]) for part in parts]
+            kept = np.argsort(sums, kind="stable")[: rule["kept_groups"]]
+            allowed = {int(e) for group in kept for e in parts[group]}
+        if rule["capacity"]:
+            first = row // rule["block"] * rule["block"]
+            most = wanted[first : first + rule["block"]].max(0)
+            allowed &= {int(e) for e in np.argsort(-most, kind="stable")[: rule["capacity"]]}
+        order = [int(e) for e in np.argsort(-wanted[row], kind="stable") if int(e) in allowed]
+        index[row] = order[: rule["k"]]
+    weight = np.take_along_axis(p, index, -1).astype(np.float64)
+    if rule["normalize"]:
+        weight = weight / (weight.sum(-1, keepdims=True) + 1e-20)
+    weight = weight * rule["scale"] * (1.0 if expert_scale is None else expert_scale[index])
+    return index, weight.astype(np.float32)
 
 
 def softmax(x: Array) -> Array:

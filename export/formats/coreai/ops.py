@@ -11,7 +11,7 @@ Their kernels for processors sum float16 products in float32, those of matrix pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -313,6 +313,44 @@ def experts(a: Arguments) -> Value:
     return transposed(total)
 
 
+def route(a: Arguments) -> tuple[Value, Value]:
+    if a["capacity"]:  # the rows of a shorter pass, which pad it, would choose too
+        raise Refused("chooses experts for several rows together")
+    logits, k, groups = wide(a["logits"]), a["k"], a["groups"]
+    length, experts = shape_of(logits)
+    p = coreai.softmax(logits, 1) if a["score"] == "softmax" else coreai.sigmoid(logits)
+    wanted = p if a["bias"] is None else coreai.broadcasting_add(p, wide(a["bias"]))
+    if groups > 1:
+        of_group = reshape(wanted, [length, groups, experts // groups])
+        best = reduced(coreai.reduce_sum, columns(coreai.sort(of_group, 2, True, True), 0, 2), -1)
+        size, kept = experts // groups, _largest(best, a["kept_groups"])
+        # The first expert of each kept group, and those behind it.
+        first = coreai.broadcasting_mul(kept, np.full((1, 1), size, np.int32))
+        own = np.arange(size, dtype=np.int32)[None, None]
+        pool = coreai.broadcasting_add(coreai.expand_dims(first, [2]), own)
+        pool = reshape(pool, [length, a["kept_groups"] * size])
+        place = _largest(coreai.gather_along_axis(wanted, pool, 1), k)
+        index = coreai.gather_along_axis(pool, place, 1)
+    else:
+        index = _largest(wanted, k)
+    weight = coreai.gather_along_axis(p, index, 1)
+    if a["normalize"]:
+        total = reduced(coreai.reduce_sum, weight, -1, True)
+        weight = coreai.broadcasting_divide(weight, total)
+    if a["scale"] != 1:
+        weight = coreai.broadcasting_mul(weight, like(weight, a["scale"]))
+    if a["expert_scale"] is not None:
+        flat = coreai.gather_along_axis(wide(a["expert_scale"]), reshape(index, [length * k]), 0)
+        weight = coreai.broadcasting_mul(weight, reshape(flat, [length, k]))
+    return index, weight
+
+
+def _largest(x: Value, count: int) -> Value:
+    """Places of the largest of the last axis, in order: int32."""
+    order = coreai.argsort(x, x.type.rank - 1, True, True)
+    return columns(coreai.cast(order, np.int32), 0, count)
+
+
 def vocab_logits(a: Arguments) -> Value:
     y, factor = product(a, a["x"], a["table"])
     logits, cap = multiplied(wide(y), None if factor is None else wide(factor)), a["softcap"]
@@ -365,39 +403,6 @@ def _binary(function: Callable[[Value, Value], Value]) -> Callable[[Arguments], 
     return handle
 
 
-def _last_axis(a: Arguments) -> int:
-    rank: int = a["self"].type.rank
-    if a["dim"] % rank != rank - 1:
-        raise Refused(f"works along axis {a['dim']}; the last one alone has a form")
-    return rank - 1
-
-
-def _softmax(a: Arguments) -> Value:
-    return coreai.softmax(wide(a["self"]), _last_axis(a))
-
-
-def _topk(a: Arguments) -> Sequence[Value]:
-    if not (a["largest"] and a["sorted"]):
-        raise Refused("does not sort the largest")
-    axis = _last_axis(a)
-    order = coreai.cast(coreai.argsort(a["self"], axis, True, True), np.int32)
-    return [columns(y, 0, a["k"]) for y in (coreai.sort(a["self"], axis, True, True), order)]
-
-
-def _sum(a: Arguments) -> Value:
-    if len(a["dim"] or ()) != 1:
-        raise Refused("sums over several axes")
-    return reduced(coreai.reduce_sum, a["self"], a["dim"][0], a["keepdim"])
-
-
-def _index(a: Arguments) -> Value:
-    if a["self"].type.rank != 1 or len(a["indices"]) != 1:
-        raise Refused("indexes something else than a vector")
-    index = a["indices"][0]
-    flat = coreai.gather_along_axis(a["self"], reshape(index, [int(np.prod(shape_of(index)))]), 0)
-    return reshape(flat, shape_of(index))
-
-
 def _index_select(a: Arguments) -> Value:
     if a["self"].type.rank != 1:
         raise Refused("selects from something else than a vector")
@@ -412,6 +417,7 @@ NODES: Nodes = {
     edgekit.rope.default: rope,
     edgekit.attention.default: attention,
     edgekit.gated_act.default: gated_act,
+    edgekit.route.default: route,
     edgekit.experts.default: experts,
     edgekit.vocab_logits.default: vocab_logits,
     edgekit.vocab_head.default: vocab_head,
@@ -419,10 +425,6 @@ NODES: Nodes = {
     aten.sub.Tensor: _binary(coreai.broadcasting_sub),
     aten.mul.Tensor: _binary(coreai.broadcasting_mul),
     aten.div.Tensor: _binary(coreai.broadcasting_divide),
-    aten.softmax.int: _softmax,
-    aten.topk.default: _topk,
-    aten.sum.dim_IntList: _sum,
-    aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: lambda a: transposed(a["self"], a["dim0"], a["dim1"]),
     aten.to.dtype: same_type,

@@ -152,6 +152,45 @@ def experts(a: Arguments) -> Var:
     return total
 
 
+def route(a: Arguments) -> tuple[Var, Var]:
+    if a["capacity"]:  # the rows of a shorter pass, which pad it, would choose too
+        raise Refused("chooses experts for several rows together")
+    logits, k, groups = a["logits"], a["k"], a["groups"]
+    length, experts = _shape(logits)
+    p = mb.softmax(x=logits, axis=-1) if a["score"] == "softmax" else mb.sigmoid(x=logits)
+    wanted = p if a["bias"] is None else mb.add(x=p, y=a["bias"])
+    if groups > 1:
+        of_group = mb.reshape(x=wanted, shape=[length, groups, experts // groups])
+        best = mb.reduce_sum(x=_largest(of_group, 2)[0], axes=[-1])
+        own = np.arange(experts, dtype=np.int32).reshape(groups, -1)
+        pool = mb.gather(x=own, indices=_largest(best, a["kept_groups"])[1], axis=0, validate_indices=False)
+        pool = mb.reshape(x=pool, shape=[length, a["kept_groups"] * (experts // groups)])
+        place = _largest(_along(wanted, pool), k)[1]
+        index = _along(pool, place)
+    else:
+        index = _largest(wanted, k)[1]
+    weight = _along(p, index)
+    if a["normalize"]:
+        total = mb.reduce_sum(x=weight, axes=[-1], keep_dims=True)
+        weight = mb.real_div(x=weight, y=total)
+    if a["scale"] != 1:
+        weight = mb.mul(x=weight, y=_like(weight, a["scale"]))
+    if a["expert_scale"] is not None:
+        own = mb.gather(x=a["expert_scale"], indices=index, axis=0, validate_indices=False)
+        weight = mb.mul(x=weight, y=own)
+    return index, weight
+
+
+def _largest(x: Var, count: int) -> Sequence[Var]:
+    """The largest of the last axis, in order, and their places."""
+    out: Sequence[Var] = mb.topk(x=x, k=count, axis=-1, ascending=False)
+    return out
+
+
+def _along(x: Var, index: Var) -> Var:
+    return mb.gather_along_axis(x=x, indices=index, axis=-1, validate_indices=False)
+
+
 def vocab_logits(a: Arguments) -> Var:
     x, factor = a["operand"](a["x"], a["table"])
     logits, cap = _product(a, x, factor, a["table"], None), a["softcap"]
@@ -218,23 +257,6 @@ def _binary(function: Callable[..., Var]) -> Callable[[Arguments], Var]:
     return handle
 
 
-def _topk(a: Arguments) -> Sequence[Var]:
-    if not (a["largest"] and a["sorted"]):
-        raise Refused("does not sort the largest")
-    out: Sequence[Var] = mb.topk(x=a["self"], k=a["k"], axis=a["dim"], ascending=False)
-    return out
-
-
-def _sum(a: Arguments) -> Var:
-    return mb.reduce_sum(x=a["self"], axes=list(a["dim"]), keep_dims=a["keepdim"])
-
-
-def _index(a: Arguments) -> Var:
-    if len(_shape(a["self"])) != 1 or len(a["indices"]) != 1:
-        raise Refused("indexes something else than a vector")
-    return mb.gather(x=a["self"], indices=a["indices"][0], axis=0, validate_indices=False)
-
-
 def _index_select(a: Arguments) -> Var:
     return mb.gather(x=a["self"], indices=a["index"], axis=a["dim"], validate_indices=False)
 
@@ -254,6 +276,7 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rope.default: rope,
     edgekit.attention.default: attention,
     edgekit.gated_act.default: gated_act,
+    edgekit.route.default: route,
     edgekit.experts.default: experts,
     edgekit.vocab_logits.default: vocab_logits,
     edgekit.vocab_head.default: vocab_head,
@@ -261,10 +284,6 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     aten.sub.Tensor: _binary(mb.sub),
     aten.mul.Tensor: _binary(mb.mul),
     aten.div.Tensor: _binary(mb.real_div),
-    aten.softmax.int: lambda a: mb.softmax(x=a["self"], axis=a["dim"]),
-    aten.topk.default: _topk,
-    aten.sum.dim_IntList: _sum,
-    aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: _transpose,
     aten.to.dtype: same_type,

@@ -109,6 +109,39 @@ def gated_act(a: Arguments) -> mx.array:
     return activated(a["gate"], a["up"], a["kind"])
 
 
+def route(a: Arguments) -> tuple[mx.array, mx.array]:
+    if a["capacity"]:
+        raise Refused("chooses experts for several rows together")
+    logits, k = a["logits"], a["k"]
+    p = mx.softmax(logits, -1, precise=True) if a["score"] == "softmax" else mx.sigmoid(logits)
+    wanted = p if a["bias"] is None else p + a["bias"]
+    if a["groups"] > 1:
+        of_group = mx.unflatten(wanted, 1, (a["groups"], -1))
+        two = mx.take_along_axis(of_group, _largest(of_group, 2), -1)
+        best = mx.squeeze(_total(two), -1)
+        own = np.arange(logits.shape[1], dtype=np.uint32).reshape(a["groups"], -1)
+        pool = mx.flatten(mx.take(mx.array(own), _largest(best, a["kept_groups"]), 0), 1)
+        index = mx.take_along_axis(pool, _largest(mx.take_along_axis(wanted, pool, -1), k), -1)
+    else:
+        index = _largest(wanted, k)
+    weight = mx.take_along_axis(p, index, -1)
+    if a["normalize"]:
+        weight = weight / (_total(weight) + 1e-20)
+    if a["scale"] != 1:
+        weight = weight * a["scale"]
+    return index, weight if a["expert_scale"] is None else weight * mx.take(a["expert_scale"], index, 0)
+
+
+def _largest(x: mx.array, count: int) -> mx.array:
+    """Places of the largest of the last axis, in order."""
+    return _columns(mx.argsort(-x, -1), 0, count)
+
+
+def _total(x: mx.array) -> mx.array:
+    """Sums over the last axis, which stays."""
+    return mx.matmul(x, mx.array(np.ones((x.shape[-1], 1), np.float32)))
+
+
 def expert(x: mx.array, gate: Matrix, up: Matrix, down: Matrix, kind: str) -> mx.array:
     """One expert on its rows: down(act(gate x) * up x)."""
     return down.product(activated(gate.product(x), up.product(x), kind))
@@ -142,11 +175,6 @@ def vocab_head(a: Arguments) -> list[mx.array]:
     return out
 
 
-def _last_axis(a: Arguments, dim: int) -> None:
-    if dim not in (-1, a["self"].ndim - 1):
-        raise Refused(f"works along axis {dim}; the last one alone has a form")
-
-
 def _binary(function: Callable[[Any, Any], mx.array]) -> Callable[[Arguments], mx.array]:
     def handle(a: Arguments) -> mx.array:
         if a.get("alpha", 1) != 1:
@@ -154,35 +182,6 @@ def _binary(function: Callable[[Any, Any], mx.array]) -> Callable[[Arguments], m
         return function(a["self"], a["other"])
 
     return handle
-
-
-def _softmax(a: Arguments) -> mx.array:
-    _last_axis(a, a["dim"])
-    return mx.softmax(a["self"], -1, precise=True)
-
-
-def _topk(a: Arguments) -> tuple[mx.array, mx.array]:
-    _last_axis(a, a["dim"])
-    if not (a["largest"] and a["sorted"]):
-        raise Refused("does not sort the largest")
-    index = _columns(mx.argsort(-a["self"], -1), 0, a["k"])
-    return mx.take_along_axis(a["self"], index, -1), index
-
-
-def _sum(a: Arguments) -> mx.array:
-    if len(a["dim"] or ()) != 1:
-        raise Refused("sums over several axes")
-    _last_axis(a, a["dim"][0])
-    if not isinstance(a["sizes"][-1], int):
-        raise Refused("sums over an axis of any length")
-    total = mx.matmul(a["self"], mx.array(np.ones((a["sizes"][-1], 1), np.float32)))
-    return total if a["keepdim"] else mx.squeeze(total, -1)
-
-
-def _index(a: Arguments) -> mx.array:
-    if a["self"].ndim != 1 or len(a["indices"]) != 1:
-        raise Refused("indexes something else than a vector")
-    return mx.take(a["self"], a["indices"][0], 0)
 
 
 def _index_select(a: Arguments) -> mx.array:
@@ -203,16 +202,13 @@ NODES: dict[Any, Callable[[Arguments], Any]] = {
     edgekit.rope.default: rope,
     edgekit.attention.default: attention,
     edgekit.gated_act.default: gated_act,
+    edgekit.route.default: route,
     edgekit.vocab_logits.default: vocab_logits,
     edgekit.vocab_head.default: vocab_head,
     aten.add.Tensor: _binary(mx.add),
     aten.sub.Tensor: _binary(mx.subtract),
     aten.mul.Tensor: _binary(mx.multiply),
     aten.div.Tensor: _binary(mx.divide),
-    aten.softmax.int: _softmax,
-    aten.topk.default: _topk,
-    aten.sum.dim_IntList: _sum,
-    aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.transpose.int: _transpose,
     aten.to.dtype: same_type,

@@ -17,13 +17,15 @@ positions of the pass.
     rope          in x, cos, sin                        attention     in q, k, v, prefix_k, prefix_v, mask
                                                                       or null  scale
     experts       in x, index, weight  w gate_up, down  kind, experts
-    add, mul, div in a, b (broadcast)                   scale         in x  by
-    softmax       in x (last axis)                      sum_last      in x (keeps the axis)
-    topk          in x  k  out values, indices          gather        in index  w vector
+    add, mul      in a, b (broadcast)                   scale         in x  by
+    route         in logits  w bias, expert_scale, each or null  k, score, normalize, scale, groups,
+                                                                 kept_groups, capacity, block
+                                                        out indices, weights
     select        in index [1]  w vector                view          in x  shape
     transpose     in x  axes (two that change places)
 
-`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias.
+`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias. `route`
+is `edgekit.export.ops.route`.
 """
 
 from __future__ import annotations
@@ -176,6 +178,13 @@ def _experts(low: _Lowering, node: Node, a: Arguments) -> Any:
     return low.emit(node, "experts", inputs, [gate_up, down], kind=a["kind"], experts=shape[0])
 
 
+def _route(low: _Lowering, node: Node, a: Arguments) -> Any:
+    inputs = [low.value(node, a["logits"])]
+    weights = [low.vector(node, a[name]) for name in ("bias", "expert_scale")]
+    rule = {name: a[name] for name in a if name not in ("logits", "bias", "expert_scale")}
+    return low.emit(node, "route", inputs, weights, **rule)
+
+
 def _binary(name: str) -> Callable[[_Lowering, Node, Arguments], Any]:
     def handle(low: _Lowering, node: Node, a: Arguments) -> Any:
         if a.get("alpha", 1) != 1:
@@ -187,35 +196,6 @@ def _binary(name: str) -> Callable[[_Lowering, Node, Arguments], Any]:
         return low.emit(node, name, [low.operand(node, a["self"]), low.operand(node, a["other"])], [])
 
     return handle
-
-
-def _is_last(node: Node, axis: int) -> bool:
-    rank = len(node.args[0].meta["val"].shape)  # type: ignore[union-attr]
-    return axis in (-1, rank - 1)
-
-
-def _softmax(low: _Lowering, node: Node, a: Arguments) -> Any:
-    if not _is_last(node, a["dim"]) or a["dtype"] not in (None, torch.float32):
-        low.refuse(node, "is not a float32 softmax over the last axis")
-    return low.emit(node, "softmax", [low.value(node, a["self"])], [])
-
-
-def _topk(low: _Lowering, node: Node, a: Arguments) -> Any:
-    if not (_is_last(node, a["dim"]) and a["largest"] and a["sorted"]):
-        low.refuse(node, "does not sort the largest of the last axis")
-    return low.emit(node, "topk", [low.value(node, a["self"])], [], k=a["k"])
-
-
-def _sum(low: _Lowering, node: Node, a: Arguments) -> Any:
-    if len(a["dim"] or ()) != 1 or not _is_last(node, a["dim"][0]) or not a["keepdim"] or a["dtype"]:
-        low.refuse(node, "is not a sum over the last axis that keeps it")
-    return low.emit(node, "sum_last", [low.value(node, a["self"])], [])
-
-
-def _gather(low: _Lowering, node: Node, a: Arguments) -> Any:
-    if len(a["indices"]) != 1 or a["indices"][0] is None:
-        low.refuse(node, "indexes several axes")
-    return low.emit(node, "gather", [low.value(node, a["indices"][0])], [low.vector(node, a["self"])])
 
 
 def _select(low: _Lowering, node: Node, a: Arguments) -> Any:
@@ -251,14 +231,10 @@ _NODES: dict[Any, Callable[[_Lowering, Node, Arguments], Any]] = {
     edgekit.rope.default: _rope,
     edgekit.attention.default: _attention,
     edgekit.gated_act.default: _gated_act,
+    edgekit.route.default: _route,
     edgekit.experts.default: _experts,
     aten.add.Tensor: _binary("add"),
     aten.mul.Tensor: _binary("mul"),
-    aten.div.Tensor: _binary("div"),
-    aten.softmax.int: _softmax,
-    aten.topk.default: _topk,
-    aten.sum.dim_IntList: _sum,
-    aten.index.Tensor: _gather,
     aten.index_select.default: _select,
     aten.transpose.int: _transpose,
     aten.to.dtype: _to,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgekit.export.ops import head_statistics, softcapped
+from edgekit.export.ops import head_statistics, routed, softcapped
 
 #: The opset of the standard operators used here (RMSNormalization, Attention).
 OPSET = 23
@@ -147,6 +147,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         e.rope.default: _rope,
         e.attention.default: _attention,
         e.gated_act.default: _gated_act,
+        e.route.default: routed,
         e.experts.default: _experts,
         e.vocab_logits.default: _vocab_logits,
         e.vocab_head.default: _vocab_head,

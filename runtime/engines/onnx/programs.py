@@ -12,10 +12,11 @@ from collections.abc import Iterator
 #: All operators that the writer emits, of ONNX's own domain; it refuses to write others.
 OPERATORS = frozenset(
     (
-        "Abs", "Add", "ArgMax", "Attention", "BitwiseXor", "Cast", "Clip", "Concat", "Div", "Exp", "Gather",
-        "GatherElements", "GatherND", "Gelu", "MatMul", "MatMulInteger", "Mul", "RMSNormalization",
-        "ReduceMax", "ReduceSum", "Reshape", "Round", "ScatterElements", "Sigmoid", "Slice", "Softmax",
-        "Split", "Sub", "Tanh", "TopK", "Transpose", "Unsqueeze",
+        "Abs", "Add", "ArgMax", "Attention", "BitwiseXor", "Cast", "Clip", "Concat", "Div", "Exp", "Expand",
+        "Gather", "GatherElements", "GatherND", "Gelu", "MatMul", "MatMulInteger", "Mul",
+        "RMSNormalization", "Range", "ReduceMax", "ReduceSum", "Reshape", "Round", "ScatterElements",
+        "Shape", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "Sub", "Tanh", "TopK", "Transpose",
+        "Unsqueeze",
     )
 )  # fmt: skip
 #: Programs hold no weights: the writer's have some 10 kB.

@@ -161,9 +161,37 @@ def _attention(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -
     return [y]
 
 
-def _topk(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> list[Tensor]:
-    values, index = torch.sort(x[0], dim=-1, descending=True, stable=True)  # of equal ones the first
-    return [values[..., : a["k"]], index[..., : a["k"]]]
+def _route(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> list[Tensor]:
+    logits, (bias, expert_scale) = x[0], (None if name is None else own.vector(name) for name in w)
+    if a["score"] not in ("softmax", "sigmoid"):
+        raise WrongProgram(f"has an {unknown('score', a['score'], ('softmax', 'sigmoid'))}")
+    probability = torch.softmax(logits, -1) if a["score"] == "softmax" else torch.sigmoid(logits)
+    wanted = probability if bias is None else probability + bias
+    if a["groups"] > 1:
+        of_group = wanted.unflatten(-1, (a["groups"], -1))
+        best = of_group.sort(-1, descending=True).values[..., :2].sum(-1)
+        wanted = of_group.masked_fill(~_largest(best, a["kept_groups"])[..., None], -torch.inf).flatten(1)
+    if a["capacity"]:
+        blocks = wanted.split(a["block"])
+        pools = [_largest(each.amax(0), a["capacity"]).expand_as(each) for each in blocks]
+        wanted = wanted.masked_fill(~torch.cat(pools), -torch.inf)
+    index = _order(wanted)[:, : a["k"]]
+    weight = probability.gather(-1, index)
+    if a["normalize"]:
+        weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
+    weight = weight * float(a["scale"])
+    return [index, weight if expert_scale is None else weight * expert_scale[index]]
+
+
+def _order(x: Tensor) -> Tensor:
+    """Places from the largest on, of equal ones the first."""
+    return torch.sort(x, dim=-1, descending=True, stable=True).indices
+
+
+def _largest(x: Tensor, count: int) -> Tensor:
+    """Where the `count` largest of the last axis are."""
+    index = _order(x)[..., :count]
+    return torch.zeros_like(x, dtype=torch.bool).scatter(-1, index, True)
 
 
 def _view(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> list[Tensor]:
@@ -183,12 +211,8 @@ OPERATORS: dict[str, Operator] = {
     "attention": _attention,
     "add": lambda x, w, a, own: [x[0] + x[1]],
     "mul": lambda x, w, a, own: [x[0] * x[1]],
-    "div": lambda x, w, a, own: [x[0] / x[1]],
     "scale": lambda x, w, a, own: [x[0] * float(a["by"])],
-    "softmax": lambda x, w, a, own: [torch.softmax(x[0], -1)],
-    "sum_last": lambda x, w, a, own: [x[0].sum(-1, keepdim=True)],
-    "topk": _topk,
-    "gather": lambda x, w, a, own: [own.vector(w[0])[x[0]]],
+    "route": _route,
     "select": lambda x, w, a, own: [own.vector(w[0])[x[0]]],
     "view": _view,
     "transpose": lambda x, w, a, own: [x[0].transpose(*a["axes"])],

@@ -2,11 +2,13 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "edgekit.h"
 #include "error.h"
 #include "kernels/attention.h"
 #include "kernels/float_ops.h"
+#include "kernels/routing.h"
 #include "thread_pool.h"
 
 #if defined(__x86_64__)
@@ -57,6 +59,15 @@ EK_API void ekt_softmax(ThreadPool *pool, const float *x, std::int64_t rows, std
 EK_API void ekt_topk(ThreadPool *pool, const float *x, std::int64_t rows, std::int64_t columns, std::int64_t k,
                      float *values, std::int64_t *indices) {
   edgekit::topk(*pool, x, rows, columns, k, values, indices);
+}
+
+EK_API void ekt_route(ThreadPool *pool, const float *logits, const float *bias, const float *factors, std::int64_t rows,
+                      std::int64_t experts, std::int64_t k, int sigmoid, int normalize, float scale, std::int64_t groups,
+                      std::int64_t kept_groups, std::int64_t capacity, std::int64_t block, std::int64_t *indices,
+                      float *weights) {
+  const edgekit::RoutingRule rule{experts, k, sigmoid != 0, normalize != 0, scale, groups, kept_groups, capacity, block};
+  std::vector<float> wanted(edgekit::routing_bytes(rule, rows) / sizeof(float));
+  edgekit::route(*pool, rule, logits, bias, factors, rows, wanted.data(), indices, weights);
 }
 
 EK_API void ekt_add(ThreadPool *pool, const float *a, const float *b, std::int64_t count, float *y) {

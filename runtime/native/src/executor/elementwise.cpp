@@ -60,18 +60,11 @@ void binary(ThreadPool &pool, Binary op, const Strided &a, const Strided &b, con
       return binary_rows(pool, a, b, y, [](float p, float q) { return p + q; });
     case Binary::multiply:
       return binary_rows(pool, a, b, y, [](float p, float q) { return p * q; });
-    case Binary::divide:
-      return binary_rows(pool, a, b, y, [](float p, float q) { return p / q; });
   }
 }
 
 void binary_flat(ThreadPool &pool, Binary op, const float *a, const float *b, std::int64_t count, float *y) {
-  if (op == Binary::add) return add(pool, a, b, count, y);
-  if (op == Binary::multiply) return multiply(pool, a, b, count, y);
-  pool.run(blocks(count, kBlock), [&](std::int64_t task, int) {
-    const std::int64_t stop = std::min(count, (task + 1) * kBlock);
-    for (std::int64_t i = task * kBlock; i < stop; ++i) y[i] = a[i] / b[i];
-  });
+  return op == Binary::add ? add(pool, a, b, count, y) : multiply(pool, a, b, count, y);
 }
 
 void copy(ThreadPool &pool, const Strided &x, const Strided &y) {
@@ -82,18 +75,6 @@ void copy(ThreadPool &pool, const Strided &x, const Strided &y) {
       std::memcpy(to, from, sizeof(float) * static_cast<std::size_t>(y.shape[3]));
     } else {
       for (std::int64_t i = 0; i < y.shape[3]; ++i) to[i] = from[i * x.stride[3]];
-    }
-  });
-}
-
-void sum_last(ThreadPool &pool, const float *x, std::int64_t rows, std::int64_t columns, float *y) {
-  const std::int64_t each = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(1, columns));
-  pool.run(blocks(rows, each), [&](std::int64_t task, int) {
-    const std::int64_t stop = std::min(rows, (task + 1) * each);
-    for (std::int64_t row = task * each; row < stop; ++row) {
-      float sum = 0;
-      for (std::int64_t i = 0; i < columns; ++i) sum += x[row * columns + i];
-      y[row] = sum;
     }
   });
 }

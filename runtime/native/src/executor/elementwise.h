@@ -1,4 +1,4 @@
-// The small operations of a program that no kernel is worth: broadcasting arithmetic, sums, look-ups, copies.
+// The small operations of a program that no kernel is worth: broadcasting arithmetic, copies.
 #ifndef EDGEKIT_EXECUTOR_ELEMENTWISE_H
 #define EDGEKIT_EXECUTOR_ELEMENTWISE_H
 
@@ -9,7 +9,7 @@
 
 namespace edgekit {
 
-enum class Binary { add, multiply, divide };
+enum class Binary { add, multiply };
 
 // y = a op b, as numpy broadcasts: an axis of length 1 of a or b is repeated. y may be an operand of equal layout.
 void binary(ThreadPool &pool, Binary op, const Strided &a, const Strided &b, const Strided &y);
@@ -19,9 +19,6 @@ void binary_flat(ThreadPool &pool, Binary op, const float *a, const float *b, st
 
 // y = x, element by element; shapes are equal.
 void copy(ThreadPool &pool, const Strided &x, const Strided &y);
-
-// y [rows] = sums over x [rows, columns], from the first column to the last.
-void sum_last(ThreadPool &pool, const float *x, std::int64_t rows, std::int64_t columns, float *y);
 
 }  // namespace edgekit
 

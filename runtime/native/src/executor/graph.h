@@ -8,6 +8,7 @@
 
 #include "executor/arrays.h"
 #include "executor/weights.h"
+#include "kernels/routing.h"
 #include "json.h"
 
 namespace edgekit {
@@ -22,8 +23,8 @@ struct ProgramShapes {
 };
 
 enum class OpKind {
-  rms_norm, linear, linear_gated, gated_act, rope, attention, experts, add, multiply, divide, scale, softmax, topk,
-  sum_last, gather, select, view, transpose,
+  rms_norm, linear, linear_gated, gated_act, rope, attention, experts, add, multiply, scale, route, select, view,
+  transpose,
   copy,  // not in op lists: makes a value contiguous for an op that needs it so
 };
 
@@ -37,7 +38,8 @@ struct Op {
   float number = 0;          // eps, scale or by
   int act_bits = 16;
   Activation activation = Activation::silu;
-  std::int64_t count = 0;  // k or experts
+  std::int64_t count = 0;  // experts
+  RoutingRule routing;
   std::vector<int> quantized;  // for in[i] that products read: place in Graph::quantized, else kNone
 };
 

@@ -20,10 +20,8 @@ constexpr OpName kOps[] = {
     {"linear_gated", OpKind::linear_gated, 1, 2, 1}, {"gated_act", OpKind::gated_act, 2, 0, 1},
     {"rope", OpKind::rope, 3, 0, 1},           {"attention", OpKind::attention, 6, 0, 1},
     {"experts", OpKind::experts, 3, 2, 1},     {"add", OpKind::add, 2, 0, 1},
-    {"mul", OpKind::multiply, 2, 0, 1},        {"div", OpKind::divide, 2, 0, 1},
-    {"scale", OpKind::scale, 1, 0, 1},         {"softmax", OpKind::softmax, 1, 0, 1},
-    {"topk", OpKind::topk, 1, 0, 2},           {"sum_last", OpKind::sum_last, 1, 0, 1},
-    {"gather", OpKind::gather, 1, 1, 1},       {"select", OpKind::select, 1, 1, 1},
+    {"mul", OpKind::multiply, 2, 0, 1},        {"scale", OpKind::scale, 1, 0, 1},
+    {"route", OpKind::route, 1, 2, 2},         {"select", OpKind::select, 1, 1, 1},
     {"view", OpKind::view, 1, 0, 1},           {"transpose", OpKind::transpose, 1, 0, 1},
 };
 

@@ -38,7 +38,7 @@ class GraphBuilder {
   void infer_attention();
   void infer_experts(const Json &json);
   void infer_binary();
-  void infer_rows(const Json &json);
+  void infer_route(const Json &json);
   void infer_lookup();
   void infer_view(const Json &json);
   void infer_transpose(const Json &json);

@@ -22,14 +22,12 @@ void GraphBuilder::infer(const Json &json) {
       return infer_experts(json);
     case OpKind::add:
     case OpKind::multiply:
-    case OpKind::divide:
       return infer_binary();
     case OpKind::scale:
-    case OpKind::softmax:
-    case OpKind::topk:
-    case OpKind::sum_last:
-      return infer_rows(json);
-    case OpKind::gather:
+      op_.number = finite(json, "by");
+      return define(0, ValueType::number, number(0));
+    case OpKind::route:
+      return infer_route(json);
     case OpKind::select:
       return infer_lookup();
     case OpKind::view:
@@ -235,28 +233,37 @@ void GraphBuilder::infer_binary() {
                                    : contiguous(shape, where_));
 }
 
-void GraphBuilder::infer_rows(const Json &json) {
-  if (op_.kind == OpKind::scale) {
-    op_.number = finite(json, "by");
-    define(0, ValueType::number, number(0));
-    return;
+void GraphBuilder::infer_route(const Json &json) {
+  const Array logits = dense_number(0);
+  const std::int64_t experts = columns(logits);
+  if (logits.rank() != 2 || logits.shape[0] != Extent{1, 1}) {
+    wrong("routes by logits of shape ", text(logits.shape), ", not [t, experts]");
   }
-  const Array array = dense_number(0);
-  const std::int64_t width = columns(array);
-  if (op_.kind == OpKind::softmax) {
-    define(0, ValueType::number, array);
-    return;
+  for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
+    if (op_.weights[input] != kNone) vector(input, experts);
   }
-  Shape shape = array.shape;
-  if (op_.kind == OpKind::sum_last) {
-    shape.back() = Extent{};
-    define(0, ValueType::number, contiguous(shape, where_));
-    return;
+  RoutingRule &rule = op_.routing;
+  const std::string &score = json.at("score").string();
+  if (score != "softmax" && score != "sigmoid")
+    fail(EK_UNSUPPORTED_BUNDLE, where_, ": this library does not know the score ", score);
+  rule.sigmoid = score == "sigmoid";
+  rule.normalize = json.at("normalize").boolean();
+  rule.scale = finite(json, "scale");
+  rule.experts = experts;
+  rule.groups = whole(json, "groups", 1, experts);
+  const std::int64_t size = experts / rule.groups;
+  if (experts % rule.groups != 0 || (rule.groups > 1 && size < 2)) {
+    wrong("has ", rule.groups, " groups of ", experts, " experts, not of equal size and at least two experts each");
   }
-  op_.count = whole(json, "k", 1, width);
-  shape.back() = Extent{op_.count};
-  define(0, ValueType::number, contiguous(shape, where_));
-  define(1, ValueType::index, contiguous(shape, where_));
+  rule.kept_groups = whole(json, "kept_groups", 1, rule.groups);
+  rule.capacity = whole(json, "capacity", 0, experts);
+  if (rule.capacity > 0) rule.block = whole(json, "block", 1, kMaxElements);
+  if (rule.capacity > 0 && rule.groups > 1) wrong("has groups and a capacity; this library routes by one of them");
+  const std::int64_t pool = rule.capacity > 0 ? rule.capacity : rule.groups > 1 ? rule.kept_groups * size : experts;
+  rule.chosen = whole(json, "k", 1, pool);
+  const Shape chosen{Extent{1, 1}, Extent{rule.chosen}};
+  define(0, ValueType::index, contiguous(chosen, where_));
+  define(1, ValueType::number, contiguous(chosen, where_));
 }
 
 void GraphBuilder::infer_lookup() {

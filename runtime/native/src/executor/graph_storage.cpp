@@ -73,12 +73,10 @@ class StorageBuilder {
     switch (kind) {
       case OpKind::rms_norm:
       case OpKind::scale:
-      case OpKind::softmax:
       case OpKind::gated_act:
         return place == 0;
       case OpKind::add:
       case OpKind::multiply:
-      case OpKind::divide:
         return true;
       case OpKind::linear:
         return place == 1;  // the residual

@@ -105,18 +105,11 @@ void ProgramCall::step(std::size_t place) {
       return run_experts(op, place);
     case OpKind::add:
     case OpKind::multiply:
-    case OpKind::divide:
       return run_binary(op);
     case OpKind::scale:
       return scale(pool_, floats(op.in[0]), op.number, count(op.in[0]), floats(op.out[0]));
-    case OpKind::softmax:
-      return softmax(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), floats(op.out[0]));
-    case OpKind::topk:
-      return topk(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), op.count, floats(op.out[0]),
-                  const_cast<std::int64_t *>(indices(op.out[1])));
-    case OpKind::sum_last:
-      return sum_last(pool_, floats(op.in[0]), rows(op.in[0]), columns(op.in[0]), floats(op.out[0]));
-    case OpKind::gather:
+    case OpKind::route:
+      return run_route(op, place);
     case OpKind::select:
       return run_lookup(op);
     case OpKind::copy:
@@ -190,12 +183,23 @@ void ProgramCall::run_experts(const Op &op, std::size_t place) {
           floats(op.out[0]), scratch_ + offsets_[plan_.op_buffer(place)], gemm_scratch_);
 }
 
+void ProgramCall::run_route(const Op &op, std::size_t place) {
+  const RoutingRule &rule = op.routing;
+  const float *logits = floats(op.in[0]), *bias = vector(op.weights[0]), *factors = vector(op.weights[1]);
+  std::int64_t *index = const_cast<std::int64_t *>(indices(op.out[0]));
+  float *weight = floats(op.out[1]), *wanted = reinterpret_cast<float *>(scratch_ + offsets_[plan_.op_buffer(place)]);
+  const auto run = [&](std::int64_t first, std::int64_t count) {
+    route(pool_, rule, logits + first * rule.experts, bias, factors, count, wanted, index + first * rule.chosen,
+          weight + first * rule.chosen);
+  };
+  if (rule.capacity == 0) return run(0, inputs_.positions);
+  for (const ProgramSegment &segment : inputs_.segments) run(segment.first, segment.count);  // blocks are of one text
+}
+
 void ProgramCall::run_binary(const Op &op) {
   const int a = op.in[0], b = op.in[1], y = op.out[0];
   const Array &out = value(y).array;
-  const Binary kind = op.kind == OpKind::add        ? Binary::add
-                      : op.kind == OpKind::multiply ? Binary::multiply
-                                                    : Binary::divide;
+  const Binary kind = op.kind == OpKind::add ? Binary::add : Binary::multiply;
   if (same_layout(value(a).array, out) && same_layout(value(b).array, out)) {
     binary_flat(pool_, kind, floats(a), floats(b), count(y), floats(y));
   } else if (kind == Binary::multiply && same_layout(value(a).array, out) && count(b) == 1) {

@@ -26,6 +26,7 @@ class ProgramCall {
   void run_linear_gated(const Op &op, std::size_t place);
   void run_attention(const Op &op, std::size_t place);
   void run_experts(const Op &op, std::size_t place);
+  void run_route(const Op &op, std::size_t place);
   void run_binary(const Op &op);
   void run_lookup(const Op &op);
   void product(const Op &op, const Matrix &matrix, const Addends &addends, float *y);

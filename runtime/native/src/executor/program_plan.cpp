@@ -89,6 +89,8 @@ std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, int threads)
     std::size_t &own = out[op_buffer(i)];
     if (op.kind == OpKind::attention) {
       own = attention_scratch_bytes(threads, value(op.in[0]).array.shape[3].factor);
+    } else if (op.kind == OpKind::route) {
+      own = routing_bytes(op.routing, positions);
     } else if (op.kind == OpKind::experts) {
       own = mixture_bytes(mixture_shape(op), positions, threads);
     } else if (apart[i]) {

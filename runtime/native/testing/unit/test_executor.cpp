@@ -20,11 +20,11 @@ namespace {
 
 // A layer of nearly all ops, with hidden 16, two heads of 8, one KV head and three experts.
 constexpr const char *kLayer = R"({
-"inputs": ["x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"], "outputs": [37, 13, 11],
+"inputs": ["x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"], "outputs": [32, 13, 11],
 "weights": {"n": [16], "q": [16, 16], "k": [8, 16], "o": [16, 16], "g": [24, 16], "u": [24, 16], "d": [16, 24],
             "b": [16], "router": [3, 16], "each": [3], "scalars": [2],
             "experts.gate_up": [40, 16], "experts.down": [16, 20]},
-"values": 38,
+"values": 33,
 "ops": [
 {"op": "rms_norm", "in": [0], "w": ["n"], "out": [7], "eps": 1e-6},
 {"op": "linear", "in": [7, null], "w": ["q", "b"], "out": [8], "act_bits": 8},
@@ -44,19 +44,15 @@ constexpr const char *kLayer = R"({
 {"op": "linear", "in": [21, null], "w": ["d", null], "out": [22], "act_bits": 8},
 {"op": "view", "in": [20], "w": [], "out": [23], "shape": ["t", 16]},
 {"op": "linear", "in": [23, null], "w": ["router", null], "out": [24], "act_bits": 16},
-{"op": "softmax", "in": [24], "w": [], "out": [25]},
-{"op": "topk", "in": [25], "w": [], "out": [26, 27], "k": 2},
-{"op": "sum_last", "in": [26], "w": [], "out": [28]},
-{"op": "div", "in": [26, 28], "w": [], "out": [29]},
-{"op": "gather", "in": [27], "w": ["each"], "out": [30]},
-{"op": "mul", "in": [29, 30], "w": [], "out": [31]},
-{"op": "experts", "in": [23, 27, 31], "w": ["experts.gate_up", "experts.down"], "out": [32], "kind": "silu",
+{"op": "route", "in": [24], "w": [null, "each"], "out": [25, 26], "k": 2, "score": "softmax", "normalize": true,
+ "scale": 1.0, "groups": 1, "kept_groups": 1, "capacity": 0, "block": 0},
+{"op": "experts", "in": [23, 25, 26], "w": ["experts.gate_up", "experts.down"], "out": [27], "kind": "silu",
  "experts": 3},
-{"op": "view", "in": [32], "w": [], "out": [33], "shape": [1, "t", 16]},
-{"op": "add", "in": [22, 33], "w": [], "out": [34]},
-{"op": "select", "in": [6], "w": ["scalars"], "out": [35]},
-{"op": "mul", "in": [34, 35], "w": [], "out": [36]},
-{"op": "scale", "in": [36], "w": [], "out": [37], "by": 1.5}
+{"op": "view", "in": [27], "w": [], "out": [28], "shape": [1, "t", 16]},
+{"op": "add", "in": [22, 28], "w": [], "out": [29]},
+{"op": "select", "in": [6], "w": ["scalars"], "out": [30]},
+{"op": "mul", "in": [29, 30], "w": [], "out": [31]},
+{"op": "scale", "in": [31], "w": [], "out": [32], "by": 1.5}
 ]})";
 
 const ProgramShapes kShapes{16, 1, 8, 4};
