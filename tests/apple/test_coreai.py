@@ -131,6 +131,9 @@ def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: p
     bundle, model = case_bundle(tmp_path, "coreai", "llada_moe", "bf16", 2)
     with CoreaiPrograms(bundle) as programs:
         assert check_layers(programs, model, 1, None) == 1
+    half, model = case_bundle(tmp_path / "half", "coreai", "llada_moe", "bf16", 2, precision="float16")
+    with CoreaiPrograms(half) as programs:
+        assert check_layers(programs, model, 1, 40) == 1
 
 
 def test_a_capacity_of_experts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

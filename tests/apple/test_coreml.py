@@ -181,8 +181,10 @@ def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
 def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_rule("groups", monkeypatch)
     monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
-    bundle, model = case_bundle(tmp_path, "coreml", "llada_moe", "bf16", 2)
+    bundle, model = case_bundle(tmp_path / "float32", "coreml", "llada_moe", "bf16", 2)
     assert check_layers(CoremlPrograms(bundle), model, 1, None) == 1
+    bundle, model = case_bundle(tmp_path / "float16", "coreml", "llada_moe", "bf16", 2, precision="float16")
+    check_layers(CoremlPrograms(bundle), model, 1, 40)
 
 
 def test_a_capacity_of_experts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

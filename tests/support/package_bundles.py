@@ -16,7 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from edgekit.export import formats
+from edgekit.export import formats, ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions, Packaging
@@ -311,15 +311,20 @@ def routing() -> Iterator[list[np.ndarray]]:
     """For every mixture computed inside, which positions chose their experts by more than rounding could
     turn: where two are nearly equal, half precision may choose the other, and the result is another one.
     """
-    topk, settled = torch.topk, list[np.ndarray]()
+    routed, settled = ops.routed, list[np.ndarray]()
 
-    def watched(probability: torch.Tensor, k: int) -> Any:
-        first = probability.sort(-1, descending=True).values[:, : k + 1]
-        settled.append((first[:, -1] < 0.98 * first[:, -2]).numpy())
-        return topk(probability, k)
+    def watched(logits: torch.Tensor, *rule: Any) -> Any:
+        found = routed(logits, *rule)
+        chosen, sure = found[0].sort(-1).values, torch.ones(len(logits), dtype=torch.bool)
+        random = torch.Generator().manual_seed(0)
+        for _ in range(16):
+            near = logits + 0.02 * (2 * torch.rand(logits.shape, generator=random) - 1)
+            sure &= (routed(near, *rule)[0].sort(-1).values == chosen).all(-1)
+        settled.append(sure.numpy())
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "topk", watched)
+        patch.setattr(ops, "routed", watched)
         yield settled
 
 

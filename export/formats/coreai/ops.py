@@ -319,7 +319,13 @@ def route(a: Arguments) -> tuple[Value, Value]:
     logits, k, groups = wide(a["logits"]), a["k"], a["groups"]
     length, experts = shape_of(logits)
     p = coreai.softmax(logits, 1) if a["score"] == "softmax" else coreai.sigmoid(logits)
-    wanted = p if a["bias"] is None else coreai.broadcasting_add(p, wide(a["bias"]))
+    wanted = p
+    if a["bias"] is not None:
+        order = _largest(p, experts)
+        every = coreai.broadcasting_add(
+            coreai.broadcasting_sub(order, order), np.arange(experts, dtype=np.int32)[None]
+        )
+        wanted = coreai.broadcasting_add(p, _looked_up(a["bias"], every))
     if groups > 1:
         of_group = reshape(wanted, [length, groups, experts // groups])
         best = reduced(coreai.reduce_sum, columns(coreai.sort(of_group, 2, True, True), 0, 2), -1)
@@ -340,9 +346,16 @@ def route(a: Arguments) -> tuple[Value, Value]:
     if a["scale"] != 1:
         weight = coreai.broadcasting_mul(weight, like(weight, a["scale"]))
     if a["expert_scale"] is not None:
-        flat = coreai.gather_along_axis(wide(a["expert_scale"]), reshape(index, [length * k]), 0)
-        weight = coreai.broadcasting_mul(weight, reshape(flat, [length, k]))
+        weight = coreai.broadcasting_mul(weight, _looked_up(a["expert_scale"], index))
     return index, weight
+
+
+def _looked_up(vector: Value, index: Value) -> Value:
+    """Entries of a stored vector in float32, by computed places: a conversion of all of it would be folded
+    into another constant, which nobody fills.
+    """
+    flat = coreai.gather_along_axis(vector, reshape(index, [int(np.prod(shape_of(index)))]), 0)
+    return wide(reshape(flat, shape_of(index)))
 
 
 def _largest(x: Value, count: int) -> Value:
