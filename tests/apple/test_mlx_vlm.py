@@ -118,7 +118,7 @@ def test_mlx_vlm_computes_what_the_reference_computes(mlx_vlm: Path, tmp_path: P
         kv = model.encode(torch.from_numpy(got["prompt"])[None])
         expected = model.denoise(torch.from_numpy(got["canvas"])[None], kv)[0]
     assert decibels(got["logits"], expected.numpy()) > 80
-    assert got["tokens"] == 16
+    assert 0 < got["tokens"] <= 16, "random weights may end an answer, which is drawn, at any token"
 
 
 def test_mlx_vlm_answers_with_the_shipped_model(mlx_vlm: Path, tmp_path: Path) -> None:
