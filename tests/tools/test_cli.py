@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from support import sealing
 
 from edgekit.flashload.reader import FlashFile
+from edgekit.targets import TARGETS
 from edgekit.tools.cli import COMMANDS, main
 
 
@@ -229,6 +230,21 @@ def test_config_answers_one_question() -> None:
     for option, name in (("--include-dir", "include"), ("--library", "library"), ("--cmake-dir", "cmake")):
         assert edgekit("config", option).stdout.strip() == shown[name]
     refused(edgekit("config", "--library", "--include-dir"), "each option asks for one path; give one")
+
+
+def test_targets_says_what_was_tried_of_each() -> None:
+    rows = json.loads(edgekit("targets", "--json").stdout)
+    text = edgekit("targets").stdout.splitlines()
+    assert [row["name"] for row in rows] == list(TARGETS)
+    for row in rows:
+        target = TARGETS.find(row["name"])
+        assert target is not None and [form["name"] for form in row["formats"]] == list(target.formats)
+        place = text.index(f"{row['name']:8}{row['summary']}")
+        lines = text[place + 1 : place + 1 + len(row["formats"])]
+        for line, form in zip(lines, row["formats"], strict=True):
+            assert form["checked"] == target.checked[form["name"]], "a target of ours says what was tried"
+            assert line.strip().startswith(form["name"]) and line.endswith(form["checked"])
+            assert ("engine torch" in line) == (row["name"] in ("rtx", "jetson"))
 
 
 # --- run ----------------------------------------------------------------------------------------------------
