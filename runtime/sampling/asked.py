@@ -11,7 +11,7 @@ import numpy as np
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
-from edgekit.runtime.sampling.core import CoreSampler
+from edgekit.runtime.sampling.core import CoreSampler, text_number
 from edgekit.runtime.sampling.events import Event
 from edgekit.runtime.sampling.ids import flat_ids
 from edgekit.runtime.sampling.types import Denoiser, HeadOutput, HeadRequest, Ids
@@ -101,6 +101,20 @@ def check_prefix(ask: Denoise | Encode | Project, denoiser: Denoiser) -> None:
         f"the sampler goes on behind {said}: drive it over the sequence that it was driven over, which "
         "nobody else changes meanwhile, or restore the sampler, which has its text encoded again"
     )
+
+
+def encoded_of(ask: Encode, denoiser: Denoiser) -> int:
+    """How many ids of an Encode are encoded already: of one that is asked for again, since a signal came or
+    who encoded it in pieces has stopped. Raises InvalidRequest unless the text before them is there.
+    """
+    there = getattr(denoiser, "prefix", None)
+    if ask.prefix is not None and isinstance(there, Prefix) and there.length > ask.prefix.length:
+        ids = ask.ids[: there.length - ask.prefix.length]
+        whole = ask.prefix.length + len(ids) == there.length
+        if whole and there.text == text_number(ask.prefix.text, ids) != 0:
+            return len(ids)
+    check_prefix(ask, denoiser)
+    return 0
 
 
 def is_repeated(sampler: Procedure, asked_of: int | None, last: int | None) -> bool:

@@ -185,7 +185,9 @@ class CoreSampler(OneOwner, OneDriver):
         raise InvalidRequest("a CoreSampler cannot be pickled; save() gives its state, load() takes it")
 
     def ask_again(self) -> None:
-        """Tell that the pass asked for has no answer, as one that failed: `next` asks for it again."""
+        """Tell that what was asked for was not done, as a pass that failed: `next` asks for it again. What is
+        told is told once.
+        """
         self._call("ek_sampler_answer", None)
 
     def restore(self) -> None:
@@ -240,6 +242,13 @@ def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> He
         top_k=wanted.top_k,
         logits=logits,
     )
+
+
+def text_number(text: int, ids: Ids) -> int:
+    """The number of the text that ids [T] make behind another one, see `asks.Prefix`."""
+    ids, number = np.ascontiguousarray(ids, np.int64), c_uint64()
+    _native.check(library().ek_text_number(text, ids.ctypes.data, ids.size, ctypes.byref(number)), ERRORS)
+    return number.value
 
 
 def _ids(address: int | None, count: int) -> Ids:

@@ -80,6 +80,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "ek_sampler_answer": (c_void_p, POINTER(HeadOutputStruct)),
     "ek_sampler_copy": (c_void_p, POINTER(c_void_p)),
     "ek_sampler_restore": (c_void_p,),
+    "ek_text_number": (c_uint64, c_void_p, c_int64, POINTER(c_uint64)),
     "ek_sampler_save": (c_void_p, c_void_p, c_uint64, POINTER(c_uint64)),
     "ek_sampler_load": (POINTER(Model), c_char_p, c_uint64, POINTER(c_void_p)),
 }

@@ -16,6 +16,7 @@ from edgekit.runtime.sampling.asked import (
     check_behind,
     check_prefix,
     check_procedure,
+    encoded_of,
     is_repeated,
     wrong_ask,
 )
@@ -81,6 +82,17 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     """
     check_procedure(sampler)
     _check_denoiser(denoiser)
+    try:
+        yield from _drive(sampler, denoiser)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if isinstance(sampler, CoreSampler):  # whoever drives it next is asked for what was not done
+            sampler.ask_again()
+        raise
+
+
+def _drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None]:
     answer: HeadOutput | None = None
     passed: int | None = None  # which pass a Project is of
     run = _run_sampler(sampler, denoiser)
@@ -88,12 +100,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
         ask = asked(sampler, answer) if run is None else run()
         answer = None
         if isinstance(ask, Denoise) or (isinstance(ask, Project) and isinstance(denoiser, Projector)):
-            try:
-                answer = _answer(ask, sampler, denoiser, passed)
-            except BaseException:
-                if isinstance(sampler, CoreSampler):  # whoever drives it next runs the pass
-                    sampler.ask_again()
-                raise
+            answer = _answer(ask, sampler, denoiser, passed)
             passed = getattr(denoiser, "last_pass", None)
         elif isinstance(ask, Tell):
             # Before anybody hears of it: whoever stops here has it in the conversation.
@@ -103,8 +110,9 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
             if isinstance(ask.event, Done):
                 return
         elif isinstance(ask, Encode):
-            check_prefix(ask, denoiser)
-            encode(denoiser, ask.ids)
+            done = encoded_of(ask, denoiser)
+            if done == 0 or done < len(ask.ids):
+                encode(denoiser, ask.ids[done:])
         elif isinstance(ask, Forget):
             denoiser.reset()
             denoiser.uncached = _NO_IDS

@@ -44,12 +44,6 @@ class EncodedIds:
         known = self.pieces(prefix_length)
         return len(known) == len(pieces) and all(map(np.array_equal, known, pieces))
 
-    def ends_with(self, ids: Ids, start: int) -> bool:
-        """Whether these are what is kept from a position on."""
-        if not self._tell(start + len(ids)):
-            return False
-        return np.array_equal(np.concatenate(self._pieces)[start:], ids)
-
     def _tell(self, prefix_length: int) -> bool:
         """Whether the pieces are the text of so many positions; of none every text is known."""
         return not prefix_length or (not self._unknown and prefix_length == sum(map(len, self._pieces)))

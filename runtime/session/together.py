@@ -9,9 +9,16 @@ from types import TracebackType
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.one_user import OneUser
-from edgekit.runtime.sampling.asked import asked, check_behind, check_prefix, check_procedure, is_repeated
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
-from edgekit.runtime.sampling.core import CoreSampler
+from edgekit.runtime.sampling.asked import (
+    asked,
+    check_behind,
+    check_prefix,
+    check_procedure,
+    encoded_of,
+    is_repeated,
+)
+from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
+from edgekit.runtime.sampling.core import CoreSampler, text_number
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput
 from edgekit.runtime.session.sequence import Segment, Sequence
@@ -25,13 +32,13 @@ class _Member:
     sequence: Sequence
     ask: Ask | None = None  # the pass that it waits for
     answer: HeadOutput | None = None
-    start: int = 0  # where the ids of an Encode begin
+    before: Prefix = Prefix(0)  # what the ids of an Encode are encoded behind
     passed: int | None = None  # which pass a Project is of
 
     @property
     def encoded(self) -> int:
         """Ids of an Encode that passes have encoded, also where a signal came behind one."""
-        return max(0, self.sequence.prefix_length - self.start)
+        return max(0, self.sequence.prefix_length - self.before.length)
 
 
 class Together:
@@ -87,14 +94,15 @@ class Together:
         Raises InvalidRequest for a key that does not take part.
         """
         _check_key(key)
-        member = self._members.pop(key, None)
+        member = self._members.get(key)
         if member is None:
             raise InvalidRequest(f"{shown(key)} does not take part; it has left, or never joined")
+        # A signal that comes meanwhile leaves it taking part, and it can leave again.
         member.sequence.driver = None
         if isinstance(member.sampler, CoreSampler):
             member.sampler.driver = None
-            if isinstance(member.ask, Denoise | Project):  # who drives it next runs the pass
-                member.sampler.ask_again()
+            member.sampler.ask_again()  # whoever drives it next is asked for what was not done
+        self._members.pop(key, None)
 
     def __enter__(self) -> Together:
         return self
@@ -167,6 +175,9 @@ class Together:
     def _go_on(self) -> None:
         for member in list(self._members.values()):
             try:
+                if isinstance(member.ask, Encode) and member.encoded >= len(member.ask.ids):
+                    self._check_encoded(member)  # a signal came behind the last piece
+                    member.ask = None
                 while member.ask is None:
                     self._next(member)
                     if member.key not in self._members:
@@ -182,13 +193,17 @@ class Together:
     def _next(self, member: _Member) -> None:
         try:
             ask = asked(member.sampler, member.answer)
+            member.answer = None
+            self._asked(member, ask)
         except BaseException:
             # Of a signal nobody knows whether the core's had the answer by then: it asks for what it lacks.
             if isinstance(member.sampler, CoreSampler):
-                member.answer = None
+                member.ask = member.answer = None
                 member.sampler.ask_again()
             raise
-        member.answer, sequence = None, member.sequence
+
+    def _asked(self, member: _Member, ask: Ask) -> None:
+        sequence = member.sequence
         if isinstance(ask, Tell):
             if ask.kept is not None:
                 sequence.uncached = ask.kept
@@ -199,11 +214,12 @@ class Together:
         elif isinstance(ask, Forget):
             sequence.reset()
         elif isinstance(ask, Encode):
-            check_prefix(ask, sequence)
-            check_behind(sequence.uncached, ask.ids)
-            sequence.check_prefill(ask.ids)
-            member.start = sequence.prefix_length
-            member.ask = ask if len(ask.ids) else None
+            done = encoded_of(ask, sequence)
+            check_behind(sequence.uncached, ask.ids[done:])
+            if done < len(ask.ids) or not done:
+                sequence.check_prefill(ask.ids[done:])
+            member.before = ask.prefix if done and ask.prefix else sequence.prefix
+            member.ask = ask if done < len(ask.ids) else None
         else:
             member.ask = ask
 
@@ -211,17 +227,24 @@ class Together:
         ask, sequence = member.ask, member.sequence
         if isinstance(ask, Encode):
             # In pieces as long as those of a text that is encoded alone.
-            done = member.encoded
-            if done and not sequence.encoded.ends_with(ask.ids[:done], member.start):
-                raise InvalidRequest("the sequence was changed by somebody else while its text was encoded")
+            done = self._check_encoded(member)
             ids = ask.ids[done : done + self._session.prefill_rows]
-            return Segment(sequence, ids, causal=True, keep_at=member.start + done)
+            return Segment(sequence, ids, causal=True, keep_at=member.before.length + done)
         assert isinstance(ask, Denoise | Project)
         check_prefix(ask, sequence)
         if isinstance(ask, Denoise):
             return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
         again = is_repeated(member.sampler, member.passed, sequence.last_pass)
         return Segment(sequence, ask.ids if again else None, ask.request)
+
+    def _check_encoded(self, member: _Member) -> int:
+        """How many ids of an Encode are encoded. Raises InvalidRequest where others are there."""
+        assert isinstance(member.ask, Encode)
+        done = member.encoded
+        text = text_number(member.before.text, member.ask.ids[:done])
+        if done > len(member.ask.ids) or (done and text != member.sequence.prefix.text):
+            raise InvalidRequest("the sequence was changed by somebody else while its text was encoded")
+        return done
 
     def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
         if isinstance(member.ask, Encode) and member.encoded < len(member.ask.ids):

@@ -31,6 +31,7 @@ from edgekit.runtime.sampling import (
     Tell,
     drive,
 )
+from edgekit.runtime.sampling.core import text_number
 from edgekit.runtime.session import Segment, Session, SessionOptions, Together, open_session
 
 CANVAS = np.zeros(8, np.int64)
@@ -124,6 +125,9 @@ def test_equal_texts_have_equal_numbers(texts: Session) -> None:
     branch = other.copy()
     other.prefill(np.arange(4, 9))
     assert one.prefix == other.prefix and one.prefix.length == 9 and branch.prefix.length == 4
+    ids = np.arange(9)
+    assert text_number(text_number(2, ids[:4]), ids[4:]) == text_number(2, ids) == one.prefix.text
+    assert (text_number(0, ids), text_number(1, ids), text_number(7, ids[:0])) == (0, 1, 7)
     one.crop(4)
     assert one.prefix == branch.prefix
     texts.run_pass([Segment(one, np.arange(4, 9), causal=True, keep_at=4)])

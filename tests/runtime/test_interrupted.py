@@ -131,6 +131,41 @@ def test_who_left_a_company_goes_on_elsewhere(run: Any) -> None:
             sequence.close()
 
 
+@pytest.mark.parametrize("passes", [1, 2, 3])
+def test_text_that_was_not_encoded_to_its_end_is_encoded_by_the_next_driver(
+    session: Session, passes: int
+) -> None:
+    """In pieces in company: before, between and behind them, where a signal comes and where one leaves."""
+    ids = np.arange(session.prefill_rows * 2 + 3) % 50
+
+    def sampler() -> CoreSampler:
+        return CoreSampler(sampler_model(session.bundle), ids, seed=3, max_new_tokens=12, steps=3)
+
+    expected, run = tokens(drive(sampler(), session)), session.run_pass
+    drivers: list[Callable[[CoreSampler, Any], Any]] = [drive, lambda s, q: drive(ByHand(s), q), in_company]
+
+    def stopped(segments: Any) -> Any:
+        nonlocal count
+        answers, count = run(segments), count + 1
+        if count == passes:
+            raise KeyboardInterrupt
+        return answers
+
+    for go_on in (None, *drivers):
+        count, sequence, own, events = 0, session.open_sequence(), sampler(), list[Any]()
+        with Together(session) as company:
+            company.join(0, own, sequence)
+            with mock.patch.object(session, "run_pass", stopped), pytest.raises(KeyboardInterrupt):
+                while len(company):
+                    company.step()
+            while go_on is None and len(company):
+                events += [event for _, event in company.step()]
+        if go_on is not None:
+            events += list(go_on(own, sequence))
+        assert tokens(events) == expected, events[-1]
+        sequence.close()
+
+
 def in_company(sampler: CoreSampler, sequence: Any) -> Iterator[Any]:
     with Together(sequence.session) as company:
         company.join("other", sampler, sequence)

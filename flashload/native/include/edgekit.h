@@ -969,16 +969,22 @@ EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
  * them.
  * EK_INVALID_STATE where no pass waits for an answer, EK_NOT_FINITE where log_z or what the options make of the scores
  * is not finite, EK_INVALID_ARGUMENT for arrays that are missing or hold what no pass gives. After a failure the pass
- * is still asked for. `output` null: there is none, as of a pass that failed; the next call asks for the pass again. */
+ * is still asked for. `output` null: what was asked for was not done, a pass that failed as well as text that was not
+ * encoded or forgotten; the next call asks for it again. What is told is told once. */
 EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
 
 /* ek_sampler_next with the passes done: runs those that the sampler asks for over a sequence, null being the session's own,
  * and answers them. What is asked or told besides goes to *ask, as there; text that the sequence still lacks, or still has, is
  * asked for again. A pass that fails is asked for again by the next call, of either function. EK_INVALID_ARGUMENT for a
- * sampler of another vocabulary or hidden size (whether it is of the same bundle is the caller's to know), EK_INVALID_STATE for a sequence that does not hold the sampler's text, those of
- * ek_session_pass and ek_sampler_answer. Where it asks for more of a pass that another has followed, that is run again. */
+ * sampler of another vocabulary or hidden size (whether it is of the same bundle is the caller's to know),
+ * EK_INVALID_STATE for a sequence that does not hold the sampler's text, those of ek_session_pass and ek_sampler_answer.
+ * Where it asks for more of a pass that another has followed, that is run again. */
 EK_API ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_sequence *sequence,
                                         ek_ask *ask) EK_NOEXCEPT;
+
+/* The number of the text that `count` token ids make behind another one, see ek_sequence_info.text and ek_ask.text: tells how
+ * much of what is to be encoded is there already. EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_text_number(uint64_t text, const int64_t *ids, int64_t count, uint64_t *number) EK_NOEXCEPT;
 
 /* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on
  * behind what was told. Two that go on over one model must each have it hold their own text, see

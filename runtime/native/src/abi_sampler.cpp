@@ -244,6 +244,13 @@ bool is_missing(const Ask &ask, const Sequence &sequence) {
          (ask.text == kAnyText || ask.text == sequence.text());
 }
 
+// Whether all of the text that is asked for is encoded: it is asked for again where nobody knew.
+bool is_encoded(const Ask &ask, const Sequence &sequence) {
+  if (ask.kind != AskKind::encode || ask.text == kAnyText) return false;
+  return sequence.prefix_length() == ask.prefix_length + static_cast<std::int64_t>(ask.ids.size()) &&
+         sequence.text() == text_number(ask.text, ask.ids.data(), ask.ids.size());
+}
+
 struct Settled {
   SamplerOptions options;
   std::uint64_t seed;
@@ -358,7 +365,7 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
     const Held held(sampler);
     ek_sampler &own = *held;
     if (output == nullptr) {
-      own.asked = own.asked && !is_pass(own.sampler->ask().kind);
+      own.asked = own.asked && is_told(own.sampler->ask().kind);
       return;
     }
     if (!own.asked || !is_pass(own.sampler->ask().kind))
@@ -381,13 +388,23 @@ ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_se
     Sequence &text = sequence_of(session, sequence);
     check_fits(own.sampler->model(), text);
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
-    if (own.asked && !is_pass(own.sampler->ask().kind) && !is_missing(own.sampler->ask(), text)) own.sampler->next();
+    const Ask &waiting = own.sampler->ask();
+    const bool done = own.asked ? !is_pass(waiting.kind) && !is_missing(waiting, text) : is_encoded(waiting, text);
+    if (done) own.sampler->next();
     own.asked = false;
     const auto check = [&](HeadResult &found) { check_answer(own.sampler->model(), found); };
     while (answer(*own.sampler, text, check)) {
     }
     own.asked = true;
     write_struct(ask, plain(own.sampler->ask()), "ek_ask");
+  });
+}
+
+ek_status ek_text_number(uint64_t text, const int64_t *ids, int64_t count, uint64_t *number) noexcept {
+  return guarded([&] {
+    if (number == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the number");
+    if (count < 0 || (count > 0 && ids == nullptr)) fail(EK_INVALID_ARGUMENT, count, " token ids, the array null");
+    *number = text_number(text, ids, static_cast<std::size_t>(count));
   });
 }
 

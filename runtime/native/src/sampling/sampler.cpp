@@ -30,7 +30,7 @@ Sampler::Sampler(SamplerModel model) : model_(std::move(model)), text_(model_.en
 
 void Sampler::encoded(const Ids &ids) {
   prefix_length_ += static_cast<std::int64_t>(ids.size());
-  for (const std::int64_t id : ids) encoded_ = encoded_ == kAnyText ? kAnyText : text_number(encoded_, id);
+  encoded_ = text_number(encoded_, ids.data(), ids.size());
 }
 
 void Sampler::ask_behind_text() {

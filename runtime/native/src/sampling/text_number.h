@@ -3,6 +3,7 @@
 #ifndef EDGEKIT_SAMPLING_TEXT_NUMBER_H
 #define EDGEKIT_SAMPLING_TEXT_NUMBER_H
 
+#include <cstddef>
 #include <cstdint>
 
 namespace edgekit {
@@ -17,6 +18,12 @@ inline std::uint64_t text_number(std::uint64_t text, std::int64_t token) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   x ^= x >> 31;
   return x > kEmptyText ? x : kEmptyText + 1;
+}
+
+// The same of tokens behind a text; what is not known, or no text, stays that.
+inline std::uint64_t text_number(std::uint64_t text, const std::int64_t *tokens, std::size_t count) {
+  for (std::size_t i = 0; i < count && text >= kEmptyText; ++i) text = text_number(text, tokens[i]);
+  return text;
 }
 
 }  // namespace edgekit
