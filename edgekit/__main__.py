@@ -11,7 +11,12 @@ def main() -> None:
     _open_standard_streams()
     with ending_at_once():
         from edgekit.tools.cli import main as commands
-    commands(prog_name="edgekit")
+    try:
+        commands(prog_name="edgekit")
+    finally:
+        # Python 3.11 and `-m`: an interrupt inside of exec("..."), which dataclasses and torch use, would end
+        # the process by SIGINT, whatever its exit code is by then. The next exec forgets it.
+        exec("")
 
 
 def _open_standard_streams() -> None:

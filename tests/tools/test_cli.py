@@ -202,6 +202,18 @@ def test_the_script_begins_where_ctrl_c_is_awaited() -> None:
     assert project["scripts"] == {"edgekit": "edgekit.__main__:main"}
 
 
+def test_an_interrupt_inside_of_evaluated_text_has_the_exit_code_of_every_other(tmp_path: Path) -> None:
+    (tmp_path / "interrupted_in_text.py").write_text(
+        "from edgekit.__main__ import main\n"
+        "from edgekit.tools.commands import targets\n"
+        "targets.command.callback = lambda **_: exec('raise KeyboardInterrupt')\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-m", "interrupted_in_text", "targets"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "edgekit: interrupted\n", 130)
+
+
 def test_a_demo_that_is_interrupted_as_it_begins_says_so_once(tmp_path: Path) -> None:
     begun = process("demo", cwd=tmp_path, start_new_session=True)
     assert begun.stdout is not None
