@@ -99,6 +99,11 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         tables["head"] = table("head")
         if not form.HEAD_IN_RUNS:
             del tables["head"]["runs"], tables["head"]["starts"]
+    scales = {
+        name: {"beta": own.beta, "positions": own.positions}
+        for name, own in ((name, rope.query_scale) for name, rope in architecture.ropes.items())
+        if own is not None
+    }
     return {
         "family": architecture.family,
         "hidden_size": architecture.hidden_size,
@@ -111,6 +116,7 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "canvas_length": architecture.canvas_length,
         "max_positions": architecture.max_positions,
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
+        **({"query_scales": scales} if scales else {}),
         "tables": tables,
         "config": contents.config,
     }

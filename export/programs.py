@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 
 from edgekit.export import ops
-from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec, stored_form
+from edgekit.export.models.base import Architecture, LayerInputs, LayerSpec, WeightSpec, stored_form
 from edgekit.export.quantize import Choice
 
 #: Placeholders by tensor name for one weight in the form it has been given.
@@ -82,16 +82,7 @@ class _LayerCall(nn.Module):
         self.module = layer.module
 
     def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        x, k, v = self.module(
-            inputs["x"],
-            inputs.get("prefix_k"),
-            inputs.get("prefix_v"),
-            inputs["cos"],
-            inputs["sin"],
-            inputs.get("mask"),
-            inputs.get("phase"),
-            w,
-        )
+        x, k, v = self.module(LayerInputs(**inputs), w)
         return x, k, v
 
 
@@ -200,10 +191,10 @@ def layer_program(
     """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes
     them.
 
-    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; mask [T, P + T] additive and
-    phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H]; k, v [1, KV, T, D] of these
-    positions, which the runtime keeps or drops. With `lengths`, sizes are fixed, there is always a mask, and
-    no prefix where it has no positions.
+    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; query_scale [T, 1], mask
+    [T, P + T] additive and phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H]; k, v
+    [1, KV, T, D] of these positions, which the runtime keeps or drops. With `lengths`, sizes are fixed, there
+    is always a mask, and no prefix where it has no positions.
     """
     t, p = (EXAMPLE_T, EXAMPLE_P) if lengths is None else (lengths.t, lengths.prefix(layer.window))
     inputs = {"x": torch.zeros(1, t, architecture.hidden_size)}
@@ -211,9 +202,8 @@ def layer_program(
     for prefix in ("prefix_k", "prefix_v") if p else ():
         inputs[prefix] = torch.zeros(1, layer.kv_heads, p, layer.head_dim)
         axes[prefix] = {2: "p"}
-    rotary = len(architecture.ropes[layer.rope].inverse_frequency)
-    for table in ("cos", "sin"):
-        inputs[table] = torch.zeros(t, rotary)
+    for table, width in architecture.ropes[layer.rope].widths.items():
+        inputs[table] = torch.zeros(t, width)
         axes[table] = {0: "t"}
     if layer.uses_mask or lengths is not None:
         inputs["mask"] = torch.zeros(t, p + t)

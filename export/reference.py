@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from edgekit.export import ops
-from edgekit.export.models.base import DENOISE, PREFILL, Architecture, LayerSpec
+from edgekit.export.models.base import DENOISE, PREFILL, Architecture, LayerInputs, LayerSpec
 from edgekit.export.weights import full_name
 
 PrefixKV = list[tuple[Tensor, Tensor]]
@@ -185,7 +185,9 @@ class ReferenceModel(nn.Module):
         positions = own if positions is None else positions
         tables = {name: rope.tables(positions) for name, rope in self.architecture.ropes.items()}
         if positions.ndim == 2:  # one table per row of the batch, shared by the heads
-            tables = {name: (cos[:, None], sin[:, None]) for name, (cos, sin) in tables.items()}
+            tables = {
+                name: {which: table[:, None] for which, table in own.items()} for name, own in tables.items()
+            }
         keys = torch.arange(seen + length, device=x.device)
         which = torch.tensor([phase], device=x.device)
         out: PrefixKV = []
@@ -194,7 +196,8 @@ class ReferenceModel(nn.Module):
             own_mask = self._mask(layer, own, keys, seen, length, causal)
             if mask is not None:
                 own_mask = mask if own_mask is None else own_mask + mask
-            x, k, v = layer.module(x, k, v, *tables[layer.rope], own_mask, which, self._unit(f"layers.{i}."))
+            inputs = LayerInputs(x, **tables[layer.rope], prefix_k=k, prefix_v=v, mask=own_mask, phase=which)
+            x, k, v = layer.module(inputs, self._unit(f"layers.{i}."))
             out.append((k, v))
         return x, out
 

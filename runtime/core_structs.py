@@ -51,7 +51,8 @@ class AttentionStruct(ctypes.Structure):
         ("layer", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("window", c_int64),
         ("kept", c_int64), ("piece_count", c_int64), ("pieces", POINTER(KeysStruct)),
         ("cos", c_void_p), ("sin", c_void_p), ("frequencies", c_int64), ("rope", c_char_p),
-        ("mask", c_void_p), ("k", c_void_p), ("v", c_void_p), ("own_stride", c_int64),
+        ("query_scale", c_void_p), ("mask", c_void_p), ("k", c_void_p), ("v", c_void_p),
+        ("own_stride", c_int64),
     )  # fmt: skip
 
 

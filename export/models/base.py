@@ -46,15 +46,42 @@ class WeightSpec:
 
 
 @dataclass(frozen=True)
+class QueryScale:
+    """A factor for the queries at position p, behind their rotation: 1 + beta * log1p(floor(p / positions)),
+    which is 1 below `positions` (Llama 4's temperature of attention; Ministral 3).
+    """
+
+    beta: float
+    positions: int
+
+    def factors(self, positions: Tensor) -> Tensor:
+        """Factors [..., 1] (float32) for integer positions [...]."""
+        periods = torch.div(positions, self.positions, rounding_mode="floor")
+        return (1 + self.beta * torch.log1p(periods.float()))[..., None]
+
+
+@dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding: angle[p, j] = p * inverse_frequency[j]."""
+    """Rotary position embedding: angle[p, j] = p * inverse_frequency[j]. Where `query_scale` is given, layers
+    multiply the rotated queries by its factors.
+    """
 
     inverse_frequency: tuple[float, ...]
+    query_scale: QueryScale | None = None
 
-    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin [..., R] (float32) for integer positions [...]."""
+    def tables(self, positions: Tensor) -> dict[str, Tensor]:
+        """The inputs that layers take of it (float32), for integer positions [...]: cos and sin [..., R], and
+        query_scale [..., 1] if it has one.
+        """
         angle = positions.float()[..., None] * torch.tensor(self.inverse_frequency, device=positions.device)
-        return angle.cos(), angle.sin()
+        scale = {} if self.query_scale is None else {"query_scale": self.query_scale.factors(positions)}
+        return {"cos": angle.cos(), "sin": angle.sin(), **scale}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """The last sizes of its tables, by name."""
+        half = len(self.inverse_frequency)
+        return {"cos": half, "sin": half} | ({} if self.query_scale is None else {"query_scale": 1})
 
 
 def rope_default(theta: float, dims: int) -> Rope:
@@ -63,22 +90,27 @@ def rope_default(theta: float, dims: int) -> Rope:
     return Rope(tuple((1.0 / theta**exponent).tolist()))
 
 
-class LayerModule(Protocol):
-    """forward(x [B, T, H], prefix_k, prefix_v [B, KV, P, D], cos, sin, mask, phase, w) -> (x, k, v); see
-    `LayerSpec.inputs`. Without prefix_k and prefix_v there is no prefix.
+@dataclass(frozen=True)
+class LayerInputs:
+    """What a layer is given besides its weights; those that it does not use may be left out.
+
+    Where positions differ from row to row of a batch, tables and factors are [B, 1, T, ...].
     """
 
-    def __call__(
-        self,
-        x: Tensor,
-        prefix_k: Tensor | None,
-        prefix_v: Tensor | None,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        phase: Tensor | None,
-        w: Weights,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    x: Tensor  # [B, T, H]
+    cos: Tensor  # [T, R]
+    sin: Tensor  # [T, R]
+    prefix_k: Tensor | None = None  # [B, KV, P, D]; without them there is no prefix
+    prefix_v: Tensor | None = None
+    mask: Tensor | None = None  # [T, P + T], additive
+    phase: Tensor | None = None  # [1], int64: DENOISE or PREFILL
+    query_scale: Tensor | None = None  # [T, 1], see QueryScale
+
+
+class LayerModule(Protocol):
+    """forward(inputs, w) -> (x [B, T, H], k, v [B, KV, T, D])."""
+
+    def __call__(self, inputs: LayerInputs, w: Weights) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -203,6 +235,12 @@ def heads(x: Tensor, count: int) -> Tensor:
 def join_heads(x: Tensor) -> Tensor:
     """[B, count, T, D] -> [B, T, count * D]."""
     return x.transpose(1, 2).flatten(2)
+
+
+def rotated(q: Tensor, k: Tensor, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+    """Queries and keys at their positions."""
+    q, k = (ops.rope(each, inputs.cos, inputs.sin) for each in (q, k))
+    return q if inputs.query_scale is None else q * inputs.query_scale, k
 
 
 def mlp(x: Tensor, w: Weights, prefix: str, kind: str) -> Tensor:

@@ -19,6 +19,7 @@ from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models import config as c
 from edgekit.export.models.base import (
     Architecture,
+    LayerInputs,
     LayerSpec,
     Part,
     Rope,
@@ -31,6 +32,7 @@ from edgekit.export.models.base import (
     mixture,
     mlp,
     rope_default,
+    rotated,
     route,
     vector,
 )
@@ -130,26 +132,18 @@ class GemmaLayer(nn.Module):
         self.num_heads, self.kv_heads, self.shared_kv = num_heads, kv_heads, shared_kv
         self.top_k, self.router_scale, self.eps = top_k, hidden**-0.5, eps
 
-    def forward(
-        self,
-        x: Tensor,
-        prefix_k: Tensor | None,
-        prefix_v: Tensor | None,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        phase: Tensor | None,
-        w: Weights,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        assert phase is not None
+    def forward(self, inputs: LayerInputs, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+        assert inputs.phase is not None
+        x = inputs.x
         h = ops.rms_norm(x, w["input_layernorm.weight"], self.eps)
         q = heads(linear(h, w, "self_attn.q_proj"), self.num_heads)
         raw_k = heads(linear(h, w, "self_attn.k_proj"), self.kv_heads)
         raw_v = raw_k if self.shared_kv else heads(linear(h, w, "self_attn.v_proj"), self.kv_heads)
-        q = ops.rope(ops.rms_norm(q, w["self_attn.q_norm.weight"], self.eps), cos, sin)
-        k = ops.rope(ops.rms_norm(raw_k, w["self_attn.k_norm.weight"], self.eps), cos, sin)
+        q = ops.rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
+        q, k = rotated(q, ops.rms_norm(raw_k, w["self_attn.k_norm.weight"], self.eps), inputs)
         v = ops.rms_norm(raw_v, None, self.eps)
-        a = linear(join_heads(ops.attention(q, k, v, prefix_k, prefix_v, mask, 1.0)), w, "self_attn.o_proj")
+        a = ops.attention(q, k, v, inputs.prefix_k, inputs.prefix_v, inputs.mask, 1.0)
+        a = linear(join_heads(a), w, "self_attn.o_proj")
         x = x + ops.rms_norm(a, w["post_attention_layernorm.weight"], self.eps)
 
         dense = mlp(
@@ -162,7 +156,7 @@ class GemmaLayer(nn.Module):
         mixed = mixture(mixed, index, weight.to(flat.dtype), w, self.activation).view_as(x)
         mixed = ops.rms_norm(mixed, w["post_feedforward_layernorm_2.weight"], self.eps)
         x = x + ops.rms_norm(dense + mixed, w["post_feedforward_layernorm.weight"], self.eps)
-        return x * w["layer_scalars"].index_select(0, phase).to(x.dtype), k, v
+        return x * w["layer_scalars"].index_select(0, inputs.phase).to(x.dtype), k, v
 
     def route(self, residual: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         """Expert indices and mixing weights [tokens, top_k], the weights summing to one before the

@@ -5,7 +5,17 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from edgekit.export import ops
-from edgekit.export.models.base import Weights, heads, join_heads, linear, mixture, mlp, route
+from edgekit.export.models.base import (
+    LayerInputs,
+    Weights,
+    heads,
+    join_heads,
+    linear,
+    mixture,
+    mlp,
+    rotated,
+    route,
+)
 
 
 class PreNormLayer(nn.Module):
@@ -25,17 +35,8 @@ class PreNormLayer(nn.Module):
         self.num_heads, self.kv_heads, self.head_dim = num_heads, kv_heads, head_dim
         self.eps, self.qk_norm, self.top_k = eps, qk_norm, top_k
 
-    def forward(
-        self,
-        x: Tensor,
-        prefix_k: Tensor | None,
-        prefix_v: Tensor | None,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        phase: Tensor | None,
-        w: Weights,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, inputs: LayerInputs, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+        x = inputs.x
         h = ops.rms_norm(x, w["input_layernorm.weight"], self.eps)
         q = heads(linear(h, w, "self_attn.q_proj"), self.num_heads)
         k = heads(linear(h, w, "self_attn.k_proj"), self.kv_heads)
@@ -43,8 +44,8 @@ class PreNormLayer(nn.Module):
         if self.qk_norm:
             q = ops.rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
             k = ops.rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
-        q, k = ops.rope(q, cos, sin), ops.rope(k, cos, sin)
-        a = ops.attention(q, k, v, prefix_k, prefix_v, mask, self.head_dim**-0.5)
+        q, k = rotated(q, k, inputs)
+        a = ops.attention(q, k, v, inputs.prefix_k, inputs.prefix_v, inputs.mask, self.head_dim**-0.5)
         x = x + linear(join_heads(a), w, "self_attn.o_proj")
         h = ops.rms_norm(x, w["post_attention_layernorm.weight"], self.eps)
         return x + self.feed_forward(h, w), k, v

@@ -22,6 +22,7 @@ from edgekit.runtime.bundle import manifest_sections, packages
 from edgekit.runtime.bundle.choice import check_written_for, choose
 from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.packages import Packages
+from edgekit.runtime.bundle.rope import Rope, ropes
 
 if TYPE_CHECKING:
     from edgekit.runtime.tokenizer import Tokenizer
@@ -56,7 +57,7 @@ class Model:
     self_conditioning: bool
     canvas_length: int | None
     max_positions: int | None  # None: unknown
-    ropes: dict[str, list[float]]
+    ropes: dict[str, Rope]
     embedding: Table
     head: Table | None  # None: the embedding's runs serve as the head
     tied_head: bool
@@ -199,7 +200,7 @@ def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Pack
     sizes = packages.Sizes(
         model["hidden_size"],
         model["vocab_size"],
-        {name: len(frequencies) for name, frequencies in model["ropes"].items()},
+        {name: rope.widths for name, rope in ropes(model).items()},
         model["self_conditioning"],
     )
     return packages.parse(manifest, layers, sizes, where)
@@ -228,7 +229,7 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         self_conditioning=model["self_conditioning"],
         canvas_length=model.get("canvas_length"),
         max_positions=model.get("max_positions"),
-        ropes=model["ropes"],
+        ropes=ropes(model),
         embedding=tables["embedding"],
         head=tables.get("head"),
         tied_head=tied,

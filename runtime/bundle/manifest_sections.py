@@ -51,11 +51,23 @@ def _check_model(model: dict[str, Any], packaged: bool) -> None:
         frequencies = value(model["ropes"], name, list, f"{at}, ropes")
         if not 0 < len(frequencies) <= _MOST_HEADS or not all(map(is_finite, frequencies)):
             raise Wrong(f"{at}: rope {quoted(name)} is not a list of finite numbers")
+    _check_query_scales(model, at)
     tables = value(model, "tables", dict, at)
     for name in ("embedding", "head") if "head" in tables else ("embedding",):
         _check_table(value(tables, name, dict, f"{at}, tables"), name, rows, packaged and name == "head")
     if not absent(model, "config"):
         value(model, "config", dict, at)
+
+
+def _check_query_scales(model: dict[str, Any], at: str) -> None:
+    if absent(model, "query_scales"):
+        return
+    for name, own in value(model, "query_scales", dict, at).items():
+        if name not in model["ropes"] or not isinstance(own, dict):
+            raise Wrong(f"{at}: query scale {quoted(name)} is not one of a rope")
+        if finite(own, "beta", f"{at}, query scale {quoted(name)}") <= 0:
+            raise Wrong(f"{at}: query scale {quoted(name)} has beta {own['beta']}, not a number above 0")
+        number(own, "positions", f"{at}, query scale {quoted(name)}", 1)
 
 
 def _check_table(table: dict[str, Any], name: str, rows: int, bits_alone: bool) -> None:

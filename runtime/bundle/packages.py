@@ -14,8 +14,9 @@ Section `programs` of the manifest:
 A function takes t positions after p positions of prefix. What its arrays are is said by their roles:
 
     layers             x [1, t, H]; prefix_k.J, prefix_v.J [1, KV, P, D] of the chunk's layer J (none if p is
-                       0); cos.ROPE, sin.ROPE [t, R]; mask.full [t, p + t], mask.W [t, P + t] for a window W;
-                       phase [1]  ->  y [1, t, H]; k.J, v.J [1, KV, t, D]
+                       0); cos.ROPE, sin.ROPE [t, R]; query_scale.ROPE [t, 1] where the rope has one;
+                       mask.full [t, p + t], mask.W [t, P + t] for a window W; phase [1]
+                       ->  y [1, t, H]; k.J, v.J [1, KV, t, D]
     self_conditioning  embedded, soft [1, t, H]  ->  y [1, t, H]
     final              x [1, t, H]  ->  y [1, t, H]
     head               x [t, H]; temperature [1]; noise [t, V'] where it samples  ->  z [t, V'], or the
@@ -153,7 +154,7 @@ class Sizes:
 
     hidden: int
     vocab: int
-    ropes: Mapping[str, int]  # entries of a table's row, by name
+    ropes: Mapping[str, Mapping[str, int]]  # by name: the widths of their tables, by name
     self_conditioning: bool
 
 
@@ -319,8 +320,8 @@ def _layer_shapes(
             raise Wrong(f"{at}: layers that share {mask} take different lengths of prefix")
         if layer.rope not in sizes.ropes:
             raise Wrong(f"{at}: the model has no rope {layer.rope!r}")
-        for name in ("cos", "sin"):
-            taken[f"{name}.{layer.rope}"] = (t, sizes.ropes[layer.rope])
+        for name, width in sizes.ropes[layer.rope].items():
+            taken[f"{name}.{layer.rope}"] = (t, width)
         for name in ("k", "v"):
             given[f"{name}.{slot}"] = (1, layer.kv_heads, t, layer.head_dim)
     if "phase" in function.inputs:

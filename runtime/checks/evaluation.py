@@ -73,7 +73,6 @@ def _pass(
     """The inputs of a chunk's layers for rows x [1, T, H] at positions [T] behind a prefix."""
     inputs = []
     for slot, layer in enumerate(own for own in bundle.model.layers if own.run == name):
-        angle = positions[:, None] * np.array(bundle.model.ropes[layer.rope], np.float32)
         none = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
         k, v = prefix[slot] if prefix else (none, none)
         inputs.append(
@@ -81,8 +80,7 @@ def _pass(
                 "x": x,
                 "prefix_k": k,
                 "prefix_v": v,
-                "cos": np.cos(angle),
-                "sin": np.sin(angle),
+                **bundle.model.ropes[layer.rope].tables(positions),
                 "mask": _causal_mask(positions, positions[0] - k.shape[2], layer.window),
                 "phase": np.zeros(1, np.int64),
             }

@@ -121,7 +121,8 @@ class PackageEngine(Engine):
             zip(self._layers[weights.entry.name], inputs, function.prefixes, strict=True)
         ):
             arrays[f"prefix_k.{slot}"], arrays[f"prefix_v.{slot}"] = own["prefix_k"], own["prefix_v"]
-            arrays[f"cos.{layer.rope}"], arrays[f"sin.{layer.rope}"] = own["cos"], own["sin"]
+            tables = (name for name in ("cos", "sin", "query_scale") if name in own)
+            arrays |= {f"{name}.{layer.rope}": own[name] for name in tables}
             mask = f"mask.{'full' if layer.window is None else layer.window}"
             if mask not in arrays:
                 arrays[mask] = padded_mask(own["mask"], own["prefix_k"].shape[2], prefix, function.t)

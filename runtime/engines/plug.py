@@ -375,11 +375,15 @@ def _kept(layer: AttentionStruct, name: str) -> np.ndarray:
 def _inputs(segment: SegmentStruct, layer: AttentionStruct) -> dict[str, np.ndarray]:
     count, tables = segment.count, (segment.count, layer.frequencies)
     seen = (count, layer.kept + count)
+    scale = {}
+    if layer.query_scale is not None:
+        scale["query_scale"] = read_only(array(layer.query_scale, (count, 1)))
     return {
         "prefix_k": read_only(_kept(layer, "k")),
         "prefix_v": read_only(_kept(layer, "v")),
         "cos": read_only(array(layer.cos, tables)),
         "sin": read_only(array(layer.sin, tables)),
+        **scale,
         "mask": read_only(np.zeros(seen, np.float32) if layer.mask is None else array(layer.mask, seen)),
         "phase": _PHASES[1 if segment.causal else 0],
     }

@@ -25,6 +25,7 @@ from support.package_bundles import (
     make_bundle,
     random,
 )
+from support.query_scales import use_query_scales
 from support.routing_rules import EXPERTS, use_rule
 from support.signal_to_noise import decibels
 
@@ -123,6 +124,16 @@ def test_half_precision_survives_large_rows_and_empty_ones(tmp_path: Path) -> No
         values["x"][0, 4:] = 0.0
         out = programs.run(package, "t9_p0", values)
         assert all(np.isfinite(array).all() for array in out.values())
+
+
+def test_layers_scale_queries_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_query_scales(monkeypatch)
+    bundle, model = case_bundle(tmp_path, "coreai", "llada", "bf16", 2)
+    with CoreaiPrograms(bundle) as programs:
+        check_layers(programs, model, 1, None)
+    half, model = case_bundle(tmp_path / "half", "coreai", "llada", "bf16", 2, precision="float16")
+    with CoreaiPrograms(half) as programs:
+        check_layers(programs, model, 1, 40)
 
 
 def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

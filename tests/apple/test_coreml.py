@@ -25,6 +25,7 @@ from support.package_bundles import (
     layer_values,
     random,
 )
+from support.query_scales import use_query_scales
 from support.routing_rules import EXPERTS, use_rule
 from support.signal_to_noise import decibels
 
@@ -176,6 +177,14 @@ def test_padding_that_is_masked_changes_nothing(tmp_path: Path) -> None:
     second = programs.run(package, "t16_p48", values)
     np.testing.assert_allclose(first["y"][:, :5], second["y"][:, :5], rtol=1e-5, atol=1e-5)
     assert np.abs(first["y"][:, 5:] - second["y"][:, 5:]).max() > 1
+
+
+def test_layers_scale_queries_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_query_scales(monkeypatch)
+    bundle, model = case_bundle(tmp_path / "float32", "coreml", "llada", "bf16", 2)
+    check_layers(CoremlPrograms(bundle), model, 1, None)
+    bundle, model = case_bundle(tmp_path / "float16", "coreml", "llada", "bf16", 2, precision="float16")
+    check_layers(CoremlPrograms(bundle), model, 1, 40)
 
 
 def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

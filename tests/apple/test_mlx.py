@@ -31,6 +31,7 @@ from torch import nn
 from edgekit.export import formats
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import ExportError, QuantizationError
+from edgekit.export.models.base import LayerInputs
 from edgekit.export.ops import unpack_codes
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.programs import Program
@@ -109,8 +110,7 @@ class Layers:
             self._next = iter(range(1, len(layers)))
             index = 0
         t = {name: torch.tensor(value) for name, value in inputs.items()}
-        arguments = (t[n] for n in ("x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"))
-        expected = layers[index].module(*arguments, self._model._unit(f"layers.{index}."))
+        expected = layers[index].module(LayerInputs(**t), self._model._unit(f"layers.{index}."))
         y, ((k, v),) = got
         for name, a, b in zip("ykv", (y, k, v), expected, strict=True):
             self.pairs.append((f"layer {index} {name}", a, b.numpy()))

@@ -24,7 +24,7 @@ from edgekit.export.errors import ExportError
 from edgekit.export.formats.native import layout as native_layout
 from edgekit.export.formats.native.lowering import lower
 from edgekit.export.formats.options import FormatOptions
-from edgekit.export.models.base import WeightSpec, route
+from edgekit.export.models.base import LayerInputs, WeightSpec, route
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Choice, Override, Scheme, quantize_matrix
 from edgekit.export.reference import MASKED
@@ -66,21 +66,20 @@ def test_every_layer_equals_the_reference(
         for i, (layer, spec) in enumerate(
             zip(interpreter.bundle.model.layers, model.architecture.layers, strict=True)
         ):
-            cos, sin = model.architecture.ropes[spec.rope].tables(torch.arange(prefix, prefix + 6))
+            tables = model.architecture.ropes[spec.rope].tables(torch.arange(prefix, prefix + 6))
             inputs = {
                 "x": 3 * random(rng, 1, 6, model.architecture.hidden_size),
                 "prefix_k": random(rng, 1, spec.kv_heads, prefix, spec.head_dim),
                 "prefix_v": random(rng, 1, spec.kv_heads, prefix, spec.head_dim),
-                "cos": cos.numpy(),
-                "sin": sin.numpy(),
+                **{name: table.numpy() for name, table in tables.items()},
                 "mask": np.where(rng.random((6, prefix + 6)) < 0.3, np.float32(MASKED), np.float32(0)),
                 "phase": np.array([phase]),
             }
-            tensors = [torch.from_numpy(v) for v in inputs.values()]
-            if not spec.uses_mask:
-                tensors[5] = None  # type: ignore[call-overload]
+            tensors = {
+                name: torch.from_numpy(v) for name, v in inputs.items() if name != "mask" or spec.uses_mask
+            }
             with torch.no_grad():
-                expected = spec.module(*tensors, model._unit(f"layers.{i}."))
+                expected = spec.module(LayerInputs(**tensors), model._unit(f"layers.{i}."))
             found = interpreter.run(layer.program, layer.run, inputs, layer.experts)
             for name, a, b in zip("ykv", found, expected, strict=True):
                 assert_close(a, b, f"{name} of layer {i}")

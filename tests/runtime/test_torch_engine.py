@@ -78,14 +78,12 @@ def test_every_layer_equals_the_oracle(
     """With the same codes and the same rounding of activations."""
     engine, stored, model = engine_of(case), Stored(oracle), oracle.bundle.model
     for layer in model.layers:
-        angle = np.arange(prefix, prefix + length)[:, None] * np.array(model.ropes[layer.rope])
         kept = (1, layer.kv_heads, prefix, layer.head_dim)
         inputs: dict[str, Array] = {
             "x": 3 * rng.standard_normal((1, length, model.hidden_size)),
             "prefix_k": rng.standard_normal(kept),
             "prefix_v": rng.standard_normal(kept),
-            "cos": np.cos(angle),
-            "sin": np.sin(angle),
+            **model.ropes[layer.rope].tables(np.arange(prefix, prefix + length)),
             "mask": np.where(rng.random((length, prefix + length)) < 0.3, -1e30, 0),
         }
         inputs = {name: each.astype(np.float32) for name, each in inputs.items()} | {"phase": np.array([0])}

@@ -24,7 +24,7 @@ from edgekit.export.formats.packages.cut import PackagePlan
 from edgekit.export.formats.packages.stamp import Stamped
 from edgekit.export.formats.packages.writer import PackagedFormat
 from edgekit.export.models import architecture
-from edgekit.export.models.base import DENOISE, PREFILL
+from edgekit.export.models.base import DENOISE, PREFILL, LayerInputs
 from edgekit.export.ops import dequantize
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Quantized, Scheme, choose, matrix_name, quantize_matrix
@@ -264,10 +264,10 @@ def layer_values(rng: np.random.Generator, model: ReferenceModel, function: dict
     for feature in function["inputs"]:
         role, shape = feature["role"], feature["shape"]
         name, _, which = role.partition(".")
-        if name in ("cos", "sin"):
+        if name in ("cos", "sin", "query_scale"):
             positions = torch.arange(function["p"], function["p"] + function["t"])
             tables = model.architecture.ropes[which].tables(positions)
-            values[role] = tables[name == "sin"].numpy().astype(feature["dtype"])
+            values[role] = tables[name].numpy().astype(feature["dtype"])
         elif name == "mask":
             mask = np.where(rng.random(shape) < 0.3, HIDDEN, 0.0)
             mask[:, -1] = 0.0
@@ -293,10 +293,12 @@ def layer_results(
             torched(values[f"{n}.{slot}"]) if f"{n}.{slot}" in values else none
             for n in ("prefix_k", "prefix_v")
         ]
-        cos, sin = (torched(values[f"{n}.{layer.rope}"]).float() for n in ("cos", "sin"))
+        names = model.architecture.ropes[layer.rope].widths
+        tables = {name: torched(values[f"{name}.{layer.rope}"]).float() for name in names}
         mask = torched(values[f"mask.{'full' if layer.window is None else layer.window}"]).float()
         phase = torch.from_numpy(values["phase"]) if "phase" in values else None
-        y, k, v = layer.module(y, *prefix, cos, sin, mask, phase, model._unit(f"layers.{i}."))
+        inputs = LayerInputs(y, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=phase)
+        y, k, v = layer.module(inputs, model._unit(f"layers.{i}."))
         out |= {f"k.{slot}": k.numpy(), f"v.{slot}": v.numpy()}
     return out | {"y": y.numpy()}
 

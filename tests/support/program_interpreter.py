@@ -272,10 +272,9 @@ class BundleInterpreter:
             empty = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
             keys, values = (empty, empty) if prefix is None else prefix[i]
             seen, length = keys.shape[2], x.shape[1]
-            positions = np.arange(seen, seen + length, dtype=np.float32)
-            angle = positions[:, None] * np.array(model.ropes[layer.rope], np.float32)
+            tables = model.ropes[layer.rope].tables(np.arange(seen, seen + length))
             inputs = {
-                "x": x, "prefix_k": keys, "prefix_v": values, "cos": np.cos(angle), "sin": np.sin(angle),
+                "x": x, "prefix_k": keys, "prefix_v": values, **tables,
                 "mask": np.zeros((length, seen + length), np.float32), "phase": np.array([phase]),
             }  # fmt: skip
             y, k, v = self.run(layer.program, layer.run, inputs, layer.experts)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from edgekit.export import ops
+from edgekit.export.models.base import LayerInputs
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.flashload import manifest as manifests
@@ -117,8 +118,8 @@ def _layer_ports(arch: Any, chunk: list[int], t: int, p: int) -> tuple[Shapes, S
         if kept:
             for name in ("prefix_k", "prefix_v"):
                 taken[f"{name}.{slot}"] = (1, layer.kv_heads, kept, layer.head_dim)
-        rotary = len(arch.ropes[layer.rope].inverse_frequency)
-        taken |= {f"cos.{layer.rope}": (t, rotary), f"sin.{layer.rope}": (t, rotary)}
+        widths = arch.ropes[layer.rope].widths
+        taken |= {f"{name}.{layer.rope}": (t, width) for name, width in widths.items()}
         taken[f"mask.{layer.window or 'full'}"] = (t, kept + t)
         if layer.uses_phase:
             taken["phase"] = (1,)
@@ -216,10 +217,13 @@ class _Model:
             if slot == 0:
                 unused = hidden[kept:]
                 x[:, unused] = 50 * torch.randn(1, int(unused.sum()), x.shape[-1], generator=generator)
-            x, out[f"k.{slot}"], out[f"v.{slot}"] = layer.module(
-                x, *prefix, given[f"cos.{layer.rope}"], given[f"sin.{layer.rope}"], mask,
-                given.get("phase"), model._unit(f"layers.{i}."),
-            )  # fmt: skip
+            tables = {
+                name: given[f"{name}.{layer.rope}"] for name in model.architecture.ropes[layer.rope].widths
+            }
+            inputs = LayerInputs(
+                x, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=given.get("phase")
+            )
+            x, out[f"k.{slot}"], out[f"v.{slot}"] = layer.module(inputs, model._unit(f"layers.{i}."))
         return out | {"y": x}
 
     def _self_conditioning(

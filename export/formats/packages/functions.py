@@ -105,9 +105,8 @@ def _layers_function(
         p, own = lengths.prefix(layer.window), {}
         for name in ("prefix_k", "prefix_v") if p else ():
             own[name] = take(f"{name}.{slot}", number, 1, layer.kv_heads, p, layer.head_dim)
-        rotary = len(architecture.ropes[layer.rope].inverse_frequency)
-        for name in ("cos", "sin"):
-            own[name] = take(f"{name}.{layer.rope}", number, t, rotary)
+        for name, width in architecture.ropes[layer.rope].widths.items():
+            own[name] = take(f"{name}.{layer.rope}", number, t, width)
         reach = "full" if layer.window is None else str(layer.window)
         own["mask"] = take(f"mask.{reach}", number, t, p + t)
         if layer.uses_phase:

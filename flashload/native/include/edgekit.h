@@ -518,6 +518,7 @@ typedef struct ek_attention {
   const float *cos, *sin;            /* [count, frequencies] */
   int64_t frequencies;
   const char *rope;                  /* the tables' name in the manifest */
+  const float *query_scale;          /* [count] factors for rotated queries; null where the rope has none */
   const float *mask;                 /* [count, kept + count], added to the scores; null: nothing is hidden */
   float *k, *v;                      /* [kv_heads, count, head_dim] of these rows, for the engine to fill before it looks at
                                         the pieces of later segments; null: nobody wants them */

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,8 +75,13 @@ Strided kv_array(const float *data, std::int64_t heads, std::int64_t length, std
 }
 
 void run_call(TestCall &call) {
+  std::set<Input> given = {Input::x};
+  if (call.soft != nullptr) given.insert(Input::soft);
+  if (call.cos != nullptr) {
+    given.insert({Input::prefix_k, Input::prefix_v, Input::cos, Input::sin, Input::mask, Input::phase});
+  }
   Program program("test", Json::parse(call.entry, "entry"),
-                  {call.hidden, call.kv_heads, call.head_dim, call.rotary});
+                  {call.hidden, call.kv_heads, call.head_dim, call.rotary, given});
   const TestRun dense(call.dense, call.dense_tensors);
   const WeightLayout layout(dense.run, program.weights());
   program.expect(layout);

@@ -3,6 +3,7 @@
 #define EDGEKIT_EXECUTOR_GRAPH_H
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,17 @@
 
 namespace edgekit {
 
-// Lengths that an entry leaves to the model: the width of x, the layer's KV heads and their width, and the columns
-// of cos and sin.
+// The inputs that ProgramInputs has, in its order.
+enum class Input { x, soft, prefix_k, prefix_v, cos, sin, query_scale, mask, phase, none };
+
+// What an entry leaves to the model: the width of x, the layer's KV heads and their width, the columns of cos and
+// sin; and which inputs its calls give, without which none may be read.
 struct ProgramShapes {
   std::int64_t hidden = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t rotary = 0;
+  std::set<Input> given = {Input::x};
 };
 
 enum class OpKind {
@@ -44,9 +49,6 @@ struct Op {
 };
 
 enum class ValueType { number, index, prefix, mask };
-
-// The inputs that ProgramInputs has, in its order.
-enum class Input { x, soft, prefix_k, prefix_v, cos, sin, mask, phase, none };
 
 struct Value {
   ValueType type = ValueType::number;

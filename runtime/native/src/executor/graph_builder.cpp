@@ -32,8 +32,8 @@ struct InputName {
 
 constexpr InputName kInputs[] = {
     {"x", Input::x},     {"embedded", Input::x}, {"soft", Input::soft}, {"prefix_k", Input::prefix_k},
-    {"prefix_v", Input::prefix_v}, {"cos", Input::cos}, {"sin", Input::sin},   {"mask", Input::mask},
-    {"phase", Input::phase},
+    {"prefix_v", Input::prefix_v}, {"cos", Input::cos}, {"sin", Input::sin},   {"query_scale", Input::query_scale},
+    {"mask", Input::mask}, {"phase", Input::phase},
 };
 
 }  // namespace
@@ -81,6 +81,7 @@ void GraphBuilder::add_inputs(const Json &entry) {
       if (name == candidate.name) known = &candidate;
     }
     if (known == nullptr) fail(EK_UNSUPPORTED_BUNDLE, where_, ": this library does not know the input ", name);
+    if (shapes_.given.count(known->input) == 0) wrong("takes the input ", name, ", which it is not given");
     if (i >= graph_.values.size()) wrong("has more inputs than values");
     if (seen[static_cast<int>(known->input)]) wrong("takes the input ", name, " twice");
     seen[static_cast<int>(known->input)] = true;
@@ -99,6 +100,9 @@ void GraphBuilder::add_inputs(const Json &entry) {
       case Input::cos:
       case Input::sin:
         value.array = contiguous({t, Extent{shapes_.rotary}}, where);
+        break;
+      case Input::query_scale:
+        value.array = contiguous({t, Extent{1}}, where);
         break;
       case Input::mask:
         value.type = ValueType::mask;

@@ -40,6 +40,8 @@ const void *ProgramCall::input(Input input) const {
       return inputs_.cos;
     case Input::sin:
       return inputs_.sin;
+    case Input::query_scale:
+      return inputs_.query_scale;
     case Input::phase:
       return inputs_.phase;
     default:

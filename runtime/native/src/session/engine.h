@@ -55,6 +55,7 @@ struct LayerInputs {
   std::int64_t kept_rows = 0;   // in all of them
   const float *cos = nullptr;   // [count, frequencies], behind those of the segment before
   const float *sin = nullptr;
+  const float *query_scale = nullptr;  // [count] factors for rotated queries; null where the rope has none
   const float *mask = nullptr;  // [count, kept_rows + count], added to the scores; null: nothing is hidden
   Strided k, v;                 // [1, KV, count, D] to be filled, without data: not wanted. Later segments may see them
 };

@@ -18,11 +18,13 @@ void PassInputs::set_positions(const std::vector<std::int64_t> &positions) {
   positions_.clear();  // until all of it is there
   const std::int64_t count = static_cast<std::int64_t>(positions.size());
   for (std::size_t i = 0; i < tables_.size(); ++i) {
-    const std::vector<float> &frequencies = model_.ropes[i].inverse_frequency;
+    const Rope &rope = model_.ropes[i];
+    const std::vector<float> &frequencies = rope.inverse_frequency;
     const std::int64_t width = static_cast<std::int64_t>(frequencies.size());
     Tables &own = tables_[i];
-    own.cos = own.memory.floats(2 * count * width);
+    own.cos = own.memory.floats(count * rope.floats_per_position());
     own.sin = own.cos + count * width;
+    own.query_scale = rope.beta == 0 ? nullptr : own.sin + count * width;
     for (std::int64_t t = 0; t < count; ++t) {
       for (std::int64_t j = 0; j < width; ++j) {
         const float position = static_cast<float>(positions[static_cast<std::size_t>(t)]);
@@ -31,6 +33,9 @@ void PassInputs::set_positions(const std::vector<std::int64_t> &positions) {
         own.cos[t * width + j] = static_cast<float>(std::cos(static_cast<double>(angle)));
         own.sin[t * width + j] = static_cast<float>(std::sin(static_cast<double>(angle)));
       }
+      if (own.query_scale == nullptr) continue;
+      const std::int64_t periods = positions[static_cast<std::size_t>(t)] / rope.period;
+      own.query_scale[t] = static_cast<float>(1 + rope.beta * std::log1p(static_cast<double>(periods)));
     }
   }
   positions_ = positions;

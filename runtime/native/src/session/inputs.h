@@ -26,6 +26,9 @@ class PassInputs {
   const float *cos(std::size_t rope) { return tables_[rope].cos; }
   const float *sin(std::size_t rope) { return tables_[rope].sin; }
 
+  // [rows] factors for rotated queries, null where the rope has none.
+  const float *query_scale(std::size_t rope) { return tables_[rope].query_scale; }
+
   // Additive mask [queries, keys] for queries that see what is not behind them and, with a window, not too far back, by
   // the positions of both. Null where nothing is hidden. Layers of equal window share that of a segment.
   const float *causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
@@ -37,7 +40,7 @@ class PassInputs {
  private:
   struct Tables {
     FloatBuffer memory;
-    float *cos = nullptr, *sin = nullptr;
+    float *cos = nullptr, *sin = nullptr, *query_scale = nullptr;
   };
   struct Mask {
     FloatBuffer memory;

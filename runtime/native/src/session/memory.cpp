@@ -53,7 +53,7 @@ std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int
   // x, the last hidden states, rows picked for the head, and what self-conditioning mixes in.
   std::uint64_t total = floats(positions * model.hidden * (model.self_conditioning ? 4 : 3));
   for (const Rope &rope : model.ropes) {
-    total += floats(2 * positions * static_cast<std::int64_t>(rope.inverse_frequency.size()));
+    total += floats(positions * rope.floats_per_position());
   }
   if (!model.causal_prefix) return total;
   std::set<std::int64_t> windows;

@@ -103,6 +103,13 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
       if (!std::isfinite(rope.inverse_frequency.back())) reader.wrong("rope ", name, " has an infinite frequency");
     }
     if (rope.inverse_frequency.empty()) reader.wrong("rope ", name, " has no frequencies");
+    const Json *scales = model.find("query_scales");
+    const Json *scale = scales == nullptr || scales->is_null() ? nullptr : scales->find(name);
+    if (scale != nullptr) {
+      reader.positive(*scale, "beta");
+      rope.beta = scale->at("beta").number();
+      rope.period = reader.whole(*scale, "positions", std::numeric_limits<std::int64_t>::max());
+    }
     out.ropes.push_back(std::move(rope));
   }
   const Json &tables = model.at("tables");

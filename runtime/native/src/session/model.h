@@ -34,6 +34,13 @@ struct TableInfo {
 struct Rope {
   std::string name;
   std::vector<float> inverse_frequency;
+  double beta = 0;           // of a factor for rotated queries, 1 + beta * log1p(floor(position / period)); 0: none
+  std::int64_t period = 1;
+
+  // Of cos, sin and that factor.
+  std::int64_t floats_per_position() const {
+    return 2 * static_cast<std::int64_t>(inverse_frequency.size()) + (beta == 0 ? 0 : 1);
+  }
 };
 
 struct Model {

@@ -14,8 +14,13 @@ constexpr const char *kFormat = "native", *kLayout = "native-1";
 constexpr std::uint64_t kAllowance = std::uint64_t{8} << 20, kAllowancePerThread = std::uint64_t{256} << 10;
 
 bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
-  return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary;
+  return a.hidden != b.hidden || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.rotary != b.rotary ||
+         a.given != b.given;
 }
+
+// What calls of layers give; a rope may add to it.
+const std::set<Input> kLayerInputs = {Input::x,   Input::prefix_k, Input::prefix_v, Input::cos,
+                                      Input::sin, Input::mask,     Input::phase};
 
 [[noreturn]] void no_packages() { fail(EK_INTERNAL, "the native engine opens no packages; please report it"); }
 
@@ -53,10 +58,10 @@ NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threa
   const Json &entries = programs.at("entries");
   softcap_ = head_softcap(entries.at("head"));
   if (const WeightUnit *unit = bundle.self_conditioning()) {
-    self_conditioning_ = &single(entries, "self_conditioning", *unit);
+    self_conditioning_ = &single(entries, "self_conditioning", *unit, {Input::x, Input::soft});
   }
   add_layers(entries);
-  final_ = &single(entries, "final", bundle.final());
+  final_ = &single(entries, "final", bundle.final(), {Input::x});
   add_tables();
 }
 
@@ -79,8 +84,10 @@ Program &NativeEngine::add_program(const Json &entries, const std::string &name,
   return programs_.emplace(name, std::move(program)).first->second;
 }
 
-const Program &NativeEngine::single(const Json &entries, const std::string &name, const WeightUnit &unit) {
+const Program &NativeEngine::single(const Json &entries, const std::string &name, const WeightUnit &unit,
+                                    std::set<Input> given) {
   ProgramShapes shapes;
+  shapes.given = std::move(given);
   shapes.hidden = bundle_.model().hidden;
   Program &program = add_program(entries, name, shapes, 1);
   program.expect(layouts_.emplace(&unit, WeightLayout(*unit.run, program.weights())).first->second);
@@ -92,6 +99,8 @@ void NativeEngine::add_layers(const Json &entries) {
   for (const BundleChunk &chunk : bundle_.chunks()) {
     const LayerInfo &info = model.layers[chunk.first];
     ProgramShapes shapes;
+    shapes.given = kLayerInputs;
+    if (model.ropes[info.rope].beta != 0) shapes.given.insert(Input::query_scale);
     shapes.hidden = model.hidden;
     shapes.kv_heads = info.kv_heads;
     shapes.head_dim = info.head_dim;
@@ -164,6 +173,7 @@ void NativeEngine::layers(const LayersCall &call) {
   // Of all rows: those of a segment lie behind those of the one before.
   given.cos = call.segments.front().layers.front().cos;
   given.sin = call.segments.front().layers.front().sin;
+  given.query_scale = call.segments.front().layers.front().query_scale;
   phase_.resize(static_cast<std::size_t>(call.rows));
   given.phase = phase_.data();
   for (const LayerSegment &segment : call.segments) {

@@ -3,6 +3,7 @@
 #define EDGEKIT_SESSION_NATIVE_ENGINE_H
 
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,7 +36,7 @@ class NativeEngine final : public Engine {
 
  private:
   Program &add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes, std::size_t outputs);
-  const Program &single(const Json &entries, const std::string &name, const WeightUnit &unit);
+  const Program &single(const Json &entries, const std::string &name, const WeightUnit &unit, std::set<Input> given);
   void add_layers(const Json &entries);
   void add_tables();
   BoundWeights bind(const LoadedUnit &loaded) const { return {layouts_.at(loaded.unit), loaded.data}; }

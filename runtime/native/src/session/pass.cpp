@@ -464,6 +464,8 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
   const std::int64_t width = static_cast<std::int64_t>(model_.ropes[info.rope].inverse_frequency.size());
   given.cos = session_.inputs.cos(info.rope) + rows.first * width;
   given.sin = session_.inputs.sin(info.rope) + rows.first * width;
+  const float *scale = session_.inputs.query_scale(info.rope);
+  given.query_scale = scale == nullptr ? nullptr : scale + rows.first;
   if (rows.given->causal) {
     keys.insert(keys.end(), rows.positions.begin(), rows.positions.end());
     given.mask = session_.inputs.causal_mask(segment, info.window, rows.positions, keys);

@@ -294,6 +294,7 @@ void PluggedEngine::layers(const LayersCall &call) {
       made.sin = layer.sin;
       made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());
       made.rope = rope.name.c_str();
+      made.query_scale = layer.query_scale;
       made.mask = layer.mask;
       made.k = layer.k.data;
       made.v = layer.v.data;

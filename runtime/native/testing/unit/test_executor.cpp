@@ -55,7 +55,9 @@ constexpr const char *kLayer = R"({
 {"op": "scale", "in": [31], "w": [], "out": [32], "by": 1.5}
 ]})";
 
-const ProgramShapes kShapes{16, 1, 8, 4};
+const ProgramShapes kShapes{16, 1, 8, 4,
+                            {Input::x, Input::prefix_k, Input::prefix_v, Input::cos, Input::sin, Input::query_scale,
+                             Input::mask, Input::phase}};
 
 // Weights in memory, as a run holds them: bfloat16 or 8 bits.
 struct Weights {
@@ -219,6 +221,20 @@ bool refused(const std::string &text) {
     EK_CHECK(error.status() == EK_MALFORMED_FILE || error.status() == EK_UNSUPPORTED_BUNDLE);
     EK_CHECK(std::strlen(error.what()) > 0);
     return true;
+  }
+}
+
+EK_TEST(executor_refuses_inputs_that_calls_do_not_give) {
+  for (const Input input : {Input::x, Input::prefix_k, Input::prefix_v, Input::cos, Input::sin, Input::mask, Input::phase}) {
+    ProgramShapes shapes = kShapes;
+    shapes.given.erase(input);
+    bool refused = false;
+    try {
+      const Program program("layer", Json::parse(kLayer, "entry"), shapes);
+    } catch (const Error &error) {
+      refused = error.status() == EK_MALFORMED_FILE && std::strstr(error.what(), "which it is not given") != nullptr;
+    }
+    EK_CHECK(refused);
   }
 }
 

@@ -49,13 +49,14 @@ extension ek_attention {
     return Tensor([1, heads, Int(kept), Int(head_dim)], values)
   }
 
-  /// cos and sin [rows, R].
-  func rotary(_ rows: Int) -> (cos: Tensor, sin: Tensor) {
-    let (shape, count) = ([rows, Int(frequencies)], rows * Int(frequencies))
-    return (
-      Tensor(shape, Array(UnsafeBufferPointer(start: cos, count: count))),
-      Tensor(shape, Array(UnsafeBufferPointer(start: sin, count: count)))
-    )
+  /// cos and sin [rows, R], and where the rope has one query_scale [rows, 1].
+  func tables(_ rows: Int) -> [String: Tensor] {
+    func table(_ values: UnsafePointer<Float>, _ width: Int) -> Tensor {
+      Tensor([rows, width], Array(UnsafeBufferPointer(start: values, count: rows * width)))
+    }
+    var found = ["cos": table(cos, Int(frequencies)), "sin": table(sin, Int(frequencies))]
+    if let query_scale { found["query_scale"] = table(query_scale, 1) }
+    return found
   }
 
   /// [rows, P + rows], added to the scores.

@@ -133,11 +133,12 @@ final class MLXEngine: PluggedEngine {
 
   private func inputs(_ part: CallSegment, _ hidden: Int) -> Arrays {
     let own = part.layers[0]
-    let (prefix, rotary) = (own.prefix, own.rotary(part.rows))
-    return [
-      "x": part.input(hidden), "prefix_k": prefix.keys, "prefix_v": prefix.values, "cos": rotary.cos,
-      "sin": rotary.sin, "mask": own.addedMask(part.rows), "phase": part.phase,
+    let prefix = own.prefix
+    let arrays = [
+      "x": part.input(hidden), "prefix_k": prefix.keys, "prefix_v": prefix.values,
+      "mask": own.addedMask(part.rows), "phase": part.phase,
     ]
+    return arrays.merging(own.tables(part.rows)) { $1 }
   }
 
   /// Before later segments, which may look at them.

@@ -70,6 +70,7 @@ extension PackagePrograms {
       }
       taken[mask] = [t, kept + t]
       for name in ["cos", "sin"] { taken["\(name).\(layer.rope)"] = [t, model.ropes[layer.rope]?.count ?? 0] }
+      if model.queryScales?[layer.rope] != nil { taken["query_scale.\(layer.rope)"] = [t, 1] }
       for name in ["k", "v"] { given["\(name).\(slot)"] = [1, layer.kvHeads, t, layer.headDim] }
     }
     if function.inputs.contains(where: { $0.role == "phase" }) { taken["phase"] = [1] }

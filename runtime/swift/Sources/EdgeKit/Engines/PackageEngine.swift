@@ -78,7 +78,7 @@ final class PackageEngine: PluggedEngine {
       for (slot, (own, prefix)) in zip(given, function.prefixes).enumerated() {
         let layer = manifest.layers[Int(own.layer)]
         (arrays["prefix_k.\(slot)"], arrays["prefix_v.\(slot)"]) = own.prefix
-        (arrays["cos.\(layer.rope)"], arrays["sin.\(layer.rope)"]) = own.rotary(rows)
+        for (table, values) in own.tables(rows) { arrays["\(table).\(layer.rope)"] = values }
         let mask = "mask.\(layer.window.map(String.init) ?? "full")"
         if arrays[mask] == nil {
           arrays[mask] = paddedMask(

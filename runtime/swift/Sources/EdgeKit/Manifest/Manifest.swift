@@ -120,6 +120,8 @@ extension Manifest {
     public var maxPositions: Int?
     /// Inverse frequencies by name.
     public var ropes: [String: [Float]]
+    /// By rope: factors for rotated queries, where there are any.
+    public var queryScales: [String: QueryScale]?
     public var tables: Tables
     /// The checkpoint's own configuration.
     public var config: JSONValue
@@ -135,8 +137,16 @@ extension Manifest {
       case selfConditioning = "self_conditioning"
       case canvasLength = "canvas_length"
       case maxPositions = "max_positions"
-      case ropes, tables, config
+      case ropes
+      case queryScales = "query_scales"
+      case tables, config
     }
+  }
+
+  /// 1 + beta * log(1 + floor(position / positions)).
+  public struct QueryScale: Codable, Sendable, Equatable {
+    public var beta: Float
+    public var positions: Int
   }
 
   public struct Tables: Codable, Sendable, Equatable {
