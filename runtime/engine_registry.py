@@ -88,6 +88,15 @@ OWN = (
         threads=True,
     ),
     EngineRow(
+        "onnx-gpu",
+        format="onnx-gpu",
+        title="ONNX Runtime on a GPU",
+        factory="edgekit.runtime.engines.onnx.gpu_engine:OnnxGpuEngine",
+        needs="onnxruntime",
+        extra="onnx-gpu",
+        threads=True,
+    ),
+    EngineRow(
         "mlx",
         format="mlx",
         title="MLX",

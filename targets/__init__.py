@@ -13,6 +13,9 @@ from edgekit.flashload.names import shown, supported, unknown
 from edgekit.flashload.registry import Registry, resolve
 from edgekit.targets.tier import Tier
 
+#: What was tried of the format for ONNX Runtime on GPUs.
+ON_WEBGPU = "executed with WebGPU on a software Vulkan device; not run on a GPU"
+
 
 class UnknownTarget(EdgekitError):
     """A target that does not exist, or a format that the target does not run."""

@@ -1,17 +1,18 @@
-"""This machine, or another computer: the native core on the processor, or ONNX Runtime."""
+"""This machine, or another computer: the native core on the processor, or ONNX Runtime on it or any GPU."""
 
 from __future__ import annotations
 
-from edgekit.targets import Target
+from edgekit.targets import ON_WEBGPU, Target
 
 TARGET = Target(
     name="host",
-    summary="computers: the native core or ONNX Runtime on the processor",
-    formats=("native", "onnx"),
+    summary="computers: the native core or ONNX Runtime on the processor, or that on a GPU",
+    formats=("native", "onnx", "onnx-gpu"),
     preset="mixed4",
     group_size=32,
     checked={
         "native": "executed and measured on x86-64 Linux",
         "onnx": "executed and measured on x86-64 Linux",
+        "onnx-gpu": ON_WEBGPU,
     },
 )

@@ -7,20 +7,17 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from support import original_environment  # noqa: F401 - before anything changes it
 
 if TYPE_CHECKING:
     from support.fake_hub import FakeHub
-
-ORIGINAL_ENVIRONMENT: Mapping[str, str] = MappingProxyType(dict(os.environ))
-"""The environment before any fixture: for subprocesses that need the user's own settings, such as pip's."""
 
 # Read by OpenMP (torch, numpy's BLAS) when it is first loaded, hence not in a fixture. Parallel test workers
 # share the processor, and tests are too small to gain from more threads.

@@ -25,8 +25,8 @@ from typing import Any
 
 import pathspec
 import pytest
-from conftest import ORIGINAL_ENVIRONMENT
 from markdown_it import MarkdownIt
+from support.original_environment import ORIGINAL_ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -55,7 +55,7 @@ class Commands(click.Group):
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(REFUSED)
-        with _in_one_line(ctx):
+        with in_one_line(ctx):
             return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -64,12 +64,12 @@ class Commands(click.Group):
             formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _in_one_line(ctx):
+        with in_one_line(ctx):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _in_one_line(ctx: click.Context) -> Iterator[None]:
+def in_one_line(ctx: click.Context) -> Iterator[None]:
     """Turns every exception of the block into one line and an exit code."""
     try:
         yield

@@ -48,6 +48,14 @@ ROWS = (
         distributions=("torch", "onnx", "onnxscript"),
     ),
     FormatRow(
+        "onnx-gpu",
+        writer="edgekit.export.formats.onnx.writer:OnnxGpuFormat",
+        layout="onnx-gpu-1",
+        needs=("torch", "onnx", "onnxscript"),
+        extra="export-onnx",
+        distributions=("torch", "onnx", "onnxscript"),
+    ),
+    FormatRow(
         "mlx",
         writer="edgekit.export.formats.mlx.writer:MlxFormat",
         layout="mlx-2",

@@ -1,5 +1,5 @@
-# What is installed, twice: "python" is the part of the wheel, everything inside of the package; "development" is
-# what `cmake --install` puts below a prefix. Both can be moved: all paths in them are relative.
+# What is installed, twice: "python" is the part of the wheel, inside of the package but for the command of optimum;
+# "development" is what `cmake --install` puts below a prefix. Both can be moved: all paths in them are relative.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -34,6 +34,10 @@ endfunction()
 
 # The library goes beside the Python modules that load it.
 edgekit_install(python EXCLUDE_FROM_ALL edgekit/flashload edgekit/lib edgekit/include edgekit/lib)
+
+# Where optimum looks for commands of other packages.
+install(FILES "${CMAKE_CURRENT_SOURCE_DIR}/tools/optimum/register_edgekit.py" DESTINATION optimum/commands/register
+  COMPONENT python EXCLUDE_FROM_ALL)
 
 set(runtime "${CMAKE_INSTALL_LIBDIR}")
 if(WIN32)

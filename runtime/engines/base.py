@@ -104,6 +104,9 @@ class Engine:
     name: str
     #: Of the bundles that it runs; None: of any.
     format: str | None = None
+    #: Whether the session has a memory budget, or streams; else an engine may keep copies of weights: a unit
+    #: comes as the same object every time. Set before the first pass.
+    bounded: bool = True
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
         """What the engine takes for passes of these lengths."""

@@ -19,7 +19,7 @@ def heads(address: int | None, count: int, stride: int, shape: tuple[int, int]) 
 
 
 class StoredWeights:
-    """Makes the arrays of units, which stay as long as their memory does: of pinned ones for ever."""
+    """Makes the arrays of units. A unit comes as one object, whose arrays are those of where it lies."""
 
     def __init__(self) -> None:
         self._made: dict[bytes, tuple[int, dict[str, np.ndarray]]] = {}
@@ -27,10 +27,9 @@ class StoredWeights:
     def views(self, weights: WeightsStruct) -> dict[str, np.ndarray]:
         """Read-only arrays of a run by the names of its tensors. BF16 comes as uint16, F8 as uint8."""
         unit, data = weights.unit, weights.data
-        made = self._made.get(unit)
-        if made is not None and made[0] == data:
-            return made[1]
-        views = {}
+        place, views = self._made.get(unit, (0, dict[str, np.ndarray]()))
+        if place == data:
+            return views
         for tensor in weights.tensors[: weights.tensor_count]:
             shape = tuple(tensor.shape[: tensor.rank])
             view = array(data + tensor.offset, shape, STORAGE_DTYPES[tensor.dtype.decode()])

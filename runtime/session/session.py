@@ -196,6 +196,8 @@ class Session(OneOwner):
         #: Positions that are encoded at once: a longer text takes several passes.
         self.prefill_rows = int(info.prefill_rows)
         self._process_bytes = int(info.process_bytes)
+        if isinstance(computes, Engine):
+            computes.bounded = o.memory_bytes is not None or bool(self.plan.streamed)
 
     @property
     def engine(self) -> Engine | None:

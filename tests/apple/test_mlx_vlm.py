@@ -6,11 +6,9 @@ installed into a folder of its own below `build` (40 MB, a few seconds), once fo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import ORIGINAL_ENVIRONMENT
 from safetensors import safe_open
 from support.bundles import make_bundle, quantized_reference
+from support.foreign_packages import installed
 from support.signal_to_noise import decibels
 
 from edgekit.export.checkpoint.hub import resolve
@@ -39,35 +37,7 @@ REQUIREMENTS = Path(__file__).with_name("mlx_vlm_requirements.txt")
 @pytest.fixture(scope="module")
 def mlx_vlm() -> Path:
     """The folder of mlx-vlm, which Python is given besides its own."""
-    name = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    folder = ROOT / "build" / f"mlx-vlm-{name}"
-    folder.parent.mkdir(exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test workers one installs
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            command = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--target",
-                str(partial),
-            ]
-            ended = subprocess.run(
-                [*command, "-r", str(REQUIREMENTS)],
-                env=dict(ORIGINAL_ENVIRONMENT),
-                capture_output=True,
-                text=True,
-            )
-            if ended.returncode:
-                assert not os.environ.get("CI"), ended.stderr
-                pytest.skip(f"mlx-vlm cannot be installed here: {ended.stderr.strip()[-300:]}")
-            partial.rename(folder)
-    return folder
+    return installed(REQUIREMENTS)
 
 
 LOAD = """

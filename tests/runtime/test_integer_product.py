@@ -67,7 +67,7 @@ def test_the_product_of_unsigned_codes_is_exact_here() -> None:
     """Widths and code extremes beyond what is tried before a run."""
     assert integer_product.is_exact(load_onnxruntime(), UINT8)
     session = load_onnxruntime().InferenceSession(
-        integer_product._model(UINT8), providers=["CPUExecutionProvider"]
+        integer_product.product_model(UINT8), providers=["CPUExecutionProvider"]
     )
     rng = np.random.default_rng(1)
     for k in (1, 2, 3, 31, 4097, 20_000):

@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import onnx
 import torch
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
-from edgekit.export.formats.onnx.ops import EXPERTS_NODE, OPSET, decompositions
+from edgekit.export.formats.onnx.ops import EXPERTS_NODE, OPSET
 from edgekit.export.programs import Program
 from edgekit.runtime.engines.onnx.programs import check_program
 
+#: What stands for operators in ONNX, by operator.
+Operators = Mapping[Any, Callable[..., Any]]
 
-def convert(program: Program) -> ModelProto:
-    """The ONNX model of a program; inputs and outputs carry the program's names, unused inputs are
-    dropped.
+
+def convert(program: Program, operators: Operators) -> ModelProto:
+    """The ONNX model of a program, its `edgekit::` operators decomposed by `operators`; inputs and outputs
+    carry the program's names, unused inputs are dropped.
     """
-    lowered = program.exported.run_decompositions(decompositions())
+    lowered = program.exported.run_decompositions(dict(operators))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         level = logging.root.manager.disable
@@ -134,9 +138,9 @@ def _like(value: ValueInfoProto, name: str) -> ValueInfoProto:
     return out
 
 
-def check(model: ModelProto) -> bytes:
-    """The serialized model, after onnx's own checker has passed it, and the engine's."""
+def check(model: ModelProto, program_format: str) -> bytes:
+    """The serialized model, after onnx's own checker has passed it, and that of the format's engine."""
     onnx.checker.check_model(model, full_check=False)
     data: bytes = model.SerializeToString(deterministic=True)
-    check_program(data)
+    check_program(data, program_format)
     return data

@@ -25,15 +25,15 @@ EXPERTS_DOMAIN, EXPERTS_NODE = "edgekit", "Experts"
 _MAX_CODE = 127.0
 
 
-def _node(
+def node(
     name: str,
     inputs: Sequence[Tensor | None],
     attributes: dict[str, Any],
-    like: Tensor,
     shape: Sequence[Any],
     dtype: torch.dtype,
     version: int | None = None,
 ) -> Tensor:
+    """The result of one ONNX operator, `domain::name` where it is not of ONNX's own domain."""
     out: Tensor = torch.onnx.ops.symbolic(
         name, tuple(inputs), attributes, dtype=dtype, shape=tuple(shape), version=version
     )
@@ -42,7 +42,7 @@ def _node(
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     scale = torch.ones(x.shape[-1]) if weight is None else weight
-    return _node("RMSNormalization", (x, scale), {"axis": -1, "epsilon": eps}, x, x.shape, x.dtype, OPSET)
+    return node("RMSNormalization", (x, scale), {"axis": -1, "epsilon": eps}, x.shape, x.dtype, OPSET)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,9 +69,8 @@ def _linear(
         codes, row_scale = quantize_rows(x)
         # int8 activations would take a kernel that is fifteen times slower than uint8 with zero point 128.
         zero = torch.full((), 128, dtype=torch.uint8)
-        product = _node(
-            "MatMulInteger", (codes, weight, zero), {}, x, (*x.shape[:-1], scales.shape[0]), torch.int32
-        )
+        shape = (*x.shape[:-1], scales.shape[0])
+        product = node("MatMulInteger", (codes, weight, zero), {}, shape, torch.int32)
         y = product.to(x.dtype) * row_scale * scales
     return y if bias is None else y + bias
 
@@ -90,17 +89,17 @@ def _attention(
     # pruned.
     keys, values = torch.cat((prefix_k, k), 2), torch.cat((prefix_v, v), 2)
     inputs = (q, keys, values) if mask is None else (q, keys, values, mask)
-    return _node("Attention", inputs, {"scale": scale, "is_causal": 0}, q, q.shape, q.dtype, OPSET)
+    return node("Attention", inputs, {"scale": scale, "is_causal": 0}, q.shape, q.dtype, OPSET)
 
 
 def _gated_act(gate: Tensor, up: Tensor, kind: str) -> Tensor:
     if kind == "gelu_tanh":
-        return _node("Gelu", (gate,), {"approximate": "tanh"}, gate, gate.shape, gate.dtype, 20) * up
+        return node("Gelu", (gate,), {"approximate": "tanh"}, gate.shape, gate.dtype, 20) * up
     return gate * torch.sigmoid(gate) * up
 
 
 def _experts(x: Tensor, index: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return _node(f"{EXPERTS_DOMAIN}::{EXPERTS_NODE}", (x, index, weight), {}, x, x.shape, x.dtype, 1)
+    return node(f"{EXPERTS_DOMAIN}::{EXPERTS_NODE}", (x, index, weight), {}, x.shape, x.dtype, 1)
 
 
 def _table_float(table: Tensor, scales: Tensor | None) -> Tensor:
@@ -118,9 +117,8 @@ def _vocab_logits(x: Tensor, table: Tensor, scales: Tensor | None, softcap: floa
         codes, row_scale = quantize_rows(x)
         signed = (codes.to(torch.int32) - 128).to(torch.int8).T.contiguous()
         zero = torch.full((), 128, dtype=torch.uint8)
-        product = _node(
-            "MatMulInteger", (table, signed, zero), {}, x, (table.shape[0], x.shape[0]), torch.int32
-        )
+        shape = (table.shape[0], x.shape[0])
+        product = node("MatMulInteger", (table, signed, zero), {}, shape, torch.int32)
         logits = (product.to(x.dtype) * scales[:, None]).T * row_scale
     return softcapped(logits, softcap)
 

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import numpy as np
@@ -26,10 +26,6 @@ from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
 from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.telemetry import load_onnxruntime
-
-LAYOUT = "onnx-3"
-#: GroupQueryAttention and Attention as the programs use them.
-MINIMUM_VERSION = (1, 30)
 
 _UINT8 = "tensor(uint8)"
 _FATAL = 4  # of ONNX Runtime's log
@@ -60,6 +56,10 @@ class OnnxEngine(Engine):
     """
 
     name = "onnx"
+    #: Of the bundles that it runs.
+    layout: ClassVar[str] = "onnx-3"
+    #: Attention as the programs use it.
+    minimum_version: ClassVar[tuple[int, int]] = (1, 30)
 
     def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
         try:
@@ -69,16 +69,16 @@ class OnnxEngine(Engine):
                 "the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'"
             ) from error
         version = tuple(int(p) for p in onnxruntime.__version__.split(".")[:2])
-        if version < MINIMUM_VERSION:
+        if version < self.minimum_version:
             raise EngineUnavailable(
                 f"onnxruntime {onnxruntime.__version__} is too old; "
-                f"install {'.'.join(map(str, MINIMUM_VERSION))} or newer"
+                f"install {'.'.join(map(str, self.minimum_version))} or newer"
             )
-        if manifest.format != "onnx" or manifest.programs.get("layout") != LAYOUT:
+        if manifest.format != self.name or manifest.programs.get("layout") != self.layout:
             found = f"{manifest.format}/{manifest.programs.get('layout')}"
             raise UnsupportedBundle(
-                f"{folder.path}: programs are {found}; the onnx engine runs onnx/{LAYOUT}; "
-                "export the bundle again"
+                f"{folder.path}: programs are {found}; the {self.name} engine runs "
+                f"{self.name}/{self.layout}; export the bundle again"
             )
         self._ort, self._folder, self._entries = onnxruntime, folder, manifest.programs.get("entries")
         self._options = onnxruntime.SessionOptions()
@@ -135,7 +135,7 @@ class OnnxEngine(Engine):
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
         if noise is not None:
             inputs["noise"] = noise
-        out = self._run(name, self._entry(name), inputs, _table(table))
+        out = self._run(name, self._entry(name), inputs, table)
         rows = (x.shape[0],)
         sampled = {"score": rows, "sample": rows, "sample_z": rows} if noise is not None else {}
         wanted = {"max": rows, "argmax": rows, "sum_others": rows, "sum_z_others": rows, **sampled}
@@ -147,7 +147,7 @@ class OnnxEngine(Engine):
 
     def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
         inputs = {"x": x, "temperature": np.array([temperature], np.float32)}
-        out = self._run("head_logits", self._entry("head_logits"), inputs, _table(table))
+        out = self._run("head_logits", self._entry("head_logits"), inputs, table)
         _check("head_logits", out, {"z": (x.shape[0], out["z"].shape[-1] if "z" in out else 0)})
         return out["z"]
 
@@ -166,15 +166,16 @@ class OnnxEngine(Engine):
         for wanted, kind in self._wanted[name].items():
             try:
                 if wanted.startswith("w."):
-                    value = self._weight(wanted[2:], weights, np.uint8 if kind == _UINT8 else np.int8)
+                    # The names within a tile of a table are its tensors' alone.
+                    own = wanted[2:].removeprefix("table.")
+                    feed[wanted] = self._bound(own, weights, np.uint8 if kind == _UINT8 else np.int8)
                 else:
-                    value = inputs[wanted]
+                    feed[wanted] = self._value(inputs[wanted])
             except (LookupError, ValueError) as error:
                 raise EngineFailed(
                     f"{self._folder.path}: program {name} takes {wanted[:80]!r}, which is not among its "
                     "weights and inputs in that form; export the bundle again"
                 ) from error
-            feed[wanted] = self._value(value)
         try:
             outputs = session.run_with_ort_values(None, feed, self._run_options)
         except Exception as error:
@@ -213,6 +214,10 @@ class OnnxEngine(Engine):
             return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, self._bfloat16)
         return self._ort.OrtValue.ortvalue_from_numpy(array)
 
+    def _bound(self, name: str, weights: Arrays, codes: type[np.int8 | np.uint8]) -> Any:
+        """The OrtValue of a weight. Raises LookupError and ValueError where it is not there in that form."""
+        return self._value(self._weight(name, weights, codes))
+
     def _weight(self, name: str, weights: Arrays, codes: type[np.int8 | np.uint8]) -> np.ndarray:
         """A weight as its program takes it: int8 codes as `codes`, which of uint8 are code + 128."""
         stored = weights.get(name)
@@ -238,6 +243,10 @@ class OnnxEngine(Engine):
             scratch = self._scratch[matrix] = np.empty(size, np.int8)
         return scratch[:size].view(dtype).reshape(shape)
 
+    def _create(self, program: bytes) -> Any:
+        """A session of ONNX Runtime. Raises what that does."""
+        return self._ort.InferenceSession(program, self._options, providers=["CPUExecutionProvider"])
+
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         if name not in self._sessions:
             file, outputs = entry.get("file"), entry.get("outputs")
@@ -249,13 +258,11 @@ class OnnxEngine(Engine):
                 )
             path, program = self._folder.path / file, self._folder.read(file)
             try:
-                check_program(program)
+                check_program(program, self.name)
             except Refused as error:
                 raise EngineFailed(f"{path}: program {name} {error}; export the bundle again") from None
             try:
-                session = self._ort.InferenceSession(
-                    program, self._options, providers=["CPUExecutionProvider"]
-                )
+                session = self._create(program)
             except Exception as error:
                 raise EngineFailed(
                     f"{path}: onnxruntime {self._ort.__version__} cannot load it: {one_line(error)}"
@@ -301,7 +308,3 @@ def _check(program: str, out: Arrays, shapes: Mapping[str, tuple[int, ...] | Non
                 f"program {program} gives {name} as {out[name].dtype}{list(out[name].shape)} where "
                 f"{list(shape)} is expected; export the bundle again"
             )
-
-
-def _table(table: Arrays) -> dict[str, np.ndarray]:
-    return {"table." + name: value for name, value in table.items()}

@@ -58,7 +58,7 @@ def right_operand() -> str:
 def is_exact(ort: Any, kind: str) -> bool:
     """Whether the product with a right operand of this type is right for the largest codes, and for any."""
     rng = np.random.default_rng(0)
-    session = ort.InferenceSession(_model(kind), providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(product_model(kind), providers=["CPUExecutionProvider"])
     b = rng.integers(-128, 128, (259, 37), dtype=np.int8)
     b[:, :8], b[:, 8:16] = 127, -128
     codes = b if kind == INT8 else b.view(np.uint8) ^ np.uint8(ZERO_POINT)
@@ -72,23 +72,45 @@ def is_exact(ort: Any, kind: str) -> bool:
     return True
 
 
-def _model(kind: str) -> bytes:
-    """A graph of one MatMulInteger, in ONNX's protobuf encoding: the runtime has no package that could
-    write it.
-    """
-
-    def field(number: int, data: bytes | int) -> bytes:
-        if isinstance(data, int):
-            return bytes([number << 3, data])
-        return bytes([number << 3 | 2, len(data)]) + data
-
-    def value(name: bytes, number: int) -> bytes:
-        return field(1, name) + field(2, field(1, field(1, number)))
-
+def product_model(kind: str) -> bytes:
+    """A program of one MatMulInteger."""
     operands = (b"a", b"b", b"z", *([b"z"] if kind == UINT8 else []))
-    node = b"".join(field(1, name) for name in operands) + field(2, b"y") + field(4, b"MatMulInteger")
-    zero = field(2, _TYPES[UINT8]) + field(8, b"z") + field(9, bytes([ZERO_POINT]))
-    graph = field(1, node) + field(2, b"g") + field(5, zero)
-    graph += field(11, value(b"a", _TYPES[UINT8])) + field(11, value(b"b", _TYPES[kind]))
-    graph += field(12, value(b"y", _INT32))
-    return field(1, 10) + field(7, graph) + field(8, field(1, b"") + field(2, 21))
+    zero = _field(2, _TYPES[UINT8]) + _field(8, b"z") + _field(9, bytes([ZERO_POINT]))
+    node = _node(b"MatMulInteger", *operands) + _field(5, zero)
+    return _program(node + _input(b"a", _TYPES[UINT8]) + _input(b"b", _TYPES[kind]) + _output(_INT32))
+
+
+def identity_model(kind: int) -> bytes:
+    """A program that gives its input `x` of a type, in ONNX's numbering, as `y`."""
+    return _program(_node(b"Identity", b"x") + _input(b"x", kind) + _output(kind))
+
+
+# In ONNX's protobuf encoding: the runtime has no package that could write it.
+
+
+def _field(number: int, data: bytes | int) -> bytes:
+    if isinstance(data, int):
+        return bytes([number << 3, data])
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+def _value(name: bytes, kind: int) -> bytes:
+    return _field(1, name) + _field(2, _field(1, _field(1, kind)))
+
+
+def _input(name: bytes, kind: int) -> bytes:
+    return _field(11, _value(name, kind))
+
+
+def _output(kind: int) -> bytes:
+    return _field(12, _value(b"y", kind))
+
+
+def _node(operator: bytes, *operands: bytes) -> bytes:
+    """In front of all else of a graph, with its name."""
+    node = b"".join(_field(1, name) for name in operands) + _field(2, b"y") + _field(4, operator)
+    return _field(1, node) + _field(2, b"g")
+
+
+def _program(graph: bytes) -> bytes:
+    return _field(1, 10) + _field(7, graph) + _field(8, _field(1, b"") + _field(2, 21))

@@ -7,7 +7,7 @@ twice counts twice, whichever of the two a reader takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 #: All operators that the writer emits, of ONNX's own domain; it refuses to write others.
 OPERATORS = frozenset(
@@ -19,8 +19,14 @@ OPERATORS = frozenset(
         "Unsqueeze",
     )
 )  # fmt: skip
+#: The same of bundles for GPUs, by domain.
+_FOR_GPUS = OPERATORS | {"DequantizeLinear", "Pow", "ReduceMean", "Sqrt"}
+GPU_OPERATORS = {"": _FOR_GPUS, "ai.onnx": _FOR_GPUS, "com.microsoft": frozenset(("MatMulNBits",))}
 #: Programs hold no weights: the writer's have some 10 kB.
 MOST_BYTES = 4 << 20
+
+#: Operators by domain.
+Known = Mapping[str, frozenset[str]]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 #: Fields of onnx.proto by message.
@@ -36,10 +42,11 @@ class Refused(Exception):
     """Why a program does not reach ONNX Runtime, in words that follow its name."""
 
 
-def check_program(data: bytes) -> None:
-    """Raises Refused unless `data` is an ONNX model of `OPERATORS` alone, without parts that are graphs of
-    their own and without data outside of it.
+def check_program(data: bytes, program_format: str = "onnx") -> None:
+    """Raises Refused unless `data` is an ONNX model of the format's operators alone, without parts that are
+    graphs of their own and without data outside of it.
     """
+    known = GPU_OPERATORS if program_format == "onnx-gpu" else {"": OPERATORS, "ai.onnx": OPERATORS}
     if len(data) > MOST_BYTES:
         raise Refused(f"has {len(data)} bytes, more than any program")
     if data[4:8] == _ORT_FORMAT:
@@ -50,29 +57,32 @@ def check_program(data: bytes) -> None:
             raise Refused("defines functions or a training of its own")
         if field == _GRAPH:
             graphs += 1
-            _check_graph(content)
+            _check_graph(content, known)
     if not graphs:
         raise Refused("is not an ONNX model: it has no graph")
 
 
-def _check_graph(graph: bytes) -> None:
+def _check_graph(graph: bytes, known: Known) -> None:
     for field, content in _fields(graph):
         if field == _SPARSE_INITIALIZER:
             raise Refused("holds sparse constants")
         if field == _INITIALIZER:
             _check_tensor(content)
         if field == _NODE:
-            _check_node(content)
+            _check_node(content, known)
 
 
-def _check_node(node: bytes) -> None:
-    for field, content in _fields(node):
-        if field == _OPERATOR and (name := content.decode(errors="replace")) not in OPERATORS:
+def _check_node(node: bytes, known: Known) -> None:
+    fields = list(_fields(node))
+    # Whichever of several a reader takes, all are known.
+    domains = [content.decode(errors="replace") for field, content in fields if field == _DOMAIN] or [""]
+    for domain in domains:
+        if domain not in known:
+            raise Refused(f"uses operators of {domain[:40]!r}, which no export writes")
+    for field, content in fields:
+        name = content.decode(errors="replace") if field == _OPERATOR else None
+        if name is not None and any(name not in known[domain] for domain in domains):
             raise Refused(f"uses the operator {name[:40]!r}, which no export writes")
-        if field == _DOMAIN and content not in (b"", b"ai.onnx"):
-            raise Refused(
-                f"uses operators of {content.decode(errors='replace')[:40]!r}, which no export writes"
-            )
         if field == _ATTRIBUTE:
             for part, value in _fields(content):
                 if part in (_SUBGRAPH, _SUBGRAPHS, _SPARSE, _SPARSES):
