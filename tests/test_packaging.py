@@ -32,7 +32,9 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 FOLDERS = ("export", "runtime", "flashload", "targets", "tools")
 # C++ and Swift are built by tools of their own, from a checkout or the sdist.
-NOT_IN_THE_WHEEL = ("flashload/native/", "runtime/native/", "runtime/swift/")
+NOT_IN_THE_WHEEL = ("flashload/native/", "runtime/native/", "runtime/swift/", "tools/optimum/")
+#: Where optimum looks for commands of other packages.
+REGISTERED = "optimum/commands/register/register_edgekit.py"
 #: For C and C++ programs, beside the packages.
 DEVELOPMENT = {
     "edgekit/include/edgekit.h",
@@ -139,7 +141,7 @@ def test_the_wheel_holds_exactly_the_packages_and_the_library(distributions: Dis
     found = {name for name in distributions.wheel_names() if ".dist-info/" not in name and name[-1] != "/"}
     libraries = {name for name in found if name.startswith("edgekit/flashload/") and name.endswith(LIBRARIES)}
     assert len(libraries) == 1
-    assert found - libraries == expected | DEVELOPMENT
+    assert found - libraries == expected | DEVELOPMENT | {REGISTERED}
 
 
 def test_the_wheel_is_typed_and_serves_every_python_of_its_platform(distributions: Distributions) -> None:

@@ -18,6 +18,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import MalformedFile
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.onnx import gpu_engine
 from edgekit.runtime.errors import EdgekitError
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Session, open_session
@@ -74,11 +75,12 @@ def test_layers_with_factors_are_those_of_ministral(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("engine", ["native", "onnx", "mlx", "torch"])
+@pytest.mark.parametrize("engine", ["native", "onnx", "onnx-gpu", "mlx", "torch"])
 def test_engines_scale_queries_as_the_reference(
     tmp_path: Path, engine: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = "native" if engine == "torch" else engine
+    monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
     plain = logits(tmp_path / "plain", family, written, engine)[0]
     use_query_scales(monkeypatch)
     found, expected = logits(tmp_path / "scaled", family, written, engine)

@@ -23,6 +23,7 @@ from edgekit.export.errors import ExportError
 from edgekit.export.models.base import route
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
+from edgekit.runtime.engines.onnx import gpu_engine
 from edgekit.runtime.engines.torch import program as torch_program
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Segment, SessionOptions, open_session
@@ -158,11 +159,12 @@ def test_groups_and_bias_are_those_of_glm4_moe() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("written", ["native", "onnx", "mlx"])
+@pytest.mark.parametrize("written", ["native", "onnx", "onnx-gpu", "mlx"])
 def test_formats_route_as_the_reference(
     tmp_path: Path, written: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_rule(rule, monkeypatch)
+    monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
     checkpoint, out, scheme = tmp_path / "checkpoint", tmp_path / "bundle", Scheme("bf16")
     write_checkpoint(checkpoint, "llada_moe", **EXPERTS)
     how = ExportOptions(written, "mac" if written == "mlx" else "host", scheme)

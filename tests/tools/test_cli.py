@@ -256,7 +256,8 @@ def test_targets_says_what_was_tried_of_each() -> None:
         for line, form in zip(lines, row["formats"], strict=True):
             assert form["checked"] == target.checked[form["name"]], "a target of ours says what was tried"
             assert line.strip().startswith(form["name"]) and line.endswith(form["checked"])
-            assert ("engine torch" in line) == (row["name"] in ("rtx", "jetson"))
+            others = form["name"] == "native" and row["name"] in ("rtx", "jetson")
+            assert ("engine torch" in line) == others
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -385,7 +386,7 @@ def test_watch_without_a_terminal_is_plain_text_and_says_so(tiny_bundle: Path) -
         (["--memroy", "1GB"], "unknown option '--memroy'; did you mean --memory? see "),
         (
             ["--engine", "natve"],
-            "unknown engine 'natve'; did you mean native? supported: native, torch, onnx, mlx",
+            "unknown engine 'natve'; did you mean native? supported: native, torch, onnx, onnx-gpu",
         ),
         (["--steps", "0"], "--steps is 0; use an integer, at least 1; see "),
         (["--max-new-tokens", "many"], "--max-new-tokens is 'many'; use an integer, at least 1; see "),
