@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.export import formats
+from edgekit.export.checkpoint.errors import CheckpointError
+from edgekit.export.checkpoint.text_files import read_file
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.quantize import QuantizationReport, Scheme
 from edgekit.export.runs import RunPlan
@@ -18,8 +20,10 @@ from edgekit.flashload.files import write_atomic
 from edgekit.flashload.manifest import Manifest, WeightsEntry
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import model_card
+from edgekit.runtime.bundle.golden import GOLDEN_FILE
 
 REPORT_FILE = manifests.REPORT_NAME
+_MOST_GOLDEN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,22 @@ def write_manifest(
     manifest = replace(manifest, files=manifest.files | card)
     manifests.save(manifest, folder)
     return manifest
+
+
+def golden_name(scheme: Scheme) -> str:
+    """The file of a checkpoint with golden results for the bundles that a scheme without overrides makes."""
+    return f"golden-{scheme.preset}-{scheme.group_size}.json"
+
+
+def copy_golden(source: Path, target: Path, scheme: Scheme) -> list[str]:
+    """Put the golden results of the checkpoint in folder `source` into the bundle `target`, if there are any
+    for this scheme; returns the names written. Raises CheckpointError or WriteFailed.
+    """
+    file = source / golden_name(scheme)
+    if scheme.overrides or not file.is_file():
+        return []
+    write_atomic(target / GOLDEN_FILE, read_file(file, _MOST_GOLDEN_BYTES, CheckpointError))
+    return [GOLDEN_FILE]
 
 
 def _model_section(contents: Contents) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import torch
 from edgekit.export import formats
 from edgekit.export.bundle_files import (
     Contents,
+    copy_golden,
     package_bytes,
     write_manifest,
 )
@@ -383,6 +384,7 @@ def _complete(
     claimed.check()
     files += form.write_files(output, checkpoint.config, plan.runs)
     files += copy_legal_files(checkpoint.path, output)
+    files += copy_golden(checkpoint.path, output, options.scheme)
     notes = [*form.architecture.notes, *report.notes()]
     if plan.left_out:
         notes.insert(0, f"{plan.left_out} are not part of the bundle")

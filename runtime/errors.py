@@ -15,6 +15,10 @@ class EngineFailed(EdgekitError):
     """The engine refused a program or its inputs."""
 
 
+class RunsOnProcessor(UserWarning):
+    """Operators that the provider of a GPU leaves to the processor."""
+
+
 class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 

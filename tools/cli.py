@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +10,26 @@ from typing import Any
 import click
 
 from edgekit.flashload.names import unknown
+from edgekit.tools.console import remarks
 from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure, print_traceback
 from edgekit.tools.help import write_examples
 from edgekit.tools.interrupts import ending_at_once
 from edgekit.tools.options import debug_option
+from edgekit.tools.versions import installed_version
 
-COMMANDS = ("demo", "export", "run", "chat", "options", "inspect", "verify", "push", "targets", "config")
+COMMANDS = (
+    "demo",
+    "export",
+    "run",
+    "chat",
+    "options",
+    "inspect",
+    "verify",
+    "selftest",
+    "push",
+    "targets",
+    "config",
+)
 EXAMPLES = (
     "edgekit demo",
     "edgekit export tiny-gemma",
@@ -64,7 +77,7 @@ class Commands(click.Group):
             formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with in_one_line(ctx):
+        with in_one_line(ctx), remarks():
             return super().invoke(ctx)
 
 
@@ -86,11 +99,7 @@ def in_one_line(ctx: click.Context) -> Iterator[None]:
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    try:
-        version = importlib.metadata.version("edgekit")
-    except importlib.metadata.PackageNotFoundError:
-        version = "(not installed: run from a source tree)"
-    click.echo(f"edgekit {version}")
+    click.echo(f"edgekit {installed_version()}")
     ctx.exit()
 
 

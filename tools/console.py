@@ -7,9 +7,11 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -45,6 +47,32 @@ def console(stream: IO[Any]) -> Console:
 def note(line: str) -> None:
     """One line for the person at the terminal, on stderr."""
     click.echo(visible(line), err=True)
+
+
+@contextmanager
+def remarks() -> Iterator[None]:
+    """Inside the block what the runtime warns of is a note, each once; other warnings are shown as always."""
+    from edgekit.runtime.errors import RunsOnProcessor
+
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, RunsOnProcessor):
+                note(f"note: {message}")
+            else:
+                before(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        warnings.simplefilter("once", RunsOnProcessor)
+        yield
 
 
 def prose(line: str, indent: str = "", *, err: bool = False) -> None:

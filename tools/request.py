@@ -31,6 +31,14 @@ def _engines() -> Iterable[str]:
     return ENGINES
 
 
+engine_option = click.option(
+    "--engine", cls=RareListing, names=_engines, metavar="NAME", shell_complete=engine_names,
+    help="Insist on an engine: {names}. Default: the bundle's own.",
+)  # fmt: skip
+threads_option = click.option(
+    "--threads", cls=Rare, type=Count(1, MOST_THREADS), metavar="N",
+    help="Processor threads. Default: every usable core.",
+)  # fmt: skip
 #: Settings with options of their own, by the names that all families know.
 OWN = ("max_new_tokens", "steps", "seed")
 _OPTIONS = (
@@ -41,14 +49,8 @@ _OPTIONS = (
         "--resident", cls=Rare, type=Bytes(), metavar="SIZE",
         help="At most this many bytes of weights stay in memory; 0 streams all.",
     ),
-    click.option(
-        "--engine", cls=RareListing, names=_engines, metavar="NAME", shell_complete=engine_names,
-        help="Insist on an engine: {names}. Default: the bundle's own.",
-    ),
-    click.option(
-        "--threads", cls=Rare, type=Count(1, MOST_THREADS), metavar="N",
-        help="Processor threads. Default: every usable core.",
-    ),
+    engine_option,
+    threads_option,
     click.option(
         "--max-new-tokens", type=Count(1), metavar="N",
         help="Length of an answer, rounded up to whole canvases or blocks. Default: the model's own.",

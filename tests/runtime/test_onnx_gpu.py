@@ -22,7 +22,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.runtime.engines.onnx import gpu_engine
 from edgekit.runtime.engines.onnx.programs import Refused, check_program
-from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.errors import EngineUnavailable, RunsOnProcessor
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import open_session
 from edgekit.runtime.telemetry import load_onnxruntime
@@ -129,7 +129,7 @@ def test_what_the_processor_runs_is_said(
         "_create",
         lambda self, program: self._open(program, ["CPUExecutionProvider"]),
     )
-    said = pytest.warns(RuntimeWarning, match=r"program dense: Nothing has no kernel for .*MatMulNBits \(n")
+    said = pytest.warns(RunsOnProcessor, match=r"program dense: Nothing has no kernel for .*MatMulNBits \(n")
     with said, open_session(bundle) as session:
         session.denoise(np.zeros(5, np.int64), HeadRequest())
         assert "dense" in session.statistics()["on_processor"]

@@ -19,6 +19,7 @@ import numpy as np
 
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.quantize import Scheme
+from edgekit.runtime.errors import RunsOnProcessor
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.session import SessionOptions, open_session
 from support.bundles import passes, quantized_reference
@@ -57,7 +58,7 @@ def main(what: str, folder: str, *more: str) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = {"pass": of_pass, "generation": of_generation}[what](Path(folder), *more)
-    return made | {"warnings": [str(each.message) for each in caught if each.category is RuntimeWarning]}
+    return made | {"warnings": [str(each.message) for each in caught if each.category is RunsOnProcessor]}
 
 
 if __name__ == "__main__":

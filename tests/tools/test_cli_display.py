@@ -7,6 +7,7 @@ import io
 import re
 import signal
 import unicodedata
+import warnings
 from typing import Any
 
 import pytest
@@ -17,11 +18,24 @@ from rich.console import Console
 
 from edgekit import Answer, Draft, Statistics
 from edgekit.flashload.sizes import exact_size, parse_size, size, size_up
+from edgekit.runtime.errors import RunsOnProcessor
 from edgekit.runtime.tokenizer import Tokenizer
 from edgekit.tools.answer_display import remark, summary
-from edgekit.tools.console import Steps, grouped, table
+from edgekit.tools.console import Steps, grouped, remarks, table
 from edgekit.tools.terminal_text import visible
 from edgekit.tools.watch import MASK, SPECIAL, Canvas, Pieces
+
+
+def test_what_the_runtime_warns_of_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    def twice() -> None:
+        for _ in range(2):
+            warnings.warn("program a: left to the processor", RunsOnProcessor, stacklevel=1)
+
+    with remarks():
+        twice()
+    assert capsys.readouterr().err == "note: program a: left to the processor\n"
+    with pytest.warns(UserWarning, match="another"), remarks():
+        warnings.warn("another", UserWarning, stacklevel=1)
 
 
 @pytest.mark.parametrize(

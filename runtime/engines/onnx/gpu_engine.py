@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -15,7 +16,7 @@ from edgekit.runtime.engines.base import Arrays, EngineBytes, Lengths
 from edgekit.runtime.engines.onnx.engine import OnnxEngine
 from edgekit.runtime.engines.onnx.gpu_blocks import block_of
 from edgekit.runtime.engines.onnx.integer_product import INT8, identity_model, product_model
-from edgekit.runtime.errors import EngineUnavailable, one_line
+from edgekit.runtime.errors import EngineUnavailable, RunsOnProcessor, one_line
 
 #: Providers for GPUs, the faster ones first, and what ONNX Runtime calls their devices.
 PROVIDERS = {
@@ -56,7 +57,9 @@ class OnnxGpuEngine(OnnxEngine):
         self._full = False
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
-        return memory.stored_weights(bundle, lengths, copies=True, uint8=False)
+        found = memory.stored_weights(bundle, lengths, copies=True, uint8=False)
+        # Scales of groups become those of blocks, in float32: up to a quarter of the codes.
+        return dataclasses.replace(found, scratch=found.scratch * 5 // 4)
 
     def statistics(self) -> dict[str, Any]:
         return super().statistics() | {"provider": self._provider, "on_processor": dict(self._on_processor)}
@@ -109,7 +112,7 @@ class OnnxGpuEngine(OnnxEngine):
             warnings.warn(
                 f"{self._folder.path}: program {name}: {self._provider} has no kernel for "
                 f"{', '.join(others)}; the processor runs it",
-                RuntimeWarning,
+                RunsOnProcessor,
                 stacklevel=2,
             )
 

@@ -1,0 +1,152 @@
+"""`edgekit selftest`, and the golden results that the tiny models bring."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support import sealing
+from support.golden_reference import SCHEMES, golden_of
+
+from edgekit.export.bundle_files import golden_name
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import MalformedFile
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
+from edgekit.tools import golden
+from edgekit.tools.cli import main
+
+
+def selftest(*words: str | Path) -> Result:
+    return CliRunner().invoke(main, ["selftest", *map(str, words)])
+
+
+@pytest.fixture(scope="module", params=["tiny-gemma", "tiny-llada"])
+def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(request.param) / "bundle"
+    export(resolve(request.param), folder, ExportOptions("native", scheme=SCHEMES[0], source=request.param))
+    return request.param, folder
+
+
+@pytest.fixture
+def bundle(shipped: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy, beside an empty current folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return Path(shutil.copytree(shipped[1], tmp_path / "model"))
+
+
+def test_what_the_tiny_models_bring_is_the_references(shipped: tuple[str, Path]) -> None:
+    name, folder = shipped
+    for scheme in SCHEMES:
+        made = golden_of(name, scheme, folder)
+        brought = loads((resolve(name) / golden_name(scheme)).read_bytes(), name)
+        compared = golden.compare(made, brought)
+        assert compared.decibels > 60 and compared.verdict == "equal"
+    assert (folder / GOLDEN_FILE).read_bytes() == (resolve(name) / golden_name(SCHEMES[0])).read_bytes()
+
+
+def test_a_report_says_what_was_compared_and_how_long_it_took(bundle: Path) -> None:
+    done = selftest(bundle, "--passes", "2")
+    assert done.exit_code == 0, done.output
+    assert "golden results" in done.stdout and done.stdout.endswith("report: selftest-model.json\n")
+    text = Path("selftest-model.json").read_text()
+    report = json.loads(text)
+    assert report["golden"]["verdict"] in ("equal", "close") and report["golden"]["same_tokens"]
+    assert report["golden"]["decibels"] > 15 and "reference" in report["golden"]["by"]["engine"]
+    assert len(report["timing"]["pass_seconds"]) == 2 and report["memory"]["peak_bytes"] > 0
+    assert report["engine"] == {"name": "native", "threads": report["engine"]["threads"]}
+    assert report["machine"]["architecture"] == platform.machine()
+    assert str(bundle.parent) not in text and platform.node() not in text.replace(platform.machine(), "")
+
+
+def test_one_object_where_it_is_asked_for_and_a_budget(bundle: Path) -> None:
+    done = selftest(bundle, "--json", "--passes", "1", "--memory", "2GB")
+    assert json.loads(done.stdout)["memory"]["budget_bytes"] == 2_000_000_000
+    assert not list(Path().iterdir()) and done.stderr == ""
+    refused = selftest(bundle, "--memory", "1MB")
+    assert refused.exit_code == 2 and refused.stderr.splitlines()[-1].startswith(
+        "edgekit: error: --memory 1MB:"
+    )
+
+
+def test_results_that_are_unrelated_are_different(bundle: Path) -> None:
+    known = golden.read(Bundle.open(bundle))
+    assert known is not None
+    wrong = [replace(each, log_z=each.log_z[::-1]) for each in known.passes]
+    golden.record(bundle, replace(known, passes=wrong))
+    done = selftest(bundle, "--passes", "1")
+    assert done.exit_code == 1 and "golden results  different: " in done.stdout
+    other = [replace(each, canvas=each.canvas[::-1]) for each in known.passes]
+    golden.record(bundle, replace(known, passes=other))
+    done = selftest(bundle, "--passes", "1")
+    assert done.exit_code == 2 and "golden.json has other passes than this edgekit runs" in done.stderr
+
+
+def test_what_is_recorded_here_is_equal_here(bundle: Path) -> None:
+    sealing.edit(bundle, lambda manifest: manifest["files"].pop(GOLDEN_FILE))
+    (bundle / GOLDEN_FILE).unlink()
+    done = selftest(bundle, "--passes", "1")
+    assert done.exit_code == 0 and "golden results  none in this bundle; --record" in done.stdout
+    done = selftest(bundle, "--passes", "1", "--record")
+    assert done.exit_code == 0 and "golden results recorded in" in done.stderr
+    done = selftest(bundle, "--passes", "1", "--json")
+    report = json.loads(done.stdout)
+    assert report["golden"]["verdict"] == "equal" and report["golden"]["decibels"] is None
+    assert report["golden"]["by"]["engine"] == "native"
+    assert CliRunner().invoke(main, ["verify", str(bundle)]).exit_code == 0
+
+
+@pytest.mark.parametrize("scheme", [Scheme("int8"), Scheme("mixed4", 16)], ids=str)
+def test_bundles_of_other_schemes_bring_none(tmp_path: Path, scheme: Scheme) -> None:
+    export(resolve("tiny-llada"), tmp_path / "bundle", ExportOptions("native", scheme=scheme))
+    assert golden.read(Bundle.open(tmp_path / "bundle")) is None
+
+
+def test_how_far_results_are_from_golden_ones() -> None:
+    def results(argmax: list[int], log_z: list[float], tokens: list[int]) -> Golden:
+        return Golden([Pass([], [1, 2, 3], argmax, log_z, [0.5, 1.0, 1.5])], [4], tokens)
+
+    known = results([7, 8, 9], [1.0, 2.0, 4.0], [5, 6])
+    same = golden.compare(known, known)
+    assert (same.verdict, same.same_argmax, same.decibels) == ("equal", 1.0, math.inf)
+    near = golden.compare(results([7, 8, 0], [1.0, 2.0, 4.1], [5, 6]), known)
+    variance, error = 14 / 9, 0.1**2 / 3
+    assert near.decibels == pytest.approx(10 * math.log10(variance / error)) and near.verdict == "close"
+    assert near.same_argmax == pytest.approx(2 / 3)
+    assert golden.compare(results([7, 8, 9], [1.0, 2.0, 4.1], [5, 5]), known).verdict == "close"
+    assert golden.compare(results([7, 8, 9], [4.0, 2.0, 1.0], [5, 6]), known).verdict == "different"
+
+
+def content(**changes: Any) -> bytes:
+    one = {"prefix": [], "canvas": [1], "argmax": [2], "log_z": [1.0], "entropy": [0.5]}
+    table = {"version": 1, "by": {}, "passes": [one], "generation": {"prompt": [1], "tokens": []}}
+    return json.dumps(table | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"3", b"null", b"\xff", b"[" * 100_000, content(version=2), content(by=3),
+        content(passes=3), content(generation=None), content(generation={"prompt": ["a"], "tokens": []}),
+        content(generation={"prompt": [1.5], "tokens": []}), content(passes=[{}]),
+        content(passes=[{"prefix": [], "canvas": [1], "argmax": [], "log_z": [1.0], "entropy": [0.5]}]),
+        content(passes=[{"prefix": [], "canvas": [], "argmax": [], "log_z": [], "entropy": []}]),
+        content(passes=[{"prefix": [], "canvas": [1], "argmax": [2], "log_z": ["x"], "entropy": [0.5]}]),
+    ],
+    ids=lambda data: data[:40].decode(errors="replace"),
+)  # fmt: skip
+def test_files_that_are_none_are_refused_in_one_line(data: bytes) -> None:
+    assert loads(content(), "golden.json").tokens == []
+    with pytest.raises(MalformedFile, match=r"^there/golden\.json: ") as refused:
+        loads(data, "there/golden.json")
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,221 @@
+"""`edgekit selftest`: golden passes and a few timed steps on this machine, in one file to send."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.flashload.sizes import size
+from edgekit.tools.console import Steps, note, prose
+from edgekit.tools.failures import DAMAGED, Failure
+from edgekit.tools.help import Command
+from edgekit.tools.options import (
+    Count,
+    Size,
+    bundle_argument,
+    bundle_folder,
+    debug_option,
+    json_option,
+    memory_option,
+    quoting,
+)
+from edgekit.tools.request import engine_option, threads_option
+from edgekit.tools.stuck import ending_if_stuck
+from edgekit.tools.terminal_text import counted, visible
+
+if TYPE_CHECKING:
+    from edgekit.runtime.bundle.golden import Golden
+    from edgekit.runtime.generation import Generator
+
+_VERSION = 1
+
+
+@click.command(
+    "selftest",
+    cls=Command,
+    short_help="Compare a bundle with golden passes, time it, write a report.",
+    examples=("edgekit selftest tiny-gemma-host-mixed4",),
+)
+@bundle_argument
+@memory_option
+@engine_option
+@threads_option
+@click.option(
+    "--passes", type=Count(1, 1000), default=5, show_default=True, metavar="N", help="Passes that are timed."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File of the report. Default: selftest-BUNDLE.json here.",
+)
+@click.option(
+    "--record", is_flag=True, help="Make what is found here the golden results of the bundle, a folder."
+)
+@json_option
+@debug_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    bundle: str,
+    memory: Size | None,
+    engine: str | None,
+    threads: int | None,
+    passes: int,
+    output: Path | None,
+    record: bool,
+    as_json: bool,
+) -> None:
+    """Run BUNDLE on this machine, compare it with the golden results in it, and time it.
+
+    Golden results are the scores of fixed passes and the tokens of a short answer, recorded with --record
+    where the engine was compared with the reference. The report is one JSON file: what was compared, seconds
+    a pass, memory, the machine and the versions; no name of a user, host or folder.
+
+    The exit code is 1 where results differ by more than another precision would explain, else 0.
+    """
+    folder = Path(bundle_folder(bundle, engine, quiet=as_json))
+    with ending_if_stuck(), quoting(memory):
+        from edgekit.runtime.generation import Generator
+        from edgekit.tools import golden
+
+        made = Generator(
+            folder, memory_bytes=None if memory is None else int(memory), threads=threads or 0, engine=engine
+        )
+        with made as generator, Steps("opening", quiet=as_json) as steps:
+            if record and generator.bundle.path != folder:
+                raise Failure(
+                    f"{bundle} has several bundles; record into one of them: {generator.bundle.path}"
+                )
+            known = golden.read(generator.bundle)
+            steps.note(visible(f"{bundle}: golden passes, an answer, {passes} timed passes"))
+            found, timing = _run(generator, passes)
+            report = _report(generator, found, known, timing)
+    if record:
+        golden.record(
+            folder, replace(found, by={"engine": report["engine"]["name"], "machine": report["machine"]})
+        )
+        note(f"golden results recorded in {folder / golden.GOLDEN_FILE}")
+    compared = report["golden"]
+    if as_json:
+        click.echo(json.dumps(report))
+    else:
+        file = output or Path(f"selftest-{Path(bundle).name or folder.resolve().name}.json")
+        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        _show(report)
+        click.echo(visible(f"report: {file}"))
+    if compared is not None and compared["verdict"] == "different" and not record:
+        ctx.exit(DAMAGED)
+
+
+def _run(generator: Generator, count: int) -> tuple[Golden, dict[str, Any]]:
+    """Results, and seconds of what was timed."""
+    import numpy as np
+
+    from edgekit.runtime.bundle.golden import Golden
+    from edgekit.runtime.sampling import HeadRequest
+    from edgekit.tools import golden
+
+    bundle = generator.bundle
+    started, prompt = time.perf_counter(), golden.prompt(bundle)
+    tokens = golden.tokens(generator.generate(prompt, golden.settings(bundle)))
+    answered = time.perf_counter() - started
+    session = generator.session
+    found = Golden(golden.passes(bundle, session), prompt, tokens)
+    canvas = np.array(golden.inputs(bundle)[0].canvas)
+    before, seconds = session.counters(), list[float]()
+    for _ in range(count):
+        started = time.perf_counter()
+        session.denoise(canvas, HeadRequest())
+        seconds.append(time.perf_counter() - started)
+    read = session.counters()["bytes_read"] - before["bytes_read"]
+    return found, {
+        "positions": len(canvas),
+        "pass_seconds": seconds,
+        "median_pass_seconds": statistics.median(seconds),
+        "bytes_read_per_pass": read // count,
+        "opening_and_answer_seconds": answered,
+    }
+
+
+def _report(
+    generator: Generator, found: Golden, known: Golden | None, timing: dict[str, Any]
+) -> dict[str, Any]:
+    from edgekit.tools import golden
+    from edgekit.tools.machine import machine
+
+    session, manifest = generator.session, generator.bundle.manifest
+    counters = session.statistics()
+    compared = None
+    if known is not None:
+        made = golden.compare(found, known)
+        compared = {
+            "verdict": made.verdict,
+            "same_argmax": made.same_argmax,
+            "decibels": made.decibels if math.isfinite(made.decibels) else None,
+            "same_tokens": made.same_tokens,
+            "by": known.by,
+        }
+    return {
+        "version": _VERSION,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "bundle": {
+            "model": generator.bundle.model.family,
+            "checkpoint": manifest.provenance.get("checkpoint"),
+            "target": manifest.provenance.get("target"),
+            "format": manifest.format,
+            "preset": manifest.quantization["preset"],
+            "weights_sha256": manifest.weights.sha256,
+            "weights_bytes": manifest.weights.size,
+        },
+        "machine": machine(),
+        "engine": {
+            "name": counters["engine"],
+            "threads": session.threads,
+            **{name: counters[name] for name in ("provider", "device", "on_processor") if name in counters},
+        },
+        "golden": compared,
+        "timing": timing,
+        "memory": {
+            "budget_bytes": counters["memory_bytes"],
+            "peak_bytes": counters["peak_bytes"],
+            "pinned_bytes": counters["pinned_bytes"],
+        },
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    compared, timing, memory = report["golden"], report["timing"], report["memory"]
+    if compared is None:
+        said = "none in this bundle; --record makes them where the engine is trusted"
+    else:
+        near = "equal" if compared["decibels"] is None else f"{compared['decibels']:.1f} dB"
+        share = f"{100 * compared['same_argmax']:.1f}% of the most probable tokens"
+        answer = "the same" if compared["same_tokens"] else "another"
+        said = f"{compared['verdict']}: scores {near}, {share}, {answer} answer"
+    rows = [
+        ["golden results", said],
+        ["engine", _engine(report["engine"])],
+        ["a pass", f"{timing['median_pass_seconds']:.4g} s for {timing['positions']} positions"],
+        ["read in a pass", size(timing["bytes_read_per_pass"])],
+        ["peak memory", size(memory["peak_bytes"])],
+        ["machine", f"{report['machine']['processor']}, {report['machine']['system']}"],
+    ]
+    for name, value in rows:
+        prose(f"{name:16}{value}")
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    """Its name, with what it computes on and with how many threads, where it says so."""
+    threads = counted(engine["threads"], "thread") if engine["threads"] else ""
+    words = (engine["name"], engine.get("provider", ""), engine.get("device", ""), threads)
+    return ", ".join(str(word) for word in words if word)

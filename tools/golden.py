@@ -1,0 +1,125 @@
+"""Golden results of a bundle: the passes and answer that they are of, and how far others are from them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from edgekit.flashload import manifest as manifests
+from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload.files import write_atomic
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
+from edgekit.runtime.generation import Settings
+from edgekit.runtime.sampling import Committed, Denoiser, Event, HeadRequest
+
+#: Positions of the prefix, and of canvases and answers where the model has no length of its own.
+_PREFIX, _CANVAS = 21, 32
+_STEPS, _SEED = 4, 1
+#: Decibels of the scores from which on differences are those of precision: what is unrelated has none, and
+#: activations in 8 bits, on canvases without sense, have 15 to 40.
+CLOSE = 10.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far results are from golden ones: the share of rows with the same most probable token, decibels of
+    log_z and entropy (their variance over the squared difference; infinite where they are equal), and whether
+    the answers are the same.
+    """
+
+    same_argmax: float
+    decibels: float
+    same_tokens: bool
+
+    @property
+    def verdict(self) -> str:
+        """`equal`, `close` (as another precision is), or `different`."""
+        if self.decibels < CLOSE:
+            return "different"
+        return "equal" if self.same_argmax == 1 and self.same_tokens else "close"
+
+
+def canvas_of(bundle: Bundle) -> int:
+    """Positions of a canvas of the golden passes."""
+    return bundle.model.canvas_length or _CANVAS
+
+
+def inputs(bundle: Bundle) -> list[Pass]:
+    """The passes, without results."""
+    rng, model = np.random.default_rng(0), bundle.model
+    drawn = [rng.integers(0, model.vocab_size, n).tolist() for n in (canvas_of(bundle), _PREFIX)]
+    drawn.append(rng.integers(0, model.vocab_size, canvas_of(bundle)).tolist())
+    alone = Pass([], drawn[0])
+    return [alone, Pass(drawn[1], drawn[2])] if model.causal_prefix else [alone]
+
+
+def passes(bundle: Bundle, denoiser: Denoiser) -> list[Pass]:
+    """The passes of a bundle with their results. Forgets what the denoiser keeps."""
+    found = []
+    for each in inputs(bundle):
+        denoiser.reset()
+        if each.prefix:
+            denoiser.prefill(np.array(each.prefix))
+        out = denoiser.denoise(np.array(each.canvas), HeadRequest())
+        results = [values.tolist() for values in (out.argmax, out.log_z, out.entropy)]
+        found.append(Pass(each.prefix, each.canvas, *results))
+    denoiser.reset()
+    return found
+
+
+def prompt(bundle: Bundle) -> list[int]:
+    """The prompt of the answer."""
+    last = inputs(bundle)[-1]
+    return (last.prefix or last.canvas)[:_PREFIX]
+
+
+def settings(bundle: Bundle) -> Settings:
+    """Those of the answer: one canvas, in few steps."""
+    return Settings(max_new_tokens=canvas_of(bundle), steps=_STEPS, seed=_SEED)
+
+
+def tokens(events: Iterable[Event]) -> list[int]:
+    """The tokens of an answer."""
+    return [int(token) for event in events if isinstance(event, Committed) for token in event.ids]
+
+
+def compare(found: Golden, golden: Golden) -> Comparison:
+    """Results beside golden ones. Raises MalformedFile where those are of other passes."""
+    asked = [(each.prefix, each.canvas) for each in found.passes]
+    if asked != [(each.prefix, each.canvas) for each in golden.passes] or found.prompt != golden.prompt:
+        raise MalformedFile("golden.json has other passes than this edgekit runs; make it again")
+    pairs = list(zip(found.passes, golden.passes, strict=True))
+    same = [a == b for own, other in pairs for a, b in zip(own.argmax, other.argmax, strict=True)]
+    worst = min(
+        _decibels(getattr(own, name), getattr(other, name))
+        for own, other in pairs
+        for name in ("log_z", "entropy")
+    )
+    return Comparison(sum(same) / len(same), worst, found.tokens == golden.tokens)
+
+
+def _decibels(found: list[float], expected: list[float]) -> float:
+    error = statistics.fmean((a - b) ** 2 for a, b in zip(found, expected, strict=True))
+    power = statistics.pvariance(expected)
+    return math.inf if error == 0 else 10 * math.log10(power / error) if power else -math.inf
+
+
+def read(bundle: Bundle) -> Golden | None:
+    """The golden results of a bundle; None if it has none. Raises MalformedFile and those of reading."""
+    if GOLDEN_FILE not in bundle.manifest.files:
+        return None
+    return loads(bundle.folder.read(GOLDEN_FILE), str(bundle.path / GOLDEN_FILE))
+
+
+def record(folder: Path, golden: Golden) -> None:
+    """Write golden.json into a bundle, and list it in its manifest. Raises EdgekitError."""
+    write_atomic(folder / GOLDEN_FILE, golden.dumps())
+    manifest = manifests.load(folder)
+    files = {**manifest.files, GOLDEN_FILE: manifests.file_entry(folder / GOLDEN_FILE)}
+    manifests.save(replace(manifest, files=files), folder)
