@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from support import webgpu_cases
+from support import provider_cases
 from support.bundles import TILE_BYTES, make_bundle
-from support.foreign_packages import installed
 
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import QuantizationError
@@ -27,9 +23,6 @@ from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import open_session
 from edgekit.runtime.telemetry import load_onnxruntime
 
-REQUIREMENTS = Path(__file__).with_name("webgpu_requirements.txt")
-#: Vulkan without a GPU, as Debian's package chromium-common brings it.
-SOFTWARE_VULKAN = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 #: Family, preset, group size, sizes: odd head counts, groups of one, two and four blocks, rows that no block
 #: divides, one expert, float experts.
 CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
@@ -48,10 +41,10 @@ CASES: dict[str, tuple[str, str, int, dict[str, Any]]] = {
 
 
 def made(folder: Path, name: str) -> tuple[str, ...]:
-    """A bundle, as the words of a case of `webgpu_cases`."""
+    """A bundle, as the words of a case of `provider_cases`."""
     family, preset, group, sizes = CASES[name]
     make_bundle(folder, family, Scheme(preset, group), program_format="onnx-gpu", **sizes)
-    return "pass", str(folder), preset, str(group)
+    return "pass", str(folder), "webgpu", preset, str(group)
 
 
 @pytest.fixture
@@ -64,9 +57,9 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_engine_equals_the_reference(tmp_path: Path, name: str, processor: None) -> None:
     """Its weights kept, and streamed."""
     case = made(tmp_path, name)
-    kept = webgpu_cases.main(*case)
+    kept = provider_cases.main(*case)
     assert kept["error"] < 1e-4 and kept["provider"] == "CPUExecutionProvider" and not kept["warnings"]
-    streamed = webgpu_cases.main(*case, "streamed")
+    streamed = provider_cases.main(*case, "streamed")
     assert streamed["error"] < 1e-4 and streamed["read"] > kept["read"]
 
 
@@ -75,7 +68,7 @@ def test_the_shipped_models_generate_what_the_reference_generates(
     tmp_path: Path, name: str, processor: None
 ) -> None:
     export(resolve(name), tmp_path / "bundle", ExportOptions("onnx-gpu", scheme=Scheme("mixed4", 32)))
-    assert webgpu_cases.main("generation", str(tmp_path), name)["differences"] == 0
+    assert provider_cases.main("generation", str(tmp_path), "webgpu", name)["differences"] == 0
 
 
 def test_rows_that_no_block_divides_are_stored_in_16_bits_and_said_so(tmp_path: Path) -> None:
@@ -140,47 +133,30 @@ def test_a_device_without_room_is_done_without(
 ) -> None:
     case = made(tmp_path, "llada int8")
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cuda"})
-    assert webgpu_cases.main(*case)["error"] < 1e-4
+    assert provider_cases.main(*case)["error"] < 1e-4
 
 
 # --- on WebGPU ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def webgpu() -> dict[str, str]:
-    """The environment of a process that has it."""
-    if not SOFTWARE_VULKAN.exists():
-        assert not os.environ.get("EDGEKIT_SYSTEM_PACKAGES"), "the packages of .ci/packages are there"
-        pytest.skip("no Vulkan in software: apt-get install chromium-common libvulkan1")
-    path = os.pathsep.join([str(installed(REQUIREMENTS)), str(Path(__file__).parents[1])])
-    return {**os.environ, "PYTHONPATH": path, "VK_ICD_FILENAMES": str(SOFTWARE_VULKAN)}
-
-
-def on_webgpu(environment: dict[str, str], *words: str) -> dict[str, Any]:
-    """A case of `webgpu_cases` there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "support.webgpu_cases", *words],
-        env=environment, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["provider"] == "WebGpuExecutionProvider" and found["warnings"] == []
+def on_webgpu(what: str, folder: str, provider: str, *words: str) -> dict[str, Any]:
+    """A case of `provider_cases` there."""
+    found = provider_cases.elsewhere(what, Path(folder), provider, *words)
+    assert found["provider"] == "WebGpuExecutionProvider"
     return found
 
 
 @pytest.mark.parametrize("name", ["gemma mixed4", "llada int4", "llada_moe mixed4"])
-def test_webgpu_equals_the_reference(tmp_path: Path, webgpu: dict[str, str], name: str) -> None:
-    assert on_webgpu(webgpu, *made(tmp_path, name))["error"] < 1e-4
+def test_webgpu_equals_the_reference(tmp_path: Path, name: str) -> None:
+    assert on_webgpu(*made(tmp_path, name))["error"] < 1e-4
 
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
-def test_webgpu_generates_what_the_reference_generates(
-    tmp_path: Path, webgpu: dict[str, str], name: str
-) -> None:
+def test_webgpu_generates_what_the_reference_generates(tmp_path: Path, name: str) -> None:
     how = ExportOptions("onnx-gpu", scheme=Scheme("mixed4", 32), tile_bytes=TILE_BYTES)
     export(resolve(name), tmp_path / "bundle", how)
-    assert on_webgpu(webgpu, "generation", str(tmp_path), name)["differences"] == 0
+    assert on_webgpu("generation", str(tmp_path), "webgpu", name)["differences"] == 0
 
 
-def test_weights_stream_to_webgpu(tmp_path: Path, webgpu: dict[str, str]) -> None:
-    assert on_webgpu(webgpu, *made(tmp_path, "llada int4"), "streamed")["error"] < 1e-4
+def test_weights_stream_to_webgpu(tmp_path: Path) -> None:
+    assert on_webgpu(*made(tmp_path, "llada int4"), "streamed")["error"] < 1e-4
