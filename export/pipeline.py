@@ -110,11 +110,12 @@ class ExportOptions:
     precision: str | None = None  # of scales and arithmetic, where the format offers several; None: its own
     packaging: Packaging | None = None  # for formats whose weights are in packages
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
+    device: str | None = None  # what programs are compiled for, where the format compiles them; None: its own
 
     @property
     def form(self) -> FormatOptions:
         """The options that formats let choose."""
-        return FormatOptions(self.precision, self.packaging, self.activations)
+        return FormatOptions(self.precision, self.packaging, self.activations, self.device)
 
     def as_words(self) -> str:
         """The options that decide about the stored bytes, as `edgekit export` takes them."""
@@ -125,6 +126,7 @@ class ExportOptions:
             "group-size": scheme.group_size,
             "precision": self.precision,
             "activations": self.activations,
+            "device": self.device,
             "min-os": cut.minimum_os,
             "lengths": None if cut.lengths is None else ",".join(map(str, cut.lengths)),
             "max-positions": cut.max_positions,
@@ -483,7 +485,7 @@ def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: A
     sizes = [[*stamp[:2], commit or stamp[2]] for stamp in stamps]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
-    form = [options.format, options.precision, packaging, options.activations]
+    form = [options.format, options.precision, packaging, options.activations, options.device]
     text = json.dumps([form, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

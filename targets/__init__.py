@@ -13,6 +13,8 @@ from edgekit.flashload.names import shown, supported, unknown
 from edgekit.flashload.registry import Registry, resolve
 from edgekit.targets.tier import Tier
 
+#: What was tried of TVM's programs for NVIDIA GPUs.
+BY_NVCC = "compiled by TVM and nvcc, the same programs executed on x86-64 processors; not run on a GPU"
 #: What was tried of the format for ONNX Runtime on GPUs.
 ON_WEBGPU = "executed with WebGPU on a software Vulkan device; not run on a GPU"
 
@@ -30,7 +32,8 @@ class Target:
     `together` the formats that are written side by side where none is asked for and their weights take less
     than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
     or set of bundles, and adds what its users need. `engines` names by format the engine that runs it there,
-    where that is not the format's own. `checked` says by format what of it was executed, compiled or measured
+    where that is not the format's own, or has to be asked for by name; `devices` what a format that compiles
+    programs compiles them for. `checked` says by format what of it was executed, compiled or measured
     where. `tiers` are the devices by memory, for the tables of a bundle.
     """
 
@@ -44,6 +47,7 @@ class Target:
     together_bytes: int = 0
     describe: str | None = None
     engines: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
     checked: Mapping[str, str] = field(default_factory=dict)
     tiers: tuple[Tier, ...] = ()
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from edgekit.targets import Target
+from edgekit.targets import BY_NVCC, Target
 from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="jetson",
-    summary="NVIDIA Jetson: PyTorch with CUDA, or the native core on the processor",
-    formats=("native",),
+    summary="NVIDIA Jetson: PyTorch with CUDA or TVM, or the native core on the processor",
+    formats=("native", "tvm"),
     preset="mixed4",
     group_size=32,
-    engines={"native": "torch"},
-    checked={"native": "executed with PyTorch on x86-64 processors; not run on a board"},
+    engines={"native": "torch", "tvm": "tvm"},
+    devices={"tvm": "cuda-sm_87"},
+    checked={"native": "executed with PyTorch on x86-64 processors; not run on a board", "tvm": BY_NVCC},
     tiers=(
         Tier("8 GB Orin Nano", 6_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),
         Tier("16 GB Orin NX", 14_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),

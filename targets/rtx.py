@@ -1,20 +1,22 @@
-"""Computers with an NVIDIA GPU: PyTorch on it, which takes bundles of the native format, or ONNX Runtime."""
+"""Computers with an NVIDIA GPU: PyTorch on it, which takes bundles of the native format, ONNX Runtime or TVM."""
 
 from __future__ import annotations
 
-from edgekit.targets import ON_WEBGPU, Target
+from edgekit.targets import BY_NVCC, ON_WEBGPU, Target
 from edgekit.targets.tier import Tier
 
 TARGET = Target(
     name="rtx",
-    summary="computers with an NVIDIA GPU: PyTorch with CUDA, or ONNX Runtime",
-    formats=("native", "onnx-gpu"),
+    summary="computers with an NVIDIA GPU: PyTorch with CUDA, ONNX Runtime or TVM",
+    formats=("native", "onnx-gpu", "tvm"),
     preset="mixed4",
     group_size=32,
-    engines={"native": "torch"},
+    engines={"native": "torch", "tvm": "tvm"},
+    devices={"tvm": "cuda-sm_80"},
     checked={
         "native": "executed with PyTorch on x86-64 processors; not run on a GPU",
         "onnx-gpu": ON_WEBGPU,
+        "tvm": BY_NVCC,
     },
     tiers=(
         Tier("16 GB computer", 12_000_000_000, "estimated: the memory less 4 GB for the system and CUDA"),

@@ -52,6 +52,12 @@ def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str
     return _names(ACTIVATIONS, incomplete)
 
 
+def device_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from edgekit.export.formats import FORMATS
+
+    return _names([device for row in FORMATS.working() for device in row.devices], incomplete)
+
+
 def versions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Versions of iOS that the formats can be asked for."""
     from edgekit.export.formats import FORMATS

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import PRECISIONS, FormatOptions
 from edgekit.export.formats.row import FormatRow, Systems
+from edgekit.export.formats.tvm.devices import DEVICES
 from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
@@ -54,6 +55,15 @@ ROWS = (
         needs=("torch", "onnx", "onnxscript"),
         extra="export-onnx",
         distributions=("torch", "onnx", "onnxscript"),
+    ),
+    FormatRow(
+        "tvm",
+        writer="edgekit.export.formats.tvm.writer:TvmFormat",
+        layout="tvm-1",
+        needs=("torch", "tvm", "ziglang"),
+        extra="export-tvm",
+        distributions=("torch", "apache-tvm"),
+        devices=tuple(DEVICES),
     ),
     FormatRow(
         "mlx",

@@ -29,12 +29,13 @@ class FormatOptions:
     """The choices that formats offer, each only some of them; None is a format's own default.
 
     `precision` is one of PRECISIONS; `packaging` is for formats whose weights are in packages; `activations`
-    are "float" or "int8" before products with weights of 8 bits.
+    are "float" or "int8" before products with weights of 8 bits; `device` is what programs are compiled for.
     """
 
     precision: str | None = None
     packaging: Packaging | None = None
     activations: str | None = None
+    device: str | None = None
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class FormatRow:
     names the stored forms: engines refuse bundles of layouts that they do not know. Exporting imports the
     modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
     `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
-    are what can be chosen, the default first; `packages` tells that weights are in packages, and that
+    are what can be chosen, the default first, `devices` what programs can be compiled for; `packages` tells that weights are in packages, and that
     `Packaging` cuts them; `versions` are those of iOS that may be asked for then, the first by default, with
     the macOS of the same year.
     """
@@ -43,6 +43,7 @@ class FormatRow:
     distributions: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     activations: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
     packages: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,9 +80,12 @@ class FormatRow:
             )
         if options.precision is not None and not self.precisions:
             raise ExportError(f"format {self.name} has no precision to choose; leave it out")
+        if options.device is not None and not self.devices:
+            raise ExportError(f"format {self.name} compiles for no device; leave --device out")
         for what, given, known in (
             ("precision", options.precision, self.precisions),
             ("activations", options.activations, self.activations),
+            ("device", options.device, self.devices),
         ):
             if given is not None and given not in known:
                 raise ExportError(unknown(what, given, known, of=f"format {self.name}"))

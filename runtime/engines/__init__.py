@@ -57,7 +57,14 @@ def create(
         )
     if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', written, ENGINES)}")
+    if row.by_name and name != row.name:
+        raise UnsupportedBundle(
+            f"{bundle.path}: its programs are machine code, which can do whatever you can do; if you trust "
+            f"whoever made it, ask for the engine by name: --engine {row.name} (in Python engine={row.name!r})"
+        )
     if row.gives == "core":
+        if row.factory:
+            row.load()()
         return None
     if row.gives == "engine":
         engine: Engine = row.load()(bundle.folder, bundle.manifest, threads)

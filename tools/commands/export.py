@@ -19,6 +19,7 @@ from edgekit.flashload.sizes import size
 from edgekit.runtime.engine_registry import running
 from edgekit.tools.completion import (
     activation_names,
+    device_names,
     folders,
     format_names,
     models,
@@ -128,6 +129,15 @@ _MOST_NOTES = 6
     "Default: float.",
 )
 @click.option(
+    "--device",
+    cls=RareListing,
+    names=_formats(lambda row: row.devices),
+    joined=", ",
+    metavar="NAME",
+    shell_complete=device_names,
+    help="What to compile programs for ({names}), e.g. aarch64, opencl or cuda-sm_87. Default: the target's.",
+)
+@click.option(
     "--min-os",
     cls=RareListing,
     names=_versions,
@@ -171,6 +181,7 @@ def command(
     format_: str | None,
     precision: str | None,
     activations: str | None,
+    device: str | None,
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
@@ -226,6 +237,7 @@ def command(
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=precision, packaging=packaging, activations=activations,
+                    device=device or chosen.devices.get(own),
                 )
                 for own in names
             ]  # fmt: skip

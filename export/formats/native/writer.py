@@ -57,7 +57,7 @@ class NativeFormat(Format):
         if architecture.self_conditioning is not None:
             own = _one_form("", architecture.self_conditioning_weights)
             add(self_conditioning_program(architecture, own, code_placeholders))
-        entries["head"] = _head(architecture)
+        entries["head"] = head_entry(architecture)
         return WrittenPrograms(entries)
 
 
@@ -68,8 +68,8 @@ def _one_form(prefix: str, weights: tuple[WeightSpec, ...]) -> dict[str, Choice]
     return {prefix + s.name: Choice(8, 0) for s in weights if s.role != "float"}
 
 
-def _head(architecture: Architecture) -> dict[str, Any]:
-    """Scores of x [T, H] over the table. What is kept of them depends on the request, not on the model."""
+def head_entry(architecture: Architecture) -> dict[str, Any]:
+    """The entry of the head: scores of x [T, H] over the table. What is kept of them depends on the request, not on the model."""
     table = architecture.head or architecture.embedding
     op = {"op": "vocab_head", "in": [0], "w": ["table"], "out": [1], "softcap": architecture.softcap}
     return {

@@ -660,6 +660,13 @@ typedef struct ek_engine {
 EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_options *options, const ek_engine *engine,
                                         ek_session **session) EK_NOEXCEPT;
 
+/* Loads TVM's runtime into the process, for good, so that sessions run bundles of the format "tvm" too. Their programs are
+ * machine code, which can do whatever the application can: before this was called such bundles are refused
+ * (EK_UNSUPPORTED_BUNDLE), and afterwards they are to come from somebody who is trusted. `ffi` and `runtime` are the
+ * libraries libtvm_ffi and libtvm_runtime, as paths or as names that the system searches; null: their usual names. Only the
+ * first call that succeeds has an effect. EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_tvm_load(const char *ffi, const char *runtime) EK_NOEXCEPT;
+
 /* What a session takes, or would take, and which weights stay in memory: a value of its own, which the caller gives to
  * ek_plan_close. Any thread may read it. A null plan is EK_INVALID_ARGUMENT everywhere but there. */
 typedef struct ek_plan ek_plan;

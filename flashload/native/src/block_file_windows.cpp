@@ -8,14 +8,9 @@
 
 #include "error.h"
 #include "system_file.h"
+#include "wide_path.h"
 
 namespace edgekit {
-namespace {
-
-// Sector sizes on the disks we know are 512 and 4096 bytes.
-constexpr std::uint64_t kDirectAlignment = 4096;
-
-std::string text_of(DWORD code) { return std::system_category().message(static_cast<int>(code)); }
 
 std::wstring wide(const std::string &path) {
   const int size = static_cast<int>(path.size());
@@ -27,6 +22,13 @@ std::wstring wide(const std::string &path) {
   MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path.data(), size, text.data(), needed);
   return text;
 }
+
+namespace {
+
+// Sector sizes on the disks we know are 512 and 4096 bytes.
+constexpr std::uint64_t kDirectAlignment = 4096;
+
+std::string text_of(DWORD code) { return std::system_category().message(static_cast<int>(code)); }
 
 HANDLE open_handle(const std::wstring &path, DWORD access, DWORD flags) {
   return CreateFileW(path.c_str(), access, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,

@@ -22,6 +22,6 @@ extern "C" EK_API ek_status ekt_session_open(const char *bundle, const ek_sessio
     wanted.positions = options->positions;
     wanted.canvas = options->canvas;
     const edgekit::FlashFile::Wrap disk = edgekit_testing::faulty(on_read, refuse, uring_enters);
-    *session = std::make_unique<ek_session>(bundle, wanted, edgekit::native_engine(wanted), disk).release();
+    *session = std::make_unique<ek_session>(bundle, wanted, edgekit::core_engine(wanted), disk).release();
   });
 }

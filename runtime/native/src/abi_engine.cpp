@@ -12,7 +12,7 @@ namespace edgekit {
 namespace {
 
 MakeEngine engine_of(const ek_engine *given, const SessionOptions &options) {
-  if (given == nullptr) return native_engine(options);
+  if (given == nullptr) return core_engine(options);
   const ek_engine table = read_struct<ek_engine>(given, ek_engine{}, "ek_engine");
   if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_engine.reserved is ", table.reserved, "; set it to 0");
   return [table](Bundle &bundle) { return std::make_unique<PluggedEngine>(bundle, table); };

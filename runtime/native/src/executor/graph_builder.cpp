@@ -1,7 +1,5 @@
 #include "executor/graph_builder.h"
 
-#include <cmath>
-
 namespace edgekit {
 namespace {
 
@@ -233,23 +231,12 @@ void GraphBuilder::set_outputs(const Json &entry) {
 }
 
 std::int64_t GraphBuilder::whole(const Json &json, const char *key, std::int64_t least, std::int64_t most) const {
-  const std::int64_t value = json.at(key).integer();
-  if (value < least || value > most) wrong(key, " is ", value, ", not ", least, "..", most);
-  return value;
+  return whole_attribute(where_, json, key, least, most);
 }
 
-float GraphBuilder::finite(const Json &json, const char *key) const {
-  const float value = static_cast<float>(json.at(key).number());
-  if (!std::isfinite(value)) wrong(key, " is not a finite float32 number");
-  return value;
-}
+float GraphBuilder::finite(const Json &json, const char *key) const { return finite_attribute(where_, json, key); }
 
-Activation GraphBuilder::activation(const Json &json) const {
-  const std::string &kind = json.at("kind").string();
-  if (kind == "silu") return Activation::silu;
-  if (kind == "gelu_tanh") return Activation::gelu_tanh;
-  fail(EK_UNSUPPORTED_BUNDLE, where_, ": this library does not know the activation ", kind);
-}
+Activation GraphBuilder::activation(const Json &json) const { return activation_attribute(where_, json); }
 
 std::int64_t Graph::rows(int value) const {
   Shape front = values[static_cast<std::size_t>(value)].array.shape;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "error.h"
+#include "executor/attributes.h"
 #include "executor/graph.h"
 
 namespace edgekit {

@@ -242,25 +242,7 @@ void GraphBuilder::infer_route(const Json &json) {
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
     if (op_.weights[input] != kNone) vector(input, experts);
   }
-  RoutingRule &rule = op_.routing;
-  const std::string &score = json.at("score").string();
-  if (score != "softmax" && score != "sigmoid")
-    fail(EK_UNSUPPORTED_BUNDLE, where_, ": this library does not know the score ", score);
-  rule.sigmoid = score == "sigmoid";
-  rule.normalize = json.at("normalize").boolean();
-  rule.scale = finite(json, "scale");
-  rule.experts = experts;
-  rule.groups = whole(json, "groups", 1, experts);
-  const std::int64_t size = experts / rule.groups;
-  if (experts % rule.groups != 0 || (rule.groups > 1 && size < 2)) {
-    wrong("has ", rule.groups, " groups of ", experts, " experts, not of equal size and at least two experts each");
-  }
-  rule.kept_groups = whole(json, "kept_groups", 1, rule.groups);
-  rule.capacity = whole(json, "capacity", 0, experts);
-  if (rule.capacity > 0) rule.block = whole(json, "block", 1, kMaxElements);
-  if (rule.capacity > 0 && rule.groups > 1) wrong("has groups and a capacity; this library routes by one of them");
-  const std::int64_t pool = rule.capacity > 0 ? rule.capacity : rule.groups > 1 ? rule.kept_groups * size : experts;
-  rule.chosen = whole(json, "k", 1, pool);
+  const RoutingRule &rule = op_.routing = routing_attributes(where_, json, experts);
   const Shape chosen{Extent{1, 1}, Extent{rule.chosen}};
   define(0, ValueType::index, contiguous(chosen, where_));
   define(1, ValueType::number, contiguous(chosen, where_));

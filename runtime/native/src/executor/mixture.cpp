@@ -233,6 +233,19 @@ void add_up(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, cons
   });
 }
 
+// Sorts rows by expert, has `run` compute all of them and count their rows, and adds up.
+template <typename Run>
+void mix(ThreadPool &pool, Work &work, std::int64_t rows, const std::int64_t *index, const float *weight, float *y,
+         Run &&run) {
+  sort_rows(work.shape, rows, index, weight, work.memory);
+  std::vector<std::int64_t> of_experts;
+  for (std::int64_t e = 0; e < work.shape.experts; ++e) of_experts.push_back(work.memory.rows_of(e));
+  std::int64_t done = 0;
+  run(of_experts, done);
+  if (done != rows * work.shape.chosen) fail(EK_INTERNAL, "experts with rows were left out; please report it");
+  add_up(pool, work.shape, rows, work.memory, y);
+}
+
 }  // namespace
 
 std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows, int threads) {
@@ -244,16 +257,29 @@ void mixture(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, con
              float *y, void *memory, void *gemm_scratch) {
   Work work{shape, x, quantized, Memory(shape, rows, pool.size(), memory)};
   work.memory.benches[0].gemm_scratch = gemm_scratch;
-  sort_rows(shape, rows, index, weight, work.memory);
-  std::vector<std::int64_t> rows_of_experts;
-  for (std::int64_t e = 0; e < shape.experts; ++e) rows_of_experts.push_back(work.memory.rows_of(e));
-  std::int64_t done = 0;
-  each(rows_of_experts, [&](const std::vector<LoadedExpert> &batch) {
-    run_batch(pool, work, batch);
-    for (const LoadedExpert &expert : batch) done += work.memory.rows_of(expert.index);
+  mix(pool, work, rows, index, weight, y, [&](const std::vector<std::int64_t> &of_experts, std::int64_t &done) {
+    each(of_experts, [&](const std::vector<LoadedExpert> &batch) {
+      run_batch(pool, work, batch);
+      for (const LoadedExpert &expert : batch) done += work.memory.rows_of(expert.index);
+    });
   });
-  if (done != rows * shape.chosen) fail(EK_INTERNAL, "experts with rows were left out; please report it");
-  add_up(pool, shape, rows, work.memory, y);
+}
+
+void mixture_of(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const float *x, const std::int64_t *index,
+                const float *weight, const EachNumber &each, const ComputeExpert &compute, float *y, void *memory) {
+  Work work{shape, x, nullptr, Memory(shape, rows, pool.size(), memory)};
+  const Bench &bench = work.memory.benches[0];
+  mix(pool, work, rows, index, weight, y, [&](const std::vector<std::int64_t> &of_experts, std::int64_t &done) {
+    each(of_experts, [&](std::size_t number) {
+      const std::int64_t expert = static_cast<std::int64_t>(number), stop = work.memory.start[expert + 1];
+      for (std::int64_t first = work.memory.start[expert]; first < stop; first += bench.most_rows) {
+        const std::int64_t count = std::min(bench.most_rows, stop - first);
+        gather(x, shape.hidden, work.memory.row + first, count, bench.x);
+        compute(number, bench.x, count, work.memory.part + first * shape.hidden);
+      }
+      done += work.memory.rows_of(expert);
+    });
+  });
 }
 
 }  // namespace edgekit

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "executor/program.h"
 #include "kernels/matrix.h"
@@ -29,6 +31,15 @@ std::size_t mixture_bytes(const MixtureShape &shape, std::int64_t rows, int thre
 void mixture(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const float *x,
              const QuantizedRows *quantized, const std::int64_t *index, const float *weight, const ForEachExpert &each,
              float *y, void *memory, void *gemm_scratch);
+
+// Hands out the numbers of experts that are there, each once and in any order; `rows` is as for ForEachExpert.
+using EachNumber = std::function<void(const std::vector<std::int64_t> &rows, const std::function<void(std::size_t)> &use)>;
+// y [count, hidden] of the rows x [count, hidden] of an expert.
+using ComputeExpert = std::function<void(std::size_t expert, const float *x, std::int64_t count, float *y)>;
+
+// The same with experts that `compute` runs, one after the other. `memory` is that of a shape that is floating.
+void mixture_of(ThreadPool &pool, const MixtureShape &shape, std::int64_t rows, const float *x, const std::int64_t *index,
+                const float *weight, const EachNumber &each, const ComputeExpert &compute, float *y, void *memory);
 
 }  // namespace edgekit
 

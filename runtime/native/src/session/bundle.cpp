@@ -17,8 +17,8 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   sampler_ = manifest.at("sampler");
   file_ = files.open_weights(FlashOptions{}, wrap);
   const Json *format = programs_.find("format");
-  const bool native = format != nullptr && format->kind() == Json::Kind::string && format->string() == "native";
-  if (native && file_->layout().packed) {
+  if (format != nullptr && format->kind() == Json::Kind::string) format_ = format->string();
+  if (format_ == "native" && file_->layout().packed) {
     fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the native engine needs aligned tensors; ",
          "export the bundle again for this engine");
   }

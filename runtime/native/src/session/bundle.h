@@ -48,6 +48,8 @@ class Bundle {
   const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
   bool packaged() const noexcept { return packaged_; }
+  // Of the programs, as the manifest names it; empty where it does not.
+  const std::string &format() const noexcept { return format_; }
   // Positions of prefix that the packages of layers take at most; no limit where there are none.
   std::int64_t longest_prefix() const noexcept { return longest_prefix_; }
   const std::vector<BundleChunk> &chunks() const noexcept { return chunks_; }
@@ -71,7 +73,7 @@ class Bundle {
   void find_longest_prefix();
   std::vector<BundleTile> tiles(const TableInfo &table);
 
-  std::string path_;
+  std::string path_, format_;
   Model model_;
   Json sampler_, programs_;
   std::unique_ptr<FlashFile> file_;

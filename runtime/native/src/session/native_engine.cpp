@@ -24,22 +24,6 @@ const std::set<Input> kLayerInputs = {Input::x,   Input::prefix_k, Input::prefix
 
 [[noreturn]] void no_packages() { fail(EK_INTERNAL, "the native engine opens no packages; please report it"); }
 
-class NativeHead final : public HeadScores {
- public:
-  NativeHead(ThreadPool &pool, const float *x, std::int64_t rows, const Model &model, int bits,
-             const std::unordered_map<const WeightUnit *, TableLayout> &tables, const HeadOptions &options)
-      : tables_(tables), pass_(pool, x, rows, model.hidden, model.vocabulary, bits, options) {}
-
-  void add(const BundleTile &tile, const LoadedUnit &weights) override {
-    pass_.add(tile.first, tables_.at(tile.unit).bind(weights.data));
-  }
-  HeadResult result() override { return pass_.result(); }
-
- private:
-  const std::unordered_map<const WeightUnit *, TableLayout> &tables_;
-  HeadPass pass_;
-};
-
 }  // namespace
 
 NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threads_(threads) {
@@ -56,13 +40,12 @@ NativeEngine::NativeEngine(Bundle &bundle, int threads) : bundle_(bundle), threa
     fail(EK_MALFORMED_FILE, bundle.path(), ": has packages, which the native engine does not open; export it again");
   }
   const Json &entries = programs.at("entries");
-  softcap_ = head_softcap(entries.at("head"));
+  head_ = std::make_unique<CoreHead>(bundle, entries.at("head"));
   if (const WeightUnit *unit = bundle.self_conditioning()) {
     self_conditioning_ = &single(entries, "self_conditioning", *unit, {Input::x, Input::soft});
   }
   add_layers(entries);
   final_ = &single(entries, "final", bundle.final(), {Input::x});
-  add_tables();
 }
 
 Program &NativeEngine::add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes,
@@ -123,30 +106,12 @@ void NativeEngine::add_layers(const Json &entries) {
   }
 }
 
-void NativeEngine::add_tables() {
-  const Model &model = bundle_.model();
-  const auto add = [&](const std::vector<BundleTile> &tiles, int bits) {
-    for (const BundleTile &tile : tiles) {
-      tables_.emplace(tile.unit, TableLayout(*tile.unit->run, tile.tokens, model.hidden, bits));
-    }
-  };
-  add(bundle_.embedding(), model.embedding.bits);
-  if (bundle_.has_head()) add(bundle_.scores(), model.head.bits);
-}
-
 EngineBytes NativeEngine::bytes(const EngineLengths &lengths) const {
-  const Model &model = bundle_.model();
   EngineBytes out;
   for (const auto &[name, program] : programs_) {
     out.scratch = std::max<std::uint64_t>(out.scratch, program.scratch_bytes(lengths.rows * lengths.segments, threads_));
   }
-  const GumbelDraw draw;
-  HeadOptions head;
-  head.gumbel = &draw;
-  head.soft = model.self_conditioning;
-  head.top_k = std::min(kMostCandidates, model.vocabulary);
-  out.head = HeadPass::bytes(threads_, lengths.head_rows, model.hidden, bundle_.largest_tile(), head) *
-             static_cast<std::uint64_t>(lengths.segments);
+  out.head = head_->bytes(lengths, threads_);
   out.allowance = kAllowance + kAllowancePerThread * static_cast<std::uint64_t>(threads_);
   return out;
 }
@@ -211,16 +176,7 @@ void NativeEngine::final(const LoadedUnit &weights, std::int64_t rows, float *x)
 
 std::unique_ptr<HeadScores> NativeEngine::head(const float *x, std::int64_t rows, const HeadRequest &request,
                                                float *logits) {
-  const Model &model = bundle_.model();
-  HeadOptions wanted;
-  wanted.temperature = request.temperature;
-  wanted.softcap = softcap_;
-  wanted.gumbel = request.gumbel ? &*request.gumbel : nullptr;
-  wanted.soft = request.soft;
-  wanted.top_k = std::min(request.top_k, model.vocabulary);
-  wanted.logits = logits;
-  const int bits = (model.tied ? model.embedding : model.head).bits;
-  return std::make_unique<NativeHead>(*pool_, x, rows, model, bits, tables_, wanted);
+  return head_->scores(*pool_, x, rows, request, logits);
 }
 
 void NativeEngine::open_begin(const WeightUnit &) { no_packages(); }

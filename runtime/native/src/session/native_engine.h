@@ -10,6 +10,7 @@
 
 #include "executor/program.h"
 #include "executor/weights.h"
+#include "session/core_head.h"
 #include "session/engine.h"
 #include "thread_pool.h"
 
@@ -38,7 +39,6 @@ class NativeEngine final : public Engine {
   Program &add_program(const Json &entries, const std::string &name, const ProgramShapes &shapes, std::size_t outputs);
   const Program &single(const Json &entries, const std::string &name, const WeightUnit &unit, std::set<Input> given);
   void add_layers(const Json &entries);
-  void add_tables();
   BoundWeights bind(const LoadedUnit &loaded) const { return {layouts_.at(loaded.unit), loaded.data}; }
   void run(const Program &program, const ProgramInputs &given, const BoundWeights &weights,
            const ForEachExpert &experts, float *y);
@@ -48,10 +48,9 @@ class NativeEngine final : public Engine {
   std::map<std::string, Program> programs_;
   std::map<std::string, ProgramShapes> shapes_;
   std::unordered_map<const WeightUnit *, WeightLayout> layouts_;
-  std::unordered_map<const WeightUnit *, TableLayout> tables_;
   std::vector<const Program *> layers_;  // by number in the model
   const Program *final_ = nullptr, *self_conditioning_ = nullptr;
-  float softcap_ = 0;
+  std::unique_ptr<CoreHead> head_;
   std::unique_ptr<ThreadPool> pool_;
   AlignedMemory scratch_;
   std::vector<std::int64_t> phase_;  // of the rows at hand

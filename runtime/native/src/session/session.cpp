@@ -14,6 +14,7 @@
 #include "session/pass.h"
 #include "session/process.h"
 #include "session/session_state.h"
+#include "tvm/tvm_engine.h"
 
 namespace edgekit {
 namespace {
@@ -87,10 +88,12 @@ void visit(const Bundle &bundle, Pass pass, const Unit &unit, const Chunk &chunk
 
 }  // namespace
 
-MakeEngine native_engine(const SessionOptions &options) {
+MakeEngine core_engine(const SessionOptions &options) {
   const int threads = checked(options).threads;
-  return [threads](Bundle &bundle) {
-    return std::make_unique<NativeEngine>(bundle, threads != 0 ? threads : usable_cores());
+  return [threads](Bundle &bundle) -> std::unique_ptr<Engine> {
+    const int count = threads != 0 ? threads : usable_cores();
+    if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count);
+    return std::make_unique<NativeEngine>(bundle, count);
   };
 }
 

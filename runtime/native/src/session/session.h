@@ -66,8 +66,8 @@ struct SessionPlan {
   std::vector<PlannedUnit> units;
 };
 
-// The native engine for `options`.
-MakeEngine native_engine(const SessionOptions &options);
+// The engine of this library for a bundle: of compiled programs or, for all others, the native one.
+MakeEngine core_engine(const SessionOptions &options);
 
 // What Session would take, from headers alone; `process` stands for what the process holds. Throws Error.
 SessionPlan plan_session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,

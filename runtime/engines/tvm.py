@@ -1,0 +1,40 @@
+"""TVM's runtime for the core, which runs bundles of the format `tvm` with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from ctypes import c_char_p
+from pathlib import Path
+
+from edgekit.flashload import _native
+from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.errors import EngineUnavailable
+
+#: The packages that hold the libraries, whose names leave out what each system adds.
+_LIBRARIES = {"tvm_ffi": "tvm_ffi", "tvm": "tvm_runtime"}
+_INSTALL = "pip install 'edgekit[tvm]'"
+
+
+def load_runtime() -> None:
+    """Have the core load TVM's libraries from their packages, without importing these.
+
+    Raises:
+        EngineUnavailable: a package is not installed, or its library cannot be loaded or is of another
+            version. NativeError: the core is missing.
+    """
+    paths = [str(_library(package, name)).encode() for package, name in _LIBRARIES.items()]
+    core = _native.functions({"ek_tvm_load": (c_char_p, c_char_p)})
+    try:
+        _native.check(core.ek_tvm_load(*paths))
+    except EdgekitError as error:
+        raise EngineUnavailable(f"the tvm engine cannot load TVM's runtime: {error}; {_INSTALL}") from error
+
+
+def _library(package: str, name: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    if not folders:
+        raise EngineUnavailable(f"the tvm engine needs {package}: {_INSTALL}")
+    file = {"win32": f"{name}.dll", "darwin": f"lib{name}.dylib"}.get(sys.platform, f"lib{name}.so")
+    return Path(folders[0]) / "lib" / file

@@ -1,0 +1,76 @@
+// TVM's runtime, loaded on request: functions, values and arrays of it.
+#ifndef EDGEKIT_TVM_RUNTIME_H
+#define EDGEKIT_TVM_RUNTIME_H
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tvm/tvm_abi.h"
+
+namespace edgekit::tvm {
+
+// Loads TVM's libraries into the process, for good: `ffi` (libtvm_ffi) and `runtime` (libtvm_runtime), paths or names
+// that the system searches; empty: their usual names. Throws Error (EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION).
+void load(const std::string &ffi, const std::string &runtime);
+
+// Throws Error (EK_UNSUPPORTED_BUNDLE) before `load` has been called.
+const Functions &loaded();
+
+// A value that is given back to TVM when it goes.
+class Value {
+ public:
+  Value() = default;
+  explicit Value(const Any &any) : any_(any) {}
+  Value(Value &&other) noexcept : any_(std::exchange(other.any_, Any())) {}
+  Value &operator=(Value &&other) noexcept;
+  ~Value();
+
+  // An object that TVM has made.
+  static Value object(Kind kind, void *handle);
+
+  const Any &any() const noexcept { return any_; }
+  bool none() const noexcept { return any_.kind == kNone; }
+  void *handle() const noexcept { return any_.object; }
+  // Of an array in TVM's memory or ours, or a pointer to one; null for what is none.
+  const DLTensor *tensor() const noexcept;
+
+ private:
+  Any any_;
+};
+
+// The array that an argument is; null for what is none.
+const DLTensor *tensor_of(const Any &any) noexcept;
+
+Any integer(std::int64_t value);
+Any text(const char *value);  // which must outlive the call
+
+// Calls a function. Throws Error (EK_ENGINE_FAILED) with what TVM says, or what a function of `provide` has thrown
+// within it.
+Value call(const Value &function, std::vector<Any> arguments);
+
+// A function of TVM's by its global name; none if there is none.
+Value global(const std::string &name);
+
+// A function of a module; none if it has none of that name.
+Value function_of(const Value &module, const std::string &name);
+
+// Makes `body` a global function, whose last argument is the array that it writes; what it throws, the call that led to
+// it throws again.
+using Body = std::function<void(const std::vector<Any> &arguments)>;
+void provide(const std::string &name, Body body);
+
+// An array over memory of ours, aligned to 64 bytes, which must stay while TVM uses it.
+Value view(const void *data, DLDataType dtype, std::vector<std::int64_t> shape);
+
+// A new array on a device, with undefined values.
+Value allocate(DLDataType dtype, const std::vector<std::int64_t> &shape, DLDevice device);
+
+// Copies one array into another of the same size, on the processor or a device, and waits for it.
+void copy(const Value &from, const Value &to, DLDevice device);
+
+}  // namespace edgekit::tvm
+
+#endif  // EDGEKIT_TVM_RUNTIME_H
