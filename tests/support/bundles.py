@@ -35,12 +35,13 @@ def make_bundle(
     seed: int = 0,
     program_format: str = "onnx",
     precision: str | None = None,
+    device: str | None = None,
     **overrides: Any,
 ) -> Path:
     """A random checkpoint in `folder`/checkpoint, exported to the returned `folder`/bundle."""
     write_checkpoint(folder / "checkpoint", family, seed, **overrides)
     options = ExportOptions(
-        program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES, precision=precision
+        program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES, precision=precision, device=device
     )
     export(folder / "checkpoint", folder / "bundle", options)
     return folder / "bundle"

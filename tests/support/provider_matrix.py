@@ -25,7 +25,7 @@ from edgekit.export.checkpoint.hub import SHIPPED_MODELS, resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from support.bundles import TILE_BYTES, make_bundle
-from support.provider_cases import elsewhere
+from support.provider_cases import STEP, elsewhere
 from support.providers import PROVIDERS
 
 #: Sizes that all formats can store, by family: odd head counts, groups of heads, several experts a row.
@@ -50,7 +50,7 @@ def model(folder: Path, family: str, preset: str, providers: list[str]) -> Itera
     for name in providers:
         own, provider = folder / name, PROVIDERS[name]
         scheme = Scheme(preset, GROUP_SIZE)
-        make_bundle(own, family, scheme, 0, provider.format, provider.precision, **SIZES[family])
+        make_bundle(own, family, scheme, 0, provider.format, provider.precision, provider.device, **SIZES[family])
         try:
             errors = elsewhere("model", own, name, preset, str(GROUP_SIZE))["errors"]
         except pytest.skip.Exception as skipped:
@@ -67,8 +67,9 @@ def generation(folder: Path, shipped: str, providers: list[str]) -> Line:
     for name in providers:
         own, provider = folder / name, PROVIDERS[name]
         how = ExportOptions(
-            provider.format, Scheme("mixed4", 32), tile_bytes=TILE_BYTES, precision=provider.precision
-        )
+            provider.format, Scheme("mixed4", 32), tile_bytes=TILE_BYTES, precision=provider.precision,
+            device=provider.device,
+        )  # fmt: skip
         export(resolve(shipped), own / "bundle", how)
         try:
             made = elsewhere("generation", own, name, shipped)
@@ -81,7 +82,7 @@ def generation(folder: Path, shipped: str, providers: list[str]) -> Line:
 
 def most(provider: str, what: str) -> float:
     """The largest error that a line may have."""
-    return 3e-2 if what == WHOLE_PASS and PROVIDERS[provider].rounds else 1e-3
+    return STEP if what == WHOLE_PASS and PROVIDERS[provider].rounds else 1e-3
 
 
 def main(*wanted: str) -> int:

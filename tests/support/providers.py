@@ -23,7 +23,8 @@ Environment = dict[str, str]
 
 @dataclass(frozen=True)
 class Provider:
-    """An engine on a device. `rounds`: it rounds activations to int8 before matrices of 4 and 8 bits.
+    """An engine on a device. `rounds`: it rounds activations to int8 before matrices of 4 and 8 bits; `device`:
+    what its programs are compiled for.
     `environment` makes the variables of a process that has it, and skips a test where there is none;
     `prepared` is entered there.
     """
@@ -32,6 +33,7 @@ class Provider:
     format: str
     rounds: bool
     precision: str | None = None
+    device: str | None = None
     environment: Callable[[], Environment] = dict
     prepared: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
@@ -67,11 +69,32 @@ def _with_kernels() -> Iterator[None]:
         yield
 
 
+def tvm() -> Environment:
+    """TVM's runtime, and its compiler."""
+    pytest.importorskip("tvm", reason="tvm is not installed")
+    return {}
+
+
+@contextlib.contextmanager
+def _with_runtime() -> Iterator[None]:
+    """Has the testing library load TVM too."""
+    from edgekit.runtime.engines import tvm as engine
+    from support.native_testing import library
+
+    with mock.patch.object(engine._native, "functions", lambda _: library()):
+        engine.load_runtime()
+    yield
+
+
 PROVIDERS = {
     "native": Provider("native", "native", rounds=True),
     "onnx": Provider("onnx", "onnx", rounds=True),
     "webgpu": Provider("onnx-gpu", "onnx-gpu", rounds=False, environment=webgpu),
     "torch": Provider("torch", "native", rounds=True),
     "triton": Provider("torch", "native", rounds=True, environment=triton, prepared=_with_kernels),
+    "tvm": Provider("tvm", "tvm", rounds=True, environment=tvm, prepared=_with_runtime),
+    "tvm compiled": Provider(
+        "tvm", "tvm", rounds=True, device="x86-64-compiled", environment=tvm, prepared=_with_runtime
+    ),
     "mlx": Provider("mlx", "mlx", rounds=False, precision="float32"),
 }
