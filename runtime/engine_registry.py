@@ -17,11 +17,11 @@ class EngineRow:
     `factory`, as `module:attribute`, opens what `gives` says: an "engine" (`engines.base.Engine`, called with
     folder, manifest and threads), an "executor" of functions of packages (`engines.base.Executor`, called
     with nothing; `bundle.packages` says what the format's bundles are then), or nothing, where the core runs
-    it itself: then it is empty, or called with nothing before the core opens a bundle. `needs` is the module without which it cannot be, which `extra` of the distribution `package`
-    brings; `probe`, where it is cheap, is called to find out whether the engine works on this system, and
-    raises what is wrong. `threads` tells whether it takes as many threads as it is given; the others' systems
-    decide for themselves. `by_name`: it runs machine code of the bundle's, so it is used where it is asked for
-    by name alone.
+    it itself: then it is empty, or called with nothing before the core opens a bundle. `needs` is the module
+    without which it cannot be, which `extra` of the distribution `package` brings; `probe`, where it is
+    cheap, is called to find out whether the engine works on this system, and raises what is wrong. `threads`
+    tells whether it takes as many threads as it is given; the others' systems decide for themselves.
+    `by_name`: it runs machine code of the bundle's, so it is used where it is asked for by name alone.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Computers with an NVIDIA GPU: PyTorch on it, which takes bundles of the native format, ONNX Runtime or TVM."""
+"""Computers with an NVIDIA GPU: PyTorch, which takes bundles of the native format, ONNX Runtime or TVM."""
 
 from __future__ import annotations
 

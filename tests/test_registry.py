@@ -126,11 +126,11 @@ def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
     page = " ".join(edgekit(toy, "export", "--help").stdout.split())
     assert "Device family: host, mac, ios, rtx, jetson, rpi, broken or toaster. [default: host]" in page
     assert (
-        "Format: native, onnx, onnx-gpu, mlx, coreml, coreai, absent, other or toy. Default: the target's."
-        in page
+        "Format: native, onnx, onnx-gpu, tvm, mlx, coreml, coreai, absent, other or toy. "
+        "Default: the target's." in page
     )
     page = " ".join(edgekit(toy, "run", "--help-all").stdout.split())
-    assert "Insist on an engine: native, torch, onnx, onnx-gpu, mlx, coreml, coreai or toy." in page
+    assert "Insist on an engine: native, torch, onnx, onnx-gpu, tvm, mlx, coreml, coreai or toy." in page
     page = " ".join(edgekit(toy, "export", "--help-all").stdout.split())
     assert "float16 or float32 (mlx, coreml, coreai). Default" in page
     found = edgekit(
@@ -145,7 +145,7 @@ def test_pages_and_the_shell_list_what_is_installed(toy: Path) -> None:
 
 
 def test_engines_are_found_by_name_and_by_format(toy: Path) -> None:
-    assert list(ENGINES) == ["native", "torch", "onnx", "onnx-gpu", "mlx", "coreml", "coreai", "toy"]
+    assert list(ENGINES) == ["native", "torch", "onnx", "onnx-gpu", "tvm", "mlx", "coreml", "coreai", "toy"]
     row = running("toy")
     assert row is not None and row.title == "the toy" and row.threads and row is ENGINES.find("toy")
     assert running("gguf") is None and running("") is None

@@ -28,9 +28,9 @@ class FormatRow:
     names the stored forms: engines refuse bundles of layouts that they do not know. Exporting imports the
     modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
     `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
-    are what can be chosen, the default first, `devices` what programs can be compiled for; `packages` tells that weights are in packages, and that
-    `Packaging` cuts them; `versions` are those of iOS that may be asked for then, the first by default, with
-    the macOS of the same year.
+    are what can be chosen, the default first, `devices` what programs can be compiled for; `packages` tells
+    that weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be
+    asked for then, the first by default, with the macOS of the same year.
     """
 
     name: str

@@ -60,7 +60,8 @@ def create(
     if row.by_name and name != row.name:
         raise UnsupportedBundle(
             f"{bundle.path}: its programs are machine code, which can do whatever you can do; if you trust "
-            f"whoever made it, ask for the engine by name: --engine {row.name} (in Python engine={row.name!r})"
+            f"whoever made it, ask for the engine by name: --engine {row.name} "
+            f"(in Python engine={row.name!r})"
         )
     if row.gives == "core":
         if row.factory:

@@ -50,7 +50,8 @@ def model(folder: Path, family: str, preset: str, providers: list[str]) -> Itera
     for name in providers:
         own, provider = folder / name, PROVIDERS[name]
         scheme = Scheme(preset, GROUP_SIZE)
-        make_bundle(own, family, scheme, 0, provider.format, provider.precision, provider.device, **SIZES[family])
+        how = {"precision": provider.precision, "device": provider.device}
+        make_bundle(own, family, scheme, 0, provider.format, **how, **SIZES[family])
         try:
             errors = elsewhere("model", own, name, preset, str(GROUP_SIZE))["errors"]
         except pytest.skip.Exception as skipped:

@@ -23,10 +23,9 @@ Environment = dict[str, str]
 
 @dataclass(frozen=True)
 class Provider:
-    """An engine on a device. `rounds`: it rounds activations to int8 before matrices of 4 and 8 bits; `device`:
-    what its programs are compiled for.
-    `environment` makes the variables of a process that has it, and skips a test where there is none;
-    `prepared` is entered there.
+    """An engine on a device. `rounds`: it rounds activations to int8 before matrices of 4 and 8 bits;
+    `device`: what its programs are compiled for. `environment` makes the variables of a process that has it,
+    and skips a test where there is none; `prepared` is entered there.
     """
 
     engine: str

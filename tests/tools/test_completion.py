@@ -27,7 +27,7 @@ def test_names_that_a_command_knows() -> None:
     assert complete() == list(COMMANDS)
     assert complete("export", "m", "--target") == list(targets.TARGETS)
     assert complete("export", "m", "--target", incomplete="i") == ["ios"]
-    assert complete("export", "m", "--format") == ["native", "onnx", "onnx-gpu"]
+    assert complete("export", "m", "--format") == ["native", "onnx", "onnx-gpu", "tvm"]
     assert complete("export", "m", "--target", "mac", "--format") == ["mlx"]
     assert complete("export", "m", "--target", "nope", "--format") == list(FORMATS)
     assert complete("export", "m", "--quant") == list(PRESETS)

@@ -1,6 +1,6 @@
-"""Write a native bundle of random weights in the shape of a real model, without a checkpoint.
+"""Write a bundle of random weights in the shape of a real model, for the native core or TVM.
 
-    python -m edgekit.tools.bench.random_bundle llada-8b OUT [--quant mixed4] [--layers 8]
+    python -m edgekit.tools.bench.random_bundle llada-8b OUT [--quant mixed4] [--layers 8] [--format tvm]
 
 Sizes, runs and programs are those of an export of the real model, so that streaming and computing cost the
 same. Random bytes are drawn once and cut at random places, which makes the disk the limit; scales keep the
@@ -39,6 +39,8 @@ from edgekit.tools.bench import model_configs
 from edgekit.tools.console import Steps
 
 Stored = np.ndarray[Any, Any]
+#: Formats that store weights as the native core takes them.
+FORMATS = "native", "tvm"
 #: Elements of a pool of random values, and the most that is cut from it at once.
 POOL_ELEMENTS, CUT_ELEMENTS = 32 << 20, 8 << 20
 #: Integers that are drawn, symmetric about zero: with another mean the products of many layers would all
@@ -141,11 +143,13 @@ def write(
     overwrite: bool = False,
     tile_bytes: int = TABLE_TILE_BYTES,
     generation_config: dict[str, Any] | None = None,
+    program_format: str = "native",
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write the bundle that an export of a checkpoint with this config.json gives, tokenizer left out;
     returns the bytes of its weights. Its routers choose all experts about equally often; the larger `skew`,
-    the more often they choose the same few.
+    the more often they choose the same few. `program_format` is one that stores weights as the native one.
 
     Raises:
         EdgekitError: the configuration is not supported, the folder holds a bundle already, or the disk
@@ -156,7 +160,7 @@ def write(
             f"{scheme.preset}: a skew is given to the scales of routers, and this preset has none"
         )
     architecture = architecture_of(config, "bfloat16")
-    form = formats.load("native")(architecture, scheme, FormatOptions())
+    form = formats.load(program_format)(architecture, scheme, FormatOptions(device=device))
     runs = plan_runs(form, tile_bytes)
     out.mkdir(parents=True, exist_ok=True)
     if overwrite:
@@ -218,6 +222,8 @@ def _tensors(
 @click.option("--quant", type=click.Choice(list(PRESETS)), default="mixed4", show_default=True)
 @click.option("--group-size", default=32, show_default=True)
 @click.option("--layers", type=click.IntRange(1), help="Fewer layers than the model has.")
+@click.option("--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
+@click.option("--device", help="What TVM compiles for.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--skew", type=click.FloatRange(0), default=0.0, help="How unevenly experts are chosen.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in OUT.")
@@ -227,6 +233,8 @@ def main(
     quant: str,
     group_size: int,
     layers: int | None,
+    format_: str,
+    device: str | None,
     seed: int,
     skew: float,
     overwrite: bool,
@@ -237,7 +245,10 @@ def main(
         with Steps("planning") as steps:
             config = model_configs.config(model, layers)
             scheme = Scheme(quant, group_size)
-            nbytes = write(out, config, scheme, seed=seed, skew=skew, overwrite=overwrite, progress=steps)
+            nbytes = write(
+                out, config, scheme, seed=seed, skew=skew, overwrite=overwrite,
+                program_format=format_, device=device, progress=steps,
+            )  # fmt: skip
     except EdgekitError as error:
         raise click.ClickException(str(error)) from error
     seconds = time.monotonic() - started

@@ -69,7 +69,9 @@ def _one_form(prefix: str, weights: tuple[WeightSpec, ...]) -> dict[str, Choice]
 
 
 def head_entry(architecture: Architecture) -> dict[str, Any]:
-    """The entry of the head: scores of x [T, H] over the table. What is kept of them depends on the request, not on the model."""
+    """The entry of the head: scores of x [T, H] over the table. What is kept of them depends on the request,
+    not on the model.
+    """
     table = architecture.head or architecture.embedding
     op = {"op": "vocab_head", "in": [0], "w": ["table"], "out": [1], "softcap": architecture.softcap}
     return {

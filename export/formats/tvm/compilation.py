@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.s_tir import Schedule, dlight
+from tvm.support import nvcc
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.tvm.devices import Device
@@ -31,6 +34,8 @@ def compile_library(module: tvm.IRModule, device: Device) -> bytes:
     Raises:
         ExportError: TVM or the linker fails.
     """
+    if device.gpu.get("kind") == "cuda":
+        _use_nvrtc(str(device.gpu["arch"]))
     try:
         executable = tvm.compile(_lowered(module, device), _target(device), relax_pipeline=_finished)
         with tempfile.TemporaryDirectory() as scratch:
@@ -42,6 +47,19 @@ def compile_library(module: tvm.IRModule, device: Device) -> bytes:
         raise
     except Exception as error:
         raise ExportError(f"tvm cannot compile for {device.name}: {one_line(error)}") from error
+
+
+def _use_nvrtc(arch: str) -> None:
+    """Have TVM make machine code of CUDA: where it cannot, it would keep the source, which nothing runs."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        raise ExportError(
+            "compiling for NVIDIA GPUs needs the package cuda-bindings: pip install 'edgekit[export-tvm-cuda]'"
+        )
+
+    def cubin(code: str) -> bytes:
+        return bytes(nvcc.compile_cuda(code, "cubin", arch, compiler="nvrtc"))
+
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", cubin, override=True)
 
 
 def _target(device: Device) -> Any:
@@ -80,7 +98,8 @@ def _finished(module: tvm.IRModule, _: Any) -> tvm.IRModule:
         [
             step.RewriteDataflowReshape(), step.ToNonDataflow(), step.RemovePurityChecking(),
             step.CallTIRRewrite(), step.LowerAllocTensor(), step.KillAfterLastUse(),
-            step.LowerRuntimeBuiltin(), step.ComputePrimValue(), step.VMShapeLower(), step.AttachGlobalSymbol(),
+            step.LowerRuntimeBuiltin(), step.ComputePrimValue(), step.VMShapeLower(),
+            step.AttachGlobalSymbol(),
         ]
     )(module)  # fmt: skip
 

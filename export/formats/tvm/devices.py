@@ -56,12 +56,24 @@ _ALL = (
     Device("macos", "Apple silicon's processors, macOS", _MAC, "aarch64-macos.14.0", core=True),
     Device("ios", "Apple silicon's processors, iOS", _IOS, None, core=True),
     Device("opencl", "GPUs with OpenCL, Linux on x86-64", _X86, _X86_SYSTEM, {"kind": "opencl", **_GROUP}),
-    Device("opencl-aarch64", "GPUs with OpenCL, Linux on 64-bit ARM", _ARM, _ARM_SYSTEM, {"kind": "opencl", **_GROUP}),
+    Device(
+        "opencl-aarch64",
+        "GPUs with OpenCL, Linux on 64-bit ARM",
+        _ARM,
+        _ARM_SYSTEM,
+        {"kind": "opencl", **_GROUP},
+    ),
     Device("opencl-android", "Adreno and Mali", _ANDROID, None, {"kind": "opencl", **_GROUP}),
     Device("metal", "Apple's GPUs, macOS", _MAC, "aarch64-macos.14.0", {"kind": "metal", **_GROUP}),
     Device("metal-ios", "Apple's GPUs, iOS", _IOS, None, {"kind": "metal", **_GROUP}),
     *(
-        Device(f"cuda-sm_{n}", f"NVIDIA GPUs of compute capability {n // 10}.{n % 10}", _X86, _X86_SYSTEM, _cuda(n))
+        Device(
+            f"cuda-sm_{n}",
+            f"NVIDIA GPUs of compute capability {n // 10}.{n % 10}",
+            _X86,
+            _X86_SYSTEM,
+            _cuda(n),
+        )
         for n in (75, 80, 86, 89, 90, 120)
     ),
     Device("cuda-sm_87", "Jetson Orin", _ARM, _ARM_SYSTEM, _cuda(87)),

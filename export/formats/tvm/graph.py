@@ -24,7 +24,8 @@ edgekit = torch.ops.edgekit
 ATTENTION, EXPERTS, ROUTE = (
     edgekit.attention.default, edgekit.experts.default, edgekit.route.default,
 )  # fmt: skip
-#: Types of arguments as the manifest calls them, which are safetensors' names, in TVM's. bfloat16 comes as bits.
+#: Types of arguments as the manifest calls them, which are safetensors' names, in TVM's. bfloat16 comes as
+#: bits.
 TYPES = {"F32": "float32", "I64": "int64", "U8": "uint8", "BF16": "uint16"}
 _TORCH_TYPES = {torch.float32: "F32", torch.int64: "I64"}
 #: What a layer's caller keeps of it, beside y.
@@ -84,8 +85,8 @@ class Function:
 
 
 class Graph(NodeTranslator):
-    """A program's nodes as Relax calls. `weights` and `choices` are those of its matrices, by the names that they
-    have in the program; `core` tells whether products are the core's kernels.
+    """A program's nodes as Relax calls. `weights` and `choices` are those of its matrices, by the names that
+    they have in the program; `core` tells whether products are the core's kernels.
     """
 
     NAME, SYSTEM, NODES = "tvm", "TVM", ops.NODES
@@ -156,7 +157,7 @@ class Graph(NodeTranslator):
         return found
 
     def _attention(self) -> Attention | None:
-        """That of a layer, whose caller is told what it sees, and keeps the keys and values that it is given."""
+        """A layer's, whose caller is told what it sees, and keeps the keys and values that it is given."""
         found = [n for n in self._nodes if n.target is ATTENTION]
         if not found and not set(KEPT) & set(self._results):
             return None
@@ -165,16 +166,20 @@ class Graph(NodeTranslator):
         of_layer = [self._results.get(name) for name in KEPT] + [seen.get(name) for name in SEEN]
         if len(found) != 1 or list(found[0].args[1:6]) != of_layer:
             raise ExportError(
-                f"program {self._program.name}: its attention is not one over the layer's own keys, prefix and "
-                "mask; format tvm cannot express this model"
+                f"program {self._program.name}: its attention is not one over the layer's own keys, prefix "
+                "and mask; format tvm cannot express this model"
             )
-        q, k = (found[0].args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]
-        return Attention(int(q[1]), int(k[1]), int(q[3]), float(found[0].args[6]), "mask" in seen)  # type: ignore[arg-type]
+        q, k, scale = (found[0].args[i] for i in (0, 1, 6))
+        assert isinstance(q, Node) and isinstance(k, Node) and isinstance(scale, float)
+        _, heads, _, width = q.meta["val"].shape
+        return Attention(heads, int(k.meta["val"].shape[1]), width, scale, "mask" in seen)
 
     def _extras(self, node: Node) -> Arguments:
         if node.target is ROUTE:
             names = {name: node.args[i] for i, name in ((1, "bias"), (2, "expert_scale"))}
-            weights = {k: self._names.get(n, "").removeprefix("w.") for k, n in names.items() if n is not None}
+            weights = {
+                k: self._names.get(n, "").removeprefix("w.") for k, n in names.items() if n is not None
+            }
             return {"names": weights}
         if node.target is EXPERTS:
             return {"mixture": self._mixture}
@@ -200,7 +205,7 @@ class Graph(NodeTranslator):
         return next(length for length in self._lengths.values() if length.name == "t")
 
     def _live(self) -> tuple[int, int]:
-        """Float32 values of the results of nodes that are needed at a time: for each position, and besides."""
+        """Float32 values of results that are needed at a time: for each position, and besides."""
         last: dict[Node, int] = {}
         owner: dict[Node, Node] = {}  # what a view looks at
         for i, node in enumerate(self._nodes):
@@ -229,7 +234,6 @@ class Graph(NodeTranslator):
         return most, besides
 
 
-
 def named(sizes: Sequence[Any]) -> tuple[int | str, ...]:
     """Sizes as an argument has them."""
     return tuple(n if isinstance(n, int) else n.name for n in sizes)
@@ -239,7 +243,8 @@ def parameters_of(spec: WeightSpec, choice: Choice) -> tuple[Matrix, list[Argume
     """A matrix as new variables of a function, and these as its arguments."""
     arguments = [Argument(t.name, t.dtype, t.shape) for t in layout.specs("w." + spec.name, spec, choice)]
     tensors = tuple(_variable(each, each.shape) for each in arguments)
-    return Matrix(*spec.shape, tensors, choice.group_size if choice.bits == 4 else 0), arguments
+    rows, columns = spec.shape
+    return Matrix(rows, columns, tensors, choice.group_size if choice.bits == 4 else 0), arguments
 
 
 def _variable(argument: Argument, shape: Sequence[Any]) -> relax.Var:

@@ -1,7 +1,7 @@
 """Tensor expressions of what programs for GPUs compute themselves, over weights in layout `native-1`.
 
-Products follow the native core: a matrix of 4 or 8 bits becomes int8, activations are rounded to int8 by rows,
-sums are int32, and two scales make floats of them. TVM's schedules give such a product to tensor cores.
+Products follow the native core: a matrix of 4 or 8 bits becomes int8, activations are rounded to int8 by
+rows, sums are int32, and two scales make floats of them. TVM's schedules give such a product to tensor cores.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def attended_with_prefix(
 ) -> Expression:
     """The same by the softmax over both parts of the scores, [heads, T, P] with P > 0 and [heads, T, T].
 
-    The parts stay apart: schedules for GPUs do not fuse loops over P + T. A sum over no positions at all would
-    not even be set to zero.
+    The parts stay apart: schedules for GPUs do not fuse loops over P + T. A sum over no positions at all
+    would not even be set to zero.
     """
     tops = _largest(before), _largest(own)
     top = te.compute(tops[0].shape, lambda h, t: te.max(tops[0][h, t], tops[1][h, t]), "top")

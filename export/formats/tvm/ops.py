@@ -1,15 +1,16 @@
 """`edgekit::` and aten operators in Relax, one function each, for whatever builder is at work.
 
-Functions that are looked up by name while a program runs are its engine's, which knows the prefix and the mask
-that attention sees, and streams the experts:
+Functions that are looked up by name while a program runs are its engine's, which knows the prefix and the
+mask that attention sees, and streams the experts:
 
     edgekit.attention   scale, q [1, heads, T, D], k, v [1, KV, T, D] -> [1, heads, T, D]
     edgekit.experts     x [T, H], logits [T, E] -> [T, H]; the rule of routing is in the program's entry
     edgekit.linear      act_bits, x [T, K], the stored tensors of a matrix (16 bits: one, 8: codes, scales;
                         4: packed, group_scales, scales) -> [T, N]
 
-The last is for devices whose products are the native core's kernels; for others they are compiled (`kernels`).
-Then so are attention and experts, as functions of their own, which the engine calls for what it is asked.
+The last is for devices whose products are the native core's kernels; for others they are compiled
+(`kernels`). Then so are attention and experts, as functions of their own, which the engine calls for what it
+is asked.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def reshaped(x: relax.Expr, shape: Sequence[Any]) -> relax.Var:
     return emit(relax.op.reshape(x, shape))
 
 
-# --- kernels of the core --------------------------------------------------------------------------------------
+# --- kernels of the core
+# --------------------------------------------------------------------------------------
 
 
 def core_product(x: relax.Expr, matrix: Matrix, act_bits: int) -> relax.Var:
@@ -97,7 +99,8 @@ def core_product(x: relax.Expr, matrix: Matrix, act_bits: int) -> relax.Var:
     return external(LINEAR, [act_bits, x, *matrix.tensors], [sizes(x)[0], matrix.rows])
 
 
-# --- compiled kernels -----------------------------------------------------------------------------------------
+# --- compiled kernels
+# -----------------------------------------------------------------------------------------
 
 
 def compiled_product(x: relax.Expr, matrix: Matrix, act_bits: int) -> relax.Var:
@@ -130,7 +133,8 @@ def compiled_attention(
     return expression(kernels.attended_with_prefix, before, own, prefix[1], v)
 
 
-# --- nodes ----------------------------------------------------------------------------------------------------
+# --- nodes
+# ----------------------------------------------------------------------------------------------------
 
 
 def rms_norm(a: Arguments) -> relax.Var:
@@ -230,7 +234,9 @@ def _binary(function: Callable[[Any, Any], relax.Expr]) -> Callable[[Arguments],
         if a.get("alpha", 1) != 1:
             raise Refused("has a factor for its second argument")
         other = a["other"]
-        return emit(function(a["self"], relax.const(other, FLOAT) if isinstance(other, int | float) else other))
+        return emit(
+            function(a["self"], relax.const(other, FLOAT) if isinstance(other, int | float) else other)
+        )
 
     return handle
 

@@ -7,11 +7,11 @@
     argument = {"name", "dtype", "shape"}, dtype as in safetensors, sizes as numbers or names of lengths
 
 for all lengths: "t" positions of the pass, "p" of the prefix, "s" of both. Inputs `w.<name>` are the tensors
-`<name>` of the run that the call is for; bfloat16 comes as uint16. `live` are float32 values that are alive at a
-time, for each position and besides. Entries of layers say with `mask` whether attention has one, and where they
-mix experts, `experts`: {"count", "width", "kind", "route": the rule}. Where kernels are compiled, they have the
-entries `attention`, `prefix_attention` over a prefix too, and `expert`, of one expert. The head is the core's: its entry is that
-of the native format.
+`<name>` of the run that the call is for; bfloat16 comes as uint16. `live` are float32 values that are alive
+at a time, for each position and besides. Entries of layers say with `mask` whether attention has one, and
+where they mix experts, `experts`: {"count", "width", "kind", "route": the rule}. Where kernels are compiled,
+they have the entries `attention`, `prefix_attention` over a prefix too, and `expert`, of one expert. The head
+is the core's: its entry is that of the native format.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class TvmFormat(Format):
         return numbered_kinds(
             self.architecture,
             self.choices,
-            lambda _, own: tuple((name, c.bits, c.group_size if c.bits == 4 else 0) for name, c in own.items()),
+            lambda _, own: tuple(
+                (name, c.bits, c.group_size if c.bits == 4 else 0) for name, c in own.items()
+            ),
         )
 
     def write_programs(self, folder: Path, progress: Callable[[str], None]) -> WrittenPrograms:
