@@ -113,8 +113,8 @@ def linear(
     """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row
     (`round_rows`); 16 forbids it.
 
-    With `down` [R, K] and `up` [N, R], float, `low_rank(x, down, up)` is added, for which no engine rounds
-    activations.
+    With `down` [R, K] and `up` [N, R], float, `low_rank(x, down, up)` is added: a low-rank adapter, its scale
+    in `up`. For it no engine rounds activations.
 
     The reference never rounds activations.
     """

@@ -240,7 +240,9 @@ def _check_adapters(unit: str, weights: tuple[WeightSpec, ...]) -> None:
     for name, spec in known.items():
         of, suffix = next(((name.removesuffix(s), s) for s in (DOWN, UP) if name.endswith(s)), ("", ""))
         if (spec.role == "adapter") != bool(suffix):
-            raise ExportError(f"{unit}: {name} has role {spec.role}; adapters are named ...{DOWN} and ...{UP}")
+            raise ExportError(
+                f"{unit}: {name} has role {spec.role}; adapters are named ...{DOWN} and ...{UP}"
+            )
         if not suffix:
             continue
         if of not in known or len(known[of].shape) != 2:

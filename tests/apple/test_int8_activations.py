@@ -277,7 +277,13 @@ def one_product(
 
     def body(values: dict[str, Any]) -> dict[str, Any]:
         weight = graph.weight([codes, scales])
-        given = {"x": values["x"], "weight": weight, "bias": graph.weight([bias]), "act_bits": 8, "down": None}
+        given = {
+            "x": values["x"],
+            "weight": weight,
+            "bias": graph.weight([bias]),
+            "act_bits": 8,
+            "down": None,
+        }
         y = graph.NODES[torch.ops.edgekit.linear.default](given | graph._extras(None))
         return {"steps": graph._operand(values["x"], weight)[0], "y": y}
 

@@ -152,7 +152,12 @@ class Function(nn.Module):
 
 
 def linear(
-    x: Tensor, w: dict[str, Tensor], name: str, bits: int = 8, bias: Tensor | None = None, adapted: bool = False
+    x: Tensor,
+    w: dict[str, Tensor],
+    name: str,
+    bits: int = 8,
+    bias: Tensor | None = None,
+    adapted: bool = False,
 ) -> Tensor:
     adapter = (w["down.weight"], w["up.weight"]) if adapted else ()
     return ops.linear(x, w[name + ".codes"], None, w[name + ".scales"], bias, bits, *adapter)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.checkpoints import write_checkpoint, write_weights
 
 from edgekit.export.models import architecture, base
 from edgekit.export.models.base import LayerSpec, WeightSpec, low_rank, vector
+from support.checkpoints import write_checkpoint, write_weights
 
 
 def use_adapters(patch: pytest.MonkeyPatch, rank: int, bias: bool = False) -> None:

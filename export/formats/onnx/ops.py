@@ -77,9 +77,7 @@ def _linear(
     return completed(y, x, bias, down, up)
 
 
-def completed(
-    y: Tensor, x: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None
-) -> Tensor:
+def completed(y: Tensor, x: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None) -> Tensor:
     """A product y of x with what a linear adds to it."""
     y = y if bias is None else y + bias
     return y if down is None or up is None else y + low_rank(x, down, up)
