@@ -12,8 +12,7 @@ its full name. Values are float32, indices int64. A batch is one sequence; a siz
 positions of the pass.
 
     rms_norm      in x  w weight or null  eps           linear        in x, residual or null  w matrix, bias
-                                                                      or null, and where there are
-                                                                      such down, up  act_bits
+                                                                      or null, down, up  act_bits
     linear_gated  in x  w gate, up  kind                gated_act     in gate, up  kind
     rope          in x, cos, sin                        attention     in q, k, v, prefix_k, prefix_v, mask
                                                                       or null  scale
@@ -25,9 +24,9 @@ positions of the pass.
     select        in index [1]  w vector                view          in x  shape
     transpose     in x  axes (two that change places)
 
-`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias. A linear
-whose weights end with the bias has no low-rank adapter. One that has adds (x down^T) up^T last, for an x that is
-not rounded. `route` is `edgekit.export.ops.route`.
+`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias. `down`
+and `up`, which most linears do not list, are the matrices of a low-rank adapter: (x down^T) up^T is added
+last, for an x that is not rounded. `route` is `edgekit.export.ops.route`.
 """
 
 from __future__ import annotations
