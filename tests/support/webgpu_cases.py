@@ -1,6 +1,7 @@
 """Passes and generations of the engine `onnx-gpu`, also in a process that has ONNX Runtime with WebGPU:
 
     python -m support.webgpu_cases pass FOLDER PRESET GROUP_SIZE [streamed]
+    python -m support.webgpu_cases adapted FOLDER PRESET GROUP_SIZE RANK
     python -m support.webgpu_cases generation FOLDER MODEL
 
 A folder holds a bundle, and the checkpoint that it is of where no model that comes with edgekit is named.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.quantize import Scheme
@@ -24,6 +26,7 @@ from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.session import SessionOptions, open_session
 from support.bundles import passes, quantized_reference
 from support.loop_parity import check_tokens, prompt_loop, run
+from support.low_rank import use_adapters
 from support.reference_denoiser import ReferenceDenoiser
 
 
@@ -39,6 +42,13 @@ def of_pass(folder: Path, preset: str, group_size: str, how: str = "kept") -> di
     wanted = expected.numpy()
     error = float(np.abs(found.logits - wanted).max() / np.abs(wanted).max())
     return {"error": error, "provider": statistics["provider"], "read": statistics["bytes_read"]}
+
+
+def of_adapted(folder: Path, preset: str, group_size: str, rank: str) -> dict[str, Any]:
+    """`of_pass` of a model whose layers have low-rank adapters."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_adapters(patch, int(rank))
+        return of_pass(folder, preset, group_size)
 
 
 def of_generation(folder: Path, name: str) -> dict[str, Any]:
@@ -57,7 +67,9 @@ def main(what: str, folder: str, *more: str) -> dict[str, Any]:
     """A case's results, and what was warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        made = {"pass": of_pass, "generation": of_generation}[what](Path(folder), *more)
+        made = {"pass": of_pass, "adapted": of_adapted, "generation": of_generation}[what](
+            Path(folder), *more
+        )
     return made | {"warnings": [str(each.message) for each in caught if each.category is RunsOnProcessor]}
 
 
