@@ -170,8 +170,15 @@ class Architecture:
     )  # sampler defaults found in the configuration (mask id, eos…)
 
     def __post_init__(self) -> None:
-        for layer in self.layers:
+        known: dict[str, dict[str, tuple[int, ...]]] = {}
+        for i, layer in enumerate(self.layers):
             _check_adapters(layer.kind, layer.weights)
+            shapes = {spec.name: spec.shape for spec in layer.weights}
+            if known.setdefault(layer.kind, shapes) != shapes:
+                raise ExportError(
+                    f"layer {i} has other weights than those before it of kind {layer.kind}: one program "
+                    "serves a kind, and an adapter makes another one"
+                )
         _check_adapters("self_conditioning", self.self_conditioning_weights)
 
     def weights(self) -> Iterator[tuple[str, WeightSpec]]:

@@ -139,7 +139,7 @@ def _linear(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> l
     if w[1] is not None:
         y = y + own.vector(w[1])
     y = y if x[1] is None else y + x[1]
-    if len(w) == 2:
+    if not any(w[2:]):
         return [y]
     down, up = (own.matrix(name) for name in w[2:])
     if (down.columns, up.rows) != (x[0].shape[-1], y.shape[-1]):

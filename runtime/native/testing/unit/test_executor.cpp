@@ -22,7 +22,8 @@ namespace {
 constexpr const char *kLayer = R"({
 "inputs": ["x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"], "outputs": [32, 13, 11],
 "weights": {"n": [16], "q": [16, 16], "k": [8, 16], "o": [16, 16], "g": [24, 16], "u": [24, 16], "d": [16, 24],
-            "b": [16], "kd": [5, 16], "ku": [8, 5], "od": [3, 16], "ou": [16, 3], "router": [3, 16], "each": [3], "scalars": [2],
+            "b": [16], "kd": [5, 16], "ku": [8, 5], "od": [3, 16], "ou": [16, 3], "router": [3, 16],
+            "each": [3], "scalars": [2],
             "experts.gate_up": [40, 16], "experts.down": [16, 20]},
 "values": 33,
 "ops": [
