@@ -92,6 +92,8 @@ def _linear_fake(
     scales: Tensor | None,
     bias: Tensor | None,
     act_bits: int,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
 ) -> Tensor:
     # The number of outputs comes from the scales: a format may store codes in a layout of its own.
     return x.new_empty(*x.shape[:-1], weight.shape[0] if scales is None else scales.shape[0])
@@ -105,13 +107,24 @@ def linear(
     scales: Tensor | None,
     bias: Tensor | None,
     act_bits: int,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
 ) -> Tensor:
     """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row
     (`round_rows`); 16 forbids it.
 
+    With `down` [R, K] and `up` [N, R], float, `low_rank(x, down, up)` is added: a low-rank adapter, its scale
+    in `up`. For it no engine rounds activations.
+
     The reference never rounds activations.
     """
-    return F.linear(x, dequantize(weight, group_scales, scales).to(x.dtype), bias)
+    y = F.linear(x, dequantize(weight, group_scales, scales).to(x.dtype), bias)
+    return y if down is None or up is None else y + low_rank(x, down, up)
+
+
+def low_rank(x: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """`(x @ down.T) @ up.T`: what a low-rank adapter adds to a product."""
+    return x @ down.to(x.dtype).T @ up.to(x.dtype).T
 
 
 @_operator(lambda x, cos, sin: torch.empty_like(x))

@@ -28,8 +28,10 @@ Placeholders = Callable[[WeightSpec, Choice], dict[str, Tensor]]
 
 def code_placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:
     """Untouched codes [N, K] and scales [N] whatever the form: for formats whose translation of a product
-    does not depend on how its matrix is stored.
+    does not depend on how its matrix is stored. Adapters are float.
     """
+    if spec.role == "adapter":
+        return {spec.name + ".weight": torch.empty(spec.shape)}
     return {
         spec.name + ".codes": torch.empty(spec.shape, dtype=torch.uint8),
         spec.name + ".scales": torch.empty(spec.shape[0]),

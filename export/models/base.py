@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from edgekit.export import ops
+from edgekit.export.errors import ExportError
 
 Weights = Mapping[str, Tensor]
 
@@ -35,8 +36,9 @@ class Part:
 class WeightSpec:
     """A weight of ours: its shape, and the stored tensors that make it up when joined along axis 0.
 
-    The names of quantized matrices are without suffix (`self_attn.q_proj`): `.weight`, `.codes`,
-    `.group_scales`, `.scales` are added by their form. Names of role "float" are complete.
+    The names of matrices are without suffix (`self_attn.q_proj`): `.weight`, `.codes`, `.group_scales`,
+    `.scales` are added by their form. Names of role "float" are complete. Matrices of role "adapter" have
+    the form `.weight` always, see `low_rank`.
     """
 
     name: str
@@ -167,6 +169,18 @@ class Architecture:
         default_factory=dict
     )  # sampler defaults found in the configuration (mask id, eos…)
 
+    def __post_init__(self) -> None:
+        known: dict[str, dict[str, tuple[int, ...]]] = {}
+        for i, layer in enumerate(self.layers):
+            _check_adapters(layer.kind, layer.weights)
+            shapes = {spec.name: spec.shape for spec in layer.weights}
+            if known.setdefault(layer.kind, shapes) != shapes:
+                raise ExportError(
+                    f"layer {i} has other weights than those before it of kind {layer.kind}: one program "
+                    "serves a kind, and an adapter makes another one"
+                )
+        _check_adapters("self_conditioning", self.self_conditioning_weights)
+
     def weights(self) -> Iterator[tuple[str, WeightSpec]]:
         """Every weight with the name of the unit that holds it, in execution order; experts are units of
         their own.
@@ -212,6 +226,49 @@ def vector(name: str, size: int, *stored: str) -> WeightSpec:
     return WeightSpec(name, (size,), "float", tuple(Part(p) for p in stored))
 
 
+#: What a matrix's name is followed by in those of its low-rank adapter.
+DOWN, UP = ".lora_down", ".lora_up"
+
+
+def low_rank(name: str, rows: int, columns: int, rank: int, down: str, up: str) -> tuple[WeightSpec, ...]:
+    """The low-rank adapter of the matrix `name` [rows, columns], which `linear` then adds: `<name>.lora_down`
+    [rank, columns] and `<name>.lora_up` [rows, rank], with the adapter's scale in it, read from the stored
+    tensors `down` and `up`.
+    """
+    return (
+        matrix(name + DOWN, rank, columns, "adapter", down),
+        matrix(name + UP, rows, rank, "adapter", up),
+    )
+
+
+def _check_adapters(unit: str, weights: tuple[WeightSpec, ...]) -> None:
+    """That low-rank adapters come whole and fit their matrices. Raises ExportError."""
+    known = {spec.name: spec for spec in weights}
+    for name, spec in known.items():
+        of, suffix = next(((name.removesuffix(s), s) for s in (DOWN, UP) if name.endswith(s)), ("", ""))
+        if (spec.role == "adapter") != bool(suffix):
+            raise ExportError(
+                f"{unit}: {name} has role {spec.role}; adapters are named ...{DOWN} and ...{UP}"
+            )
+        if not suffix:
+            continue
+        if of not in known or len(known[of].shape) != 2:
+            raise ExportError(f"{unit}: {name} is the adapter of a matrix {of}, which is not there")
+        _both(of, known.get(of + DOWN), known.get(of + UP), f"{unit}: ")
+        down, up, (rows, columns) = known[of + DOWN].shape, known[of + UP].shape, known[of].shape
+        if down != (up[1], columns) or up[0] != rows:
+            raise ExportError(
+                f"{unit}: the adapter of {of} [{rows}, {columns}] is {list(down)} and {list(up)}, "
+                f"not [R, {columns}] and [{rows}, R]"
+            )
+
+
+def _both(name: str, down: object, up: object, where: str = "") -> None:
+    if (down is None) != (up is None):
+        here, lacks = (DOWN, UP) if up is None else (UP, DOWN)
+        raise ExportError(f"{where}{name}{here} is there without {name}{lacks}: an adapter is both")
+
+
 def stored_form(w: Weights, name: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The matrix `name` of `w` as operators take it: weight or codes, group scales, scales."""
     if name + ".weight" in w:
@@ -220,11 +277,18 @@ def stored_form(w: Weights, name: str) -> tuple[Tensor, Tensor | None, Tensor | 
 
 
 def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
-    """Apply the matrix `name` of `w` in whichever form it is present, with its bias where there is one."""
+    """Apply the matrix `name` of `w` in whichever form it is present, with its bias and its low-rank adapter
+    where there are such.
+
+    Raises:
+        ExportError: there is half of an adapter.
+    """
     weight, group_scales, scales = stored_form(w, name)
-    return ops.linear(
-        x, weight, group_scales, scales, w.get(name + ".bias"), 16 if scales is None else act_bits
-    )
+    down, up = w.get(f"{name}{DOWN}.weight"), w.get(f"{name}{UP}.weight")
+    _both(name, down, up)
+    adapter = () if down is None else (down, up)
+    bits = 16 if scales is None else act_bits
+    return ops.linear(x, weight, group_scales, scales, w.get(name + ".bias"), bits, *adapter)
 
 
 def heads(x: Tensor, count: int) -> Tensor:

@@ -76,6 +76,8 @@ class Scheme:
         for override in self.overrides:
             if fnmatchcase(name, override.pattern):
                 bits = override.bits
+        if role == "adapter" and bits != 16:
+            return Choice(16, 0, "adapters are stored in 16 bits")
         if bits == 4 and role in _TABLES:
             raise QuantizationError(
                 f"{name}: vocabulary tables are stored in 8 or 16 bits; 4 is not supported"

@@ -84,7 +84,9 @@ def _scratch(model: Model, runs: Mapping[str, Run], copies: bool, uint8: bool) -
     others = [runs["self_conditioning"]] if model.self_conditioning else []
 
     def of(run: Run) -> int:
-        widened = max((8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"), default=0)
+        sizes = {s.name: 8 * s.shape[0] * s.shape[1] for s in run.tensors if s.dtype == "BF16"}
+        adapters = sum(size for name, size in sizes.items() if ".lora_" in name)  # beside their matrices
+        widened = max(sizes.values(), default=0) + adapters
         widened += sum(2 * s.nbytes for s in run.tensors if s.dtype == "F16")
         return widened + (run.length if copies else 0)
 

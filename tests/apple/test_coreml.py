@@ -11,7 +11,9 @@ from coreml_bundles import CoremlPrograms, make_bundle
 from support.bundles import quantized_reference
 from support.head_oracle import check_saturated
 from support.loop_parity import FLOAT16, check_loops
+from support.low_rank import use_adapters, write_adapted_checkpoint
 from support.package_bundles import (
+    ADAPTED,
     CASES,
     HALF_CASES,
     HIDDEN,
@@ -185,6 +187,18 @@ def test_layers_scale_queries_as_the_reference(tmp_path: Path, monkeypatch: pyte
     check_layers(CoremlPrograms(bundle), model, 1, None)
     bundle, model = case_bundle(tmp_path / "float16", "coreml", "llada", "bf16", 2, precision="float16")
     check_layers(CoremlPrograms(bundle), model, 1, 40)
+
+
+@pytest.mark.parametrize(("family", "preset", "rank"), ADAPTED)
+def test_layers_add_adapters_as_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, preset: str, rank: int
+) -> None:
+    use_adapters(monkeypatch, rank, bias=rank != 3)
+    monkeypatch.setattr("support.package_bundles.write_checkpoint", write_adapted_checkpoint)
+    bundle, model = case_bundle(tmp_path / "float32", "coreml", family, preset, 2)
+    check_layers(CoremlPrograms(bundle), model, 1, None)
+    bundle, model = case_bundle(tmp_path / "float16", "coreml", family, preset, 1, precision="float16")
+    check_layers(CoremlPrograms(bundle), model, 1, 60)
 
 
 def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

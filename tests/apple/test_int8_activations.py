@@ -23,6 +23,7 @@ import torch
 from click.testing import CliRunner
 from support.bundles import int8_activations, quantized_reference
 from support.checkpoints import write_checkpoint
+from support.low_rank import use_adapters, write_adapted_checkpoint
 from support.package_bundles import (
     LENGTHS,
     SMALL,
@@ -129,6 +130,17 @@ def test_core_ml_rounds_rows_to_the_nearest_and_computes_the_rest(
         check_layers(programs, model, 1, None if precision == "float32" else 60)
         check_around(programs, model, precision, programs.round_rows)
     assert programs.other < {"float32": 1e-4, "float16": 0.05}[precision] * programs.count
+
+
+def test_adapters_see_rows_that_are_not_rounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_adapters(monkeypatch, 3, bias=True)
+    monkeypatch.setattr("support.package_bundles.write_checkpoint", write_adapted_checkpoint)
+    cut = Packaging(LENGTHS["llada"][-1:], layers_per_chunk=1)
+    bundle = make_bundle(tmp_path, "llada", "coreml", INT8, "float32", cut, "int8", **SMALL["llada"])
+    model = quantized_reference(tmp_path / "checkpoint", INT8, "coreml")
+    programs = ObservedPrograms(bundle, "float32")
+    with programs.taken():
+        check_layers(programs, model, 1, None)
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
@@ -265,7 +277,13 @@ def one_product(
 
     def body(values: dict[str, Any]) -> dict[str, Any]:
         weight = graph.weight([codes, scales])
-        given = {"x": values["x"], "weight": weight, "bias": graph.weight([bias]), "act_bits": 8}
+        given = {
+            "x": values["x"],
+            "weight": weight,
+            "bias": graph.weight([bias]),
+            "act_bits": 8,
+            "down": None,
+        }
         y = graph.NODES[torch.ops.edgekit.linear.default](given | graph._extras(None))
         return {"steps": graph._operand(values["x"], weight)[0], "y": y}
 

@@ -202,7 +202,10 @@ class Lists:
         width = shape[-1]
         residual = self.pick(shape) if self.data.draw(st.booleans()) else None
         bias = self.vector(width) if self.data.draw(st.booleans()) else None
-        self.emit("linear", [x, residual], shape, [self.matrix(width, width), bias], act_bits=8)
+        weights = [self.matrix(width, width), bias]
+        if rank := self.data.draw(st.sampled_from([0, 0, 1, 3, 70])):
+            weights += [self.matrix(rank, width), self.matrix(width, rank)]
+        self.emit("linear", [x, residual], shape, weights, act_bits=8)
 
     def add_gated_linear(self) -> None:
         x = self.pick(FLAT)

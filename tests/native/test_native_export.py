@@ -151,8 +151,16 @@ class Function(nn.Module):
         return result
 
 
-def linear(x: Tensor, w: dict[str, Tensor], name: str, bits: int = 8, bias: Tensor | None = None) -> Tensor:
-    return ops.linear(x, w[name + ".codes"], None, w[name + ".scales"], bias, bits)
+def linear(
+    x: Tensor,
+    w: dict[str, Tensor],
+    name: str,
+    bits: int = 8,
+    bias: Tensor | None = None,
+    adapted: bool = False,
+) -> Tensor:
+    adapter = (w["down.weight"], w["up.weight"]) if adapted else ()
+    return ops.linear(x, w[name + ".codes"], None, w[name + ".scales"], bias, bits, *adapter)
 
 
 def twice(x: Tensor, w: dict[str, Tensor]) -> Tensor:
@@ -160,8 +168,8 @@ def twice(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     return ops.gated_act(y + x, y, "silu")
 
 
-#: Functions of x [1, T, 16] with matrices a, b [16, 16], wide [1, 16] and a vector v [16]; the ops that they
-#: become.
+#: Functions of x [1, T, 16] with matrices a, b [16, 16], wide [1, 16], an adapter of down [3, 16] and up
+#: [16, 3], and a vector v [16]; the ops that they become.
 FUSIONS: dict[str, tuple[Any, list[str]]] = {
     "residual": (lambda x, w: x + linear(x, w, "a"), ["linear"]),
     "residual first": (lambda x, w: linear(x, w, "a") + x, ["linear"]),
@@ -188,6 +196,11 @@ FUSIONS: dict[str, tuple[Any, list[str]]] = {
         lambda x, w: ops.gated_act(linear(x, w, "a"), x + linear(x, w, "b"), "silu"),
         ["linear", "linear", "gated_act"],
     ),
+    "residual with adapter": (lambda x, w: x + linear(x, w, "a", 8, w["v"], adapted=True), ["linear"]),
+    "gate with adapter": (
+        lambda x, w: ops.gated_act(linear(x, w, "a"), linear(x, w, "b", adapted=True), "silu"),
+        ["linear", "linear", "gated_act"],
+    ),
     "weighted norm": (lambda x, w: ops.rms_norm(x, None, 1e-3) * w["v"], ["rms_norm"]),
     "weight times norm": (lambda x, w: w["v"] * ops.rms_norm(x, None, 1e-3), ["rms_norm"]),
     "views that change nothing": (
@@ -206,6 +219,8 @@ def test_ops_are_fused_where_the_result_is_the_same(rng: np.random.Generator, na
     function, expected = FUSIONS[name]
     matrices = {n: quantize_matrix(torch.from_numpy(random(rng, r, 16)), 8, 0)
                 for n, r in (("a", 16), ("b", 16), ("wide", 1))}  # fmt: skip
+    matrices |= {n: quantize_matrix(torch.from_numpy(random(rng, *s)), 16, 0)
+                 for n, s in (("down", (3, 16)), ("up", (16, 3)))}  # fmt: skip
     w = {"v": torch.from_numpy(random(rng, 16))}
     for n, q in matrices.items():
         w |= q.tensors(n)
@@ -232,6 +247,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "computed matrix": (
         lambda x, w: ops.linear(x, w["a.codes"] * w["a.codes"], None, w["a.scales"], None, 8),
         "node linear .* takes mul where a matrix of the weights",
+    ),
+    "adapter of codes": (
+        lambda x, w: ops.linear(x, w["a.codes"], None, w["a.scales"], None, 8, w["v"], w["v"]),
+        "node linear .* takes .* where a matrix of the weights",
     ),
     "matrix as bias": (
         lambda x, w: linear(x, w, "a", 8, w["f.weight"]), "node linear .* takes .* where a float vector"

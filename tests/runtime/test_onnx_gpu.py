@@ -11,6 +11,7 @@ import onnx
 import pytest
 from support import provider_cases
 from support.bundles import TILE_BYTES, make_bundle
+from support.low_rank import use_adapters, write_adapted_checkpoint
 
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import QuantizationError
@@ -149,6 +150,16 @@ def on_webgpu(what: str, folder: str, provider: str, *words: str) -> dict[str, A
 @pytest.mark.parametrize("name", ["gemma mixed4", "llada int4", "llada_moe mixed4"])
 def test_webgpu_equals_the_reference(tmp_path: Path, name: str) -> None:
     assert on_webgpu(*made(tmp_path, name))["error"] < 1e-4
+
+
+@pytest.mark.parametrize(("preset", "rank"), [("bf16", 1), ("int4", 8)])
+def test_webgpu_adds_adapters_as_the_reference(
+    tmp_path: Path, preset: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_adapters(monkeypatch, rank)
+    write_adapted_checkpoint(tmp_path / "checkpoint", "llada")
+    export(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions("onnx-gpu", scheme=Scheme(preset, 32)))
+    assert on_webgpu("adapted", str(tmp_path), "webgpu", preset, "32", str(rank))["error"] < 1e-4
 
 
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])

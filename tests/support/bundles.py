@@ -96,16 +96,11 @@ def int8_activations(round_rows: Callable[[Tensor], Tensor] = ops.round_rows) ->
     linear, logits = ops.linear, ops.vocab_logits
 
     def rounded_linear(
-        x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, act_bits: int
+        x: Tensor, weight: Tensor, groups: Any, scales: Any, bias: Any, act_bits: int, *adapter: Tensor
     ) -> Tensor:
-        return linear(
-            round_rows(x) if scales is not None and act_bits == 8 else x,
-            weight,
-            groups,
-            scales,
-            bias,
-            act_bits,
-        )
+        rounded = round_rows(x) if scales is not None and act_bits == 8 else x
+        y = linear(rounded, weight, groups, scales, bias, act_bits)
+        return y + ops.low_rank(x, *adapter) if adapter else y
 
     def rounded_logits(x: Tensor, table: Tensor, scales: Any, softcap: float) -> Tensor:
         return logits(round_rows(x) if scales is not None else x, table, scales, softcap)

@@ -58,6 +58,8 @@ CASES = [
     ("llada", "int8", 3), ("llada_moe", "mixed4", 2), ("llada_moe", "int8", 1), ("dream", "int4", 3),
     ("dream", "bf16", 2),
 ]  # fmt: skip
+#: Family, preset and rank of layers with adapters.
+ADAPTED = [("llada", "int4", 1), ("diffusion_gemma", "mixed4", 3), ("dream", "bf16", 8)]
 #: Family and preset of what is compared layer by layer in half precision.
 HALF_CASES = [("diffusion_gemma", "mixed4"), ("llada", "int4"), ("llada_moe", "int8"), ("dream", "bf16")]
 

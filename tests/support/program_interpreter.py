@@ -64,11 +64,16 @@ class Interpreter:
         return (x.astype(np.float64) @ weights.values[name].T.astype(np.float64)).astype(np.float32)
 
     def _linear(self, op: Mapping[str, Any], x: Array, residual: Array | None) -> Array:
-        matrix, bias = op["w"]
+        matrix, bias, *adapter = op["w"]
         y = self._product(x, self.weights, matrix, op["act_bits"])
         if bias is not None:
             y = y + self.weights.values[bias]
-        return y if residual is None else y + residual
+        if residual is not None:
+            y = y + residual
+        if adapter:
+            down, up = (self.weights.values[name].T.astype(np.float64) for name in adapter)
+            y = y + (x @ down @ up).astype(np.float32)
+        return y
 
     def _linear_gated(self, op: Mapping[str, Any], x: Array) -> Array:
         gate, up = (self._product(x, self.weights, name, 8) for name in op["w"])

@@ -2,6 +2,7 @@
 
     python -m support.provider_cases model FOLDER PROVIDER PRESET GROUP_SIZE
     python -m support.provider_cases pass FOLDER PROVIDER PRESET GROUP_SIZE [streamed]
+    python -m support.provider_cases adapted FOLDER PROVIDER PRESET GROUP_SIZE RANK
     python -m support.provider_cases generation FOLDER PROVIDER MODEL
 
 A folder holds a bundle, and the checkpoint that it is of where no model that comes with edgekit is named.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from edgekit.export.checkpoint.hub import resolve
@@ -38,6 +40,7 @@ from edgekit.runtime.session import SessionOptions, open_session
 from support.bundles import passes, quantized_reference
 from support.core_layer import core_layer
 from support.loop_parity import check_tokens, prompt_loop, run
+from support.low_rank import use_adapters
 from support.native_programs import stored_run
 from support.providers import PROVIDERS, Provider
 from support.reference_denoiser import ReferenceDenoiser
@@ -144,6 +147,13 @@ def of_pass(
     )
 
 
+def of_adapted(folder: Path, provider: Provider, preset: str, group_size: str, rank: str) -> dict[str, Any]:
+    """`of_pass` of a model whose layers have low-rank adapters."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_adapters(patch, int(rank))
+        return of_pass(folder, provider, preset, group_size)
+
+
 def of_generation(folder: Path, provider: Provider, name: str) -> dict[str, Any]:
     """How many tokens there are, and how many decisions differ from the reference's, between what is nearly
     equal. Raises AssertionError for others.
@@ -166,6 +176,7 @@ def _ran_by(statistics: Mapping[str, Any]) -> dict[str, Any]:
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
     "model": of_model,
     "pass": of_pass,
+    "adapted": of_adapted,
     "generation": of_generation,
 }
 

@@ -225,7 +225,10 @@ def product(a: Arguments, x: Value, kernel: Value) -> tuple[Value, Value | None]
 def linear(a: Arguments) -> Value:
     x, kernel = a["x"], a["weight"]
     y = multiplied(*product(a, x, kernel)) if a["act_bits"] == 8 else projected(x, kernel)
-    return y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
+    y = y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
+    if a["down"] is None:
+        return y
+    return coreai.broadcasting_add(y, projected(projected(x, a["down"]), a["up"]))
 
 
 def rope(a: Arguments) -> Value:

@@ -68,7 +68,11 @@ def _smallest(x: Var) -> float:
 
 def linear(a: Arguments) -> Var:
     x, factor = a["operand"](a["x"], a["weight"]) if a["act_bits"] == 8 else (a["x"], None)
-    return _product(a, x, factor, a["weight"], a["bias"])
+    y = _product(a, x, factor, a["weight"], a["bias"])
+    if a["down"] is None:
+        return y
+    inner = _product(a, a["x"], None, a["down"], None)
+    return mb.add(x=y, y=_product(a, inner, None, a["up"], None))
 
 
 def _product(a: Arguments, x: Var, factor: Var | None, weight: Var, bias: Var | None) -> Var:

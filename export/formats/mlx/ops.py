@@ -68,7 +68,8 @@ def rms_norm(a: Arguments) -> mx.array:
 
 def linear(a: Arguments) -> mx.array:
     y: mx.array = a["weight"].product(a["x"])
-    return y if a["bias"] is None else y + a["bias"]
+    y = y if a["bias"] is None else y + a["bias"]
+    return y if a["down"] is None else y + a["up"].product(a["down"].product(a["x"]))
 
 
 def rope(a: Arguments) -> mx.array:

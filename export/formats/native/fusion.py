@@ -95,7 +95,7 @@ def _gated_linears(op: Op, maker: Any) -> tuple[Op, list[Op]] | None:
     if gate.inputs[0] is not up.inputs[0] or gate.outputs[0].shape != up.outputs[0].shape:
         return None
     for product in (gate, up):
-        if product.inputs[1] or product.weights[1] or product.attributes["act_bits"] != 8:
+        if product.inputs[1] or any(product.weights[1:]) or product.attributes["act_bits"] != 8:
             return None
     weights = [gate.weights[0], up.weights[0]]
     new = Op("linear_gated", [gate.inputs[0]], weights, op.outputs, {"kind": op.attributes["kind"]}, op.node)

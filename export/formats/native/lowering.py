@@ -12,7 +12,7 @@ its full name. Values are float32, indices int64. A batch is one sequence; a siz
 positions of the pass.
 
     rms_norm      in x  w weight or null  eps           linear        in x, residual or null  w matrix, bias
-                                                                      or null  act_bits
+                                                                      or null, down, up  act_bits
     linear_gated  in x  w gate, up  kind                gated_act     in gate, up  kind
     rope          in x, cos, sin                        attention     in q, k, v, prefix_k, prefix_v, mask
                                                                       or null  scale
@@ -24,8 +24,9 @@ positions of the pass.
     select        in index [1]  w vector                view          in x  shape
     transpose     in x  axes (two that change places)
 
-`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias. `route`
-is `edgekit.export.ops.route`.
+`linear_gated` is gated_act of two linears of one x; `residual` is added to a linear after its bias. `down`
+and `up`, which most linears do not list, are the matrices of a low-rank adapter: (x down^T) up^T is added
+last, for an x that is not rounded. `route` is `edgekit.export.ops.route`.
 """
 
 from __future__ import annotations
@@ -154,6 +155,8 @@ def _rms_norm(low: _Lowering, node: Node, a: Arguments) -> Any:
 
 def _linear(low: _Lowering, node: Node, a: Arguments) -> Any:
     weights = [low.matrix(node, a["weight"])[0], low.vector(node, a["bias"])]
+    if a["down"] is not None:
+        weights += [low.matrix(node, a[name])[0] for name in ("down", "up")]
     return low.emit(node, "linear", [low.value(node, a["x"]), None], weights, act_bits=a["act_bits"])
 
 

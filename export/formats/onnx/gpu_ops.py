@@ -30,9 +30,11 @@ def _linear(
     scales: Tensor | None,
     bias: Tensor | None,
     act_bits: int,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
 ) -> Tensor:
     y = x @ weight.T if scales is None else _blocks(x, weight, scales)
-    return y if bias is None else y + bias
+    return ops.completed(y, x, bias, down, up)
 
 
 def _blocks(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:

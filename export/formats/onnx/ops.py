@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgekit.export.ops import head_statistics, routed, softcapped
+from edgekit.export.ops import head_statistics, low_rank, routed, softcapped
 
 #: The opset of the standard operators used here (RMSNormalization, Attention).
 OPSET = 23
@@ -60,6 +60,8 @@ def _linear(
     scales: Tensor | None,
     bias: Tensor | None,
     act_bits: int,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
 ) -> Tensor:
     if scales is None:
         y = x @ weight.to(x.dtype).T
@@ -72,7 +74,13 @@ def _linear(
         shape = (*x.shape[:-1], scales.shape[0])
         product = node("MatMulInteger", (codes, weight, zero), {}, shape, torch.int32)
         y = product.to(x.dtype) * row_scale * scales
-    return y if bias is None else y + bias
+    return completed(y, x, bias, down, up)
+
+
+def completed(y: Tensor, x: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None) -> Tensor:
+    """A product y of x with what a linear adds to it."""
+    y = y if bias is None else y + bias
+    return y if down is None or up is None else y + low_rank(x, down, up)
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -138,7 +138,13 @@ def _linear(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> l
     y = linear(x[0], own.matrix(w[0]), a["act_bits"] == 8)
     if w[1] is not None:
         y = y + own.vector(w[1])
-    return [y if x[1] is None else y + x[1]]
+    y = y if x[1] is None else y + x[1]
+    if not any(w[2:]):
+        return [y]
+    down, up = (own.matrix(name) for name in w[2:])
+    if (down.columns, up.rows) != (x[0].shape[-1], y.shape[-1]):
+        raise WrongProgram(f"takes {shown(w[2])} and {shown(w[3])}, which do not fit {shown(w[0])}")
+    return [y + linear(linear(x[0], down, False), up, False)]
 
 
 def _linear_gated(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> list[Tensor]:

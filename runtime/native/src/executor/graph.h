@@ -44,6 +44,7 @@ struct Op {
   int act_bits = 16;
   Activation activation = Activation::silu;
   std::int64_t count = 0;  // experts
+  std::int64_t rank = 0;   // of a linear's adapter: the rows of weights[2], 0 where there is none
   RoutingRule routing;
   std::vector<int> quantized;  // for in[i] that products read: place in Graph::quantized, else kNone
 };

@@ -14,7 +14,7 @@ struct OpName {
 };
 
 constexpr OpName kOps[] = {
-    {"rms_norm", OpKind::rms_norm, 1, 1, 1},   {"linear", OpKind::linear, 2, 2, 1},
+    {"rms_norm", OpKind::rms_norm, 1, 1, 1},   {"linear", OpKind::linear, 2, 4, 1},
     {"linear_gated", OpKind::linear_gated, 1, 2, 1}, {"gated_act", OpKind::gated_act, 2, 0, 1},
     {"rope", OpKind::rope, 3, 0, 1},           {"attention", OpKind::attention, 6, 0, 1},
     {"experts", OpKind::experts, 3, 2, 1},     {"add", OpKind::add, 2, 0, 1},

@@ -33,6 +33,7 @@ class GraphBuilder {
   void infer(const Json &json);
   void infer_norm(const Json &json);
   void infer_linear(const Json &json);
+  void infer_adapter(std::int64_t out, std::int64_t width);
   void infer_linear_gated(const Json &json);
   void infer_gated_act(const Json &json);
   void infer_rope();

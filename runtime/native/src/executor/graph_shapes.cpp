@@ -131,7 +131,21 @@ void GraphBuilder::infer_linear(const Json &json) {
   if (op_.in[1] != kNone && dense_number(1).shape != shape) {
     wrong("adds an array of shape ", text(number(1).shape), " to one of ", text(shape));
   }
+  if (op_.weights[2] != kNone || op_.weights[3] != kNone) infer_adapter(out, width);
   define(0, ValueType::number, array);
+}
+
+// The low-rank adapter of a linear [out, width].
+void GraphBuilder::infer_adapter(std::int64_t out, std::int64_t width) {
+  const WeightShape &down = matrix(2), &up = matrix(3);
+  if (down.columns != width || up.rows != out || up.columns != down.rows) {
+    wrong("its adapter of [", down.rows, ", ", down.columns, "] and [", up.rows, ", ", up.columns,
+          "] does not fit a matrix of [", out, ", ", width, "]");
+  }
+  op_.rank = down.rows;
+  Shape inner = number(0).shape;
+  inner.back() = Extent{op_.rank};
+  contiguous(inner, where_);  // refuses what is too large
 }
 
 void GraphBuilder::infer_linear_gated(const Json &json) {

@@ -93,7 +93,7 @@ void ProgramCall::step(std::size_t place) {
     case OpKind::rms_norm:
       return rms_norm(pool_, array(op.in[0]), vector(op.weights[0]), op.number, array(op.out[0]));
     case OpKind::linear:
-      return run_linear(op);
+      return run_linear(op, place);
     case OpKind::linear_gated:
       return run_linear_gated(op, place);
     case OpKind::gated_act:
@@ -142,14 +142,25 @@ void ProgramCall::product(const Op &op, const Matrix &matrix, const Addends &add
   }
 }
 
-void ProgramCall::run_linear(const Op &op) {
+void ProgramCall::run_linear(const Op &op, std::size_t place) {
   Addends addends;
   addends.bias = vector(op.weights[1]);
   if (op.in[1] != kNone) {
     addends.residual = floats(op.in[1]);
     addends.residual_stride = columns(op.in[1]);
   }
-  product(op, weights_.matrix(static_cast<std::size_t>(op.weights[0])), addends, floats(op.out[0]));
+  float *y = floats(op.out[0]);
+  product(op, weights_.matrix(static_cast<std::size_t>(op.weights[0])), addends, y);
+  if (op.rank == 0) return;
+  const Matrix &down = weights_.matrix(static_cast<std::size_t>(op.weights[2]));
+  const Matrix &up = weights_.matrix(static_cast<std::size_t>(op.weights[3]));
+  const int x = op.in[0];
+  float *inner = reinterpret_cast<float *>(scratch_ + offsets_[plan_.op_buffer(place)]);
+  linear_float(pool_, down, floats(x), columns(x), rows(x), inner, down.rows, {}, gemm_scratch_);
+  Addends product_so_far;
+  product_so_far.residual = y;
+  product_so_far.residual_stride = up.rows;
+  linear_float(pool_, up, inner, down.rows, rows(x), y, up.rows, product_so_far, gemm_scratch_);
 }
 
 void ProgramCall::run_linear_gated(const Op &op, std::size_t place) {

@@ -22,7 +22,7 @@ class ProgramCall {
 
  private:
   void step(std::size_t place);
-  void run_linear(const Op &op);
+  void run_linear(const Op &op, std::size_t place);
   void run_linear_gated(const Op &op, std::size_t place);
   void run_attention(const Op &op, std::size_t place);
   void run_experts(const Op &op, std::size_t place);

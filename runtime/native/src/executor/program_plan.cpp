@@ -93,6 +93,9 @@ std::vector<std::size_t> ProgramPlan::sizes(std::int64_t positions, int threads)
       own = routing_bytes(op.routing, positions);
     } else if (op.kind == OpKind::experts) {
       own = mixture_bytes(mixture_shape(op), positions, threads);
+    } else if (op.rank != 0) {
+      const Shape &x = value(op.in[0]).array.shape;
+      own = sizeof(float) * static_cast<std::size_t>(elements(x).at(positions) / x.back().factor * op.rank);
     } else if (apart[i]) {
       own = sizeof(float) * static_cast<std::size_t>(elements(value(op.out[0]).array.shape).at(positions));
     }

@@ -14,6 +14,9 @@ constexpr std::int64_t kMostColumns = 60000;
 // How far ahead of its use memory is asked for: some microseconds, and no more than a part of a second-level cache.
 constexpr std::int64_t kAheadBytes = 16384;
 
+// Rows of x for which it is worth while to widen a panel.
+constexpr std::int64_t kLeastRows = 16;
+
 void check(const Matrix &matrix, std::int64_t columns) {
   if (matrix.columns != columns) {
     fail(EK_INVALID_ARGUMENT, "activations of ", columns, " columns for a matrix of ", matrix.columns);
@@ -181,9 +184,15 @@ void linear_gated(ThreadPool &pool, const Matrix &gate, const Matrix &up, const 
 void linear_float(ThreadPool &pool, const Matrix &matrix, const float *x, std::int64_t x_stride, std::int64_t rows,
                   float *y, std::int64_t y_stride, const Addends &addends, void *scratch) {
   const GemmKernels &kernels = gemm_kernels();
-  pool.run(ceil_div(matrix.rows, kPanelRows), [&](std::int64_t task, int thread) {
+  const std::int64_t panels = ceil_div(matrix.rows, kPanelRows);
+  // Of few panels, as a router or an adapter has, each is computed by several threads, for other rows of x.
+  const std::int64_t shares = std::min(ceil_div(pool.size(), panels), ceil_div(rows, kLeastRows));
+  const std::int64_t share = std::max<std::int64_t>(1, ceil_div(rows, std::max<std::int64_t>(shares, 1)));
+  const std::int64_t parts = ceil_div(rows, share);
+  pool.run(panels * parts, [&](std::int64_t task, int thread) {
     Workspace &work = workspace(pool, scratch, thread);
-    const std::int64_t first_output = task * kPanelRows;
+    const std::int64_t panel = task / parts, first_row = task % parts * share;
+    const std::int64_t first_output = panel * kPanelRows;
     const auto weights = [&](std::int64_t first, std::int64_t depth) -> const float * {
       if (matrix.bits == 16) {
         const auto *stored = reinterpret_cast<const std::uint16_t *>(matrix.codes) + first_output * matrix.columns;
@@ -191,16 +200,16 @@ void linear_float(ThreadPool &pool, const Matrix &matrix, const float *x, std::i
                            work.panel);
       } else {
         const std::int64_t quads = ceil_div(depth, kQuad);
-        const Panel panel(matrix, task);
-        kernels.widen_codes(panel.plain_block(first / kQuad, quads, work.block), quads, work.panel);
+        kernels.widen_codes(Panel(matrix, panel).plain_block(first / kQuad, quads, work.block), quads, work.panel);
       }
       return work.panel;
     };
-    over_chunks(rows, kChunkRows, [&](std::int64_t first, std::int64_t count) {
+    over_chunks(std::min(share, rows - first_row), kChunkRows, [&](std::int64_t offset, std::int64_t count) {
+      const std::int64_t first = first_row + offset;
       sum_float_panel(kernels, x + first * x_stride, x_stride, count, matrix.columns, work.sums.floats, weights);
       const float *scales = matrix.bits == 16 ? nullptr : matrix.scales;
       kernels.finish_float(work.sums.floats, count,
-                           panel_output(task, matrix.rows, first, scales, addends, y, y_stride));
+                           panel_output(panel, matrix.rows, first, scales, addends, y, y_stride));
     });
   });
 }

@@ -38,7 +38,7 @@ void linear(ThreadPool &pool, const Matrix &matrix, const QuantizedRows &x, floa
 void linear_gated(ThreadPool &pool, const Matrix &gate, const Matrix &up, const QuantizedRows &x, Activation kind,
                   float *y, std::int64_t y_stride, void *scratch);
 
-// y [M, N] = x @ matrix.T + addends without rounding x; any bits.
+// y [M, N] = x @ matrix.T + addends without rounding x; any bits. y may be the residual.
 void linear_float(ThreadPool &pool, const Matrix &matrix, const float *x, std::int64_t x_stride, std::int64_t rows,
                   float *y, std::int64_t y_stride, const Addends &addends, void *scratch);
 

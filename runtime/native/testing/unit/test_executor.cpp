@@ -18,17 +18,18 @@
 namespace edgekit {
 namespace {
 
-// A layer of nearly all ops, with hidden 16, two heads of 8, one KV head and three experts.
+// A layer of nearly all ops, with hidden 16, two heads of 8, one KV head and three experts; two products have adapters.
 constexpr const char *kLayer = R"({
 "inputs": ["x", "prefix_k", "prefix_v", "cos", "sin", "mask", "phase"], "outputs": [32, 13, 11],
 "weights": {"n": [16], "q": [16, 16], "k": [8, 16], "o": [16, 16], "g": [24, 16], "u": [24, 16], "d": [16, 24],
-            "b": [16], "router": [3, 16], "each": [3], "scalars": [2],
+            "b": [16], "kd": [5, 16], "ku": [8, 5], "od": [3, 16], "ou": [16, 3], "router": [3, 16],
+            "each": [3], "scalars": [2],
             "experts.gate_up": [40, 16], "experts.down": [16, 20]},
 "values": 33,
 "ops": [
 {"op": "rms_norm", "in": [0], "w": ["n"], "out": [7], "eps": 1e-6},
 {"op": "linear", "in": [7, null], "w": ["q", "b"], "out": [8], "act_bits": 8},
-{"op": "linear", "in": [7, null], "w": ["k", null], "out": [9], "act_bits": 8},
+{"op": "linear", "in": [7, null], "w": ["k", null, "kd", "ku"], "out": [9], "act_bits": 8},
 {"op": "view", "in": [9], "w": [], "out": [10], "shape": [1, "t", 1, 8]},
 {"op": "transpose", "in": [10], "w": [], "out": [11], "axes": [1, 2]},
 {"op": "rms_norm", "in": [11], "w": [null], "out": [12], "eps": 1e-6},
@@ -39,7 +40,7 @@ constexpr const char *kLayer = R"({
 {"op": "attention", "in": [16, 13, 11, 1, 2, 5], "w": [], "out": [17], "scale": 0.5},
 {"op": "transpose", "in": [17], "w": [], "out": [18], "axes": [1, 2]},
 {"op": "view", "in": [18], "w": [], "out": [19], "shape": [1, "t", 16]},
-{"op": "linear", "in": [19, 0], "w": ["o", null], "out": [20], "act_bits": 8},
+{"op": "linear", "in": [19, 0], "w": ["o", null, "od", "ou"], "out": [20], "act_bits": 8},
 {"op": "linear_gated", "in": [20], "w": ["g", "u"], "out": [21], "kind": "gelu_tanh"},
 {"op": "linear", "in": [21, null], "w": ["d", null], "out": [22], "act_bits": 8},
 {"op": "view", "in": [20], "w": [], "out": [23], "shape": ["t", 16]},

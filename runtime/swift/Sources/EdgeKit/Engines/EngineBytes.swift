@@ -107,6 +107,7 @@ extension MLXPrograms {
       copied += stored
       if argument.name.hasSuffix(".packed") { added += 2 * matrix }
       if argument.dtype == "BF16" && shape.count > 1 { widest = max(widest, 8 * matrix) }
+      if argument.dtype == "BF16" && argument.name.contains(".lora_") { added += 8 * matrix }
       if argument.dtype == "F16" { added += 2 * stored }
     }
     return copied + added + widest
