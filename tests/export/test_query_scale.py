@@ -75,7 +75,7 @@ def test_layers_with_factors_are_those_of_ministral(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("engine", ["native", "onnx", "onnx-gpu", "mlx", "torch"])
+@pytest.mark.parametrize("engine", ["native", "onnx", "onnx-gpu", "tvm", "mlx", "torch"])
 def test_engines_scale_queries_as_the_reference(
     tmp_path: Path, engine: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

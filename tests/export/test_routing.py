@@ -159,7 +159,7 @@ def test_groups_and_bias_are_those_of_glm4_moe() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("written", ["native", "onnx", "onnx-gpu", "mlx"])
+@pytest.mark.parametrize("written", ["native", "onnx", "onnx-gpu", "tvm", "mlx"])
 def test_formats_route_as_the_reference(
     tmp_path: Path, written: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +174,7 @@ def test_formats_route_as_the_reference(
         return
     export(checkpoint, out, how)
     model = quantized_reference(checkpoint, scheme, written)
-    with open_session(out) as session:
+    with open_session(out, engine=written) as session:
         found, expected = passes(session, model)
     assert found.logits is not None
     np.testing.assert_allclose(

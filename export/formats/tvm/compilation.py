@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm.s_tir import Schedule, dlight
 from tvm.support import nvcc
@@ -22,44 +23,66 @@ from edgekit.runtime.errors import one_line
 
 #: Values that a thread of a processor computes at a time, and vectors of them.
 _LANES = 8
+#: Sums that are made side by side.
+_MOST_SUMS = 16
 _LINK_SECONDS = 300
+#: What runs on NVIDIA GPUs: TVM itself would keep the source, and compile it where it runs.
+CUBIN = "programs.cubin"
 #: Of an axis of a block: not one that is summed over.
 _SPATIAL = tvm.tirx.IterVar.DataPar
 
 
-def compile_library(module: tvm.IRModule, device: Device) -> bytes:
-    """The library of a module for a device; an archive of objects where only an application's own tools can
-    link for the system.
+def compile_library(module: tvm.IRModule, device: Device) -> dict[str, bytes]:
+    """The files of a module for a device by name. Its library comes first: an archive of objects where only
+    an application's own tools can link for the system. For NVIDIA GPUs the machine code of their kernels
+    follows.
 
     Raises:
-        ExportError: TVM or the linker fails.
+        ExportError: TVM, NVRTC or the linker fails, or NVRTC is not installed.
     """
-    if device.gpu.get("kind") == "cuda":
-        _use_nvrtc(str(device.gpu["arch"]))
+    cuda = device.gpu.get("kind") == "cuda"
+    if cuda and not _has_nvrtc():
+        raise ExportError(
+            "compiling for NVIDIA GPUs needs cuda-bindings: pip install 'edgekit[export-tvm-cuda]'"
+        )
     try:
         executable = tvm.compile(_lowered(module, device), _target(device), relax_pipeline=_finished)
         with tempfile.TemporaryDirectory() as scratch:
             made = Path(scratch) / device.library
             linking = {} if device.linker is None else {"fcompile": _linker(device.linker)}
             executable.export_library(str(made), **linking)
-            return made.read_bytes()
+            files = {device.library: made.read_bytes()}
+        if cuda:
+            files[CUBIN] = _cubin(kernel_source(executable.mod, "cuda"), str(device.gpu["arch"]))
+        return files
     except ExportError:
         raise
     except Exception as error:
         raise ExportError(f"tvm cannot compile for {device.name}: {one_line(error)}") from error
 
 
-def _use_nvrtc(arch: str) -> None:
-    """Have TVM make machine code of CUDA: where it cannot, it would keep the source, which nothing runs."""
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
-        raise ExportError(
-            "compiling for NVIDIA GPUs needs the package cuda-bindings: pip install 'edgekit[export-tvm-cuda]'"
-        )
+def kernel_source(module: Any, kind: str) -> str:
+    """The source of the kernels among what a compiled module imports."""
+    if module.kind == kind:
+        return str(module.inspect_source())
+    return "".join(kernel_source(each, kind) for each in module.imports)
 
-    def cubin(code: str) -> bytes:
-        return bytes(nvcc.compile_cuda(code, "cubin", arch, compiler="nvrtc"))
 
-    tvm_ffi.register_global_func("tvm_callback_cuda_compile", cubin, override=True)
+def _cubin(code: str, arch: str) -> bytes:
+    """What NVRTC makes of CUDA, with the headers that came with it."""
+    own = importlib.util.find_spec("nvidia.cu13")
+    folders = [] if own is None else list(own.submodule_search_locations or [])
+    if folders and "CUDA_PATH" not in os.environ:
+        os.environ["CUDA_PATH"] = folders[0]  # where TVM looks
+    headers = Path(os.environ.get("CUDA_PATH", "")) / "include" / "cccl"
+    options = [f"-I{headers}"] if headers.is_dir() else []
+    return bytes(nvcc.compile_cuda(code, "cubin", arch, options, compiler="nvrtc"))
+
+
+def _has_nvrtc() -> bool:
+    with contextlib.suppress(ImportError):
+        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+    return False
 
 
 def _target(device: Device) -> Any:
@@ -69,13 +92,22 @@ def _target(device: Device) -> Any:
     return tvm.target.Target(dict(device.gpu), host=host)
 
 
+def _scheduled_for(device: Device) -> Any:
+    """The target that schedules look at. In TVM 0.27 the rules for tensor cores end the process (Tensorize of
+    wmma_load, for int8 and float16 alike): they leave older GPUs alone.
+    """
+    if device.gpu.get("kind") != "cuda":
+        return _target(device)
+    return tvm.target.Target(dict(device.gpu) | {"arch": "sm_60"}, host=dict(device.host))
+
+
 def _lowered(module: tvm.IRModule, device: Device) -> tvm.IRModule:
     """Operators as loops, with a schedule each."""
-    target, step = _target(device), relax.transform
+    step = relax.transform
     passes = [
         step.LegalizeOps(), step.AnnotateTIROpPattern(), step.FoldConstant(), step.FuseOps(), step.FuseTIR(),
     ]  # fmt: skip
-    with target:
+    with _scheduled_for(device):
         module = tvm.transform.Sequential(passes)(module)
         if not device.gpu:
             return _for_processors(module)
@@ -116,13 +148,20 @@ def _in_vectors(function: Any) -> Any:
     schedule = Schedule(function)
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         loops = schedule.get_loops(block)
-        axes = schedule.get(block).iter_vars
-        if not loops or len(axes) != len(loops) or any(axis.iter_type != _SPATIAL for axis in axes):
+        spatial = [axis.iter_type == _SPATIAL for axis in schedule.get(block).iter_vars]
+        if len(spatial) != len(loops) or sum(spatial) < 1 or not all(spatial[: sum(spatial)]):
             continue
-        extent = schedule.get(loops[-1]).extent
+        inner = loops[sum(spatial) - 1]  # sums go on outside of it
+        extent = schedule.get(inner).extent
         lanes = math.gcd(_LANES, extent.value) if isinstance(extent, tvm.tirx.IntImm) else 1
-        if lanes > 1:
-            schedule.vectorize(schedule.split(loops[-1], [None, lanes])[1])
+        if lanes < 2 or (not all(spatial) and extent.value > _MOST_SUMS):
+            continue
+        outer, vector = schedule.split(inner, [None, lanes])
+        if not all(spatial):
+            schedule.reorder(*loops[sum(spatial) :], outer, vector)
+        schedule.vectorize(vector)
+        if not all(spatial):
+            schedule.decompose_reduction(block, loops[sum(spatial)])
     return schedule.mod["main"]
 
 
@@ -130,7 +169,7 @@ def _linker(system: str) -> Any:
     """A function that links objects for a system, as TVM's `export_library` takes it."""
 
     def link(output: str, objects: list[str], **_: Any) -> None:
-        command = [sys.executable, "-m", "ziglang", "cc", "-target", system, "-shared", "-fPIC"]
+        command = [sys.executable, "-m", "ziglang", "cc", "-target", system, "-shared", "-fPIC", "-s"]
         if "macos" in system:  # the runtime's functions are found when the library is loaded
             command.append("-Wl,-undefined,dynamic_lookup")
         try:

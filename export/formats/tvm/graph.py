@@ -21,8 +21,8 @@ from edgekit.export.programs import Program
 from edgekit.export.quantize import Choice
 
 edgekit = torch.ops.edgekit
-ATTENTION, EXPERTS, ROUTE = (
-    edgekit.attention.default, edgekit.experts.default, edgekit.route.default,
+ATTENTION, EXPERTS, LINEAR, ROUTE = (
+    edgekit.attention.default, edgekit.experts.default, edgekit.linear.default, edgekit.route.default,
 )  # fmt: skip
 #: Types of arguments as the manifest calls them, which are safetensors' names, in TVM's. bfloat16 comes as
 #: bits.
@@ -215,6 +215,8 @@ class Graph(NodeTranslator):
                 owner[node] = owner.get(source, source)
             for used in node.all_input_nodes:
                 last[owner.get(used, used)] = i
+        # A product with an adapter holds that of the adapter, and what it is made of, as well.
+        adapted = {n: _adapter_rows(n) for n in self._nodes if n.target is LINEAR}
         now, most, besides = 0, 0, 0
         ends: dict[int, int] = {}
         for i, node in enumerate(self._nodes):
@@ -229,9 +231,15 @@ class Graph(NodeTranslator):
                     ends[last.get(node, i)] = ends.get(last.get(node, i), 0) + size
                 else:
                     besides += size
-            most = max(most, now)
+            most = max(most, now + adapted.get(node, 0))
             now -= ends.pop(i, 0)
         return most, besides
+
+
+def _adapter_rows(linear: Node) -> int:
+    """Rows of both matrices of a product's adapter."""
+    found = (linear.args[i] if len(linear.args) > i else None for i in (6, 7))
+    return sum(int(each.meta["val"].shape[0]) for each in found if isinstance(each, Node))
 
 
 def named(sizes: Sequence[Any]) -> tuple[int | str, ...]:

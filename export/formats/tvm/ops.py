@@ -29,6 +29,10 @@ from edgekit.export.formats.tvm import kernels
 aten, edgekit = torch.ops.aten, torch.ops.edgekit
 
 FLOAT = "float32"
+#: Parts that sums of squares are made of.
+_LANES = 16
+#: Bits of activations that are not rounded.
+_FLOATS = 16
 LINEAR, ATTENTION, EXPERTS = "edgekit.linear", "edgekit.attention", "edgekit.experts"
 
 
@@ -139,13 +143,21 @@ def compiled_attention(
 
 def rms_norm(a: Arguments) -> relax.Var:
     width, eps = int(sizes(a["x"])[-1]), float(a["eps"])
+    lanes = math.gcd(width, _LANES)
 
     def of(x: Any, *weights: Any) -> Any:
-        k = te.reduce_axis((0, width), "k")
-        squares = te.compute(x.shape[:-1], lambda *i: te.sum(x(*i, k) * x(*i, k), axis=k), "squares")
+        # In lanes: vectors, and sums of few numbers, which keep more digits.
+        k, lane = te.reduce_axis((0, width // lanes), "k"), te.reduce_axis((0, lanes), "lane")
+
+        def square(*i: Any) -> Any:
+            value = x(*i[:-1], k * lanes + i[-1])
+            return te.sum(value * value, axis=k)
+
+        parts = te.compute((*x.shape[:-1], lanes), square, "squares")
+        total = te.compute(x.shape[:-1], lambda *i: te.sum(parts(*i, lane), axis=lane), "total")
 
         def value(*i: Any) -> Any:
-            y = x(*i) * (1.0 / te.sqrt(squares(*i[:-1]) / float(width) + te.const(eps, FLOAT)))
+            y = x(*i) * (1.0 / te.sqrt(total(*i[:-1]) / float(width) + te.const(eps, FLOAT)))
             return y * weights[0](i[-1]) if weights else y
 
         return te.compute(x.shape, value, "normed")
@@ -158,6 +170,8 @@ def linear(a: Arguments) -> relax.Var:
     shape = sizes(x)
     flat = x if len(shape) == 2 else reshaped(x, [math.prod(shape[1:-1], start=shape[0]), shape[-1]])
     y = a["product"](flat, matrix, a["act_bits"])
+    if a["down"] is not None:
+        y = emit(relax.op.add(y, a["product"](a["product"](flat, a["down"], _FLOATS), a["up"], _FLOATS)))
     if a["bias"] is not None:
         y = emit(relax.op.add(y, a["bias"]))
     return y if len(shape) == 2 else reshaped(y, [*shape[:-1], matrix.rows])

@@ -1,7 +1,7 @@
 """The `tvm` format: programs compiled by TVM for one device, weights as the native core stores them.
 
 `programs` in the manifest: `tvm` the version that compiled them, `device` what for, `kernels` ("core" or
-"compiled", see `ops`), `library` the file, and per program an entry
+"compiled", see `ops`), `library` the file, `cubin` that of kernels for NVIDIA GPUs, and per program an entry
 
     {"function": symbol, "inputs": [argument...], "outputs": [argument...], "live": [per position, besides]}
     argument = {"name", "dtype", "shape"}, dtype as in safetensors, sizes as numbers or names of lengths
@@ -33,7 +33,7 @@ from edgekit.export.formats.native.writer import head_entry
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.row import FormatRow
 from edgekit.export.formats.tvm import ops
-from edgekit.export.formats.tvm.compilation import compile_library
+from edgekit.export.formats.tvm.compilation import CUBIN, compile_library
 from edgekit.export.formats.tvm.devices import DEVICES, here
 from edgekit.export.formats.tvm.graph import Argument, Attention, Function, Graph, named, parameters_of
 from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
@@ -72,6 +72,7 @@ class TvmFormat(Format):
             "device": self.device.name,
             "kernels": "core" if self.device.core else "compiled",
             "library": f"{PROGRAM_FOLDER}/{self.device.library}",
+            **({"cubin": f"{PROGRAM_FOLDER}/{CUBIN}"} if self.device.gpu.get("kind") == "cuda" else {}),
         }
 
     def layer_kinds(self) -> list[str]:
@@ -125,9 +126,10 @@ class TvmFormat(Format):
         entries["head"] = head_entry(architecture)
         progress(f"compiling for {self.device.name}")
         (folder / PROGRAM_FOLDER).mkdir(parents=True, exist_ok=True)
-        path = f"{PROGRAM_FOLDER}/{self.device.library}"
-        write_atomic(folder / path, compile_library(builder.get(), self.device))
-        return WrittenPrograms(entries, (path,))
+        files = compile_library(builder.get(), self.device)
+        for name, data in files.items():
+            write_atomic(folder / PROGRAM_FOLDER / name, data)
+        return WrittenPrograms(entries, tuple(f"{PROGRAM_FOLDER}/{name}" for name in files))
 
 
 def placeholders(spec: WeightSpec, choice: Choice) -> dict[str, Tensor]:

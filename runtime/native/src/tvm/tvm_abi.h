@@ -99,6 +99,7 @@ struct Functions {
   int (*release)(void *object) = nullptr;
   void (*take_error)(void **error) = nullptr;
   void (*set_error)(const char *kind, const char *message) = nullptr;
+  int (*bytes_from)(const ByteArray *bytes, Any *out) = nullptr;
   int (*tensor_from)(DLManagedTensor *from, std::int32_t alignment, std::int32_t contiguous, void **out) = nullptr;
 };
 

@@ -239,7 +239,13 @@ void TvmEngine::load(const Json &programs) {
            kind);
     }
   }
+  if (device_.type == tvm::kCuda) {
+    const std::string &cubin = programs.at("cubin").string();
+    cubin_.resize(static_cast<std::size_t>(files.size_of(cubin)));
+    files.read(cubin, cubin_.data());
+  }
   files.check(name);
+  const Current guard(this);
   const std::string path = files.path() + "/" + name;
   try {
     library_ = tvm::call(tvm::global("ffi.ModuleLoadFromFile"), {tvm::text(path.c_str())});
@@ -432,8 +438,14 @@ void TvmEngine::provide() {
     tvm::provide(name, [function](const std::vector<Any> &arguments) {
       if (current == nullptr) fail(EK_INVALID_STATE, "a program of edgekit's is run by something else");
       (current->*function)(arguments);
+      return tvm::Value();
     });
   };
+  // TVM keeps the source of kernels for NVIDIA GPUs, and asks for what it compiles to: the bundle has it.
+  tvm::provide("tvm_callback_cuda_compile", [](const std::vector<Any> &) {
+    if (current == nullptr || current->cubin_.empty()) fail(EK_INVALID_STATE, "there are no kernels for NVIDIA GPUs");
+    return tvm::bytes(current->cubin_);
+  });
   add("edgekit.linear", &TvmEngine::linear);
   add("edgekit.attention", &TvmEngine::attention);
   add("edgekit.experts", &TvmEngine::experts);

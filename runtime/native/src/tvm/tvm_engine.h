@@ -87,6 +87,7 @@ class TvmEngine final : public Engine {
   std::unordered_map<const WeightUnit *, WeightLayout> experts_;
   std::unordered_map<const tvm::Function *, tvm::Value> functions_;
   tvm::Value library_, machine_;
+  std::string cubin_;  // kernels for NVIDIA GPUs
   std::unique_ptr<ThreadPool> pool_;
   AlignedMemory scratch_;
   std::vector<AlignedMemory> staged_;  // inputs that are not aligned, by place

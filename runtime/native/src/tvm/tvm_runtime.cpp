@@ -49,6 +49,7 @@ void find_all(void *library, const std::string &name) {
   find(functions.release, "TVMFFIObjectDecRef");
   find(functions.take_error, "TVMFFIErrorMoveFromRaised");
   find(functions.set_error, "TVMFFIErrorSetRaisedFromCStr");
+  find(functions.bytes_from, "TVMFFIBytesFromByteArray");
   find(functions.tensor_from, "TVMFFITensorFromDLPack");
 }
 
@@ -70,7 +71,7 @@ void done(int answer) {
 int call_body(void *self, const Any *arguments, std::int32_t count, Any *result) {
   *result = Any();
   try {
-    (*static_cast<const Body *>(self))(std::vector<Any>(arguments, arguments + count));
+    *result = (*static_cast<const Body *>(self))(std::vector<Any>(arguments, arguments + count)).release();
     return 0;
   } catch (...) {
     thrown = std::current_exception();
@@ -172,6 +173,13 @@ void provide(const std::string &name, Body body) {
   const Value held = Value::object(kObjects, function);
   const ByteArray bytes{name.data(), name.size()};
   done(functions.set_global(&bytes, function, 1));
+}
+
+Value bytes(const std::string &data) {
+  const ByteArray given{data.data(), data.size()};
+  Any made;
+  done(functions.bytes_from(&given, &made));
+  return Value(made);
 }
 
 Value view(const void *data, DLDataType dtype, std::vector<std::int64_t> shape) {

@@ -32,6 +32,8 @@ class Value {
   static Value object(Kind kind, void *handle);
 
   const Any &any() const noexcept { return any_; }
+  // The value is the caller's from now on.
+  Any release() noexcept { return std::exchange(any_, Any()); }
   bool none() const noexcept { return any_.kind == kNone; }
   void *handle() const noexcept { return any_.object; }
   // Of an array in TVM's memory or ours, or a pointer to one; null for what is none.
@@ -57,10 +59,12 @@ Value global(const std::string &name);
 // A function of a module; none if it has none of that name.
 Value function_of(const Value &module, const std::string &name);
 
-// Makes `body` a global function, whose last argument is the array that it writes; what it throws, the call that led to
-// it throws again.
-using Body = std::function<void(const std::vector<Any> &arguments)>;
+// Makes `body` a global function; what it throws, the call that led to it throws again.
+using Body = std::function<Value(const std::vector<Any> &arguments)>;
 void provide(const std::string &name, Body body);
+
+// A copy of bytes.
+Value bytes(const std::string &data);
 
 // An array over memory of ours, aligned to 64 bytes, which must stay while TVM uses it.
 Value view(const void *data, DLDataType dtype, std::vector<std::int64_t> shape);

@@ -1,0 +1,261 @@
+"""Bundles of programs that TVM has compiled: the core runs them, with its own kernels and with those that
+GPUs take, and what is wrong with one is one line.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import sealing
+from support.bundles import make_bundle
+from support.provider_cases import main as case
+from support.providers import PROVIDERS
+from support.watched import run_watched
+
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError
+from edgekit.runtime.errors import UnsupportedBundle
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Segment, Session, SessionOptions, open_session
+
+pytest.importorskip("tvm", reason="tvm is not installed")
+DEVICES = {name: PROVIDERS[name].device for name in ("tvm", "tvm compiled")}
+LIBRARY = "programs/programs.so"
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def bundle(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """Two layers, a causal prefix, windows and experts."""
+    folder = tmp_path_factory.mktemp("tvm")
+    sizes = {"num_hidden_layers": 2, "moe_intermediate_size": 32}
+    return make_bundle(
+        folder, "diffusion_gemma", Scheme("mixed4", 32), program_format="tvm",
+        device=DEVICES[request.param], **sizes,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with the core's kernels, for all tests that edit a copy."""
+    sizes = {"num_hidden_layers": 1, "moe_intermediate_size": 32}
+    return make_bundle(
+        tmp_path_factory.mktemp("core"),
+        "diffusion_gemma",
+        Scheme("mixed4", 32),
+        program_format="tvm",
+        **sizes,
+    )
+
+
+# The other one takes minutes: python -m support.provider_matrix has it.
+@pytest.mark.parametrize(
+    ("name", "provider"), [("tiny-gemma", "tvm"), ("tiny-llada", "tvm"), ("tiny-gemma", "tvm compiled")]
+)
+def test_the_shipped_models_generate_what_the_reference_generates(
+    tmp_path: Path, name: str, provider: str
+) -> None:
+    how = ExportOptions("tvm", scheme=Scheme("mixed4", 32), device=DEVICES[provider])
+    export(resolve(name), tmp_path / "bundle", how)
+    assert case("generation", str(tmp_path), provider, name)["differences"] == 0
+
+
+def test_weights_may_stream(bundle: Path) -> None:
+    """Bit for bit what weights that stay give, behind a prefix."""
+    found = []
+    for resident in (None, 0):
+        with Session(bundle, SessionOptions(resident_bytes=resident), engine="tvm") as session:
+            session.prefill(np.arange(9))
+            out = session.denoise(np.arange(7), HeadRequest(logits=True, soft=True))
+            found.append((out.logits, out.soft, session.statistics()["bytes_read"]))
+    (kept, kept_soft, read_once), (streamed, streamed_soft, read) = found
+    np.testing.assert_array_equal(streamed, kept)
+    np.testing.assert_array_equal(streamed_soft, kept_soft)
+    assert read > read_once
+
+
+def test_segments_of_a_pass_are_as_if_alone(bundle: Path) -> None:
+    """Text that is encoded, a canvas behind it that sees a prefix, and another text's canvas."""
+    request = HeadRequest(logits=True)
+
+    def run(together: bool) -> list[np.ndarray]:
+        with Session(bundle, SessionOptions(sequences=3), engine="tvm") as session:
+            texts = [session.sequence, session.open_sequence(), session.open_sequence()]
+            texts[1].prefill(np.arange(5))
+            texts[2].prefill(np.arange(3, 15))
+            segments = [
+                Segment(texts[0], np.arange(4), causal=True, keep_at=0),
+                Segment(texts[1], np.arange(7), request),
+                Segment(texts[2], np.arange(6), request),
+            ]
+            passes = [segments] if together else [[each] for each in segments]
+            answers = [answer for each in passes for answer in session.run_pass(each)]
+            answers += session.run_pass([Segment(texts[0], np.arange(3), request)])
+            return [answer.logits for answer in answers if answer is not None and answer.logits is not None]
+
+    alone, company = run(False), run(True)
+    assert len(alone) == 3
+    for a, b in zip(alone, company, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+RUN = """
+import json, sys
+import numpy as np
+from edgekit.runtime.sampling import HeadRequest
+from edgekit.runtime.session import Session, SessionOptions
+options = SessionOptions(int(sys.argv[2]) or None, positions=0, canvas=128)
+with Session(sys.argv[1], options, engine="tvm") as session:
+    found = [float(session.denoise((np.arange(128) + i) % 50, HeadRequest()).log_z.sum()) for i in range(6)]
+    print(json.dumps({"found": found, "engine": session.statistics()}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_a_budget_is_kept(tmp_path: Path) -> None:
+    """Measured from outside: 100 MB of weights in 8 bits."""
+    bundle = make_bundle(
+        tmp_path, "llada", Scheme("int8"), program_format="tvm", dtype="bfloat16",
+        d_model=1024, n_heads=8, mlp_hidden_size=2816, n_layers=8, vocab_size=2048,
+    )  # fmt: skip
+    resident, resident_peak = run_watched(RUN, bundle, 0)
+    with pytest.raises(BudgetExceeded) as refused:
+        Session(bundle, SessionOptions(memory_bytes=1, positions=0, canvas=128), engine="tvm")
+    with Session(bundle, SessionOptions(positions=0, canvas=128), engine="tvm") as session:
+        plan = session.plan
+    fresh = resident["engine"]["process_bytes"]
+    budget = refused.value.needed_bytes - plan.process + fresh + (10 << 20)
+    assert budget < resident_peak, "the budget must be one that the resident run does not keep"
+    streamed, peak = run_watched(RUN, bundle, budget)
+    assert streamed["found"] == resident["found"]
+    assert streamed["engine"]["bytes_read"] > resident["engine"]["bytes_read"]
+    assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"
+
+
+# --- who is trusted -----------------------------------------------------------------------------------------
+
+
+def test_machine_code_runs_where_the_engine_is_asked_for_by_name(core: Path) -> None:
+    with pytest.raises(UnsupportedBundle, match="its programs are machine code.*--engine tvm"):
+        open_session(core)
+
+
+def test_the_core_runs_none_before_it_is_told_to(core: Path) -> None:
+    """In a process of its own: `ek_tvm_load` is for good."""
+    code = """
+import sys
+from ctypes import byref, c_char_p, c_void_p, POINTER
+from edgekit.flashload import _native
+library = _native.functions({"ek_session_open": (c_char_p, c_void_p, POINTER(c_void_p))})
+try:
+    _native.check(library.ek_session_open(sys.argv[1].encode(), None, byref(c_void_p())))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, core], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UnsupportedBundle its programs are machine code"), (
+        done.stdout + done.stderr
+    )
+
+
+def test_a_library_that_is_not_the_listed_one_is_not_loaded(core: Path, edited: Callable[..., Path]) -> None:
+    folder = edited()
+    library = bytearray((folder / LIBRARY).read_bytes())
+    library[-1] ^= 1
+    (folder / LIBRARY).write_bytes(library)
+    with pytest.raises(ChecksumMismatch, match=LIBRARY):
+        open_session(folder, engine="tvm")
+
+
+@pytest.fixture
+def edited(core: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Makes a copy of the bundle, its manifest edited."""
+
+    def make(change: Callable[[dict[str, Any]], Any] | None = None) -> Path:
+        folder = tmp_path / "edited"
+        folder.mkdir()
+        for path in core.rglob("*"):
+            if path.is_file():
+                to = folder / path.relative_to(core)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(path.read_bytes())
+        if change is not None:
+            sealing.edit(folder, change)
+        return folder
+
+    return make
+
+
+def layer(table: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = table["programs"]["entries"]["full"]
+    return found
+
+
+def argument(table: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(a for a in layer(table)["inputs"] if a["name"] == name)
+
+
+WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "kernels": (lambda t: t["programs"].update(kernels="other"), "takes kernels that this library does not"),
+    "layout": (lambda t: t["programs"].update(layout="tvm-9"), "its programs are not tvm/tvm-1"),
+    "no device": (lambda t: t["programs"].pop("device"), "device"),
+    "a GPU": (lambda t: t["programs"].update(device="opencl"), "processor's kernels do not run on opencl"),
+    "another GPU": (
+        lambda t: t["programs"].update(device="metal-ios", kernels="compiled"), "attention",
+    ),
+    "a file of nobody": (lambda t: t["programs"].update(library="programs/x.so"), "programs/x.so"),
+    "a path that leaves": (lambda t: t["programs"].update(library="../x.so"), "x.so"),
+    "weights as a library": (
+        lambda t: t["programs"].update(library="weights.safetensors"), "cannot be loaded here",
+    ),
+    "no function": (lambda t: layer(t).update(function="p99"), "has no function p99"),
+    "another function": (lambda t: layer(t).update(function="p1"), "TVM failed"),
+    "no inputs": (lambda t: layer(t).update(inputs=[]), "TVM failed"),
+    "a length": (lambda t: argument(t, "x").update(shape=[1, "q", 64]), "has the length q"),
+    "a size": (lambda t: argument(t, "x").update(shape=[1, 0, 64]), "has the size 0"),
+    "a type": (lambda t: argument(t, "x").update(dtype="F64"), "is of the type F64"),
+    "an input": (lambda t: argument(t, "x").update(name="z"), "takes z, which is no input"),
+    "a weight": (lambda t: argument(t, "w.router.scale").update(name="w.no"), "has no tensor no"),
+    "a shape": (lambda t: argument(t, "w.router.scale").update(shape=[65]), "its program wants .65."),
+    "a result": (lambda t: layer(t)["outputs"][0].update(shape=[1, "t", 32]), "gives other than it says"),
+    "memory": (lambda t: layer(t).update(live=[-1, 0]), "does not say what memory it takes"),
+    "experts": (lambda t: layer(t)["experts"].update(count=3), "mixes 3 experts"),
+    "too many chosen": (lambda t: layer(t)["experts"]["route"].update(k=5), "k is 5"),
+    "a score": (lambda t: layer(t)["experts"]["route"].update(score="max"), "does not know the score max"),
+    "factors": (
+        lambda t: layer(t)["experts"]["route"].update(expert_scale="router.scale"),
+        "has no 4 values router.scale",
+    ),
+    "a width": (lambda t: layer(t)["experts"].update(width=16), "its program wants"),
+    "no mask": (lambda t: layer(t).update(mask=False), "takes no mask"),
+    "no entry": (lambda t: t["programs"]["entries"].pop("final"), "final"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_a_manifest_is_one_line(edited: Callable[..., Path], wrong: str) -> None:
+    change, said = WRONG[wrong]
+    folder = edited(change)
+    with pytest.raises(EdgekitError, match=said) as refused, open_session(folder, engine="tvm") as session:
+        session.prefill(np.arange(3))
+        session.denoise(np.arange(4), HeadRequest())
+    assert "\n" not in str(refused.value)
+
+
+def test_programs_of_another_machine_are_refused(tmp_path: Path) -> None:
+    own = {"n_layers": 1}
+    folder = make_bundle(tmp_path, "llada", Scheme("int8"), program_format="tvm", device="aarch64", **own)
+    with pytest.raises(UnsupportedBundle, match="is compiled for aarch64 and cannot be loaded here"):
+        open_session(folder, engine="tvm")
+    folder = make_bundle(
+        tmp_path / "gpu", "llada", Scheme("int8"), program_format="tvm", device="opencl", **own
+    )
+    with pytest.raises(UnsupportedBundle, match="are for opencl, and TVM's runtime here has no opencl"):
+        open_session(folder, engine="tvm")
