@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +43,13 @@ class Mixture:
         if token.size:
             self._parts[token, slot] = run(self._x[token]) * self._weight[token, slot, None]
 
+    def add_together(
+        self, experts: Sequence[tuple[int, Any]], run: Callable[[Floats, list[int], list[Any]], Floats]
+    ) -> None:
+        """Apply experts, each with its weights, by what takes rows, how many are of each, and weights."""
+        for expert, weights in experts:
+            self.add(expert, partial(_alone, run, weights))
+
     def total(self) -> Floats:
         """The weighted sum [T, H], once every expert that has rows was added."""
         order = np.argsort(self._index, axis=1, kind="stable")[..., None]
@@ -49,3 +58,7 @@ class Mixture:
         for j in range(1, parts.shape[1]):
             total += parts[:, j]
         return total
+
+
+def _alone(run: Callable[[Floats, list[int], list[Any]], Floats], weights: Any, x: Floats) -> Floats:
+    return run(x, [len(x)], [weights])

@@ -14,7 +14,7 @@ from support.native_bundles import native_bundle
 
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.runtime.core_structs import EngineStruct
+from edgekit.runtime.core_structs import MEMORY_FUNCTION_TYPES, EngineStruct
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed, HeadOutput, HeadRequest, PhiloxNoise
@@ -286,11 +286,11 @@ def test_tables_that_lack_functions_are_refused(
     with far_sessions(bundle, FAR) as engine:
         whole = EngineStruct.from_buffer_copy(engine.table)
         for missing in ("allocate", "release", "copy"):
-            setattr(engine.table, missing, None)
+            setattr(engine.table, missing, MEMORY_FUNCTION_TYPES[missing]())
             with pytest.raises(EdgekitError, match="no function allocate, release or copy"):
                 Session(bundle)
             engine.table = EngineStruct.from_buffer_copy(whole)
-        engine.table.wait = None
+        engine.table.wait = MEMORY_FUNCTION_TYPES["wait"]()
         with (
             pytest.raises(EngineFailed, match="under way, but has no functions allocate, release, copy"),
             Session(bundle, SessionOptions(**LENGTHS)) as session,
