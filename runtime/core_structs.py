@@ -128,17 +128,23 @@ MEMORY_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "copy": (POINTER(CopyStruct), c_int64),
     "wait": (c_uint64,),
 }
+#: Those that are told where weights lie.
+LOAN_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "lend": (c_void_p, c_uint64, c_int32),
+    "take_back": (c_void_p, c_uint64),
+}
 
 
 def _types(functions: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
     return {
-        name: ctypes.CFUNCTYPE(None if name == "release" else c_int32, c_void_p, *arguments)
+        name: ctypes.CFUNCTYPE(None if name in ("release", "take_back") else c_int32, c_void_p, *arguments)
         for name, arguments in functions.items()
     }
 
 
 ENGINE_FUNCTION_TYPES = _types(ENGINE_FUNCTIONS)
 MEMORY_FUNCTION_TYPES = _types(MEMORY_FUNCTIONS)
+LOAN_FUNCTION_TYPES = _types(LOAN_FUNCTIONS)
 
 
 class EngineStruct(Struct):
@@ -147,6 +153,7 @@ class EngineStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
         *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p), *MEMORY_FUNCTION_TYPES.items(),
+        *LOAN_FUNCTION_TYPES.items(),
     )  # fmt: skip
 
 

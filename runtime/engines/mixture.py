@@ -28,10 +28,7 @@ class Mixture:
     ) -> None:
         """Raises EngineFailed, with `advice`: the router chose an expert that the layer does not have."""
         if index.size and not (index.min() >= 0 and index.max() < experts):
-            raise EngineFailed(
-                f"the router chose experts from {index.min()} to {index.max()}, the layer has {experts}; "
-                f"{advice}"
-            )
+            raise wrong_choice(int(index.min()), int(index.max()), experts, advice)
         self._x, self._index, self._weight = x, index, weight
         self._parts = np.empty((*index.shape, x.shape[1]), np.float32)
         #: Rows of each expert, int64 [experts].
@@ -62,3 +59,10 @@ class Mixture:
 
 def _alone(run: Callable[[Floats, list[int], list[Any]], Floats], weights: Any, x: Floats) -> Floats:
     return run(x, [len(x)], [weights])
+
+
+def wrong_choice(lowest: int, highest: int, experts: int, advice: str) -> EngineFailed:
+    """The error of a router that chose experts that its layer does not have."""
+    return EngineFailed(
+        f"the router chose experts from {lowest} to {highest}, the layer has {experts}; {advice}"
+    )

@@ -23,6 +23,7 @@ from edgekit.flashload.sizes import MOST_BYTES
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import (
     ENGINE_FUNCTION_TYPES,
+    LOAN_FUNCTION_TYPES,
     MEMORY_FUNCTION_TYPES,
     EngineBytesStruct,
     EngineStruct,
@@ -77,9 +78,9 @@ class EnginePlug:
             for name, kind in ENGINE_FUNCTION_TYPES.items()
             if name not in _PACKAGES or bundle.packages is not None
         }
-        if self._space.own_memory:
-            for name, kind in MEMORY_FUNCTION_TYPES.items():
-                functions[name] = kind(self._guarded(name, getattr(self, f"_{name}")))
+        further = LOAN_FUNCTION_TYPES | (MEMORY_FUNCTION_TYPES if self._space.own_memory else {})
+        for name, kind in further.items():
+            functions[name] = kind(self._guarded(name, getattr(self, f"_{name}")))
         self.struct = EngineStruct(name=self._name, **functions)
 
     def raising(self, call: Callable[[], T]) -> T:
@@ -276,9 +277,10 @@ class EnginePlug:
         return self._space.submit(work, finish)
 
     def _tile_results(
-        self, call: TileCallStruct, x: Any, noise: Any, table: Any
+        self, call: TileCallStruct, x: Any, drawn: Callable[[], Any] | None, table: Any
     ) -> list[tuple[str, Any, Any, tuple[int, ...], Any]]:
         """Names, addresses, results, shapes and types of what a tile is asked for."""
+        noise = None if drawn is None else drawn()
         part = self.engine.head_tile(x, call.temperature, noise, call.soft is not None, table)
         if part is None:
             z = self._logits(call, x, table)
@@ -302,11 +304,12 @@ class EnginePlug:
         if call.z is not None:
             z = self._logits(call, x, table) if part.z is None else part.z
             results.append(("z", call.z, z, (call.rows, call.tokens), np.float32))
-        return [
-            (name, address, self._shaped("head_tile", name, found, shape, _KINDS[dtype]), shape, dtype)
-            for name, address, found, shape, dtype in results
-            if address is not None
-        ]
+        made = []
+        for name, address, found, shape, dtype in results:
+            if address is not None:
+                checked = self._shaped("head_tile", name, found, shape, _KINDS[dtype])
+                made.append((name, address, self._space.fetched(checked), shape, dtype))
+        return made
 
     def _check_tile(self, own: Mapping[str, np.ndarray]) -> None:
         """The core joins tiles on trust. What is NaN in the scores themselves shows in log_z, and has an
@@ -381,6 +384,16 @@ class EnginePlug:
 
     def _copy(self, copies: Any, count: int) -> bool:
         return self._space.copy(copies[:count])
+
+    def _lend(self, address: int, nbytes: int, stays: int) -> None:
+        self._space.lend(address, nbytes, bool(stays))
+
+    def _take_back(self, address: int, nbytes: int) -> None:
+        try:
+            self._space.take_back(address, nbytes)
+        except BaseException as error:
+            self._closing = self._closing or error
+            raise
 
     def _wait(self, count: int) -> None:
         self._space.wait(count)

@@ -15,7 +15,7 @@ from edgekit.runtime.sampling.types import Floats
 
 #: Canvas, text: `phase` of layer programs. All sessions share them.
 _PHASES = read_only(np.array([0], np.int64)), read_only(np.array([1], np.int64))
-Work = Callable[[], None]
+Work = Callable[[], object]
 #: An expert of a layer and its weights.
 Expert = tuple[int, Any]
 
@@ -24,8 +24,8 @@ class Space:
     """The session's memory as numpy's arrays, where all work is done at once. Engines with arrays of another
     library, or memory of their own, derive theirs from it; a session has one.
 
-    `joined`, `looked_at` and `nothing_hidden` are for work, `numbers` for what follows it; all else is asked
-    while a call of the core lasts.
+    `joined`, `looked_at`, `fetched` and `nothing_hidden` are for work, `numbers` for what follows it; all
+    else is asked while a call of the core lasts.
     """
 
     #: Hidden states, soft embeddings, keys and values lie in memory of the engine's own, and calls return
@@ -55,9 +55,9 @@ class Space:
         """The number, int64 [1], that tells a canvas from text."""
         return _PHASES[1 if causal else 0]
 
-    def noise(self, made: Floats) -> Any:
-        """Noise of a tile, made on the processor."""
-        return self.only_read(made)
+    def noise(self, made: Floats) -> Callable[[], Any]:
+        """Noise of a tile, made on the processor: what gives it to the work."""
+        return lambda: self.only_read(made)
 
     def weights(self, given: WeightsStruct) -> Any:
         """The tensors of a run by name."""
@@ -77,6 +77,10 @@ class Space:
     def looked_at(self, found: Any) -> tuple[tuple[int, ...], str] | None:
         """Shape and kind of type (as numpy's) of an array; None: it is none of this space."""
         return (found.shape, found.dtype.kind) if isinstance(found, np.ndarray) else None
+
+    def fetched(self, found: Any) -> Any:
+        """A result on its way to where `numbers` reads it, once the work is done."""
+        return found
 
     def numbers(self, found: Any) -> np.ndarray:
         """What the core may read of a result, once the work is done."""
@@ -119,6 +123,12 @@ class Space:
     def copy(self, copies: Sequence[CopyStruct]) -> bool:
         """Make copies one after the other. Returns as `submit`."""
         raise NotImplementedError
+
+    def lend(self, address: int, nbytes: int, stays: bool) -> None:
+        """Learn of memory of the session where weights will lie; `stays`: those of units that stay there."""
+
+    def take_back(self, address: int, nbytes: int) -> None:
+        """Forget it: it is about to go."""
 
     def wait(self, count: int) -> None:
         """Wait for the first `count` pieces of work that were submitted. Raises what one has raised."""

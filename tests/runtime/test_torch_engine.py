@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.native_cases import CASES, bundle_of_case
 from support.program_interpreter import BundleInterpreter
 
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.engines.base import Engine
-from edgekit.runtime.engines.mixture import Mixture
+from edgekit.runtime.engines.torch.device import host_tensor
+from edgekit.runtime.engines.torch.mixture import TensorMixture
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.generation import sampler_model
 from edgekit.runtime.sampling import Committed, CoreSampler, drive
@@ -34,26 +35,30 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return bundle_of_case(tmp_path_factory.mktemp("torch"), request.param)
 
 
-def engine_of(bundle: Path) -> Engine:
+def engine_of(bundle: Path) -> Any:
     made = engines.create(Bundle.open(bundle), 2, name="torch")
     assert made is not None and made.name == "torch"
     return made
 
 
+def tensors(arrays: dict[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: host_tensor(each).clone() for name, each in arrays.items()}
+
+
 class Stored:
-    """Weights of a bundle as the core gives them to an engine."""
+    """Weights of a bundle as the space of the engine gives them to it."""
 
     def __init__(self, interpreter: BundleInterpreter) -> None:
         self._file = interpreter.file
 
-    def __call__(self, run: str) -> dict[str, Array]:
+    def __call__(self, run: str) -> dict[str, torch.Tensor]:
         buffer, views = self._file.load(run)
         found = {name.removeprefix(run + "."): view.copy() for name, view in views.items()}
         for each in found.values():
             each.flags.writeable = False
         del views
         buffer.close()
-        return found
+        return tensors(found)
 
 
 @pytest.fixture
@@ -62,11 +67,8 @@ def oracle(case: Path) -> Iterator[BundleInterpreter]:
         yield interpreter
 
 
-def _expert(engine: Engine, program: str, weights: dict[str, Array], x: Array) -> Array:
-    return engine.expert(program, x, weights)
-
-
-def assert_close(found: Array, expected: Array) -> None:
+def assert_close(made: Any, expected: Array) -> None:
+    found = made.numpy()
     assert found.shape == expected.shape and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
@@ -91,15 +93,18 @@ def test_every_layer_equals_the_oracle(
         expected = oracle.run(layer.program, layer.run, inputs, layer.experts)
         weights = stored(layer.run)
         if layer.experts:
-            routed = engine.route(layer.program, inputs, weights)
-            mixture = Mixture(routed.x, routed.index, routed.weight, len(layer.experts))
-            for number, run in enumerate(layer.experts):
-                own = stored(run)
-                mixture.add(number, partial(_expert, engine, layer.program, own))
-            y = engine.join(layer.program, inputs, routed, mixture.total(), weights)
+            given = tensors(inputs)
+            routed = engine.route(layer.program, given, weights)
+            chosen: tuple[Any, ...] = routed.x, routed.index, routed.weight
+            mixture = TensorMixture(*chosen, len(layer.experts), "")
+            run = partial(engine.experts, layer.program)
+            experts = [(number, stored(name)) for number, name in enumerate(layer.experts)]
+            mixture.add_together(experts[::-2], run)
+            mixture.add_together(experts[-2::-2], run)
+            y = engine.join(layer.program, given, routed, mixture.total(), weights)
             k, v = routed.k, routed.v
         else:
-            y, [(k, v)] = engine.layers(layer.program, [inputs], weights)
+            y, [(k, v)] = engine.layers(layer.program, [tensors(inputs)], weights)
         for found, wanted in zip((y, k, v), expected, strict=True):
             assert_close(found, wanted)
 
@@ -110,11 +115,12 @@ def test_what_surrounds_the_layers_equals_the_oracle(
     engine, stored, model = engine_of(case), Stored(oracle), oracle.bundle.model
     x, soft = (rng.standard_normal((1, 5, model.hidden_size)).astype(np.float32) for _ in range(2))
     [expected] = oracle.run("final", "final", {"x": x})
-    assert_close(engine.final(x, stored("final")), expected)
+    given, mixed = torch.from_numpy(x), torch.from_numpy(soft)
+    assert_close(engine.final(given, stored("final")), expected)
     if model.self_conditioning:
         name = "self_conditioning"
         [expected] = oracle.run(name, name, {"embedded": x, "soft": soft})
-        assert_close(engine.self_condition(x, soft, stored(name)), expected)
+        assert_close(engine.self_condition(given, mixed, stored(name)), expected)
 
 
 def tokens(bundle: Path, engine: str, **options: Any) -> list[int]:
@@ -155,11 +161,10 @@ def test_a_damaged_program_has_one_line(shipped_bundle: Callable[..., Path], wro
     change, said = WRONG[wrong]
     bundle = Bundle.open(shipped_bundle("tiny-llada", "native"))
     change(bundle.manifest.programs["entries"])
-    engine = engines.create(bundle, 1, name="torch")
-    assert engine is not None
-    weights = {"norm.weight": np.ones(bundle.model.hidden_size, np.float32)}
+    engine: Any = engines.create(bundle, 1, name="torch")
+    weights = {"norm.weight": torch.ones(bundle.model.hidden_size)}
     with pytest.raises(EngineFailed, match=f"program final .*{said}.*; export the bundle again$") as error:
-        engine.final(np.ones((1, 2, bundle.model.hidden_size), np.float32), weights)
+        engine.final(torch.ones(1, 2, bundle.model.hidden_size), weights)
     assert "\n" not in str(error.value)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,16 @@ def linear(x: Tensor, matrix: Matrix, rounds: bool) -> Tensor:
         return F.linear(x, matrix.dequantized())
     product = _kernels(x.device) if matrix.is_in_panels else scaled_product
     return product(*rounded_rows(x.flatten(0, -2)), matrix).view(*x.shape[:-1], matrix.rows)
+
+
+def grouped_linear(x: Tensor, counts: Sequence[int], matrices: Sequence[Matrix]) -> Tensor:
+    """Rows x [R, K] times the transposes of several matrices [N, K] of one shape, float32 [R, N]: `counts[i]`
+    rows, behind those of the one before, times matrix i. Activations may be rounded to int8.
+    """
+    parts = [
+        linear(rows, matrix, True) for rows, matrix in zip(x.split(list(counts)), matrices, strict=True)
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
