@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -12,15 +12,15 @@ Mark = TypeVar("Mark")
 
 @dataclass(eq=False)
 class Slot(Generic[Block, Mark]):
-    """A block with the unit in it. `used`: what its last use ends with; None while it is held by work that
-    was not submitted yet, or before the first.
+    """A block with the unit in it. `used`: what the last work that used it ends with; `holds`: how often it
+    was asked for, by work that was not submitted yet.
     """
 
     block: Block
     nbytes: int
     unit: bytes | None = None
     used: Mark | None = None
-    held: bool = False
+    holds: int = 0
     turn: int = 0
 
 
@@ -47,32 +47,32 @@ class Slots(Generic[Block, Mark]):
         return sum(each.nbytes for each in self._slots)
 
     def find(self, unit: bytes) -> Slot[Block, Mark] | None:
-        """The slot that has a unit, held from now on."""
+        """The slot that has a unit, held once more."""
         found = next((each for each in self._slots if each.unit == unit), None)
         return None if found is None else self._taken(found)
 
     def take(self, unit: bytes, nbytes: int) -> Slot[Block, Mark]:
-        """A slot for a unit, held from now on. What is copied into it is to wait for `used`."""
+        """A slot for a unit, held once. What is copied into it is to wait for `used`."""
         self._capacity = max(self._capacity, 2 * nbytes)
+        self._trim(0)  # what was held beyond that
         if self.nbytes + nbytes > self._capacity:
             # Not much larger: it would be missed by a larger unit.
             fits = [each for each in self._free() if nbytes <= each.nbytes <= 2 * nbytes]
             if fits:
                 fits[0].unit = unit
                 return self._taken(fits[0])
-        for each in self._free():
-            if self.nbytes + nbytes <= self._capacity:
-                break
-            self._drop(each)
+        self._trim(nbytes)
         made: Slot[Block, Mark] = Slot(self._allocate(nbytes), nbytes, unit)
         self._slots.append(made)
         return self._taken(made)
 
-    def done(self, mark: Mark, but: bytes | None = None) -> None:
-        """Work was submitted that uses what is held, and ends with `mark`; `but` stays held."""
-        for each in self._slots:
-            if each.held:
-                each.used, each.held = mark, each.unit == but
+    def done(self, slots: Iterable[Slot[Block, Mark]], mark: Mark | None) -> None:
+        """Hold slots once less: the work that uses them was submitted, and ends with `mark`; None: there was
+        none.
+        """
+        for each in slots:
+            each.holds -= 1
+            each.used = each.used if mark is None else mark
 
     def clear(self) -> None:
         """Give every block back, which no work uses."""
@@ -81,11 +81,18 @@ class Slots(Generic[Block, Mark]):
 
     def _taken(self, slot: Slot[Block, Mark]) -> Slot[Block, Mark]:
         self._turn += 1
-        slot.held, slot.turn = True, self._turn
+        slot.holds, slot.turn = slot.holds + 1, self._turn
         return slot
 
     def _free(self) -> list[Slot[Block, Mark]]:
-        return sorted((each for each in self._slots if not each.held), key=lambda each: each.turn)
+        return sorted((each for each in self._slots if not each.holds), key=lambda each: each.turn)
+
+    def _trim(self, coming: int) -> None:
+        """Give blocks back until so many more bytes have room."""
+        for each in self._free():
+            if self.nbytes + coming <= self._capacity:
+                break
+            self._drop(each)
 
     def _drop(self, slot: Slot[Block, Mark]) -> None:
         self._slots.remove(slot)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ _MANY_COPIES = 4
 
 @dataclass
 class _Job:
-    """Work under way: where it ends (None: it was not given to a stream yet), and what follows it."""
+    """Work under way: where it ends (None: no stream was given it yet), what follows it, and its weights."""
 
     event: Event | None
     finish: Work | None = None
+    asked: list[Any] = field(default_factory=list)
 
 
 class TorchSpace(Space):
@@ -124,12 +126,12 @@ class TorchSpace(Space):
 
     def submit(self, work: Work, finish: Work | None = None, repeats: str = "") -> bool:
         self._flush()
-        key, self._seen = (repeats, tuple(self._seen)), []
+        key, self._seen, asked = (repeats, tuple(self._seen)), [], self.tiers.asked()
         if repeats and self.own_memory:
             self._device.compute.run(lambda: self.graphs.run(key, work))
         else:
             self._device.compute.run(work)
-        event = self._ended()
+        event = self._ended(asked)
         if not self.own_memory:
             if finish is not None:
                 finish()
@@ -139,15 +141,19 @@ class TorchSpace(Space):
 
     def now(self, work: Work) -> None:
         self._flush()
-        self._seen = []
+        self._seen, asked = [], self.tiers.asked()
         self._device.compute.run(work)
-        self._ended().wait()
+        try:
+            self._ended(asked).wait()
+        except BaseException:
+            self._lose()
+            raise
 
     def defer(self, expert: Expert, run: Callable[[Sequence[Expert]], None]) -> bool:
         if not self.own_memory:
             run([expert])
             return False
-        job, self._run = _Job(None), run
+        job, self._run = _Job(None, asked=self.tiers.asked()), run
         self._deferred.append((expert, job))
         self._jobs.append(job)
         return True
@@ -185,8 +191,7 @@ class TorchSpace(Space):
                 if job.finish is not None:
                     job.finish()
         except BaseException:
-            self.tiers.clear()
-            self.graphs.clear()
+            self._lose()
             raise
 
     def lend(self, address: int, nbytes: int, stays: bool) -> None:
@@ -196,15 +201,26 @@ class TorchSpace(Space):
         self.tiers.take_back(address, nbytes)
 
     def close(self) -> None:
+        """Give back what is on the device besides memory that was allocated. No work is under way."""
         self.graphs.clear()
         self._tables.clear()
         self.tiers.clear()
 
-    def _ended(self) -> Event:
+    def _ended(self, asked: list[Any]) -> Event:
         """The place behind what the stream was given, which the weights in use are told."""
         event = self._device.compute.record()
-        self.tiers.submitted(event)
+        self.tiers.submitted(asked, event)
         return event
+
+    def _lose(self) -> None:
+        """Work has failed, and what came behind it may have been left out: nothing that should be on the
+        device is relied on.
+        """
+        for stream in (self._device.copies, self._device.compute):
+            with suppress(Exception):
+                stream.record().wait()
+        self._deferred = []
+        self.close()
 
     def _flush(self) -> None:
         """Have the experts run that were deferred."""
@@ -212,11 +228,14 @@ class TorchSpace(Space):
             return
         deferred, run = self._deferred, self._run
         self._deferred, self._run = [], lambda experts: None
-        experts = [expert for expert, _ in deferred]
+        experts, asked = [], []
+        for expert, job in deferred:
+            experts.append(expert)
+            asked += job.asked
         try:
             self._device.compute.run(lambda: run(experts))
         finally:
-            event = self._ended()
+            event = self._ended(asked)
             for _, job in deferred:
                 job.event = event
 

@@ -5,7 +5,7 @@ else goes through slots, copied while the work before it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgekit.runtime.core_structs import WeightsStruct
 from edgekit.runtime.engines.torch.device import Device, Event, host_bytes
-from edgekit.runtime.engines.torch.slots import Slots
+from edgekit.runtime.engines.torch.slots import Slot, Slots
 from edgekit.runtime.errors import EngineFailed
 
 _TYPES = {
@@ -57,7 +57,8 @@ class Tiers:
         self._blocks: dict[bytes, Tensor] = {}
         self._mapped: dict[bytes, tuple[int, UnitTensors]] = {}
         self._lent: dict[int, tuple[int, bool]] = {}
-        self._held: bytes | None = None
+        self._asked: list[Slot[Tensor, Event]] = []  # since work was submitted
+        self._held: list[Slot[Tensor, Event]] = []
         self.kept_bytes = self.uploaded_bytes = 0
 
     def lend(self, place: int, nbytes: int, stays: bool) -> None:
@@ -86,6 +87,7 @@ class Tiers:
             return made
         slot = self._slots.find(unit)
         if slot is not None:
+            self._asked.append(slot)
             return self._views(given, slot.block)
         block = self._block(unit, nbytes, data)
         made = self._views(given, block)
@@ -99,11 +101,18 @@ class Tiers:
 
     def hold(self, unit: bytes | None) -> None:
         """Keep a unit at hand while others come; None: no longer."""
-        self._held = unit
+        self._slots.done(self._held, None)
+        slot = None if unit is None else self._slots.find(unit)
+        self._held = [] if slot is None else [slot]
 
-    def submitted(self, event: Event) -> None:
-        """Work that uses what was asked for ends with an event."""
-        self._slots.done(event, self._held)
+    def asked(self) -> list[Slot[Tensor, Event]]:
+        """What was asked for since the last time, for `submitted`."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def submitted(self, asked: Iterable[Slot[Tensor, Event]], event: Event) -> None:
+        """The work that uses what was asked for ends with an event."""
+        self._slots.done(asked, event)
 
     def clear(self) -> None:
         """Give all memory of the device back, such as when work has failed: weights may not be whole. No work
@@ -114,7 +123,7 @@ class Tiers:
         self._blocks.clear()
         self._kept.clear()
         self._slots.clear()
-        self._held, self.kept_bytes = None, 0
+        self._asked, self._held, self.kept_bytes = [], [], 0
 
     def _release(self, block: Tensor, used: Event | None) -> None:
         if used is not None:
@@ -137,6 +146,7 @@ class Tiers:
                 f"{self._device.place} has no memory left for {nbytes} bytes of weights; other programs use "
                 "it, or the session was opened for too much"
             ) from None
+        self._asked.append(slot)
         if slot.used is not None:
             self._device.copies.follow(slot.used)
         return slot.block
