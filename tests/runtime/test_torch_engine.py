@@ -190,6 +190,18 @@ for n, k, bits, group in (
         given = products.rounded_rows(x)
         plain = products.scaled_product(*given, matrix)
         assert torch.equal(triton_products.scaled_product(*given, matrix), plain)
+    # Experts with no, few and many rows, wherever their matrices lie.
+    held = [torch.empty(99), matrix]
+    for _ in range(3):
+        stored = layout.arrays("m", "matrix", quantize_matrix(torch.randn(n, k), bits, group))
+        own = {name[2:]: torch.from_numpy(np.array(each)) for name, each in stored.items()}
+        held.append(Matrix.of(own, "", (n, k)))
+    for counts in ((5, 1, 16, 17), (0, 40, 3), (2,), (0, 0, 7, 0)):
+        matrices = [held[1:][(i + 2) % 4] for i in range(len(counts))]
+        x, scales = products.rounded_rows(torch.randn(sum(counts), k))
+        parts = zip(x.split(counts), scales.split(counts), matrices)
+        plain = torch.cat([products.scaled_product(*each) for each in parts])
+        assert torch.equal(triton_products.grouped_product(x, scales, counts, matrices), plain)
 """
 COMPILED = """
 import triton
@@ -197,28 +209,79 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from edgekit.runtime.engines.torch import triton_products
 
-KINDS = {"x": "*i8", "row_scales": "*fp32", "scales": "*fp32", "out": "*fp32", "M": "i32"}
-for kernel, kinds, sizes in (
-    (triton_products.product_8bit, {"codes": "*u8"}, {}),
-    (triton_products.product_4bit, {"packed": "*u8", "group_scales": "*u8"}, {"G": 32}),
-):
-    constants = {"K": 256, "N": 128, "BM": 16, "BK": 64, **sizes}
-    kinds = KINDS | kinds | dict.fromkeys(constants, "constexpr")
+KINDS = {
+    "x": "*i8", "row_scales": "*fp32", "scales": "*fp32", "out": "*fp32", "M": "i32", "codes": "*u8",
+    "packed": "*u8", "group_scales": "*u8", "tiles": "*i32", "places": "*i64",
+}
+for name in ("product_8bit", "product_4bit", "grouped_8bit", "grouped_4bit"):
+    kernel = getattr(triton_products, name)
     names = list(kernel.arg_names)
+    sizes = {"K": 256, "N": 128, "G": 32, "BM": 16, "BK": 64}
+    constants = {each: sizes[each] for each in names if each in sizes}
+    kinds = KINDS | dict.fromkeys(constants, "constexpr")
     values = {(names.index(name),): each for name, each in constants.items()}
-    source = ASTSource(kernel, {name: kinds[name] for name in names}, values)
-    for capability in (80, 120):
+    source = ASTSource(kernel, {each: kinds[each] for each in names}, values)
+    for capability in (80, 86, 87, 89, 90, 120):
         made = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm
-        assert made["cubin"] and "mma" in made["ptx"], capability
+        assert made["cubin"] and "mma" in made["ptx"], (name, capability)
+    # Triton has no int8 products for 7.5, nor tensor cores in float16: cuBLAS multiplies there.
+    try:
+        triton.compile(source, target=GPUTarget("cuda", 75, 32))
+    except RuntimeError:
+        continue
+    raise AssertionError(f"{name} compiles for 7.5: see which instructions, and lower the least capability")
 """
 
 
 @pytest.mark.parametrize(("script", "interpreted"), [(EQUAL, "1"), (COMPILED, "0")])
 def test_kernels_equal_the_plain_products_and_compile(tmp_path: Path, script: str, interpreted: str) -> None:
-    """To the bit; on tensor cores of the oldest and the newest GPUs that they are for."""
+    """To the bit; on tensor cores of every GPU that they are for, from Ampere to consumer Blackwell."""
     pytest.importorskip("triton", reason="triton is not installed")
     own = {"TRITON_INTERPRET": interpreted, "TRITON_CACHE_DIR": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **own}, capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_kernels_are_for_gpus_with_tensor_cores_that_triton_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older ones, and systems without Triton, unpack the codes of a matrix and have cuBLAS multiply."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    from edgekit.runtime.engines.torch import products, triton_products
+
+    found = []
+    for number, capability in enumerate([(7, 5), (8, 0), (8, 7), (12, 0)]):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, own=capability: own)
+        found.append(products._kernels(torch.device("cuda", 90 + number)))
+    assert found == [None, triton_products, triton_products, triton_products]
+    monkeypatch.setattr(products.importlib.util, "find_spec", lambda name: None)
+    assert products._kernels(torch.device("cuda", 95)) is None
+    assert products._kernels(torch.device("cpu")) is None
+
+
+def test_grouped_products_are_those_of_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch where there are kernels and matrices are alike, else one matrix after the other."""
+    from edgekit.runtime.engines.torch import products
+    from edgekit.runtime.engines.torch.matrix import Matrix
+
+    def matrix(columns: int) -> Matrix:
+        codes = torch.randint(0, 256, (1, columns // 4, 64, 4), dtype=torch.uint8)
+        return Matrix(64, columns, codes=codes, scales=torch.rand(64))
+
+    launched: list[int] = []
+
+    class Kernels:
+        def scaled_product(self, *given: Any) -> Any:
+            return products.scaled_product(*given)
+
+        def grouped_product(self, x: Any, scales: Any, counts: Any, matrices: Any) -> Any:
+            launched.append(len(matrices))
+            parts = zip(x.split(counts), scales.split(counts), matrices, strict=True)
+            return torch.cat([products.scaled_product(*each) for each in parts])
+
+    x, alike = torch.randn(7, 16), [matrix(16), matrix(16), matrix(16)]
+    unlike = [alike[0], Matrix(64, 16, weight=torch.randn(64, 16).bfloat16()), alike[2]]
+    expected = [products.grouped_linear(x, [2, 0, 5], each) for each in (alike, unlike)]
+    monkeypatch.setattr(products, "_kernels", lambda device: Kernels())
+    found = [products.grouped_linear(x, [2, 0, 5], each) for each in (alike, unlike)]
+    assert all(map(torch.equal, found, expected)) and launched == [3]
