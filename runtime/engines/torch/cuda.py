@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 
 import torch
@@ -141,7 +142,7 @@ class _Memory:
 
 def _runtime_function(name: str) -> ctypes._NamedFuncPointer | None:
     """A function of CUDA's runtime that torch does not offer; torch has loaded it for all."""
-    return getattr(ctypes.CDLL(None), name, None)
+    return None if os.name == "nt" else getattr(ctypes.CDLL(None), name, None)
 
 
 def device() -> CudaDevice:
