@@ -189,13 +189,19 @@ class EnginePlug:
         self._routed = []
         self._space.hold(call.weights.contents.unit)
 
-        def work() -> None:
-            out[...] = 0
+        def work() -> list[tuple[Mapping[str, Any], Routing]]:
+            made: list[tuple[Mapping[str, Any], Routing]] = []
             for segment in segments:
                 (inputs,) = segment.inputs()
                 routed = self.engine.route(program, inputs, weights)
                 self._check_routing(routed, (segment.count, *shape))
                 self._keep_rows("route", segment, 0, routed.k, routed.v)
+                made.append((inputs, routed))
+            return made
+
+        def mix(made: list[tuple[Mapping[str, Any], Routing]]) -> None:
+            out[...] = 0
+            for segment, (inputs, routed) in zip(segments, made, strict=True):
                 # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
                 mixture = self._space.mixture(
                     routed.x, routed.index, routed.weight, len(out), self._advice
@@ -203,7 +209,7 @@ class EnginePlug:
                 out[...] += mixture.counts
                 self._routed.append(_Routed(segment, inputs, routed, mixture))
 
-        self._space.now(work)
+        self._space.now(work, mix, program)
 
     def _expert(self, given: Any, expert: int, loaded: Any) -> bool:
         program, segments = given.contents.program.decode(), self._routed

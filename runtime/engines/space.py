@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from edgekit.runtime.sampling.types import Floats
 #: Canvas, text: `phase` of layer programs. All sessions share them.
 _PHASES = read_only(np.array([0], np.int64)), read_only(np.array([1], np.int64))
 Work = Callable[[], object]
+T = TypeVar("T")
 #: An expert of a layer and its weights.
 Expert = tuple[int, Any]
 
@@ -100,9 +101,9 @@ class Space:
             finish()
         return False
 
-    def now(self, work: Work) -> None:
-        """Have work done, and wait for it."""
-        work()
+    def now(self, work: Callable[[], T], then: Callable[[T], object], repeats: str = "") -> None:
+        """Have work done, and more with what it has made, and wait for both; `repeats` as in `submit`."""
+        then(work())
 
     def defer(self, expert: Expert, run: Callable[[Sequence[Expert]], None]) -> bool:
         """Have an expert run, maybe later and together with others of its layer. Returns as `submit`."""

@@ -168,10 +168,15 @@ def test_memory_that_is_not_there_is_told(runtime: Runtime, monkeypatch: pytest.
 
 
 def test_work_is_captured_or_goes_on_as_it_is(runtime: Runtime) -> None:
-    own, ran = device(), []
-    replay = own.capture(lambda: ran.append(1))
+    own, ran = device(), list[int]()
+
+    def work() -> list[int]:
+        ran.append(1)
+        return ran
+
+    replay = own.capture(work)
     assert replay is not None and ran == [1]
-    replay()
+    assert replay() is ran and ran == [1]
     assert runtime.said == [("capture", "pool"), ("captured",), ("replay",)]
 
     def wrong() -> None:

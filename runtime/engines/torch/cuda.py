@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from edgekit.runtime.engines.torch.device import Event, Stream, Work
+from edgekit.runtime.engines.torch.device import Event, Stream, T, Work
 
 #: cudaHostRegisterPortable | cudaHostRegisterMapped: for every context, and with an address on the device.
 _REGISTER_FLAGS = 1 | 2
@@ -101,19 +101,24 @@ class CudaDevice:
         made = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
         return made.copy_(found, non_blocking=True)
 
-    def capture(self, work: Work) -> Work | None:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T] | None:
         graph = torch.cuda.CUDAGraph()
         try:
-            # Graphs share their memory: none leaves anything there that another one looks at.
+            # Graphs share their memory, but for what they give: that is kept, and so has a place of its own.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                work()
+                made = work()
             finally:
                 graph.capture_end()
         except Exception:  # it goes on as it is, where an error of its own shows again
             torch.cuda.synchronize(self.place)
             return None
-        return graph.replay
+
+        def replay() -> T:
+            graph.replay()
+            return made
+
+        return replay
 
     def _on_device(self, place: int) -> int:
         """Where the GPU sees locked memory; 0: nowhere."""

@@ -5,7 +5,7 @@ order: one computes, one copies weights. `cuda.py` has those of NVIDIA GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from edgekit.flashload.core_memory import address, array
 
 Work = Callable[[], object]
+T = TypeVar("T")
 
 
 class Event(Protocol):
@@ -78,9 +79,9 @@ class Device(Protocol):
     def fetched(self, found: Tensor) -> Tensor:
         """Within work: a result as a tensor of the processor, which holds it when the work is done."""
 
-    def capture(self, work: Work) -> Work | None:
-        """Within work: what does a piece of it again on the same addresses, and does not do it now. None:
-        it cannot.
+    def capture(self, work: Callable[[], T]) -> Callable[[], T] | None:
+        """Within work: what does a piece of it again on the same addresses, and gives what it has made, which
+        is written over each time; it is not done now. None: it cannot.
         """
 
 
@@ -140,7 +141,7 @@ class Processor:
     def fetched(self, found: Tensor) -> Tensor:
         return found
 
-    def capture(self, work: Work) -> Work | None:
+    def capture(self, work: Callable[[], T]) -> Callable[[], T] | None:
         return None
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edgekit.runtime.core_structs import CopyStruct, WeightsStruct
-from edgekit.runtime.engines.space import Expert, Space, Work
+from edgekit.runtime.engines.space import Expert, Space, T, Work
 from edgekit.runtime.engines.torch.device import Device, Event, host_floats
 from edgekit.runtime.engines.torch.graphs import Graphs
 from edgekit.runtime.engines.torch.mixture import TensorMixture
@@ -126,11 +126,8 @@ class TorchSpace(Space):
 
     def submit(self, work: Work, finish: Work | None = None, repeats: str = "") -> bool:
         self._flush()
-        key, self._seen, asked = (repeats, tuple(self._seen)), [], self.tiers.asked()
-        if repeats and self.own_memory:
-            self._device.compute.run(lambda: self.graphs.run(key, work))
-        else:
-            self._device.compute.run(work)
+        asked, once = self.tiers.asked(), self._repeated(work, repeats)
+        self._device.compute.run(once)
         event = self._ended(asked)
         if not self.own_memory:
             if finish is not None:
@@ -139,10 +136,10 @@ class TorchSpace(Space):
         self._jobs.append(_Job(event, finish))
         return True
 
-    def now(self, work: Work) -> None:
+    def now(self, work: Callable[[], T], then: Callable[[T], object], repeats: str = "") -> None:
         self._flush()
-        self._seen, asked = [], self.tiers.asked()
-        self._device.compute.run(work)
+        asked, once = self.tiers.asked(), self._repeated(work, repeats)
+        self._device.compute.run(lambda: then(once()))
         try:
             self._ended(asked).wait()
         except BaseException:
@@ -205,6 +202,13 @@ class TorchSpace(Space):
         self.graphs.clear()
         self._tables.clear()
         self.tiers.clear()
+
+    def _repeated(self, work: Callable[[], T], repeats: str) -> Callable[[], T]:
+        """The work of the call that has come in, by a graph where it repeats."""
+        key, self._seen = (repeats, tuple(self._seen)), []
+        if not repeats or not self.own_memory:
+            return work
+        return lambda: self.graphs.run(key, work)
 
     def _ended(self, asked: list[Any]) -> Event:
         """The place behind what the stream was given, which the weights in use are told."""
