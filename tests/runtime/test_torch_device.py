@@ -169,6 +169,23 @@ def test_several_texts_share_passes(shipped_bundle: Callable[..., Path]) -> None
     assert not device.blocks and not device.mistakes
 
 
+def test_weights_that_are_copied_too_early_are_found_out(bundles: Callable[[str], Path]) -> None:
+    """The tests above can fail."""
+    bundle, differ = bundles("llada"), 0
+    with at_once(bundle) as session:
+        expected = tried(session, False)
+    for seed in range(4):
+        late: dict[str, Any] = {"seed": seed, "careless": True, "microseconds": 2000}
+        # The session waits for streamed units anyway.
+        with late_session(bundle, SessionOptions(**LENGTHS), 0, **late) as (session, _):
+            for _ in range(3):
+                try:
+                    differ += not np.array_equal(tried(session, False).logits, expected.logits)
+                except EdgekitError:
+                    differ += 1
+    assert differ > 0
+
+
 # --- failures -----------------------------------------------------------------------------------------------
 
 

@@ -67,17 +67,23 @@ class _Stream:
 
     def follow(self, event: Event) -> None:
         assert isinstance(event, _Place)
-        self.device.add(self, (event,))
+        if not self.device.careless or self is self.device.compute:
+            self.device.add(self, (event,))
 
 
 class LateDevice:
-    """`microseconds`: how long a piece of work is delayed at most. `memory`: bytes that may be allocated."""
+    """`microseconds`: how long a piece of work is delayed at most. `memory`: bytes that may be allocated.
+    `careless`: weights are copied over others that are in use.
+    """
 
     place = torch.device("cpu")
     own_memory = True
 
-    def __init__(self, seed: int = 0, microseconds: int = 200, memory: int = 1 << 40) -> None:
+    def __init__(
+        self, seed: int = 0, microseconds: int = 200, memory: int = 1 << 40, careless: bool = False
+    ) -> None:
         self.compute, self.copies = _Stream(self, "compute"), _Stream(self, "copies")
+        self.careless = careless
         self.blocks: dict[int, Tensor] = {}
         self.lent: dict[int, int] = {}
         self.mistakes: list[str] = []
