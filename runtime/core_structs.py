@@ -89,6 +89,15 @@ class TileCallStruct(ctypes.Structure):
     )  # fmt: skip
 
 
+class CopyStruct(ctypes.Structure):
+    """`ek_copy`."""
+
+    _fields_ = (
+        ("to", c_void_p), ("from", c_void_p), ("bytes", c_uint64), ("blocks", c_int64),
+        ("to_stride", c_int64), ("from_stride", c_int64), ("from_session", c_int32), ("reserved", c_int32),
+    )  # fmt: skip
+
+
 class EngineBytesStruct(ctypes.Structure):
     """`ek_engine_bytes`."""
 
@@ -98,7 +107,7 @@ class EngineBytesStruct(ctypes.Structure):
     )  # fmt: skip
 
 
-#: Functions of `ek_engine`, in its order: names, and arguments behind the first, `user`.
+#: Functions of `ek_engine` that compute or open, in its order: names, and arguments behind the first, `user`.
 ENGINE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "get_bytes": (c_int64, c_int64, c_int64, c_int64, POINTER(EngineBytesStruct)),
     "layers": (POINTER(LayersCallStruct),),
@@ -112,9 +121,30 @@ ENGINE_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "open_finish": (c_char_p, POINTER(ctypes.c_double)),
     "close_unit": (c_char_p,),
 }
-ENGINE_FUNCTION_TYPES = {
-    name: ctypes.CFUNCTYPE(c_int32, c_void_p, *arguments) for name, arguments in ENGINE_FUNCTIONS.items()
+#: Those of memory of an engine's own, and of work under way.
+MEMORY_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "allocate": (c_uint64, POINTER(c_void_p)),
+    "release": (c_void_p, c_uint64),
+    "copy": (POINTER(CopyStruct), c_int64),
+    "wait": (c_uint64,),
 }
+#: Those that are told where weights lie.
+LOAN_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "lend": (c_void_p, c_uint64, c_int32),
+    "take_back": (c_void_p, c_uint64),
+}
+
+
+def _types(functions: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    return {
+        name: ctypes.CFUNCTYPE(None if name in ("release", "take_back") else c_int32, c_void_p, *arguments)
+        for name, arguments in functions.items()
+    }
+
+
+ENGINE_FUNCTION_TYPES = _types(ENGINE_FUNCTIONS)
+MEMORY_FUNCTION_TYPES = _types(MEMORY_FUNCTIONS)
+LOAN_FUNCTION_TYPES = _types(LOAN_FUNCTIONS)
 
 
 class EngineStruct(Struct):
@@ -122,8 +152,8 @@ class EngineStruct(Struct):
 
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("name", c_char_p), ("user", c_void_p),
-        *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p), ("allocate", c_void_p),
-        ("release", c_void_p), ("copy", c_void_p), ("wait", c_void_p),
+        *ENGINE_FUNCTION_TYPES.items(), ("last_error", c_void_p), *MEMORY_FUNCTION_TYPES.items(),
+        *LOAN_FUNCTION_TYPES.items(),
     )  # fmt: skip
 
 

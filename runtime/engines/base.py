@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engines.space import Space
 from edgekit.runtime.engines.unpack import unpack_int4
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.types import Floats, Ids
@@ -56,7 +57,8 @@ class TilePart:
 
     top, sum_others, sum_z_others float32 [R]: the largest z, and sums over the tile but the argmax of
     exp(z - top) and z exp(z - top). score, sample, sample_z [R] where noise was given. soft [R, H] where it
-    was asked for: exp(z - top) @ tile.
+    was asked for: exp(z - top) @ tile. z [R, V'] itself, where
+    the engine has it anyway.
     """
 
     top: Floats
@@ -67,6 +69,7 @@ class TilePart:
     sample: Ids | None = None
     sample_z: Floats | None = None
     soft: Floats | None = None
+    z: Floats | None = None
 
 
 @dataclass(eq=False)
@@ -108,6 +111,10 @@ class Engine:
     #: comes as the same object every time. Set before the first pass.
     bounded: bool = True
 
+    def space(self) -> Space:
+        """Where its arrays lie in a session: in the session's memory, unless it has memory of its own."""
+        return Space()
+
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
         """What the engine takes for passes of these lengths."""
         return EngineBytes(allowance=ALLOWANCE_BYTES)
@@ -125,6 +132,13 @@ class Engine:
     def expert(self, program: str, x: Floats, weights: Any) -> Floats:
         """One expert on its rows [N, H]."""
         raise self._cannot(f"experts in program {program}")
+
+    def experts(self, program: str, x: Any, counts: Sequence[int], weights: Sequence[Any]) -> Any:
+        """Several experts on their rows x [N, H], `counts[i]` rows of expert i behind those of the one before
+        it. A space that does not gather experts gives one at a time.
+        """
+        (only,) = weights
+        return self.expert(program, x, only)
 
     def join(self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Any) -> Floats:
         """What comes after the experts, whose weighted sum is `mixed` [T, H]: y [1, T, H]."""

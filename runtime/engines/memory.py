@@ -35,6 +35,12 @@ def unpacked_in_blocks(bundle: Bundle, lengths: Lengths, block: int) -> EngineBy
     return EngineBytes(layer, max([block, *widened]) + LARGEST_HEAP_BLOCK, head, ALLOWANCE_BYTES)
 
 
+def kept_rows(model: Model, lengths: Lengths) -> int:
+    """Keys and values of all sequences, in bytes."""
+    width = sum(2 * 4 * layer.kv_heads * layer.head_dim for layer in model.layers)
+    return width * lengths.segments * (lengths.kept + lengths.rows)
+
+
 def packages(model: Model, held: Packages, lengths: Lengths) -> EngineBytes:
     """For an engine whose programs hold their weights: what goes in and out of the largest function in
     float32, as it is, padded and converted, and what lies between: scores of attention and outputs of

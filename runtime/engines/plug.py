@@ -11,28 +11,27 @@ import dataclasses
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
-from edgekit.flashload.core_memory import array, read_only
+from edgekit.flashload.core_memory import array
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import MOST_BYTES
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import (
     ENGINE_FUNCTION_TYPES,
-    AttentionStruct,
+    LOAN_FUNCTION_TYPES,
+    MEMORY_FUNCTION_TYPES,
     EngineBytesStruct,
     EngineStruct,
     LayersCallStruct,
-    SegmentStruct,
     TileCallStruct,
     WeightsStruct,
 )
 from edgekit.runtime.engines.base import (
-    Arrays,
     Engine,
     EngineBytes,
     Lengths,
@@ -42,16 +41,13 @@ from edgekit.runtime.engines.base import (
     matrix,
     statistics_of,
 )
-from edgekit.runtime.engines.mixture import Mixture
-from edgekit.runtime.engines.stored import StoredWeights, heads
+from edgekit.runtime.engines.segment_arrays import SegmentArrays, segments_of
+from edgekit.runtime.engines.space import Expert
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.noise import PhiloxGumbel
-from edgekit.runtime.sampling.types import Floats
 
 T = TypeVar("T")
-_DONE = 1  # EK_ENGINE_DONE
-#: Canvas, text: `phase` of layer programs. All sessions share them.
-_PHASES = read_only(np.array([0], np.int64)), read_only(np.array([1], np.int64))
+_DONE, _SUBMITTED = 1, 2  # EK_ENGINE_...
 _PACKAGES = "open_begin", "open_finish", "close_unit"
 #: Generators are between an engine and those who hear of its exceptions; these would end them.
 _ENDS = StopIteration, GeneratorExit
@@ -68,20 +64,23 @@ class EnginePlug:
         """`own`: the caller's, not one that bundles are exported for."""
         self._advice = "mend the engine" if own else "export the bundle again"
         self.engine, self._bundle, self._model = engine, bundle, bundle.model
-        self._stored = StoredWeights()
+        self._space = engine.space()
         self._opened: dict[str, Opened] = {}
         self._opening: dict[str, Future[tuple[Opened, float]]] = {}
         self._worker: ThreadPoolExecutor | None = None
         self._error: BaseException | None = None
         self._closing: BaseException | None = None  # of a package, which the core tells in its next call
         # Of the layer with experts that is under way, by segment.
-        self._routed: list[tuple[Arrays, Routing, Mixture]] = []
+        self._routed: list[_Routed] = []
         self._name = engine.name.encode()
         functions: dict[str, Any] = {
             name: kind(self._guarded(name, getattr(self, f"_{name}")))
             for name, kind in ENGINE_FUNCTION_TYPES.items()
             if name not in _PACKAGES or bundle.packages is not None
         }
+        further = LOAN_FUNCTION_TYPES | (MEMORY_FUNCTION_TYPES if self._space.own_memory else {})
+        for name, kind in further.items():
+            functions[name] = kind(self._guarded(name, getattr(self, f"_{name}")))
         self.struct = EngineStruct(name=self._name, **functions)
 
     def raising(self, call: Callable[[], T]) -> T:
@@ -109,6 +108,7 @@ class EnginePlug:
 
     def close(self) -> None:
         """End the worker, once the session has closed the packages. Raises what closing one has raised."""
+        self._space.close()
         if self._worker is not None:
             self._worker.shutdown()
             self._worker = None
@@ -126,11 +126,10 @@ class EnginePlug:
             raise self._wrong("statistics", shown(found), "a dict of values by name")
         return dict(found)
 
-    def _guarded(self, name: str, function: Callable[..., None]) -> Callable[..., int]:
+    def _guarded(self, name: str, function: Callable[..., bool | None]) -> Callable[..., int]:
         def call(user: object, *arguments: Any) -> int:
             try:
-                function(*arguments)
-                return _DONE
+                return _SUBMITTED if function(*arguments) else _DONE
             except BaseException as error:
                 self._keep(self._told(_CALLED.get(name, name), error))
                 return 0
@@ -161,81 +160,143 @@ class EnginePlug:
                 raise self._wrong("memory", f"{field.name} as {shown(count)}", "a number of bytes")
             setattr(made, field.name, int(count))
 
-    def _layers(self, given: Any) -> None:
+    def _layers(self, given: Any) -> bool:
         call: LayersCallStruct = given.contents
-        weights, x = self._weights(call.weights), self._rows(call)
-        for segment, inputs in self._segments(call, x):
-            made = self.engine.layers(call.program.decode(), inputs, weights)
-            try:
-                y, kept = made
-                pairs = [(k, v) for k, v in kept]
-            except (TypeError, ValueError):
-                raise self._wrong("layers", made, "y, and a list of k and v for each layer") from None
-            if len(pairs) != call.layer_count:
-                raise self._wrong("layers", f"k and v of {len(pairs)} layers", f"those of {call.layer_count}")
-            self._put("layers", segment, x, y)
-            for layer, (k, v) in zip(segment.layers[: call.layer_count], pairs, strict=True):
-                self._keep_rows("layers", segment, layer, k, v)
+        weights, segments = self._weights(call.weights), segments_of(self._space, call)
+        program, count = call.program.decode(), call.layer_count
+
+        def work() -> None:
+            for segment in segments:
+                made = self.engine.layers(program, segment.inputs(), weights)
+                try:
+                    y, kept = made
+                    pairs = [(k, v) for k, v in kept]
+                except (TypeError, ValueError):
+                    raise self._wrong("layers", made, "y, and a list of k and v for each layer") from None
+                if len(pairs) != count:
+                    raise self._wrong("layers", f"k and v of {len(pairs)} layers", f"those of {count}")
+                self._put("layers", segment, y)
+                for layer, (k, v) in enumerate(pairs):
+                    self._keep_rows("layers", segment, layer, k, v)
+
+        return self._space.submit(work, repeats=program)
 
     def _route(self, given: Any, counts: Any) -> None:
         call: LayersCallStruct = given.contents
-        weights, x = self._weights(call.weights), self._rows(call)
-        program, self._routed = call.program.decode(), []
+        weights, segments = self._weights(call.weights), segments_of(self._space, call)
+        program, shape = call.program.decode(), (call.hidden_size,)
         out = array(ctypes.addressof(counts.contents), (call.experts,), np.int64)
-        out[...] = 0
-        for segment, (inputs,) in self._segments(call, x):
-            routed = self.engine.route(program, inputs, weights)
-            self._check_routing(routed, (segment.count, call.hidden_size))
-            self._keep_rows("route", segment, segment.layers[0], routed.k, routed.v)
-            # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
-            mixture = Mixture(routed.x, routed.index, routed.weight, call.experts, self._advice)
-            out += mixture.counts
-            self._routed.append((inputs, routed, mixture))
+        self._routed = []
+        self._space.hold(call.weights.contents.unit)
 
-    def _expert(self, given: Any, expert: int, loaded: Any) -> None:
-        program, weights = given.contents.program.decode(), self._weights(loaded)
-        for _, _, mixture in self._routed:
-            mixture.add(
-                expert,
-                lambda x: self._shaped("expert", "y", self.engine.expert(program, x, weights), x.shape),
-            )
+        def work() -> list[tuple[Mapping[str, Any], Routing]]:
+            made: list[tuple[Mapping[str, Any], Routing]] = []
+            for segment in segments:
+                (inputs,) = segment.inputs()
+                routed = self.engine.route(program, inputs, weights)
+                self._check_routing(routed, (segment.count, *shape))
+                self._keep_rows("route", segment, 0, routed.k, routed.v)
+                made.append((inputs, routed))
+            return made
 
-    def _join(self, given: Any) -> None:
+        def mix(made: list[tuple[Mapping[str, Any], Routing]]) -> None:
+            out[...] = 0
+            for segment, (inputs, routed) in zip(segments, made, strict=True):
+                # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
+                mixture = self._space.mixture(
+                    routed.x, routed.index, routed.weight, len(out), self._advice
+                )
+                out[...] += mixture.counts
+                self._routed.append(_Routed(segment, inputs, routed, mixture))
+
+        self._space.now(work, mix, program)
+
+    def _expert(self, given: Any, expert: int, loaded: Any) -> bool:
+        program, segments = given.contents.program.decode(), self._routed
+
+        def run(batch: Sequence[Expert]) -> None:
+            for each in segments:
+                each.mixture.add_together(batch, apply)
+
+        def apply(x: Any, counts: Sequence[int], weights: Sequence[Any]) -> Any:
+            made = self.engine.experts(program, x, counts, weights)
+            return self._shaped("expert", "y", made, tuple(x.shape))
+
+        return self._space.defer((expert, self._weights(loaded)), run)
+
+    def _join(self, given: Any) -> bool:
         call: LayersCallStruct = given.contents
-        weights, x, program = self._weights(call.weights), self._rows(call), call.program.decode()
-        for segment, (inputs, routed, mixture) in zip(
-            call.segments[: call.segment_count], self._routed, strict=True
-        ):
-            self._put("join", segment, x, self.engine.join(program, inputs, routed, mixture.total(), weights))
+        weights, program = self._weights(call.weights), call.program.decode()
+        self._space.hold(None)
+        segments, self._routed = self._routed, []
 
-    def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> None:
+        def work() -> None:
+            for each in segments:
+                total = each.mixture.total()
+                y = self.engine.join(program, each.inputs, each.routing, total, weights)
+                self._put("join", each.segment, y)
+
+        return self._space.submit(work)
+
+    def _self_condition(self, loaded: Any, rows: int, x: int, soft: int) -> bool:
         shape = (1, rows, self._model.hidden_size)
-        own, mixed = array(x, shape), read_only(array(soft, shape))
-        made = self.engine.self_condition(read_only(own), mixed, self._weights(loaded))
-        own[...] = self._shaped("self_condition", "y", made, shape)
+        own, mixed = self._space.rows(x, shape), self._space.only_read(self._space.rows(soft, shape))
+        weights = self._weights(loaded)
 
-    def _final(self, loaded: Any, rows: int, x: int) -> None:
+        def work() -> None:
+            made = self.engine.self_condition(self._space.only_read(own), mixed, weights)
+            own[...] = self._shaped("self_condition", "y", made, shape)
+
+        return self._space.submit(work)
+
+    def _final(self, loaded: Any, rows: int, x: int) -> bool:
         shape = (1, rows, self._model.hidden_size)
-        own = array(x, shape)
-        made = self.engine.final(read_only(own), self._weights(loaded))
-        own[...] = self._shaped("final", "y", made, shape)
+        own, weights = self._space.rows(x, shape), self._weights(loaded)
 
-    def _tile(self, given: Any) -> None:
-        call: TileCallStruct = given.contents
-        x, rows = read_only(array(call.x, (call.rows, call.hidden_size))), (call.rows,)
+        def work() -> None:
+            made = self.engine.final(self._space.only_read(own), weights)
+            own[...] = self._shaped("final", "y", made, shape)
+
+        return self._space.submit(work)
+
+    def _tile(self, given: Any) -> bool:
+        call = TileCallStruct.from_buffer_copy(given.contents)
+        x = self._space.only_read(self._space.rows(call.x, (call.rows, call.hidden_size)))
         table, noise = self._weights(call.weights), None
         if call.gumbel:
             draw = PhiloxGumbel(call.seed, call.draw, call.rows, self._model.vocab_size)
             tile = draw(call.first_token, call.first_token + call.tokens)
-            noise = read_only(tile * np.float32(call.gumbel_scale))
+            noise = self._space.noise(tile * np.float32(call.gumbel_scale))
+        results: list[tuple[str, Any, Any, tuple[int, ...], Any]] = []
+
+        def work() -> None:
+            results[:] = self._tile_results(call, x, noise, table)
+
+        def finish() -> None:
+            own: dict[str, np.ndarray] = {}
+            for name, address, found, shape, dtype in results:
+                own[name] = array(address, shape, dtype)
+                with np.errstate(over="ignore"):  # becomes infinity
+                    own[name][...] = self._space.numbers(found)
+            self._check_tile(own)
+
+        return self._space.submit(work, finish)
+
+    def _tile_results(
+        self, call: TileCallStruct, x: Any, drawn: Callable[[], Any] | None, table: Any
+    ) -> list[tuple[str, Any, Any, tuple[int, ...], Any]]:
+        """Names, addresses, results, shapes and types of what a tile is asked for."""
+        noise = None if drawn is None else drawn()
         part = self.engine.head_tile(x, call.temperature, noise, call.soft is not None, table)
         if part is None:
             z = self._logits(call, x, table)
             part = statistics_of(z, noise)
             if call.soft is not None:
                 part.soft = np.exp(z - part.top[:, None]) @ matrix(table)
+            part.z = z
         if not isinstance(part, TilePart):
             raise self._wrong("head_tile", part, "a TilePart")
+        rows = (call.rows,)
         results: list[tuple[str, int | None, Any, tuple[int, ...], Any]] = [
             ("max", call.largest, part.top, rows, np.float32),
             ("argmax", call.argmax, part.arg, rows, np.int64),
@@ -244,18 +305,17 @@ class EnginePlug:
             ("score", call.score, part.score, rows, np.float32),
             ("sample", call.sample, part.sample, rows, np.int64),
             ("sample_z", call.sample_z, part.sample_z, rows, np.float32),
-            ("soft", call.soft, part.soft, x.shape, np.float32),
+            ("soft", call.soft, part.soft, tuple(x.shape), np.float32),
         ]
         if call.z is not None:
-            z = self._logits(call, x, table)
+            z = self._logits(call, x, table) if part.z is None else part.z
             results.append(("z", call.z, z, (call.rows, call.tokens), np.float32))
-        own: dict[str, np.ndarray] = {}
+        made = []
         for name, address, found, shape, dtype in results:
             if address is not None:
-                own[name] = array(address, shape, dtype)
-                with np.errstate(over="ignore"):  # becomes infinity
-                    own[name][...] = self._shaped("head_tile", name, found, shape, _KINDS[dtype])
-        self._check_tile(own)
+                checked = self._shaped("head_tile", name, found, shape, _KINDS[dtype])
+                made.append((name, address, self._space.fetched(checked), shape, dtype))
+        return made
 
     def _check_tile(self, own: Mapping[str, np.ndarray]) -> None:
         """The core joins tiles on trust. What is NaN in the scores themselves shows in log_z, and has an
@@ -272,7 +332,7 @@ class EnginePlug:
             if (bad := own[name][known & where]).size:
                 raise self._wrong("head_tile", f"{name} of {bad[0]}", expected)
 
-    def _logits(self, call: TileCallStruct, x: Floats, table: Any) -> Floats:
+    def _logits(self, call: TileCallStruct, x: Any, table: Any) -> Any:
         try:
             found = self.engine.head_logits(x, call.temperature, table)
         except _ENDS as error:
@@ -304,90 +364,87 @@ class EnginePlug:
     def _weights(self, given: Any) -> Any:
         """The weights as the engine takes them."""
         weights: WeightsStruct = given.contents
-        return self._opened[weights.unit.decode()] if weights.data is None else self._stored.views(weights)
+        return self._opened[weights.unit.decode()] if weights.data is None else self._space.weights(weights)
 
-    def _rows(self, call: LayersCallStruct) -> Floats:
-        return array(call.x, (1, call.rows, call.hidden_size))
-
-    def _segments(
-        self, call: LayersCallStruct, x: Floats
-    ) -> Iterator[tuple[SegmentStruct, list[dict[str, np.ndarray]]]]:
-        """Every segment with the inputs of its layers, which may hold what the one before has computed."""
-        for segment in call.segments[: call.segment_count]:
-            inputs = [_inputs(segment, layer) for layer in segment.layers[: call.layer_count]]
-            inputs[0]["x"] = read_only(x[:, segment.first_row : segment.first_row + segment.count])
-            yield segment, inputs
-
-    def _put(self, function: str, segment: SegmentStruct, x: Floats, y: Floats) -> None:
+    def _put(self, function: str, segment: SegmentArrays, y: Any) -> None:
         """Rows of a segment to where the core wants them."""
-        own = x[:, segment.first_row : segment.first_row + segment.count]
-        own[...] = self._shaped(function, "y", y, own.shape)
+        segment.x[...] = self._shaped(function, "y", y, tuple(segment.x.shape))
 
-    def _keep_rows(
-        self, function: str, segment: SegmentStruct, layer: AttentionStruct, k: Floats, v: Floats
-    ) -> None:
+    def _keep_rows(self, function: str, segment: SegmentArrays, layer: int, k: Any, v: Any) -> None:
         """Keys and values of a segment to where the core wants them."""
-        for name, found in (("k", k), ("v", v)):
-            shape = (1, layer.kv_heads, segment.count, layer.head_dim)
-            checked = self._shaped(function, name, found, shape)
-            if getattr(layer, name) is not None:
-                place = getattr(layer, name), layer.kv_heads, layer.own_stride
-                heads(*place, (segment.count, layer.head_dim))[...] = checked
+        own = segment.layers[layer]
+        for name, found, place in (("k", k, own.k), ("v", v, own.v)):
+            checked = self._shaped(function, name, found, own.shape)
+            if place is not None:
+                place[...] = checked
+
+    def _allocate(self, nbytes: int, out: Any) -> None:
+        out[0] = self._space.allocate(nbytes)
+
+    def _release(self, address: int, nbytes: int) -> None:
+        try:
+            self._space.release(address, nbytes)
+        except BaseException as error:
+            self._closing = self._closing or error
+            raise
+
+    def _copy(self, copies: Any, count: int) -> bool:
+        return self._space.copy(copies[:count])
+
+    def _lend(self, address: int, nbytes: int, stays: int) -> None:
+        self._space.lend(address, nbytes, bool(stays))
+
+    def _take_back(self, address: int, nbytes: int) -> None:
+        try:
+            self._space.take_back(address, nbytes)
+        except BaseException as error:
+            self._closing = self._closing or error
+            raise
+
+    def _wait(self, count: int) -> None:
+        self._space.wait(count)
 
     def _check_routing(self, routed: Any, shape: tuple[int, int]) -> None:
         if not isinstance(routed, Routing):
             raise self._wrong("route", routed, "a Routing")
         self._shaped("route", "x", routed.x, shape)
-        index = routed.index
-        chosen = isinstance(index, np.ndarray) and index.ndim == 2 and index.dtype.kind in "iu"
-        if not chosen or len(index) != shape[0]:
-            raise self._wrong("route", f"index as {_described(index)}", f"integers [{shape[0]}, k]")
-        self._shaped("route", "weight", routed.weight, index.shape)
+        self._shaped("route", "index", routed.index, (shape[0], -1), "iu")
+        self._shaped("route", "weight", routed.weight, tuple(routed.index.shape))
 
     def _shaped(
         self, function: str, name: str, found: Any, shape: tuple[int, ...], kinds: str = "fiu"
-    ) -> np.ndarray:
-        """A result of the shape, and one of the kinds of types, that it must have. Raises EngineFailed."""
-        if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in kinds:
+    ) -> Any:
+        """A result of the shape (-1: any length), and one of the kinds of types, that it must have. Raises
+        EngineFailed.
+        """
+        seen = self._space.looked_at(found)
+        if seen is None or seen[1] not in kinds or not _fits(seen[0], shape):
             integers = "" if "f" in kinds else "integers "
-            raise self._wrong(function, f"{name} as {_described(found)}", f"{integers}{list(shape)}")
+            wanted = ", ".join("k" if n < 0 else str(n) for n in shape)
+            raise self._wrong(function, f"{name} as {self._described(found)}", f"{integers}[{wanted}]")
         return found
 
     def _wrong(self, function: str, found: Any, expected: str) -> EngineFailed:
-        what = found if isinstance(found, str) else _described(found)
+        what = found if isinstance(found, str) else self._described(found)
         return EngineFailed(
             f"{type(self.engine).__name__}.{function} gives {what} where {expected} is expected; "
             f"{self._advice}"
         )
 
-
-def _kept(layer: AttentionStruct, name: str) -> np.ndarray:
-    """Keys or values [1, KV, P, D] that a segment sees before its own, of all pieces."""
-    pieces = [
-        heads(getattr(piece, name), layer.kv_heads, piece.stride, (piece.count, layer.head_dim))
-        for piece in layer.pieces[: layer.piece_count]
-    ]
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate([np.empty((1, layer.kv_heads, 0, layer.head_dim), np.float32), *pieces], 2)
+    def _described(self, found: Any) -> str:
+        seen = self._space.looked_at(found)
+        return type(found).__name__ if seen is None else f"{found.dtype}{list(seen[0])}"
 
 
-def _inputs(segment: SegmentStruct, layer: AttentionStruct) -> dict[str, np.ndarray]:
-    count, tables = segment.count, (segment.count, layer.frequencies)
-    seen = (count, layer.kept + count)
-    scale = {}
-    if layer.query_scale is not None:
-        scale["query_scale"] = read_only(array(layer.query_scale, (count, 1)))
-    return {
-        "prefix_k": read_only(_kept(layer, "k")),
-        "prefix_v": read_only(_kept(layer, "v")),
-        "cos": read_only(array(layer.cos, tables)),
-        "sin": read_only(array(layer.sin, tables)),
-        **scale,
-        "mask": read_only(np.zeros(seen, np.float32) if layer.mask is None else array(layer.mask, seen)),
-        "phase": _PHASES[1 if segment.causal else 0],
-    }
+@dataclasses.dataclass
+class _Routed:
+    """A segment between the routing and the join of a layer with experts."""
+
+    segment: SegmentArrays
+    inputs: Mapping[str, Any]
+    routing: Routing
+    mixture: Any
 
 
-def _described(found: Any) -> str:
-    return f"{found.dtype}{list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
+def _fits(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(found) == len(shape) and all(n in (-1, m) for m, n in zip(found, shape, strict=True))

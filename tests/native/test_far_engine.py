@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from ctypes import c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 from support.far_engine import FAR, LYING, NEAR, OWN_MEMORY, far_sessions, opened
 from support.native_bundles import native_bundle
+from support.pass_kinds import assert_equal, request, texts
 
 from edgekit.export.quantize import Scheme
+from edgekit.flashload import _native
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.runtime.core_structs import EngineStruct
+from edgekit.runtime.core_structs import MEMORY_FUNCTION_TYPES, EngineStruct
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.generation import Generator, Prompt, Settings
-from edgekit.runtime.sampling import Committed, HeadOutput, HeadRequest, PhiloxNoise
-from edgekit.runtime.session import SeenRows, Segment, Session, SessionOptions
+from edgekit.runtime.sampling import Committed, HeadOutput, HeadRequest
+from edgekit.runtime.session import Segment, Session, SessionOptions
 
 MODES = pytest.mark.parametrize("mode", [OWN_MEMORY, FAR], ids=["own-memory", "far"])
 
@@ -54,71 +57,6 @@ def options(bundle: Path, how: str) -> SessionOptions:
     with pytest.raises(BudgetExceeded) as told:
         Session(bundle, SessionOptions(memory_bytes=1, **LENGTHS))
     return SessionOptions(memory_bytes=told.value.needed_bytes + (2 << 20), resident_bytes=0, **LENGTHS)
-
-
-def request(vocabulary: int, seed: int = 3, rows: int = 7) -> HeadRequest:
-    noise = PhiloxNoise(seed).gumbel(rows, vocabulary)
-    return HeadRequest(soft=True, top_k=5, logits=True, temperature=0.8, gumbel=noise)
-
-
-def texts(session: Session, causal: bool) -> list[HeadOutput]:
-    """Passes of all kinds: several sequences, kept and replaced rows, rows of other segments, copies, crops,
-    the head once more, and soft embeddings as an earlier step gives them.
-    """
-    answers: list[HeadOutput | None] = []
-    vocabulary, ids = session.vocab_size, np.arange(300) * 7 % session.vocab_size
-    own = session.sequence
-
-    soft = np.random.default_rng(5).standard_normal((9, session.hidden_size)).astype(np.float32)
-
-    if not causal:
-        for step in range(3):
-            answers.append(session.denoise(ids[step : step + 12], request(vocabulary, step, 12)))
-            answers.append(session.project(HeadRequest(rows=np.array([5, 1, 1]), logits=True)))
-        return [each for each in answers if each is not None]
-
-    session.prefill(ids[:41])
-    answers.append(session.denoise(ids[50:57], request(vocabulary)))
-    answers.append(session.denoise(ids[50:57], request(vocabulary, 4), soft[:7]))
-    answers.append(session.project(HeadRequest(rows=np.array([6, 0, 0, 2]), logits=True, soft=True)))
-    other = own.copy()
-    answers.append(other.project(HeadRequest(logits=True)))
-    for start in range(100, 150, 10):  # layers with a window move what they keep
-        text, more = ids[start : start + 9], ids[start : start + 3]
-        seen = [SeenRows(None, 0, other.prefix_length), SeenRows(0, 0, 9)]
-        answers += session.run_pass(
-            [
-                Segment(own, text, HeadRequest(logits=True), causal=True, keep_at=own.prefix_length),
-                Segment(other, ids[start + 5 : start + 12], request(vocabulary), seen=seen),
-                Segment(other, more, causal=True, keep_at=other.prefix_length),
-            ]
-        )
-    other.crop(45)
-    # Rows that replace kept ones, of a sequence that nobody shares them with.
-    answers += session.run_pass(
-        [
-            Segment(own, ids[200:205], causal=True, keep_at=own.prefix_length - 7),
-            Segment(other, ids[210:213], HeadRequest(rows=np.array([2, 0])), seen=[SeenRows(0, 1, 3)]),
-        ]
-    )
-    for first in (36, 37):  # the same positions, and masks of the same size
-        seen, positions = [SeenRows(None, first, 8)], np.arange(42, 46)
-        wanted = HeadRequest(logits=True)
-        answers += session.run_pass(
-            [Segment(other, ids[:4], wanted, causal=True, positions=positions, seen=seen)]
-        )
-    for sequence in (own, other):
-        answers.append(sequence.denoise(ids[220:229], HeadRequest(logits=True)))
-        answers.append(sequence.denoise(ids[220:229], HeadRequest(logits=True), soft))
-    other.close()
-    return [each for each in answers if each is not None]
-
-
-def assert_equal(found: list[HeadOutput], expected: list[HeadOutput], only: tuple[str, ...] = ()) -> None:
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        for name in only or vars(a):
-            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
 
 
 @MODES
@@ -267,6 +205,36 @@ def test_a_session_that_gets_no_memory_is_not_opened(bundles: Callable[[str], Pa
         assert engine.count("allocated") == 2 * (0 + 1 + 2)
 
 
+def test_a_session_whose_memory_for_weights_is_not_taken_is_not_opened(
+    bundles: Callable[[str], Path],
+) -> None:
+    bundle = bundles("llada")
+    with far_sessions(bundle, FAR) as engine:
+        for how in ("resident", "streamed"):
+            engine.fail_at("lend", 1, False)
+            with pytest.raises(EngineFailed, match="the far engine failed in taking .* bytes of weights: an"):
+                Session(bundle, options(bundle, how))
+            assert engine.count("lent") == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_memory_of_weights_that_are_given_back_is_no_longer_lent(
+    bundles: Callable[[str], Path], failing: int
+) -> None:
+    """The rest is lent again; where the engine does not take it, it computes all the same."""
+    bundle = bundles("llada")
+    with opened(bundle, lambda: SessionOptions(**LENGTHS), FAR) as (session, engine):
+        before, plan = tried(session, False), session.plan
+        engine.fail_at("lend", failing, False)
+        core = _native.functions({"ek_session_limit_resident": (c_void_p, c_uint64)})
+        assert core.ek_session_limit_resident(session._handle, plan.pinned_bytes // 2) == 0
+        after = tried(session, False)
+        assert_equal([after], [before])
+        assert session.plan.pinned_bytes < plan.pinned_bytes
+        if failing:
+            engine.forgive()
+
+
 def test_a_copy_of_a_sequence_that_gets_no_memory_is_none(bundles: Callable[[str], Path]) -> None:
     with opened(bundles("diffusion_gemma"), lambda: SessionOptions(**LENGTHS), FAR) as (session, engine):
         session.prefill(np.arange(9))
@@ -286,11 +254,11 @@ def test_tables_that_lack_functions_are_refused(
     with far_sessions(bundle, FAR) as engine:
         whole = EngineStruct.from_buffer_copy(engine.table)
         for missing in ("allocate", "release", "copy"):
-            setattr(engine.table, missing, None)
+            setattr(engine.table, missing, MEMORY_FUNCTION_TYPES[missing]())
             with pytest.raises(EdgekitError, match="no function allocate, release or copy"):
                 Session(bundle)
             engine.table = EngineStruct.from_buffer_copy(whole)
-        engine.table.wait = None
+        engine.table.wait = MEMORY_FUNCTION_TYPES["wait"]()
         with (
             pytest.raises(EngineFailed, match="under way, but has no functions allocate, release, copy"),
             Session(bundle, SessionOptions(**LENGTHS)) as session,

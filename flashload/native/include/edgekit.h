@@ -653,6 +653,14 @@ typedef struct ek_engine {
    * streamed experts before the next one; and for everything at the end of a pass. Units that stay in memory are not
    * waited for otherwise. A table that has this function serves one session. Null: nothing is submitted. */
   int32_t (*wait)(void *user, uint64_t count);
+
+  /* Memory of the session in which ek_weights.data lies, both or none; none: nobody is told. `lend` tells of it before the
+   * first weights are read into it, and `take_back`, with the same address and size, before it goes, when no call that uses
+   * it is under way. `stays`: not 0 for units that stay there, 0 for what is read ahead. An engine may lock its pages for
+   * copies by its device (cudaHostRegister); where it cannot, it copies from them all the same. A failure of `lend` ends the
+   * opening of a session; later, when weights were given back and the rest is lent again, that part is just not lent. */
+  int32_t (*lend)(void *user, const void *memory, uint64_t bytes, int32_t stays);
+  void (*take_back)(void *user, const void *memory, uint64_t bytes);
 } ek_engine;
 
 /* ek_session_open for a bundle whose programs `engine` runs; null: the native engine. The table is copied; what it points

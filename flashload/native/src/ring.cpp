@@ -179,6 +179,8 @@ Ring::~Ring() { cancel(); }
 
 std::size_t Ring::capacity() const noexcept { return static_cast<std::size_t>(implementation_->capacity); }
 
+const std::uint8_t *Ring::memory() const noexcept { return implementation_->arena.data(); }
+
 RingStatistics Ring::statistics() const {
   const Implementation &ring = *implementation_;
   const std::uint64_t fallbacks = ring.file.statistics().fallbacks - ring.fallbacks_before;

@@ -29,6 +29,7 @@ class Ring {
   ~Ring();  // cancels and waits
 
   std::size_t capacity() const noexcept;
+  const std::uint8_t *memory() const noexcept;  // `capacity` bytes
   RingStatistics statistics() const;
 
   // Appends to the queue, all or nothing; a run may be scheduled many times. Throws Error: EK_BUDGET_EXCEEDED when a

@@ -7,29 +7,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from edgekit.flashload.bundle_folder import BundleFolder
-from edgekit.flashload.core_memory import address, array
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines import memory
-from edgekit.runtime.engines.base import Arrays, Engine, EngineBytes, LayersOutput, Lengths, Routing
+from edgekit.runtime.engines.base import Engine, EngineBytes, Lengths, Routing, TilePart
 from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
-from edgekit.runtime.sampling.types import Floats
 
 try:
     import torch
     from torch import Tensor
 
-    from edgekit.runtime.engines.torch.products import BLOCK_CODES, linear
+    from edgekit.runtime.engines.torch import cuda
+    from edgekit.runtime.engines.torch.device import Device, Processor
+    from edgekit.runtime.engines.torch.matrix import Matrix
+    from edgekit.runtime.engines.torch.products import BLOCK_CODES, grouped_linear
     from edgekit.runtime.engines.torch.program import OpList, Weights, WrongProgram, activation
+    from edgekit.runtime.engines.torch.space import TorchSpace
 except ModuleNotFoundError as error:
     raise EngineUnavailable("the torch engine needs torch: pip install 'edgekit[torch]'") from error
 
 LAYOUT = "native-1"
 #: What names of an expert's matrices begin with in programs; its run leaves it out.
 _EXPERTS = "experts."
+#: Of a GPU's memory, for kernels, libraries and what else uses the GPU.
+_SPARE_BYTES = 512 << 20
 Result = TypeVar("Result")
 
 
@@ -42,7 +44,17 @@ class TorchEngine(Engine):
 
     name = "torch"
 
-    def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
+    def __init__(
+        self,
+        folder: BundleFolder,
+        manifest: Manifest,
+        threads: int,
+        device: Device | None = None,
+        weight_bytes: int | None = None,
+    ) -> None:
+        """`weight_bytes` bounds the weights that stay in the memory of a GPU; None: what is free when the
+        first one comes, less what passes take.
+        """
         if manifest.format != "native" or manifest.programs.get("layout") != LAYOUT:
             found = f"{manifest.format}/{manifest.programs.get('layout')}"
             raise UnsupportedBundle(
@@ -51,84 +63,114 @@ class TorchEngine(Engine):
             )
         self._folder, self._entries = folder, manifest.programs.get("entries")
         self._programs: dict[str, OpList] = {}
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self._device.type == "cpu":
+        self._device = device or (cuda.device() if torch.cuda.is_available() else Processor())
+        self._weight_bytes, self._passes = weight_bytes, 0
+        self._space: TorchSpace | None = None
+        if self._device.place.type == "cpu":
             torch.set_num_threads(threads)
 
-    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
-        return memory.unpacked_in_blocks(bundle, lengths, 4 * BLOCK_CODES)
+    def space(self) -> TorchSpace:
+        self._space = TorchSpace(self._device, self._room)
+        return self._space
 
-    def layers(self, program: str, inputs: Sequence[Arrays], weights: Arrays) -> LayersOutput:
+    def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
+        made = memory.unpacked_in_blocks(bundle, lengths, 4 * BLOCK_CODES)
+        kept = memory.kept_rows(bundle.model, lengths) + 2 * max(run.length for run in bundle.runs.values())
+        self._passes = made.activations + made.scratch + made.head + kept
+        return made
+
+    def _room(self) -> int:
+        """Bytes for weights that stay on the device."""
+        if self._weight_bytes is not None:
+            return self._weight_bytes
+        return max(0, self._device.free_bytes() - self._passes - _SPARE_BYTES)
+
+    # Arrays are tensors on the device, where `Engine` says numpy's.
+
+    def layers(self, program: str, inputs: Sequence[Any], weights: Any) -> Any:
         (only,) = inputs
 
-        def run(own: OpList) -> LayersOutput:
-            values = own.begin(self._tensors(only))
-            own.run(values, self._weights(weights, own))
-            y, k, v = (_array(values[n]) for n in own.outputs)
+        def run(own: OpList) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+            values = own.begin(only)
+            own.run(values, Weights(weights, own.weights))
+            y, k, v = (values[n] for n in own.outputs)
             return y, [(k, v)]
 
         return self._run(program, run)
 
-    def route(self, program: str, inputs: Arrays, weights: Arrays) -> Routing:
+    def route(self, program: str, inputs: Any, weights: Any) -> Routing:
         def run(own: OpList) -> Routing:
-            values = own.begin(self._tensors(inputs))
-            own.run(values, self._weights(weights, own), slice(own.mixture))
-            x, index, weight = (_array(values[n]) for n in own.experts.inputs if n is not None)
-            kept = [values.get(n) for n in own.outputs[1:]]
-            k, v = (None if each is None else _array(each) for each in kept)
+            values = own.begin(inputs)
+            own.run(values, Weights(weights, own.weights), slice(own.mixture))
+            x, index, weight = (values[n] for n in own.experts.inputs if n is not None)
+            k, v = (values.get(n) for n in own.outputs[1:])
             if k is None or v is None:
                 raise WrongProgram("makes keys and values behind its experts")
-            further = {str(n): _array(value) for n, value in values.items()}
-            return Routing(x, index, weight, k, v, further)
+            further: dict[str, Any] = {str(n): value for n, value in values.items()}
+            made: dict[str, Any] = {"x": x, "index": index, "weight": weight, "k": k, "v": v}
+            return Routing(**made, further=further)
 
         return self._run(program, run)
 
-    def expert(self, program: str, x: Floats, weights: Arrays) -> Floats:
-        def run(own: OpList) -> Floats:
+    def expert(self, program: str, x: Any, weights: Any) -> Any:
+        return self.experts(program, x, [len(x)], [weights])
+
+    def experts(self, program: str, x: Any, counts: Sequence[int], weights: Sequence[Any]) -> Any:
+        def run(own: OpList) -> Tensor:
             names = [str(name).removeprefix(_EXPERTS) for name in own.experts.weights]
             shapes = {name: own.weights.get(_EXPERTS + name, []) for name in names}
-            held = Weights(self._tensors(weights), shapes)
-            gate_up, down = (held.matrix(name) for name in names)
-            gate, up = linear(self._tensor(x), gate_up, True).chunk(2, -1)
-            return _array(linear(activation(gate, own.experts.attributes["kind"]) * up, down, True))
+            held = [Weights(each, shapes) for each in weights]
+            gate_up, down = ([each.matrix(name) for each in held] for name in names)
+            gate, up = grouped_linear(x, counts, gate_up).chunk(2, -1)
+            return grouped_linear(activation(gate, own.experts.attributes["kind"]) * up, counts, down)
 
         return self._run(program, run)
 
-    def join(self, program: str, inputs: Arrays, routing: Routing, mixed: Floats, weights: Arrays) -> Floats:
-        def run(own: OpList) -> Floats:
+    def join(self, program: str, inputs: Any, routing: Routing, mixed: Any, weights: Any) -> Any:
+        def run(own: OpList) -> Tensor:
             assert own.mixture is not None, "it was routed"
-            values = {int(name): self._tensor(value) for name, value in routing.further.items()}
-            values[own.experts.outputs[0]] = self._tensor(mixed)
-            own.run(values, self._weights(weights, own), slice(own.mixture + 1, None))
-            return _array(values[own.outputs[0]])
+            values: dict[int, Any] = {int(name): value for name, value in routing.further.items()}
+            values[own.experts.outputs[0]] = mixed
+            own.run(values, Weights(weights, own.weights), slice(own.mixture + 1, None))
+            return values[own.outputs[0]]
 
         return self._run(program, run)
 
-    def self_condition(self, embedded: Floats, soft: Floats, weights: Arrays) -> Floats:
+    def self_condition(self, embedded: Any, soft: Any, weights: Any) -> Any:
         return self._one("self_conditioning", {"embedded": embedded, "soft": soft}, weights)
 
-    def final(self, x: Floats, weights: Arrays) -> Floats:
+    def final(self, x: Any, weights: Any) -> Any:
         return self._one("final", {"x": x}, weights)
 
-    def head_logits(self, x: Floats, temperature: float, table: Arrays) -> Floats:
-        def run(own: OpList) -> Floats:
+    def head_tile(self, x: Any, temperature: float, noise: Any, soft: bool, table: Any) -> TilePart:
+        z = self.head_logits(x, temperature, table)
+        with torch.inference_mode():
+            return _statistics(z, noise, self._table(table, x.shape[-1]).dequantized if soft else None)
+
+    def head_logits(self, x: Any, temperature: float, table: Any) -> Any:
+        def run(own: OpList) -> Tensor:
             rows = len(table["codes"] if "codes" in table else table["weight"])
             columns = own.weights.get("table", [0, 0])[1]
-            held = Weights(self._tensors(table), {"table": [rows, columns]})
-            values = own.begin({"x": self._tensor(x)})
-            own.run(values, held)
-            return _array(values[own.outputs[0]] / temperature)
+            values = own.begin({"x": x})
+            own.run(values, Weights(table, {"table": [rows, columns]}))
+            return values[own.outputs[0]] / temperature
 
         return self._run("head", run)
 
     def statistics(self) -> dict[str, Any]:
-        return {"engine": self.name, "device": str(self._device)}
+        found: dict[str, Any] = {"engine": self.name, "device": str(self._device.place)}
+        if self._space is not None and self._device.own_memory:
+            tiers, graphs = self._space.tiers, self._space.graphs
+            found["device_weight_bytes"] = tiers.kept_bytes
+            found["device_uploaded_bytes"] = tiers.uploaded_bytes
+            found["graphs"] = graphs.captured
+        return found
 
-    def _one(self, name: str, inputs: Arrays, weights: Arrays) -> Floats:
-        def run(own: OpList) -> Floats:
-            values = own.begin(self._tensors(inputs))
-            own.run(values, self._weights(weights, own))
-            return _array(values[own.outputs[0]])
+    def _one(self, name: str, inputs: Mapping[str, Tensor], weights: Any) -> Tensor:
+        def run(own: OpList) -> Tensor:
+            values = own.begin(inputs)
+            own.run(values, Weights(weights, own.weights))
+            return values[own.outputs[0]]
 
         return self._run(name, run)
 
@@ -146,20 +188,29 @@ class TorchEngine(Engine):
             why = f"cannot be run by torch {torch.__version__}: {one_line(error)}"
         raise EngineFailed(f"{self._folder.path}: program {name[:80]} {why}; export the bundle again")
 
-    def _weights(self, stored: Arrays, program: OpList) -> Weights:
-        return Weights(self._tensors(stored), program.weights)
-
-    def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
-        return {name: self._tensor(each) for name, each in arrays.items()}
-
-    def _tensor(self, given: np.ndarray) -> Tensor:
-        """Memory of the core as a tensor, on the GPU a copy of it. bfloat16 is uint16 in numpy."""
-        given = np.ascontiguousarray(given)
-        # PyTorch has no tensors that are only read, and warns of arrays that are.
-        writable = given if given.flags.writeable else array(address(given), given.shape, given.dtype.type)
-        made = torch.from_numpy(writable.view(np.int16) if given.dtype == np.uint16 else writable)
-        return (made.view(torch.bfloat16) if given.dtype == np.uint16 else made).to(self._device)
+    def _table(self, table: Mapping[str, Tensor], columns: int) -> Matrix:
+        rows = len(table["codes"] if "codes" in table else table["weight"])
+        return Matrix.of(table, "", (rows, columns))
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.cpu().numpy()
+def _statistics(z: Tensor, noise: Tensor | None, table: Callable[[], Tensor] | None) -> TilePart:
+    """What a tile's scores z [R, V'] say, as `engines.base.statistics_of`; with the tile's rows [V', H] soft
+    embeddings too.
+    """
+    arg = z.argmax(1)  # of equal ones the first
+    at = arg[:, None]
+    top = z.gather(1, at)
+    weight = (z - top).exp_()
+    soft = None if table is None else weight.scatter(1, at, 1) @ table()
+    weight.scatter_(1, at, 0)  # the argmax is none of the others
+    others = weight.sum(1)
+    # A token that is ruled out, with a z of minus infinity, adds nothing.
+    weighted = torch.where(weight > 0, z, 0).mul_(weight).sum(1)
+    made: dict[str, Any] = {"soft": soft, "z": z}
+    if noise is not None:
+        noisy = z + noise
+        sample = noisy.argmax(1)
+        made |= {"sample": sample, "score": noisy.gather(1, sample[:, None])[:, 0]}
+        made["sample_z"] = z.gather(1, sample[:, None])[:, 0]
+    parts: tuple[Any, ...] = top[:, 0], arg, others, weighted
+    return TilePart(*parts, **made)

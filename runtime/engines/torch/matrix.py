@@ -42,6 +42,12 @@ class Matrix:
         """Of 4 or 8 bits, and no vocabulary table."""
         return self.packed is not None or (self.codes is not None and self.codes.ndim == 4)
 
+    @property
+    def form(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Its shapes: those of one form can be multiplied together."""
+        parts = (getattr(self, name) for name in _PARTS)
+        return (self.rows, self.columns), *(None if each is None else tuple(each.shape) for each in parts)
+
     def unpacked(self, start: int = 0, stop: int | None = None) -> Tensor:
         """Codes, or codes times group scales, int8 [n, K] of rows from `start`, a multiple of PANEL_ROWS."""
         stop = self.rows if stop is None else min(stop, self.rows)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +26,6 @@ BLOCK_CODES = 1 << 21
 #: Triton multiplies int8 on tensor cores from this compute capability on.
 _TRITON_CAPABILITY = (8, 0)
 
-#: Float32 [R, N] of int8 rows [R, K], their scales [R, 1], and a matrix of 4 or 8 bits.
-Product = Callable[[Tensor, Tensor, Matrix], Tensor]
-
 
 def linear(x: Tensor, matrix: Matrix, rounds: bool) -> Tensor:
     """x [..., K] times the transpose of a matrix [N, K], float32 [..., N]; `rounds`: activations may be
@@ -35,8 +33,28 @@ def linear(x: Tensor, matrix: Matrix, rounds: bool) -> Tensor:
     """
     if not rounds or matrix.weight is not None:
         return F.linear(x, matrix.dequantized())
-    product = _kernels(x.device) if matrix.is_in_panels else scaled_product
+    kernels = _kernels(x.device) if matrix.is_in_panels else None
+    product = scaled_product if kernels is None else kernels.scaled_product
     return product(*rounded_rows(x.flatten(0, -2)), matrix).view(*x.shape[:-1], matrix.rows)
+
+
+def grouped_linear(x: Tensor, counts: Sequence[int], matrices: Sequence[Matrix]) -> Tensor:
+    """Rows x [R, K] times the transposes of several matrices [N, K] of one shape, float32 [R, N]: `counts[i]`
+    rows, behind those of the one before, times matrix i. Activations may be rounded to int8.
+    """
+    kernels = _kernels(x.device) if _alike(matrices) else None
+    if kernels is not None:
+        return kernels.grouped_product(*rounded_rows(x), counts, matrices)
+    parts = [
+        linear(rows, matrix, True) for rows, matrix in zip(x.split(list(counts)), matrices, strict=True)
+    ]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def _alike(matrices: Sequence[Matrix]) -> bool:
+    """Whether they are in panels, of one shape and form."""
+    first = matrices[0]
+    return first.is_in_panels and all(each.form == first.form for each in matrices)
 
 
 def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,13 +87,25 @@ def integer_product(x: Tensor, codes: Tensor) -> Tensor:
     return torch._int_mm(x, codes.T)
 
 
+class Kernels(Protocol):
+    """Products of a GPU."""
+
+    def scaled_product(self, x: Tensor, row_scales: Tensor, matrix: Matrix) -> Tensor:
+        """As the one here."""
+
+    def grouped_product(
+        self, x: Tensor, row_scales: Tensor, counts: Sequence[int], matrices: Sequence[Matrix]
+    ) -> Tensor:
+        """Those of several matrices, on rows that are sorted by matrix."""
+
+
 @functools.cache
-def _kernels(device: torch.device) -> Product:
-    """The products of a device."""
+def _kernels(device: torch.device) -> Kernels | None:
+    """The kernels for a device; None: its matrices are unpacked."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return scaled_product
+        return None
     if torch.cuda.get_device_capability(device) < _TRITON_CAPABILITY:
-        return scaled_product
+        return None
     from edgekit.runtime.engines.torch import triton_products
 
-    return triton_products.scaled_product
+    return triton_products

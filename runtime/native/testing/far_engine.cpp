@@ -52,7 +52,8 @@ class FarEngine {
     const std::map<std::string, std::uint64_t> counts = {
         {"blocks", memory_.blocks()}, {"allocated", allocated_}, {"submitted", serials_.size()},
         {"violations", violations_},  {"copied_inputs", copied_inputs_},
-        {"behind", most_behind_}};
+        {"behind", most_behind_},         {"lent", lent_.size()},
+        {"loans", loans_}};
     return static_cast<std::int64_t>(counts.at(what));
   }
 
@@ -92,6 +93,7 @@ class FarEngine {
 
   int32_t expert(const ek_layers_call *call, std::int64_t expert, const ek_weights *weights) {
     const WeightUnit *unit = bundle_.chunks()[chunk_of(call->first_layer)].experts[static_cast<std::size_t>(expert)];
+    check_lent(*weights);
     const LoadedExpertUnit loaded{static_cast<std::size_t>(expert), {unit, weights->data}};
     return run("expert", true, [this, loaded] {
       if (use_ == nullptr) throw std::runtime_error("an expert without its layer");
@@ -148,6 +150,24 @@ class FarEngine {
     });
   }
 
+  int32_t lend(const void *memory, std::uint64_t bytes, bool stays) {
+    if (strikes("lend", false)) return failure("an injected failure of lend");
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    const auto next = lent_.lower_bound(at);
+    const bool overlaps = (next != lent_.end() && at + bytes > next->first) ||
+                          (next != lent_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at);
+    if (overlaps || bytes == 0) ++violations_;
+    lent_[at] = {bytes, stays};
+    ++loans_;
+    return EK_ENGINE_DONE;
+  }
+
+  void take_back(const void *memory, std::uint64_t bytes) {
+    const auto found = lent_.find(reinterpret_cast<std::uintptr_t>(memory));
+    if (!worker_.idle() || found == lent_.end() || found->second.bytes != bytes) ++violations_;
+    if (found != lent_.end()) lent_.erase(found);
+  }
+
   int32_t wait(std::uint64_t count) {
     if (count <= waited_ || count > serials_.size()) ++violations_;
     most_behind_ = std::max<std::uint64_t>(most_behind_, serials_.size() - count);
@@ -165,6 +185,11 @@ class FarEngine {
     bool later = false;
   };
 
+  struct Lent {
+    std::uint64_t bytes = 0;
+    bool stays = false;
+  };
+
   // A call, with what may be gone when it is done.
   struct Layers {
     LayersCall call;
@@ -174,7 +199,17 @@ class FarEngine {
 
   bool own_memory() const { return (mode_ & kOwnMemory) != 0; }
   std::int64_t hidden() const { return bundle_.model().hidden; }
-  LoadedUnit loaded(const ek_weights &weights) const { return {units_.at(weights.unit), weights.data}; }
+  LoadedUnit loaded(const ek_weights &weights) {
+    check_lent(weights);
+    return {units_.at(weights.unit), weights.data};
+  }
+
+  // Weights lie where the session has said.
+  void check_lent(const ek_weights &weights) {
+    const auto at = reinterpret_cast<std::uintptr_t>(weights.data);
+    auto next = lent_.upper_bound(at);
+    if (next == lent_.begin() || (--next, at + weights.bytes > next->first + next->second.bytes)) ++violations_;
+  }
 
   bool strikes(const std::string &function, bool later) {
     return failing_.function == function && failing_.later == later && failing_.nth > 0 && --failing_.nth == 0;
@@ -354,7 +389,9 @@ class FarEngine {
   std::string said_;
   Failing failing_;
   std::vector<std::uint64_t> serials_;  // of the calls that were submitted
-  std::uint64_t waited_ = 0, most_behind_ = 0, allocated_ = 0, violations_ = 0, copied_inputs_ = 0, inputs_ = 0;
+  std::uint64_t waited_ = 0, most_behind_ = 0, allocated_ = 0, violations_ = 0, copied_inputs_ = 0, inputs_ = 0,
+                loans_ = 0;
+  std::map<std::uintptr_t, Lent> lent_;
   std::map<std::pair<const float *, std::int64_t>, std::shared_ptr<const std::vector<float>>> copied_;
   const std::function<void(const std::vector<LoadedExpertUnit> &)> *use_ = nullptr;  // of the layer at work
   FarWorker worker_;  // ends first
@@ -384,6 +421,10 @@ ek_engine FarEngine::table() {
   };
   out.tile = [](void *user, const ek_tile_call *call) { return self(user).tile(call); };
   out.last_error = [](void *user) { return self(user).last_error(); };
+  out.lend = [](void *user, const void *memory, uint64_t bytes, int32_t stays) {
+    return self(user).lend(memory, bytes, stays != 0);
+  };
+  out.take_back = [](void *user, const void *memory, uint64_t bytes) { self(user).take_back(memory, bytes); };
   if (own_memory()) {
     out.allocate = [](void *user, uint64_t bytes, void **memory) { return self(user).allocate(bytes, memory); };
     out.release = [](void *user, void *memory, uint64_t bytes) { self(user).release(memory, bytes); };

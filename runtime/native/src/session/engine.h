@@ -122,6 +122,10 @@ class Engine {
   virtual double open_finish(const WeightUnit &unit) = 0;  // seconds that it took
   virtual void close_unit(const WeightUnit &unit) = 0;
 
+  // Memory where weights lie: see ek_engine. The first throws Error.
+  virtual void lend(const std::uint8_t *, std::uint64_t, bool) {}
+  virtual void take_back(const std::uint8_t *, std::uint64_t) noexcept {}
+
   virtual int threads() const = 0;  // 0: its own affair
   virtual std::uint64_t scratch_held() const = 0;
 };

@@ -189,6 +189,9 @@ PluggedEngine::PluggedEngine(const Bundle &bundle, const ek_engine &table)
     own_memory_ = std::make_unique<Memory>(*this);
     memory_ = own_memory_.get();
   }
+  if (table.lend != nullptr || table.take_back != nullptr) {
+    needs(table.lend != nullptr && table.take_back != nullptr, "lend or take_back: memory of weights needs both");
+  }
   if (bundle.packaged()) {
     needs(table.open_begin != nullptr && table.open_finish != nullptr && table.close_unit != nullptr,
           "open_begin, open_finish and close_unit");
@@ -373,6 +376,15 @@ double PluggedEngine::open_finish(const WeightUnit &unit) {
 
 void PluggedEngine::close_unit(const WeightUnit &unit) {
   done(table_.close_unit(table_.user, unit.name.c_str()), "closing package", unit.name);
+}
+
+void PluggedEngine::lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) {
+  if (table_.lend == nullptr) return;
+  done(table_.lend(table_.user, memory, bytes, stays ? 1 : 0), "taking", std::to_string(bytes) + " bytes of weights");
+}
+
+void PluggedEngine::take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept {
+  if (table_.take_back != nullptr) table_.take_back(table_.user, memory, bytes);
 }
 
 }  // namespace edgekit

@@ -120,7 +120,8 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
         check_machine(bundle, needs, plan, options, machine);
         return needs.total() - process + plan.pinned_bytes + plan.ring_bytes;
       }),
-      weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }),
+      to_engine(*engine),
+      weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }, &to_engine),
       in_use(*engine, weights, packages),
       experts(bundle, weights, plan),
       inputs(bundle.model()),

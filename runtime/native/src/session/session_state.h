@@ -63,6 +63,17 @@ struct Session::Implementation {
   MemoryNeeds needs;
   ResidencyPlan plan;
   Reservation reservation;  // fills the two before it
+  // Tells the engine where weights lie.
+  class ToEngine final : public Borrower {
+   public:
+    explicit ToEngine(Engine &engine) : engine_(engine) {}
+    void lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) override { engine_.lend(memory, bytes, stays); }
+    void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept override { engine_.take_back(memory, bytes); }
+
+   private:
+    Engine &engine_;
+  };
+  ToEngine to_engine;
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   WeightsInUse in_use;

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -61,10 +62,46 @@ RingStatistics plus(RingStatistics a, const RingStatistics &b) {
 
 }  // namespace
 
-WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of)
-    : file_(file), runs_of_(std::move(runs_of)), pinned_(file.layout().runs.size(), nullptr) {
+Loan::Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes, bool stays)
+    : borrower_(borrower), memory_(memory), bytes_(bytes) {
+  borrower.lend(memory, bytes, stays);
+}
+
+Loan::~Loan() { borrower_.take_back(memory_, bytes_); }
+
+WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of, Borrower *borrower)
+    : file_(file), runs_of_(std::move(runs_of)), borrower_(borrower), pinned_(file.layout().runs.size(), nullptr) {
   load_pinned(plan);
-  if (plan.ring_bytes != 0) ring_ = std::make_unique<Ring>(file, static_cast<std::size_t>(plan.ring_bytes));
+  if (plan.ring_bytes == 0) return;
+  ring_ = std::make_unique<Ring>(file, static_cast<std::size_t>(plan.ring_bytes));
+  lend_ring();
+}
+
+void WeightStore::lend_ring() {
+  if (borrower_ != nullptr) ring_lent_ = std::make_unique<Loan>(*borrower_, ring_->memory(), ring_->capacity(), false);
+}
+
+// Every stretch of it that holds pinned runs.
+void WeightStore::lend_pinned() {
+  if (borrower_ == nullptr) return;
+  const std::uint8_t *start = nullptr, *stop = nullptr;
+  const auto lend = [&] {
+    if (start == nullptr) return;
+    pinned_lent_.push_back(
+        std::make_unique<Loan>(*borrower_, start, static_cast<std::uint64_t>(stop - start), true));
+  };
+  std::map<const std::uint8_t *, std::uint64_t> places;
+  for (const Run &run : file_.layout().runs) {
+    if (pinned(run) != nullptr) places.emplace(pinned(run), run.length);
+  }
+  for (const auto &[place, bytes] : places) {
+    if (place != stop) {
+      lend();
+      start = place;
+    }
+    stop = place + bytes;
+  }
+  lend();
 }
 
 void WeightStore::load_pinned(const ResidencyPlan &plan) {
@@ -75,20 +112,24 @@ void WeightStore::load_pinned(const ResidencyPlan &plan) {
   if (total == 0) return;
   memory_ = AlignedMemory(static_cast<std::size_t>(total));
   std::uint8_t *next = memory_.data();
+  for (const Run &run : file_.layout().runs) {
+    if (plan.pinned.count(run.name) == 0) continue;
+    pinned_[place(run)] = next;
+    next += run.length;
+  }
+  lend_pinned();
   Reads reads;
   for (const Run &run : file_.layout().runs) {
     if (plan.pinned.count(run.name) == 0) continue;
     if (reads.failed()) break;
-    pinned_[place(run)] = next;
     reads.begin();
     try {
-      file_.submit(run, next, [&reads](const Error *error) { reads.end(error); });
+      file_.submit(run, pinned_[place(run)], [&reads](const Error *error) { reads.end(error); });
     } catch (...) {
       reads.end(nullptr);
       reads.wait();  // the others write into memory that is about to go
       throw;
     }
-    next += run.length;
   }
   reads.finish();
 }
@@ -152,11 +193,23 @@ void WeightStore::unpin(const std::vector<const Run *> &runs, std::uint64_t ring
   if (ring_bytes != 0 && (!ring_ || ring_->capacity() < ring_bytes)) {
     auto made = std::make_unique<Ring>(file_, static_cast<std::size_t>(ring_bytes));
     if (ring_) earlier_ = plus(earlier_, ring_->statistics());
+    ring_lent_.reset();
     ring_ = std::move(made);
+    try {
+      lend_ring();
+    } catch (const Error &) {
+      // Nobody has locked it then.
+    }
   }
+  pinned_lent_.clear();  // what goes may be in the middle
   for (const Run *run : runs) {
     std::uint8_t *data = std::exchange(pinned_[place(*run)], nullptr);
     if (data != nullptr) memory_.discard(data, static_cast<std::size_t>(run->length));
+  }
+  try {
+    lend_pinned();
+  } catch (const Error &) {
+    // The engine does not have what was to follow.
   }
 }
 

@@ -21,6 +21,28 @@ struct Exchange {
   const Run *in = nullptr, *out = nullptr;
 };
 
+// Who is told of the memory in which weights lie, while they do.
+class Borrower {
+ public:
+  virtual ~Borrower() = default;
+  virtual void lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) = 0;  // throws Error
+  virtual void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept = 0;
+};
+
+// Memory that is lent as long as it lives.
+class Loan {
+ public:
+  Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes, bool stays);  // throws Error
+  ~Loan();
+  Loan(const Loan &) = delete;
+  Loan &operator=(const Loan &) = delete;
+
+ private:
+  Borrower &borrower_;
+  const std::uint8_t *const memory_;
+  const std::uint64_t bytes_;
+};
+
 // A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read ahead while
 // others compute, and reading goes on into the pass that is expected next.
 class WeightStore {
@@ -28,7 +50,8 @@ class WeightStore {
   // `runs_of` gives the runs that a pass uses, in the order in which it will use the streamed ones; it is asked when
   // their reading is scheduled. Reads the pinned runs. Throws Error.
   using RunsOf = std::function<std::vector<const Run *>(Pass)>;
-  WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of);
+  // `borrower` may be null; it must outlive the store otherwise.
+  WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of, Borrower *borrower = nullptr);
 
   // Starts a pass; `then` is the one that most likely follows.
   void begin(Pass pass, Pass then);
@@ -80,13 +103,18 @@ class WeightStore {
  private:
   std::size_t place(const Run &run) const { return static_cast<std::size_t>(&run - file_.layout().runs.data()); }
   void load_pinned(const ResidencyPlan &plan);
+  void lend_ring();
+  void lend_pinned();
   void schedule(Pass pass);
 
   FlashFile &file_;
   const RunsOf runs_of_;
+  Borrower *const borrower_;
   AlignedMemory memory_;                // all pinned runs, one behind the other
   std::vector<std::uint8_t *> pinned_;  // per run of the file
   std::unique_ptr<Ring> ring_;          // null: nothing is streamed
+  std::vector<std::unique_ptr<Loan>> pinned_lent_;
+  std::unique_ptr<Loan> ring_lent_;  // these end before the memory
   RingStatistics earlier_;              // of the rings before
   std::optional<Pass> expected_;  // scheduled already, after the pass under way
   std::uint64_t bytes_exchanged_ = 0;
