@@ -7,6 +7,8 @@
  *   sampler options (JSON)
  *   token ids of the prompt
  *
+ * EDGEKIT_TVM_FFI and EDGEKIT_TVM_RUNTIME name the libraries of TVM for bundles of that format.
+ *
  * For each it prints a line of the answer's token ids and lines of statistics ("name value"), or "error STATUS BYTES
  * MESSAGE" with ek_last_error_bytes, and an empty line. */
 #include <stdio.h>
@@ -44,7 +46,12 @@ static void print_statistics(ek_session *session) {
 int main(void) {
   static char folder[LINE], line[LINE], json[LINE];
   static int64_t prompt[LINE];
+  const char *ffi = getenv("EDGEKIT_TVM_FFI"), *runtime = getenv("EDGEKIT_TVM_RUNTIME");
   if (ek_abi_version() != EK_ABI_VERSION) return 2;
+  if (ffi != NULL && ek_tvm_load(ffi, runtime) != EK_OK) {
+    fprintf(stderr, "%s\n", ek_last_error());
+    return 2;
+  }
   while (read_line(folder)) {
     ek_session_options options = EK_SESSION_OPTIONS_INIT;
     ek_generate_options wishes = EK_GENERATE_OPTIONS_INIT;

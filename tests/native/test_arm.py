@@ -4,18 +4,26 @@ gives the tokens of this one. `make test-arm` adds the core's own tests.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from support.c_programs import HEADER, run
+from support.foreign_packages import installed
 from support.generate_program import SOURCE, Answer, Asked, answers, check_golden_tokens, lines
 from test_packaging import TOOLS
+
+from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
+from edgekit.runtime.generation import Generator, Settings
+from edgekit.runtime.sampling import Committed
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "arm"
@@ -40,10 +48,13 @@ class Arm:
 
     processor: str
     program: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, program: Path, text: str = "") -> str:
+        variables = {"LD_LIBRARY_PATH": str(BUILD), **self.variables}
+        given = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
         done = subprocess.run(
-            [str(QEMU), "-cpu", self.processor, "-L", SYSTEM, "-E", f"LD_LIBRARY_PATH={BUILD}", program],
+            [str(QEMU), "-cpu", self.processor, "-L", SYSTEM, *given, program],
             input=text, text=True, capture_output=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, (
@@ -92,9 +103,6 @@ def test_every_family_answers_with_the_golden_tokens(arm: Arm, tmp_path: Path) -
 def test_whole_generations_give_the_tokens_of_this_processor(
     shipped_bundle: Callable[..., Path], program: Path, name: str
 ) -> None:
-    from edgekit.runtime.generation import Generator, Settings
-    from edgekit.runtime.sampling import Committed
-
     bundle, prompt = shipped_bundle(name), [1, 17, 33, 2, 60, 81]
     with Generator(bundle) as generator:
         events = generator.generate(prompt, Settings(max_new_tokens=32, steps=8, seed=3))
@@ -102,6 +110,33 @@ def test_whole_generations_give_the_tokens_of_this_processor(
     asked = Asked(str(bundle), prompt, seed=3, max_new_tokens=32, steps=8)
     found = [Arm(processor, program).generate([asked])[0].tokens for processor in PROCESSORS.values()]
     assert found == [expected] * len(PROCESSORS)
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+def test_programs_of_tvm_give_the_tokens_of_this_processor(tmp_path: Path, program: Path, name: str) -> None:
+    """Compiled for it, with the core's kernels, by TVM's own runtime for it."""
+    pytest.importorskip("tvm", reason="tvm is not installed")
+    packages = installed(
+        Path(__file__).with_name("tvm_arm_requirements.txt"),
+        "--platform", "manylinux_2_28_aarch64", "--only-binary=:all:",
+    )  # fmt: skip
+    libraries = {
+        "EDGEKIT_TVM_FFI": str(packages / "tvm_ffi" / "lib" / "libtvm_ffi.so"),
+        "EDGEKIT_TVM_RUNTIME": str(packages / "tvm" / "lib" / "libtvm_runtime.so"),
+    }
+    asked = Asked("", [1, 17, 33, 2, 60, 81], seed=3, max_new_tokens=32, steps=8)
+    tokens = {}
+    for device in ("aarch64", "x86-64"):
+        bundle = tmp_path / device
+        export(resolve(name), bundle, ExportOptions("tvm", scheme=Scheme("mixed4"), device=device))
+        own = dataclasses.replace(asked, bundle=str(bundle))
+        if device == "aarch64":
+            tokens[device] = Arm("max", program, libraries).generate([own])[0].tokens
+            continue
+        with Generator(bundle, engine="tvm") as generator:
+            events = generator.generate(own.prompt, Settings(max_new_tokens=32, steps=8, seed=3))
+            tokens[device] = [int(t) for e in events if isinstance(e, Committed) for t in e.ids]
+    assert tokens["aarch64"] == tokens["x86-64"] != []
 
 
 @pytest.mark.skipif("EDGEKIT_ARM_TESTS" not in os.environ, reason="make test-arm builds them")

@@ -16,13 +16,14 @@ from support.original_environment import ORIGINAL_ENVIRONMENT
 ROOT = Path(__file__).parents[2]
 
 
-def installed(requirements: Path) -> Path:
-    """The folder of packages that Python is given besides its own, made once for a file `x_requirements.txt`.
-    Skips the test where they cannot be had, but not in CI.
+def installed(requirements: Path, *options: str) -> Path:
+    """The folder of packages that Python is given besides its own, made once for a file `x_requirements.txt`,
+    with further `options` of pip. Skips the test where they cannot be had, but not in CI.
     """
     fcntl = pytest.importorskip("fcntl")
     what = requirements.name.partition("_requirements")[0].replace("_", "-")
-    name = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    asked = requirements.read_bytes() + " ".join([sys.version, *options]).encode()
+    name = hashlib.sha256(asked).hexdigest()[:16]
     folder = ROOT / "build" / f"{what}-{name}"
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_suffix(".lock"), "w") as lock:
@@ -32,7 +33,7 @@ def installed(requirements: Path) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
             ended = subprocess.run(
-                [sys.executable, *install, "-r", str(requirements)],
+                [sys.executable, *install, *options, "-r", str(requirements)],
                 env=dict(ORIGINAL_ENVIRONMENT),
                 capture_output=True,
                 text=True,
