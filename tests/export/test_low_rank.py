@@ -144,6 +144,7 @@ ENGINES = {
     "torch": (1e-5, 2e-2, True),
     "onnx": (2e-3, 5e-2, True),
     "onnx-gpu": (1e-5, 1e-4, False),
+    "tvm": (1e-5, 2e-2, True),
     "mlx": (1e-5, 1e-4, False),
 }
 

@@ -28,6 +28,8 @@ ATTENTION, EXPERTS, LINEAR, ROUTE = (
 #: bits.
 TYPES = {"F32": "float32", "I64": "int64", "U8": "uint8", "BF16": "uint16"}
 _TORCH_TYPES = {torch.float32: "F32", torch.int64: "I64"}
+#: What stands for a matrix among a program's inputs.
+_STORED = ("weight", "codes", "scales")
 #: What a layer's caller keeps of it, beside y.
 KEPT = ("k", "v")
 #: Inputs of layers that attention alone takes, and that the caller of a program knows.
@@ -142,7 +144,7 @@ class Graph(NodeTranslator):
     def _placeholder(self, node: Node, name: str, made: Function, parameters: list[relax.Var]) -> Any:
         """A value of the program: a variable, or a matrix of several."""
         matrix, _, suffix = name.removeprefix("w.").rpartition(".")
-        if not name.startswith("w.") or matrix not in self._specs:
+        if not name.startswith("w.") or matrix not in self._specs or suffix not in _STORED:
             # A pass may have rows of both kinds.
             sizes = [self._positions()] if name == "phase" else self._sizes(node)
             argument = Argument(name, _TORCH_TYPES[node.meta["val"].dtype], named(sizes))
