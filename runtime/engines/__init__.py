@@ -36,10 +36,15 @@ def check_available(name: str) -> None:
 
 
 def create(
-    bundle: Bundle, threads: int, executor: Executor | None = None, name: str | None = None
+    bundle: Bundle,
+    threads: int,
+    executor: Executor | None = None,
+    name: str | None = None,
+    planning: bool = False,
 ) -> Engine | None:
     """The engine in Python that runs a bundle, of that `name` where its format has several; None for one that
     the core runs itself. `executor` runs packages in place of the format's own: a check may bring its own.
+    One for `planning` runs nothing, and needs no device.
 
     Raises:
         UnsupportedBundle: a format without an engine here, or packages written by a version that the format's
@@ -57,18 +62,20 @@ def create(
         )
     if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', written, ENGINES)}")
-    if row.by_name and name != row.name:
+    if row.by_name and name != row.name and not planning:
         raise UnsupportedBundle(
             f"{bundle.path}: its programs are machine code, which can do whatever you can do; if you trust "
             f"whoever made it, ask for the engine by name: --engine {row.name} "
             f"(in Python engine={row.name!r})"
         )
     if row.gives == "core":
-        if row.factory:
+        if row.factory and not planning:
             row.load()()
         return None
     if row.gives == "engine":
         engine: Engine = row.load()(bundle.folder, bundle.manifest, threads)
+        if not planning:
+            engine.prepare()
         return engine
     executor = row.load()()
     if row.name == "coreai":
@@ -129,8 +136,10 @@ def _check_format(given: object, name: str, bundle: Bundle) -> None:
 
 
 def to_plan(bundle: Bundle, threads: int = 1, name: str | None = None) -> Engine | None:
-    """As `create`, for a plan of memory: packages are planned for on any system. Raises as that does."""
-    return create(bundle, threads, _NoExecutor() if bundle.packages is not None else None, name)
+    """As `create`, for a plan of memory: it is made on any system. Raises as that does."""
+    return create(
+        bundle, threads, _NoExecutor() if bundle.packages is not None else None, name, planning=True
+    )
 
 
 class _NoExecutor:

@@ -115,6 +115,14 @@ class Engine:
         """Where its arrays lie in a session: in the session's memory, unless it has memory of its own."""
         return Space()
 
+    def prepare(self) -> None:
+        """Find the device. Called once before a session is opened, and not where memory is only planned for.
+
+        Raises:
+            EngineUnavailable: there is none.
+        """
+        return None
+
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
         """What the engine takes for passes of these lengths."""
         return EngineBytes(allowance=ALLOWANCE_BYTES)

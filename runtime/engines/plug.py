@@ -203,9 +203,7 @@ class EnginePlug:
             out[...] = 0
             for segment, (inputs, routed) in zip(segments, made, strict=True):
                 # Experts see the rows of one segment at a time: a sequence is computed as if it were alone.
-                mixture = self._space.mixture(
-                    routed.x, routed.index, routed.weight, len(out), self._advice
-                )
+                mixture = self._space.mixture(routed.x, routed.index, routed.weight, len(out), self._advice)
                 out[...] += mixture.counts
                 self._routed.append(_Routed(segment, inputs, routed, mixture))
 

@@ -39,7 +39,8 @@ class OnnxGpuEngine(OnnxEngine):
     has no kernel for runs on the processor: once for each program a warning names it.
 
     Raises:
-        EngineUnavailable: onnxruntime is missing or too old, or has no provider that finds a GPU.
+        EngineUnavailable: onnxruntime is missing or too old, or, from `prepare`, has no provider that finds a
+            GPU.
         UnsupportedBundle: the bundle's programs or layout are not this engine's.
     """
 
@@ -51,13 +52,16 @@ class OnnxGpuEngine(OnnxEngine):
     def __init__(self, folder: BundleFolder, manifest: Manifest, threads: int) -> None:
         super().__init__(folder, manifest, threads)
         self._options.add_session_config_entry(_RECORD, "1")
-        self._provider = self._working_provider()
-        self._device = PROVIDERS[self._provider], 0
+        self._provider, self._device = "", ("", 0)  # of `prepare`
         self._on_processor: dict[str, tuple[str, ...]] = {}
         #: Values of units in the memory of the GPU, by the object that a unit comes as.
         self._kept: dict[int, tuple[Arrays, dict[str, Any]]] = {}
         self._uploads: dict[int, Any] = {}
         self._full = False
+
+    def prepare(self) -> None:
+        self._provider = self._working_provider()
+        self._device = PROVIDERS[self._provider], 0
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
         found = memory.stored_weights(bundle, lengths, copies=True, uint8=False)

@@ -57,4 +57,3 @@ class TensorMixture:
         for j in range(1, parts.shape[1]):
             total += parts[:, j]
         return total
-

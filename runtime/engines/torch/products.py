@@ -45,9 +45,7 @@ def grouped_linear(x: Tensor, counts: Sequence[int], matrices: Sequence[Matrix])
     kernels = _kernels(x.device) if _alike(matrices) else None
     if kernels is not None:
         return kernels.grouped_product(*rounded_rows(x), counts, matrices)
-    parts = [
-        linear(rows, matrix, True) for rows, matrix in zip(x.split(list(counts)), matrices, strict=True)
-    ]
+    parts = [linear(rows, matrix, True) for rows, matrix in zip(x.split(list(counts)), matrices, strict=True)]
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 

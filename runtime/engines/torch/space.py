@@ -274,4 +274,3 @@ class TorchSpace(Space):
         index = self._device.staged(torch.tensor(rows))
         to = self._memory.view(first.to, (len(rows), size // 4))
         return [(to, lambda: table[index.to(self._device.place, non_blocking=True)])]
-

@@ -100,9 +100,7 @@ def product_4bit(
 ) -> None:  # fmt: skip
     """out [M, N] of x int8 [M, K], packed uint8 [P, K / 8, 64, 4] and group_scales uint8 [P, K / G, 64]."""
     m = tl.program_id(1) * BM + tl.arange(0, BM)
-    _panel_4bit(
-        x, row_scales, packed, group_scales, scales, out, tl.program_id(0), m, M, K, N, G, BM, BK
-    )
+    _panel_4bit(x, row_scales, packed, group_scales, scales, out, tl.program_id(0), m, M, K, N, G, BM, BK)
 
 
 @triton.jit

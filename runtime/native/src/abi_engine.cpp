@@ -11,8 +11,8 @@
 namespace edgekit {
 namespace {
 
-MakeEngine engine_of(const ek_engine *given, const SessionOptions &options) {
-  if (given == nullptr) return core_engine(options);
+MakeEngine engine_of(const ek_engine *given, const SessionOptions &options, bool planning = false) {
+  if (given == nullptr) return core_engine(options, planning);
   const ek_engine table = read_struct<ek_engine>(given, ek_engine{}, "ek_engine");
   if (table.reserved != 0) fail(EK_INVALID_ARGUMENT, "ek_engine.reserved is ", table.reserved, "; set it to 0");
   return [table](Bundle &bundle) { return std::make_unique<PluggedEngine>(bundle, table); };
@@ -87,7 +87,7 @@ ek_status ek_plan_session(const char *bundle, const ek_session_options *options,
     ek_plan *&made = place(plan);
     const SessionOptions wanted = session_options_of(options);
     const std::uint64_t held = process == UINT64_MAX ? Reservation::process_bytes() : process;
-    made = new ek_plan{plan_session(path_of(bundle), wanted, engine_of(engine, wanted), held)};
+    made = new ek_plan{plan_session(path_of(bundle), wanted, engine_of(engine, wanted, true), held)};
   });
 }
 

@@ -88,11 +88,11 @@ void visit(const Bundle &bundle, Pass pass, const Unit &unit, const Chunk &chunk
 
 }  // namespace
 
-MakeEngine core_engine(const SessionOptions &options) {
+MakeEngine core_engine(const SessionOptions &options, bool planning) {
   const int threads = checked(options).threads;
-  return [threads](Bundle &bundle) -> std::unique_ptr<Engine> {
+  return [threads, planning](Bundle &bundle) -> std::unique_ptr<Engine> {
     const int count = threads != 0 ? threads : usable_cores();
-    if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count);
+    if (bundle.format() == "tvm") return std::make_unique<TvmEngine>(bundle, bundle.take_programs(), count, planning);
     return std::make_unique<NativeEngine>(bundle, count);
   };
 }

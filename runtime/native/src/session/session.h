@@ -67,7 +67,8 @@ struct SessionPlan {
 };
 
 // The engine of this library for a bundle: of compiled programs or, for all others, the native one.
-MakeEngine core_engine(const SessionOptions &options);
+// One for `planning` runs nothing.
+MakeEngine core_engine(const SessionOptions &options, bool planning = false);
 
 // What Session would take, from headers alone; `process` stands for what the process holds. Throws Error.
 SessionPlan plan_session(const std::string &bundle, const SessionOptions &options, const MakeEngine &make,

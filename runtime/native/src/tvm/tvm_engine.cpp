@@ -145,7 +145,8 @@ struct TvmEngine::Inputs {
   }
 };
 
-TvmEngine::TvmEngine(const Bundle &bundle, const Json &programs, int threads) : bundle_(bundle), threads_(threads) {
+TvmEngine::TvmEngine(const Bundle &bundle, const Json &programs, int threads, bool planning)
+    : bundle_(bundle), threads_(threads) {
   const auto is = [&](const char *key, const char *wanted) {
     const Json *json = programs.find(key);
     return json != nullptr && json->kind() == Json::Kind::string && json->string() == wanted;
@@ -166,7 +167,7 @@ TvmEngine::TvmEngine(const Bundle &bundle, const Json &programs, int threads) : 
   if (const WeightUnit *unit = bundle.self_conditioning()) {
     tvm::check_weights(bundle.path(), program(entries, "self_conditioning").function, *unit->run);
   }
-  load(programs);
+  if (!planning) load(programs);
 }
 
 TvmEngine::~TvmEngine() = default;

@@ -21,10 +21,11 @@ namespace edgekit {
 
 class TvmEngine final : public Engine {
  public:
-  // `threads` that compute, the caller's included. `programs` is the manifest's section. Throws Error:
+  // `threads` that compute, the caller's included. `programs` is the manifest's section. One that is made for `planning`
+  // alone loads no library, and runs nothing. Throws Error:
   // EK_UNSUPPORTED_BUNDLE for another format, for programs of another machine, and before tvm::load has been called,
   // EK_MALFORMED_FILE where programs and flash file do not fit, those of reading the library.
-  TvmEngine(const Bundle &bundle, const Json &programs, int threads);
+  TvmEngine(const Bundle &bundle, const Json &programs, int threads, bool planning);
   ~TvmEngine() override;
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
