@@ -140,3 +140,35 @@ def test_a_bundle_for_computers_says_how_it_is_run(tmp_path: Path, name: str) ->
     assert [tier["name"] for tier in facts["tiers"]] == [tier.name for tier in target.tiers]
     assert all(f"| {tier.name} |" in text for tier in target.tiers) and target.checked["native"] in text
     assert CliRunner().invoke(main, ["verify", str(folder)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        (t.name, f)
+        for t in targets.TARGETS.working()
+        if t.describe and t.tiers
+        for f in t.formats[1:]
+        if t.name != "ios"
+    ],
+)
+def test_other_formats_of_a_target_are_described_on_any_machine(
+    tmp_path: Path, name: str, written: str
+) -> None:
+    """Where neither a GPU nor the engine's library is; figures are those of a plan."""
+    from click.testing import CliRunner
+
+    from edgekit.tools.cli import main
+
+    folder, target = tmp_path / "some-bundle", targets.get(name)
+    words = ["export", "tiny-llada", "--target", name, "--format", written, "-o", str(folder)]
+    device = ["--device", "opencl-aarch64"] if written == "tvm" else []
+    made = CliRunner().invoke(main, [*words, *device])
+    assert made.exit_code == 0, made.output
+    engine = target.engines.get(written)
+    assert ("" if engine is None else f"--engine {engine} ") + "--memory" in (
+        folder / "README.md"
+    ).read_text()
+    facts = json.loads((folder / "Info.json").read_text())
+    assert facts["format"] == written and all(tier["runs"] for tier in facts["tiers"])
+    assert CliRunner().invoke(main, ["verify", str(folder)]).exit_code == 0
