@@ -23,7 +23,7 @@ def load_runtime() -> None:
         EngineUnavailable: a package is not installed, or its library cannot be loaded or is of another
             version. NativeError: the core is missing.
     """
-    paths = [str(_library(package, name)).encode() for package, name in _LIBRARIES.items()]
+    paths = [_native.path_bytes(_library(package, name)) for package, name in _LIBRARIES.items()]
     core = _native.functions({"ek_tvm_load": (c_char_p, c_char_p)})
     try:
         _native.check(core.ek_tvm_load(*paths))

@@ -22,6 +22,7 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError
+from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.session import Segment, Session, SessionOptions, open_session
@@ -137,6 +138,23 @@ def test_a_budget_is_kept(tmp_path: Path) -> None:
     assert streamed["found"] == resident["found"]
     assert streamed["engine"]["bytes_read"] > resident["engine"]["bytes_read"]
     assert peak <= budget, f"{peak / 1e6:.0f} MB used of {budget / 1e6:.0f} MB"
+
+
+def test_a_failure_within_a_program_is_told_as_it_is(core: Path, edited: Callable[..., Path]) -> None:
+    """An expert that is read while its layer runs."""
+    folder = edited()
+    with Bundle.open(folder).open_weights() as file:
+        spoiled = next(run for run in file.layout.runs if run.name == "layers.0.experts.1")
+        path = file.path
+    with open(path, "r+b") as weights:
+        weights.seek(spoiled.offset)
+        byte = weights.read(1)
+        weights.seek(spoiled.offset)
+        weights.write(bytes([byte[0] ^ 1]))
+    with open_session(folder, SessionOptions(resident_bytes=0), engine="tvm") as session:
+        for _ in range(2):
+            with pytest.raises(ChecksumMismatch, match="layers.0.experts.1"):
+                session.prefill(np.arange(12))
 
 
 # --- who is trusted -----------------------------------------------------------------------------------------
