@@ -137,7 +137,7 @@ def _finished(module: tvm.IRModule, _: Any) -> tvm.IRModule:
 
 
 def _for_processors(module: tvm.IRModule) -> tvm.IRModule:
-    """Loops over elements in vectors, and over rows by several threads: dlight has no rules for that."""
+    """Loops over elements in vectors, for which dlight has no rules."""
     for name, function in list(module.functions.items()):
         if isinstance(function, tvm.tirx.PrimFunc):
             module.update_func(name, _in_vectors(function))

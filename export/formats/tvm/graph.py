@@ -183,6 +183,9 @@ class Graph(NodeTranslator):
                 k: self._names.get(n, "").removeprefix("w.") for k, n in names.items() if n is not None
             }
             return {"names": weights}
+        if node.target is torch.ops.aten.index_select.default:
+            index = node.args[2]
+            return {"of_rows": isinstance(index, Node) and self._names.get(index) == "phase"}
         if node.target is EXPERTS:
             return {"mixture": self._mixture}
         return {"product": ops.core_product if self._core else ops.compiled_product}

@@ -1,7 +1,7 @@
 """Tensor expressions of what programs for GPUs compute themselves, over weights in layout `native-1`.
 
 Products follow the native core: a matrix of 4 or 8 bits becomes int8, activations are rounded to int8 by
-rows, sums are int32, and two scales make floats of them. TVM's schedules give such a product to tensor cores.
+rows, sums are int32, and two scales make floats of them. Such a product is what tensor cores take.
 """
 
 from __future__ import annotations

@@ -170,10 +170,10 @@ def linear(a: Arguments) -> relax.Var:
     shape = sizes(x)
     flat = x if len(shape) == 2 else reshaped(x, [math.prod(shape[1:-1], start=shape[0]), shape[-1]])
     y = a["product"](flat, matrix, a["act_bits"])
-    if a["down"] is not None:
-        y = emit(relax.op.add(y, a["product"](a["product"](flat, a["down"], _FLOATS), a["up"], _FLOATS)))
     if a["bias"] is not None:
         y = emit(relax.op.add(y, a["bias"]))
+    if a["down"] is not None:
+        y = emit(relax.op.add(y, a["product"](a["product"](flat, a["down"], _FLOATS), a["up"], _FLOATS)))
     return y if len(shape) == 2 else reshaped(y, [*shape[:-1], matrix.rows])
 
 
@@ -226,7 +226,10 @@ def gated_halves(x: relax.Expr, kind: str) -> relax.Var:
 
 def route(a: Arguments) -> tuple[Routed, Routed]:
     rule = {name: a[name] for name in ROUTING}
-    rule |= {name: None if a[name] is None else a["names"][name] for name in ("bias", "expert_scale")}
+    for name in ("bias", "expert_scale"):
+        if a[name] is not None and not a["names"][name]:
+            raise Refused(f"takes a {name} that is no vector of the weights")
+        rule[name] = None if a[name] is None else a["names"][name]
     chosen = Routed(a["logits"], rule)
     return chosen, chosen
 
@@ -258,6 +261,8 @@ def _binary(function: Callable[[Any, Any], relax.Expr]) -> Callable[[Arguments],
 def index_select(a: Arguments) -> relax.Var:
     if len(sizes(a["self"])) != 1 or a["dim"] != 0:
         raise Refused("selects from something else than a vector")
+    if not a["of_rows"]:
+        raise Refused("selects by something else than the kind of a pass")
 
     def of(x: Any, index: Any) -> Any:
         # Of every row: a column, which multiplies rows.

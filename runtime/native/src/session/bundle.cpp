@@ -18,8 +18,8 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   file_ = files.open_weights(FlashOptions{}, wrap);
   const Json *format = programs_.find("format");
   if (format != nullptr && format->kind() == Json::Kind::string) format_ = format->string();
-  if (format_ == "native" && file_->layout().packed) {
-    fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the native engine needs aligned tensors; ",
+  if ((format_ == "native" || format_ == "tvm") && file_->layout().packed) {
+    fail(EK_UNSUPPORTED_BUNDLE, file_->path(), ": is packed, where the ", format_, " engine needs aligned tensors; ",
          "export the bundle again for this engine");
   }
   if (model_.self_conditioning) self_conditioning_ = unit("self_conditioning");

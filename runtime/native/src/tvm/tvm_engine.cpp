@@ -39,6 +39,18 @@ class Current {
   TvmEngine *const before_;
 };
 
+// The call that is under way, while it is.
+class CallGuard {
+ public:
+  CallGuard(const LayersCall *&place, const LayersCall &call) : place_(place) { place_ = &call; }
+  ~CallGuard() { place_ = nullptr; }
+  CallGuard(const CallGuard &) = delete;
+  CallGuard &operator=(const CallGuard &) = delete;
+
+ private:
+  const LayersCall *&place_;
+};
+
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Hands out pieces of memory; with a null base it only counts.
@@ -79,7 +91,7 @@ struct MixtureMemory {
 // A number among the arguments of a function of ours.
 double number_of(const Any &any) { return any.kind == tvm::kInt ? static_cast<double>(any.integer) : any.number; }
 
-// Fails unless it is a contiguous array in memory that the processor reads.
+// Fails unless it is an array.
 const DLTensor &array_of(const Any &any) {
   const DLTensor *tensor = tvm::tensor_of(any);
   if (tensor == nullptr) fail(EK_ENGINE_FAILED, "a program gives no array where one is expected; export the bundle again");
@@ -183,6 +195,16 @@ void TvmEngine::add_layers(const Json &entries) {
   for (const BundleChunk &chunk : bundle_.chunks()) {
     const std::string &name = model.layers[chunk.first].program;
     const tvm::Program &own = program(entries, name);
+    const std::int64_t rotary = static_cast<std::int64_t>(model.ropes[model.layers[chunk.first].rope].inverse_frequency.size());
+    for (const tvm::Argument &input : own.function.inputs) {
+      const bool table = input.name == "cos" || input.name == "sin";
+      const bool fits = input.is_weight || (table ? input.shape == std::vector<std::int64_t>{tvm::kT, rotary}
+                                                  : input.name != "x" || input.shape == std::vector<std::int64_t>{1, tvm::kT, model.hidden});
+      if (!fits) {
+        fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " takes ", input.name,
+             " of another size than the model's; export the bundle again");
+      }
+    }
     const std::int64_t count = own.experts ? own.experts->count : 0;
     if (count != static_cast<std::int64_t>(chunk.experts.size())) {
       fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " mixes ", count, " experts, layer ", chunk.unit->name,
@@ -241,6 +263,8 @@ void TvmEngine::load(const Json &programs) {
     }
   }
   if (device_.type == tvm::kCuda) {
+    static std::once_flag cubins;
+    std::call_once(cubins, provide_cubin);
     const std::string &cubin = programs.at("cubin").string();
     cubin_.resize(static_cast<std::size_t>(files.size_of(cubin)));
     files.read(cubin, cubin_.data());
@@ -381,6 +405,9 @@ tvm::Value TvmEngine::run(const tvm::Function &function, const tvm::Lengths &len
 
 // A result, in the processor's memory.
 void TvmEngine::read(const tvm::Value &result, float *to, std::int64_t count) const {
+  if (elements_of(shape_of(*result.tensor())) != count) {
+    fail(EK_ENGINE_FAILED, bundle_.path(), ": a program's result is of another size than the model's; export the bundle again");
+  }
   const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(count);
   if (device_.type == tvm::kCpu) {
     std::memcpy(to, data_of<float>(*result.tensor()), bytes);
@@ -405,7 +432,7 @@ void TvmEngine::layers(const LayersCall &call) {
   given.sin = first.sin;
   given.query_scale = first.query_scale;
   given.phase = phase.data();
-  call_ = &call;
+  const CallGuard guard(call_, call);
   const tvm::Value y = run(program.function, {call.rows, 0}, call.weights, given);
   read(y, call.x, call.rows * bundle_.model().hidden);
 }
@@ -442,19 +469,28 @@ void TvmEngine::provide() {
       return tvm::Value();
     });
   };
-  // TVM keeps the source of kernels for NVIDIA GPUs, and asks for what it compiles to: the bundle has it.
-  tvm::provide("tvm_callback_cuda_compile", [](const std::vector<Any> &) {
-    if (current == nullptr || current->cubin_.empty()) fail(EK_INVALID_STATE, "there are no kernels for NVIDIA GPUs");
-    return tvm::bytes(current->cubin_);
-  });
   add("edgekit.linear", &TvmEngine::linear);
   add("edgekit.attention", &TvmEngine::attention);
   add("edgekit.experts", &TvmEngine::experts);
 }
 
+// TVM keeps the source of kernels for NVIDIA GPUs, and asks for what it compiles to: the bundle has it. Others that ask
+// get what they got before.
+void TvmEngine::provide_cubin() {
+  const char *name = "tvm_callback_cuda_compile";
+  const auto before = std::make_shared<tvm::Value>(tvm::global(name));
+  tvm::provide(name, [before](const std::vector<Any> &arguments) {
+    if (current != nullptr && !current->cubin_.empty()) return tvm::bytes(current->cubin_);
+    return tvm::call(*before, arguments);
+  });
+}
+
 void TvmEngine::linear(const std::vector<Any> &arguments) {
   if (arguments.size() < 4) fail(EK_ENGINE_FAILED, "a product has too few arguments; export the bundle again");
   const DLTensor &x = array_of(arguments[1]), &codes = array_of(arguments[2]), &out = array_of(arguments.back());
+  if (x.ndim != 2 || out.ndim != 2 || x.shape[0] != out.shape[0]) {
+    fail(EK_ENGINE_FAILED, "a product has arrays of other sizes; export the bundle again");
+  }
   const std::size_t stored = arguments.size() - 3;
   Matrix matrix;
   matrix.bits = stored == 1 ? 16 : stored == 2 ? 8 : 4;
@@ -468,15 +504,17 @@ void TvmEngine::linear(const std::vector<Any> &arguments) {
   }
   if (matrix.bits < 16) matrix.scales = data_of<float>(array_of(arguments[arguments.size() - 2]));
   const std::int64_t rows = x.shape[0];
+  const bool rounds = matrix.bits < 16 && number_of(arguments[0]) == 8;
+  const std::size_t rounded_bytes = rounds ? quantized_bytes(rows, matrix.columns) : 0;
   Pieces sizes;
-  sizes.take(quantized_bytes(rows, matrix.columns));
+  sizes.take(rounded_bytes);
   sizes.take(gemm_scratch_bytes(pool_->size()));
   Pieces pieces(scratch(sizes.used()));
-  std::uint8_t *codes_of_x = pieces.take(quantized_bytes(rows, matrix.columns));
+  std::uint8_t *codes_of_x = pieces.take(rounded_bytes);
   std::uint8_t *gemm = pieces.take(gemm_scratch_bytes(pool_->size()));
   float *y = data_of<float>(out);
   const float *from = data_of<float>(x);
-  if (matrix.bits < 16 && number_of(arguments[0]) == 8) {
+  if (rounds) {
     const QuantizedRows rounded = quantize_rows(*pool_, from, matrix.columns, rows, matrix.columns, codes_of_x);
     edgekit::linear(*pool_, matrix, rounded, y, matrix.rows, {}, gemm);
   } else {
@@ -485,10 +523,20 @@ void TvmEngine::linear(const std::vector<Any> &arguments) {
 }
 
 void TvmEngine::attention(const std::vector<Any> &arguments) {
-  if (arguments.size() != 5) fail(EK_ENGINE_FAILED, "attention has other arguments; export the bundle again");
+  if (call_ == nullptr || arguments.size() != 5) {
+    fail(EK_ENGINE_FAILED, "attention is not a layer's, or has other arguments; export the bundle again");
+  }
   std::vector<const DLTensor *> qkv;
   for (std::size_t i = 1; i < 4; ++i) qkv.push_back(&array_of(arguments[i]));
   const DLTensor &out = array_of(arguments[4]);
+  const LayerInfo &info = bundle_.model().layers[call_->chunk->first];
+  for (const DLTensor *each : {qkv[0], qkv[1], qkv[2], &out}) {
+    const bool query = each == qkv[0] || each == &out;
+    const bool fits = each->ndim == 4 && each->shape[0] == 1 && each->shape[2] == call_->rows &&
+                      each->shape[3] == info.head_dim &&
+                      (query ? each->shape[1] % info.kv_heads == 0 : each->shape[1] == info.kv_heads);
+    if (!fits) fail(EK_ENGINE_FAILED, "attention has arrays of other sizes than the layer's; export the bundle again");
+  }
   // In the processor's memory.
   std::vector<AlignedMemory> memory;
   std::vector<DLTensor> near;
@@ -579,10 +627,10 @@ void TvmEngine::compiled_attention(const std::vector<const DLTensor *> &qkv, flo
 }
 
 void TvmEngine::experts(const std::vector<Any> &arguments) {
-  const Layer &layer = layers_[call_->chunk->first];
-  if (arguments.size() != 3 || !layer.program->experts) {
+  if (call_ == nullptr || arguments.size() != 3 || !layers_[call_->chunk->first].program->experts) {
     fail(EK_ENGINE_FAILED, "a mixture of experts is not the layer's; export the bundle again");
   }
+  const Layer &layer = layers_[call_->chunk->first];
   const tvm::Experts &own = *layer.program->experts;
   const DLTensor &x = array_of(arguments[0]), &logits = array_of(arguments[1]), &out = array_of(arguments[2]);
   const std::int64_t rows = x.shape[0], hidden = bundle_.model().hidden;

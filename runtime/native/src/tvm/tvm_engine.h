@@ -68,6 +68,7 @@ class TvmEngine final : public Engine {
 
   // What programs call; the last argument is the result.
   static void provide();
+  static void provide_cubin();
   void linear(const std::vector<tvm::Any> &arguments);
   void attention(const std::vector<tvm::Any> &arguments);
   void experts(const std::vector<tvm::Any> &arguments);

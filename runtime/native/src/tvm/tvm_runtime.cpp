@@ -146,6 +146,10 @@ Any text(const char *value) {
 
 Value call(const Value &function, std::vector<Any> arguments) {
   Any result;
+  if (function.none()) {
+    fail(EK_UNSUPPORTED_VERSION, "TVM's runtime, or a bundle's library, lacks a function that edgekit calls; install the ",
+         "version of TVM that edgekit names, or export the bundle again");
+  }
   thrown = nullptr;
   done(functions.call(function.handle(), arguments.data(), static_cast<std::int32_t>(arguments.size()), &result));
   return Value(result);
