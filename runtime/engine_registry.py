@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgekit.flashload.registry import Registry, resolve
-from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,19 @@ class EngineRow:
         elif self.needs and not _installed(self.needs):
             module = self.needs.partition(".")[0]
             raise EngineUnavailable(f"the {self.name} engine needs {module}: pip install '{self.install}'")
+
+    def check_asked(self, name: str | None, bundle: object) -> None:
+        """Refuse an engine that is used by name alone, where another `name` or none was given for a bundle.
+
+        Raises:
+            UnsupportedBundle: what it would run, and how to ask for it.
+        """
+        if self.by_name and name != self.name:
+            raise UnsupportedBundle(
+                f"{bundle}: its programs are machine code, which can do whatever you can do; if you trust "
+                f"whoever made it, ask for the engine by name: --engine {self.name} "
+                f"(in Python engine={self.name!r})"
+            )
 
     def load(self) -> Any:
         """The factory, imported. Raises what its module does."""

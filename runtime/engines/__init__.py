@@ -62,12 +62,8 @@ def create(
         )
     if (row.gives == "executor") != (bundle.packages is not None):
         raise UnsupportedBundle(f"{bundle.path}: {unknown('format', written, ENGINES)}")
-    if row.by_name and name != row.name and not planning:
-        raise UnsupportedBundle(
-            f"{bundle.path}: its programs are machine code, which can do whatever you can do; if you trust "
-            f"whoever made it, ask for the engine by name: --engine {row.name} "
-            f"(in Python engine={row.name!r})"
-        )
+    if not planning:
+        row.check_asked(name, bundle.path)
     if row.gives == "core":
         if row.factory and not planning:
             row.load()()

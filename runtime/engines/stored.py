@@ -30,6 +30,8 @@ class StoredWeights:
         place, views = self._made.get(unit, (0, dict[str, np.ndarray]()))
         if place == data:
             return views
+        # Of no place until all are made: a signal may come between two of them.
+        self._made[unit] = 0, views
         for tensor in weights.tensors[: weights.tensor_count]:
             shape = tuple(tensor.shape[: tensor.rank])
             view = array(data + tensor.offset, shape, STORAGE_DTYPES[tensor.dtype.decode()])

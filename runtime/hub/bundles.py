@@ -63,6 +63,7 @@ def local_folder(
         )
     check_written_for(written, engine, bundle)
     if to_run:
+        row.check_asked(engine, bundle)
         check_available(row.name if engine is None else engine)
     files = {f"{member}{file}": entry for file, entry in verification.listed(manifest).items()}
     _check_listing(bundle, repository, files)

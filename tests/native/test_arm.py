@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 from support.c_programs import HEADER, run
+from support.exported_elsewhere import export_elsewhere
 from support.foreign_packages import installed
 from support.generate_program import SOURCE, Answer, Asked, answers, check_golden_tokens, lines
 from test_packaging import TOOLS
 
 from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Committed
@@ -128,7 +129,7 @@ def test_programs_of_tvm_give_the_tokens_of_this_processor(tmp_path: Path, progr
     tokens = {}
     for device in ("aarch64", "x86-64"):
         bundle = tmp_path / device
-        export(resolve(name), bundle, ExportOptions("tvm", scheme=Scheme("mixed4"), device=device))
+        export_elsewhere(resolve(name), bundle, ExportOptions("tvm", scheme=Scheme("mixed4"), device=device))
         own = dataclasses.replace(asked, bundle=str(bundle))
         if device == "aarch64":
             tokens[device] = Arm("max", program, libraries).generate([own])[0].tokens

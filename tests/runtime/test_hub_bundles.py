@@ -182,13 +182,16 @@ def test_a_name_without_the_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_bundle_that_cannot_run_here_is_refused_before_its_weights(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hub.add("owner/toaster", contents(folder_like_a_bundle(tmp_path / "toaster", "toaster")))
     hub.add("owner/tvm", contents(folder_like_a_bundle(tmp_path / "tvm", "tvm")))
     files = contents(folder_like_a_bundle(tmp_path / "onnx"))
     hub.add("owner/onnx", files)
     newer = sealing.sealed(json.loads(files["edgekit.json"]) | {"schema_version": 99})
     hub.add("owner/newer", files | {"edgekit.json": newer})
     hub.add("owner/broken", files | {"edgekit.json": b"{"})
-    with pytest.raises(UnsupportedBundle, match="'tvm'"):
+    with pytest.raises(UnsupportedBundle, match="'toaster'"):
+        local_folder("hf:owner/toaster")
+    with pytest.raises(UnsupportedBundle, match="hf:owner/tvm: its programs are machine code"):
         local_folder("hf:owner/tvm")
     with pytest.raises(UnsupportedVersion):
         local_folder("hf:owner/newer")

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from support import sealing
 from support.bundles import make_bundle
+from support.exported_elsewhere import export_elsewhere
 from support.provider_cases import main as case
 from support.providers import PROVIDERS
 from support.watched import run_watched
 
 from edgekit.export.checkpoint.hub import resolve
-from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.pipeline import ExportOptions
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError
 from edgekit.runtime.bundle import Bundle
@@ -64,7 +65,7 @@ def test_the_shipped_models_generate_what_the_reference_generates(
     tmp_path: Path, name: str, provider: str
 ) -> None:
     how = ExportOptions("tvm", scheme=Scheme("mixed4", 32), device=DEVICES[provider])
-    export(resolve(name), tmp_path / "bundle", how)
+    export_elsewhere(resolve(name), tmp_path / "bundle", how)
     assert case("generation", str(tmp_path), provider, name)["differences"] == 0
 
 

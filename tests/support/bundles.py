@@ -23,6 +23,7 @@ from edgekit.runtime.sampling import HeadOutput, HeadRequest
 from edgekit.runtime.session import Session
 from edgekit.tools.tiny import tokenizer
 from support.checkpoints import write_checkpoint
+from support.exported_elsewhere import export_elsewhere
 
 #: Small tiles, so that the vocabulary head is joined from several.
 TILE_BYTES = 8192
@@ -43,7 +44,8 @@ def make_bundle(
     options = ExportOptions(
         program_format, scheme=scheme or Scheme(), tile_bytes=TILE_BYTES, precision=precision, device=device
     )
-    export(folder / "checkpoint", folder / "bundle", options)
+    write = export_elsewhere if program_format == "tvm" else export
+    write(folder / "checkpoint", folder / "bundle", options)
     return folder / "bundle"
 
 

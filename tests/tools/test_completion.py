@@ -28,7 +28,7 @@ def test_names_that_a_command_knows() -> None:
     assert complete("export", "m", "--target") == list(targets.TARGETS)
     assert complete("export", "m", "--target", incomplete="i") == ["ios"]
     assert complete("export", "m", "--format") == ["native", "onnx", "onnx-gpu", "tvm"]
-    assert complete("export", "m", "--target", "mac", "--format") == ["mlx"]
+    assert complete("export", "m", "--target", "mac", "--format") == ["mlx", "tvm"]
     assert complete("export", "m", "--target", "nope", "--format") == list(FORMATS)
     assert complete("export", "m", "--quant") == list(PRESETS)
     assert complete("export", "m", "--quant", incomplete="int") == ["int8", "int4"]
