@@ -16,6 +16,5 @@ def test_layers_and_a_pass_equal_the_reference(tmp_path: Path, provider: str) ->
     if not lines:
         pytest.skip(f"{provider} is not there; its own tests say why")
     errors = {name.rpartition(", ")[2]: found[provider] for name, found in lines.items()}
-    layers = set() if PROVIDERS[provider].engine == "torch" else {"sliding", "full"}
-    assert set(errors) == layers | {"whole pass"}
+    assert set(errors) == {"sliding", "full", "whole pass"}
     assert all(error < provider_matrix.most(provider, what) for what, error in errors.items())

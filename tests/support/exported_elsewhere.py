@@ -1,4 +1,4 @@
-"""An export in a process of its own, where what it loads would stay with the tests: TVM's compiler takes 350 MB.
+"""An export in a process of its own: what it loads goes with it, and TVM's compiler takes 350 MB.
 
 python -m support.exported_elsewhere CHECKPOINT OUT    # its options, pickled, on standard input
 """

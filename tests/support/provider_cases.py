@@ -59,10 +59,6 @@ def of_model(folder: Path, provider: Provider, preset: str, group_size: str) -> 
     and none may be larger than a STEP: a code between two integers may turn with the last digit of a norm.
     """
     whole = of_pass(folder, provider, preset, group_size)
-    if (
-        provider.engine == "torch"
-    ):  # whose arrays lie in a space of its own: its layers are in test_torch_engine.py
-        return whole | {"errors": {"whole pass": whole["error"]}}
     model = quantized_reference(folder / "checkpoint", Scheme(preset, int(group_size)), provider.format)
     bundle, rng = Bundle.open(folder / "bundle"), np.random.default_rng(0)
     engine = engines.create(bundle, 2, name=provider.engine)
@@ -115,20 +111,33 @@ def _expected(model: ReferenceModel, i: int, inputs: Inputs) -> list[Array]:
 
 
 def _by_engine(engine: Engine, file: FlashFile, layer: Layer, inputs: Inputs) -> tuple[Array, Array, Array]:
-    def stored(name: str) -> dict[str, Array]:
-        return {each: values for each, (_, values) in stored_run(file, name).items()}
+    """An engine's functions take and give arrays of its own kind: PyTorch's take tensors."""
+    own: Callable[[Any], Any] = _tensor if engine.name == "torch" else lambda array: array
 
-    weights = stored(layer.run)
+    def stored(name: str) -> dict[str, Any]:
+        return {each: own(values) for each, (_, values) in stored_run(file, name).items()}
+
+    weights, given = stored(layer.run), {name: own(each) for name, each in inputs.items()}
     if not layer.experts:
-        y, [(k, v)] = engine.layers(layer.program, [inputs], weights)
-        return y, k, v
-    routed = engine.route(layer.program, inputs, weights)
-    mixture = Mixture(routed.x, routed.index, routed.weight, len(layer.experts))
+        y, [(k, v)] = engine.layers(layer.program, [given], weights)
+        return np.asarray(y), np.asarray(k), np.asarray(v)
+    routed = engine.route(layer.program, given, weights)
+    mixture = Mixture(*map(np.asarray, (routed.x, routed.index, routed.weight)), len(layer.experts))
     for number, name in enumerate(layer.experts):
-        own = stored(name)
-        mixture.add(number, lambda x, own=own: engine.expert(layer.program, x, own))
-    y = engine.join(layer.program, inputs, routed, mixture.total(), weights)
-    return y, routed.k, routed.v
+        expert = stored(name)
+        mixture.add(
+            number,
+            lambda x, expert=expert: np.asarray(engine.expert(layer.program, own(x), expert)),
+        )
+    y = engine.join(layer.program, given, routed, own(mixture.total()), weights)
+    return np.asarray(y), np.asarray(routed.k), np.asarray(routed.v)
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """The same numbers. bfloat16 is uint16 in numpy."""
+    if array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
 
 
 def _error(found: Array, expected: Array) -> float:

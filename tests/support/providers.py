@@ -64,7 +64,7 @@ def _with_kernels() -> Iterator[None]:
     """Has the torch engine use them on the processor."""
     from edgekit.runtime.engines.torch import products, triton_products
 
-    with mock.patch.object(products, "_kernels", lambda device: triton_products.scaled_product):
+    with mock.patch.object(products, "_kernels", lambda device: triton_products):
         yield
 
 
