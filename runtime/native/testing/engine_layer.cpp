@@ -11,6 +11,7 @@
 #include "flash_file.h"
 #include "session/engine.h"
 #include "session/session.h"
+#include "kv_array.h"
 
 namespace edgekit {
 namespace {
@@ -20,16 +21,6 @@ struct LayerCall {
   const float *x, *prefix_k, *prefix_v, *cos, *sin, *query_scale, *mask;  // query_scale and mask may be null
   float *y, *k, *v;
 };
-
-Strided kv_array(const float *data, std::int64_t heads, std::int64_t length, std::int64_t width) {
-  Strided out;
-  out.data = const_cast<float *>(data);
-  const std::int64_t shape[] = {1, heads, length, width};
-  const std::int64_t stride[] = {heads * length * width, length * width, width, 1};
-  std::copy(shape, shape + 4, out.shape);
-  std::copy(stride, stride + 4, out.stride);
-  return out;
-}
 
 void run_layer(const std::string &folder, const LayerCall &given) {
   Bundle bundle(folder);

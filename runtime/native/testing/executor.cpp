@@ -12,6 +12,7 @@
 #include "session/memory.h"
 #include "session/native_engine.h"
 #include "session/process.h"
+#include "kv_array.h"
 
 namespace edgekit {
 namespace {
@@ -63,16 +64,6 @@ struct TestRun {
   Run run;
   AlignedMemory memory;
 };
-
-Strided kv_array(const float *data, std::int64_t heads, std::int64_t length, std::int64_t width) {
-  Strided out;
-  out.data = const_cast<float *>(data);
-  const std::int64_t shape[] = {1, heads, length, width};
-  const std::int64_t stride[] = {heads * length * width, length * width, width, 1};
-  std::copy(shape, shape + 4, out.shape);
-  std::copy(stride, stride + 4, out.stride);
-  return out;
-}
 
 void run_call(TestCall &call) {
   std::set<Input> given = {Input::x};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "error.h"
+#include "executor/pieces.h"
 #include "kernels/float_ops.h"
 #include "kernels/gemm.h"
 
@@ -16,31 +17,6 @@ constexpr std::int64_t kMostRows = 512;
 // Experts of up to so many rows are computed by one thread each, side by side: sharing out such a small product
 // among threads, and its even smaller steps in between, takes a notable part of its time.
 constexpr std::int64_t kMostRowsAlone = 64;
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Hands out pieces of the scratch memory; with a null base it only counts.
-class Pieces {
- public:
-  explicit Pieces(void *base) : base_(static_cast<std::uint8_t *>(base)) {}
-
-  template <typename T>
-  T *take(std::int64_t count) {
-    return static_cast<T *>(take_bytes(sizeof(T) * static_cast<std::size_t>(count)));
-  }
-
-  void *take_bytes(std::size_t bytes) {
-    void *piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += rounded_up(bytes);
-    return piece;
-  }
-
-  std::size_t used() const { return used_; }
-
- private:
-  std::uint8_t *base_;
-  std::size_t used_ = 0;
-};
 
 // What the computation of one expert needs for up to `rows` rows at a time.
 struct Bench {

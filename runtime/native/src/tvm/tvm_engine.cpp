@@ -7,6 +7,7 @@
 
 #include "bundle_folder.h"
 #include "error.h"
+#include "executor/pieces.h"
 #include "executor/program.h"
 #include "kernels/gemm.h"
 
@@ -53,39 +54,23 @@ class CallGuard {
 
 std::size_t rounded_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Hands out pieces of memory; with a null base it only counts.
-class Pieces {
- public:
-  explicit Pieces(std::uint8_t *base = nullptr) : base_(base) {}
-  std::uint8_t *take(std::size_t bytes) {
-    std::uint8_t *piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += rounded_up(bytes);
-    return piece;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::uint8_t *base_;
-  std::size_t used_ = 0;
-};
-
 // Scratch memory of a mixture of `rows` rows.
 struct MixtureMemory {
   MixtureMemory(const MixtureShape &shape, const RoutingRule &rule, std::int64_t rows, int threads, std::uint8_t *base)
       : pieces(base) {
-    const std::size_t chosen = static_cast<std::size_t>(rows * rule.chosen);
-    index = reinterpret_cast<std::int64_t *>(pieces.take(sizeof(std::int64_t) * chosen));
-    weight = reinterpret_cast<float *>(pieces.take(sizeof(float) * chosen));
-    wanted = reinterpret_cast<float *>(pieces.take(routing_bytes(rule, rows)));
-    rounded = pieces.take(quantized_bytes(rows, shape.hidden));
-    mixture = pieces.take(mixture_bytes(shape, rows, threads));
-    gemm = pieces.take(gemm_scratch_bytes(threads));
+    const std::int64_t chosen = rows * rule.chosen;
+    index = pieces.take<std::int64_t>(chosen);
+    weight = pieces.take<float>(chosen);
+    wanted = static_cast<float *>(pieces.take_bytes(routing_bytes(rule, rows)));
+    rounded = pieces.take_bytes(quantized_bytes(rows, shape.hidden));
+    mixture = pieces.take_bytes(mixture_bytes(shape, rows, threads));
+    gemm = pieces.take_bytes(gemm_scratch_bytes(threads));
   }
 
   Pieces pieces;
   std::int64_t *index;
   float *weight, *wanted;
-  std::uint8_t *rounded, *mixture, *gemm;
+  void *rounded, *mixture, *gemm;
 };
 
 // A number among the arguments of a function of ours.
@@ -507,11 +492,10 @@ void TvmEngine::linear(const std::vector<Any> &arguments) {
   const bool rounds = matrix.bits < 16 && number_of(arguments[0]) == 8;
   const std::size_t rounded_bytes = rounds ? quantized_bytes(rows, matrix.columns) : 0;
   Pieces sizes;
-  sizes.take(rounded_bytes);
-  sizes.take(gemm_scratch_bytes(pool_->size()));
+  sizes.take_bytes(rounded_bytes);
+  sizes.take_bytes(gemm_scratch_bytes(pool_->size()));
   Pieces pieces(scratch(sizes.used()));
-  std::uint8_t *codes_of_x = pieces.take(rounded_bytes);
-  std::uint8_t *gemm = pieces.take(gemm_scratch_bytes(pool_->size()));
+  void *codes_of_x = pieces.take_bytes(rounded_bytes), *gemm = pieces.take_bytes(gemm_scratch_bytes(pool_->size()));
   float *y = data_of<float>(out);
   const float *from = data_of<float>(x);
   if (rounds) {
@@ -637,7 +621,7 @@ void TvmEngine::experts(const std::vector<Any> &arguments) {
   if (x.shape[1] != hidden || logits.shape[0] != rows || logits.shape[1] != own.count) {
     fail(EK_ENGINE_FAILED, "a mixture of experts has arrays of other sizes; export the bundle again");
   }
-  AlignedMemory near[3];
+  AlignedMemory near[2], made;
   const auto here = [&](std::size_t i, const DLTensor &from) {
     if (device_.type == tvm::kCpu) return data_of<float>(from);
     near[i] = AlignedMemory(sizeof(float) * static_cast<std::size_t>(elements_of(shape_of(from))));
@@ -646,7 +630,11 @@ void TvmEngine::experts(const std::vector<Any> &arguments) {
     return reinterpret_cast<float *>(near[i].data());
   };
   const float *given = here(0, x), *wanted = here(1, logits);
-  float *y = device_.type == tvm::kCpu ? data_of<float>(out) : here(2, out);
+  float *y = data_of<float>(out);
+  if (device_.type != tvm::kCpu) {
+    made = AlignedMemory(sizeof(float) * static_cast<std::size_t>(elements_of(shape_of(out))));
+    y = reinterpret_cast<float *>(made.data());
+  }
   const MixtureMemory memory(layer.mixture, own.rule, rows, pool_->size(),
                              scratch(MixtureMemory(layer.mixture, own.rule, rows, pool_->size(), nullptr).pieces.used()));
   const auto vector = [&](const std::string &name) {
