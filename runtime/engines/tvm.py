@@ -28,7 +28,7 @@ def load_runtime() -> None:
     try:
         _native.check(core.ek_tvm_load(*paths))
     except EdgekitError as error:
-        raise EngineUnavailable(f"the tvm engine cannot load TVM's runtime: {error}; {_INSTALL}") from error
+        raise EngineUnavailable(f"the tvm engine cannot load TVM's runtime: {error}: {_INSTALL}") from error
 
 
 def _library(package: str, name: str) -> Path:

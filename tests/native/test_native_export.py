@@ -351,6 +351,13 @@ def test_specs_are_those_of_the_arrays(
     assert native_layout.specs("unit.n", WeightSpec("n", (7,), "float", ()), Choice(16, 0))[0].shape == (7,)
 
 
+def test_matrices_whose_sums_may_not_fit_are_refused() -> None:
+    wide = WeightSpec("m", (1, native_layout.EXACT_COLUMNS + 32), "mlp", ())
+    with pytest.raises(ExportError, match=r"unit\.m has 60032 columns in 8 bits.* with --override"):
+        native_layout.specs("unit.m", wide, Choice(8, 0))
+    assert native_layout.specs("unit.m", wide, Choice(16, 0))
+
+
 @pytest.mark.parametrize("which", ["codes", "scales", "packed", "group_scales"])
 def test_wrong_padding_is_found(rng: np.random.Generator, which: str) -> None:
     bits = 8 if which == "codes" else 4

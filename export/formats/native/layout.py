@@ -31,6 +31,8 @@ from edgekit.flashload.format import TensorSpec
 
 PANEL_ROWS = 64
 QUAD = 4
+#: A sum of that many products of 8-bit integers fits 32 bits.
+EXACT_COLUMNS = 60_000
 #: Padding, chosen so that it adds nothing to a product.
 ZERO_CODE, ZERO_NIBBLES, PAD_GROUP_SCALE = 128, 0x88, 1
 
@@ -41,10 +43,19 @@ def panels(rows: int) -> int:
 
 
 def specs(name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
-    """The stored tensors of a weight, under the full `name`."""
+    """The stored tensors of a weight, under the full `name`.
+
+    Raises:
+        ExportError: products of the matrix would not be exact.
+    """
     if (shared := row_major.specs(name, spec, choice)) is not None:
         return shared
     rows, columns = spec.shape
+    if columns > EXACT_COLUMNS:
+        raise ExportError(
+            f"{name} has {columns} columns in {choice.bits} bits; products are exact up to {EXACT_COLUMNS}: "
+            "keep it in 16 bits with --override"
+        )
     count = panels(rows)
     scales = TensorSpec(name + ".scales", "F32", (count * PANEL_ROWS,))
     if choice.bits == 8:

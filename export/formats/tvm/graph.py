@@ -30,6 +30,8 @@ TYPES = {"F32": "float32", "I64": "int64", "U8": "uint8", "BF16": "uint16"}
 _TORCH_TYPES = {torch.float32: "F32", torch.int64: "I64"}
 #: What stands for a matrix among a program's inputs.
 _STORED = ("weight", "codes", "scales")
+#: Bits of matrices that are floats, and of activations that are rounded.
+_FLOATS, _ROUNDED = 16, 8
 #: What a layer's caller keeps of it, beside y.
 KEPT = ("k", "v")
 #: Inputs of layers that attention alone takes, and that the caller of a program knows.
@@ -220,8 +222,7 @@ class Graph(NodeTranslator):
                 owner[node] = owner.get(source, source)
             for used in node.all_input_nodes:
                 last[owner.get(used, used)] = i
-        # A product with an adapter holds that of the adapter, and what it is made of, as well.
-        adapted = {n: _adapter_rows(n) for n in self._nodes if n.target is LINEAR}
+        within = {n: self._within(n) for n in self._nodes if n.target is LINEAR}
         now, most, besides = 0, 0, 0
         ends: dict[int, int] = {}
         for i, node in enumerate(self._nodes):
@@ -236,15 +237,40 @@ class Graph(NodeTranslator):
                     ends[last.get(node, i)] = ends.get(last.get(node, i), 0) + size
                 else:
                     besides += size
-            most = max(most, now + adapted.get(node, 0))
+            most = max(most, now + within.get(node, (0, 0))[0])
             now -= ends.pop(i, 0)
-        return most, besides
+        return most, besides + max((matrices for _, matrices in within.values()), default=0)
+
+    def _within(self, linear: Node) -> tuple[int, int]:
+        """Float32 values of a product besides its result: for each position, and besides. Those are the
+        products of an adapter, and where products are compiled, rounded activations, integer sums, and the
+        matrices in the form that they are multiplied in.
+        """
+        matrix, *adapter = (linear.args[i] if len(linear.args) > i else None for i in (1, 6, 7))
+        assert isinstance(matrix, Node)
+        of_adapter = [each.meta["val"].shape for each in adapter if isinstance(each, Node)]
+        rows = sum(int(shape[0]) for shape in of_adapter)
+        if self._core:
+            return rows, 0
+        name = self._names[matrix].removeprefix("w.").rpartition(".")[0]
+        act_bits = linear.args[5]
+        assert isinstance(act_bits, int)
+        positions, besides = product_memory(self._specs[name].shape, self._choices[name].bits, act_bits)
+        return rows + positions, max([besides, *(math.prod(shape) for shape in of_adapter)])
 
 
-def _adapter_rows(linear: Node) -> int:
-    """Rows of both matrices of a product's adapter."""
-    found = (linear.args[i] if len(linear.args) > i else None for i in (6, 7))
-    return sum(int(each.meta["val"].shape[0]) for each in found if isinstance(each, Node))
+def product_memory(shape: Sequence[int], bits: int, act_bits: int) -> tuple[int, int]:
+    """Float32 values that a compiled product of a matrix of `shape` holds besides its result: for each
+    position, and besides.
+    """
+    rows, columns = shape
+    count = rows * columns
+    if bits == _FLOATS:
+        return 0, count
+    unpacked = -(-count // 4)  # int8
+    if act_bits != _ROUNDED:
+        return 0, unpacked + count
+    return -(-columns // 4) + rows + 1, unpacked
 
 
 def named(sizes: Sequence[Any]) -> tuple[int | str, ...]:

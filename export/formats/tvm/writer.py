@@ -35,7 +35,15 @@ from edgekit.export.formats.row import FormatRow
 from edgekit.export.formats.tvm import ops
 from edgekit.export.formats.tvm.compilation import CUBIN, compile_library
 from edgekit.export.formats.tvm.devices import DEVICES, here
-from edgekit.export.formats.tvm.graph import Argument, Attention, Function, Graph, named, parameters_of
+from edgekit.export.formats.tvm.graph import (
+    Argument,
+    Attention,
+    Function,
+    Graph,
+    named,
+    parameters_of,
+    product_memory,
+)
 from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec
 from edgekit.export.programs import (
     Program,
@@ -183,5 +191,7 @@ def _expert(
             y = ops.compiled_product(gated, matrices[1], 8)
             result = builder.emit_output(relax.Tuple([y]))
         builder.emit_func_output(result)
-    made.live = (4 * gate_up.shape[0] + 2 * hidden, gate_up.shape[0] * hidden + down.shape[0] * down.shape[1])
+    within = [product_memory(spec.shape, choices["experts." + spec.name].bits, 8) for spec in (gate_up, down)]
+    results = gate_up.shape[0] + down.shape[1] + hidden
+    made.live = (results + max(positions for positions, _ in within), sum(besides for _, besides in within))
     return made

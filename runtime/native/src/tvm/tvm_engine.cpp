@@ -152,17 +152,17 @@ TvmEngine::TvmEngine(const Bundle &bundle, const Json &programs, int threads, bo
     fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": its programs are not ", kFormat, "/", kLayout,
          ", which the tvm engine runs; export the bundle again for this engine");
   }
-  if (bundle.packaged()) fail(EK_MALFORMED_FILE, bundle.path(), ": has packages, which the tvm engine does not open");
+  if (bundle.packaged()) fail(EK_MALFORMED_FILE, bundle.path(), ": has packages, which the tvm engine does not open; export the bundle again");
   if (!is("kernels", "core") && !is("kernels", "compiled")) {
-    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": takes kernels that this library does not know");
+    fail(EK_UNSUPPORTED_BUNDLE, bundle.path(), ": takes kernels that this library does not know; export the bundle again");
   }
   core_ = is("kernels", "core");
   const Json &entries = programs.at("entries");
   head_ = std::make_unique<CoreHead>(bundle, entries.at("head"));
   add_layers(entries);
-  tvm::check_weights(bundle.path(), program(entries, "final").function, *bundle.final().run);
+  check_unit(program(entries, "final").function, bundle.final());
   if (const WeightUnit *unit = bundle.self_conditioning()) {
-    tvm::check_weights(bundle.path(), program(entries, "self_conditioning").function, *unit->run);
+    check_unit(program(entries, "self_conditioning").function, *unit);
   }
   if (!planning) load(programs);
 }
@@ -173,6 +173,11 @@ const tvm::Program &TvmEngine::program(const Json &entries, const std::string &n
   const auto found = programs_.find(name);
   if (found != programs_.end()) return found->second;
   return programs_.emplace(name, tvm::parse_program(bundle_.path(), name, entries.at(name), core_)).first->second;
+}
+
+void TvmEngine::check_unit(const tvm::Function &function, const WeightUnit &unit) {
+  tvm::check_weights(bundle_.path(), function, *unit.run);
+  unit_bytes_ = std::max(unit_bytes_, unit.bytes);
 }
 
 void TvmEngine::add_layers(const Json &entries) {
@@ -199,8 +204,7 @@ void TvmEngine::add_layers(const Json &entries) {
       fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name,
            " takes no mask, without which a prefix cannot be encoded; export the bundle again");
     }
-    tvm::check_weights(bundle_.path(), own.function, *chunk.unit->run);
-    unit_bytes_ = std::max(unit_bytes_, chunk.unit->bytes);
+    check_unit(own.function, *chunk.unit);
     Layer layer{&own, {}};
     if (own.experts) {
       const tvm::Experts &experts = *own.experts;
@@ -208,9 +212,8 @@ void TvmEngine::add_layers(const Json &entries) {
       const std::vector<WeightShape> matrices = {{"gate_up", true, 2 * experts.width, model.hidden, 0},
                                                  {"down", true, model.hidden, experts.width, 0}};
       for (const WeightUnit *unit : chunk.experts) {
-        unit_bytes_ = std::max(unit_bytes_, unit->bytes);
         if (!core_) {
-          tvm::check_weights(bundle_.path(), *experts.one, *unit->run);
+          check_unit(*experts.one, *unit);
           continue;
         }
         const WeightLayout &made = experts_.emplace(unit, WeightLayout(*unit->run, matrices)).first->second;
@@ -240,11 +243,14 @@ void TvmEngine::load(const Json &programs) {
   if (device.rfind("opencl", 0) == 0) device_.type = tvm::kOpenCl;
   if (device.rfind("metal", 0) == 0) device_.type = tvm::kMetal;
   if (device_.type != tvm::kCpu) {
-    if (core_) fail(EK_MALFORMED_FILE, bundle_.path(), ": the processor's kernels do not run on ", device);
+    if (core_) {
+      fail(EK_MALFORMED_FILE, bundle_.path(), ": the processor's kernels do not run on ", device,
+           "; export the bundle again");
+    }
     const std::string kind = device.substr(0, device.find('-'));
     if (tvm::global("device_api." + kind).none()) {
       fail(EK_UNSUPPORTED_BUNDLE, bundle_.path(), ": its programs are for ", device, ", and TVM's runtime here has no ",
-           kind);
+           kind, "; export for another device, or build TVM's runtime with it");
     }
   }
   if (device_.type == tvm::kCuda) {
@@ -255,14 +261,19 @@ void TvmEngine::load(const Json &programs) {
     files.read(cubin, cubin_.data());
   }
   files.check(name);
+  if (std::size_t at = name.rfind(".tar"); at != std::string::npos && at + 4 == name.size()) {
+    fail(EK_UNSUPPORTED_BUNDLE, bundle_.path(), ": its programs are an archive of objects for ", device,
+         ", which an application links; export for a device of this system to run it here");
+  }
   const Current guard(this);
   const std::string path = files.path() + "/" + name;
   try {
-    library_ = tvm::call(tvm::global("ffi.ModuleLoadFromFile"), {tvm::text(path.c_str())});
+    library_ = tvm::module_in(path);
   } catch (const Error &error) {
-    fail(EK_UNSUPPORTED_BUNDLE, path, ": is compiled for ", device, " and cannot be loaded here: ", error.what());
+    fail(EK_UNSUPPORTED_BUNDLE, path, ": is compiled for ", device, " and cannot be loaded here (", error.what(),
+         "); export it for this machine");
   }
-  machine_ = tvm::call(tvm::function_of(library_, "vm_load_executable"), {});
+  machine_ = tvm::call(tvm::function_of(*library_, "vm_load_executable"), {});
   std::vector<Any> devices;
   for (const tvm::DLDevice &each : {device_, tvm::DLDevice{tvm::kCpu, 0}}) {
     if (each.type == tvm::kCpu && !devices.empty() && device_.type == tvm::kCpu) continue;
@@ -300,10 +311,8 @@ EngineBytes TvmEngine::bytes(const EngineLengths &lengths) const {
     std::uint64_t floats = positions * (own.function.live_of_position + 2 * static_cast<std::uint64_t>(model.hidden)) +
                            own.function.live_besides;
     for (const tvm::Argument &input : own.function.inputs) {
-      if (input.is_weight && input.shape.size() == 4) {  // panels of a matrix
-        const std::int64_t columns = input.shape[1] * (input.name.rfind(".packed") != std::string::npos ? 8 : 4);
-        out.scratch = std::max<std::uint64_t>(out.scratch, rounded_up(quantized_bytes(rows, columns)));
-      }
+      const std::optional<WeightShape> matrix = input.is_weight ? tvm::matrix_of(input) : std::nullopt;
+      if (matrix) out.scratch = std::max<std::uint64_t>(out.scratch, rounded_up(quantized_bytes(rows, matrix->columns)));
     }
     if (own.attention) {
       const tvm::Argument &q = own.attention->inputs.front();
@@ -355,7 +364,7 @@ tvm::Value TvmEngine::array(const void *data, const tvm::DLDataType &dtype, cons
   tvm::Value made = tvm::view(data, dtype, shape);
   if (core_) return made;
   tvm::Value there = tvm::allocate(dtype, shape, device_);
-  tvm::copy(made, there, device_);
+  tvm::copy(made.any(), there.any(), device_);
   return there;
 }
 
@@ -379,7 +388,7 @@ tvm::Value TvmEngine::run(const tvm::Function &function, const tvm::Lengths &len
   if (results.any().kind != tvm::kArray) {
     fail(EK_ENGINE_FAILED, bundle_.path(), ": function ", function.symbol, " gives no results; export the bundle again");
   }
-  tvm::Value result = tvm::call(tvm::global("ffi.ArrayGetItem"), {results.any(), tvm::integer(0)});
+  tvm::Value result = tvm::element(results, 0);
   const DLTensor *made = result.tensor();
   if (made == nullptr || made->dtype.code != 2 || made->dtype.bits != 32 || shape_of(*made) != function.output.sizes(lengths)) {
     fail(EK_ENGINE_FAILED, bundle_.path(), ": function ", function.symbol,
@@ -399,7 +408,8 @@ void TvmEngine::read(const tvm::Value &result, float *to, std::int64_t count) co
     return;
   }
   AlignedMemory memory(std::max<std::size_t>(bytes, 64));
-  tvm::copy(result, tvm::view(memory.data(), kFloat32, shape_of(*result.tensor())), device_);
+  const tvm::Value here = tvm::view(memory.data(), kFloat32, shape_of(*result.tensor()));
+  tvm::copy(result.any(), here.any(), device_);
   std::memcpy(to, memory.data(), bytes);
 }
 
@@ -530,7 +540,7 @@ void TvmEngine::attention(const std::vector<Any> &arguments) {
       const std::vector<std::int64_t> shape = shape_of(near[i]);
       memory.emplace_back(sizeof(float) * static_cast<std::size_t>(elements_of(shape)));
       const tvm::Value here = tvm::view(memory.back().data(), kFloat32, shape);
-      tvm::call(tvm::global("runtime.TVMTensorCopyFromTo"), {arguments[i + 1], here.any()});
+      tvm::copy(arguments[i + 1], here.any(), device_);
       near[i].data = memory.back().data();
       near[i].byte_offset = 0;
       qkv[i] = &near[i];
@@ -547,7 +557,7 @@ void TvmEngine::attention(const std::vector<Any> &arguments) {
   AlignedMemory made(sizeof(float) * static_cast<std::size_t>(elements_of(shape)));
   compiled_attention(qkv, reinterpret_cast<float *>(made.data()));
   const tvm::Value from = tvm::view(made.data(), kFloat32, shape);
-  tvm::call(tvm::global("runtime.TVMTensorCopyFromTo"), {from.any(), arguments[4]});
+  tvm::copy(from.any(), arguments[4], device_);
 }
 
 void TvmEngine::core_attention(const std::vector<const DLTensor *> &qkv, float scale, float *y) {
@@ -626,7 +636,7 @@ void TvmEngine::experts(const std::vector<Any> &arguments) {
     if (device_.type == tvm::kCpu) return data_of<float>(from);
     near[i] = AlignedMemory(sizeof(float) * static_cast<std::size_t>(elements_of(shape_of(from))));
     const tvm::Value to = tvm::view(near[i].data(), kFloat32, shape_of(from));
-    tvm::call(tvm::global("runtime.TVMTensorCopyFromTo"), {arguments[i], to.any()});
+    tvm::copy(arguments[i], to.any(), device_);
     return reinterpret_cast<float *>(near[i].data());
   };
   const float *given = here(0, x), *wanted = here(1, logits);
@@ -685,7 +695,7 @@ void TvmEngine::experts(const std::vector<Any> &arguments) {
              y, memory.mixture);
   if (device_.type != tvm::kCpu) {
     const tvm::Value from = tvm::view(y, kFloat32, shape_of(out));
-    tvm::call(tvm::global("runtime.TVMTensorCopyFromTo"), {from.any(), arguments[2]});
+    tvm::copy(from.any(), arguments[2], device_);
   }
 }
 

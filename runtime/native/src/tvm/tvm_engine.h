@@ -53,6 +53,7 @@ class TvmEngine final : public Engine {
     MixtureShape mixture;  // without experts where there are none
   };
 
+  void check_unit(const tvm::Function &function, const WeightUnit &unit);
   void add_layers(const Json &entries);
   void load(const Json &programs);
   const tvm::Program &program(const Json &entries, const std::string &name);
@@ -87,8 +88,9 @@ class TvmEngine final : public Engine {
   std::map<std::string, tvm::Program> programs_;
   std::vector<Layer> layers_;  // by number in the model
   std::unordered_map<const WeightUnit *, WeightLayout> experts_;
+  std::shared_ptr<const tvm::Value> library_;  // before what is of it, which goes first
+  tvm::Value machine_;
   std::unordered_map<const tvm::Function *, tvm::Value> functions_;
-  tvm::Value library_, machine_;
   std::string cubin_;  // kernels for NVIDIA GPUs
   std::unique_ptr<ThreadPool> pool_;
   AlignedMemory scratch_;

@@ -57,7 +57,7 @@ Argument parse_argument(const std::string &where, const Json &json) {
   const std::string &dtype = json.at("dtype").string();
   const auto known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName &t) { return t.name == dtype; });
   if (known == std::end(kTypes)) {
-    fail(EK_UNSUPPORTED_BUNDLE, own, " is of the type ", dtype, ", which this library does not know");
+    fail(EK_UNSUPPORTED_BUNDLE, own, " is of the type ", dtype, ", which this library does not know; export the bundle again");
   }
   made.dtype = known->dtype;
   const Json::Array &sizes = json.at("shape").array();
@@ -91,6 +91,15 @@ Function parse_function(const std::string &where, const Json &entry) {
 std::string name_or_none(const Json &json) { return json.is_null() ? std::string() : json.string(); }
 
 }  // namespace
+
+std::optional<WeightShape> matrix_of(const Argument &argument) {
+  for (const auto &[suffix, columns] : {std::pair<std::string, std::int64_t>{".codes", kQuad}, {".packed", 2 * kQuad}}) {
+    const std::size_t at = argument.name.rfind(suffix);
+    if (at == std::string::npos || at + suffix.size() != argument.name.size() || argument.shape.size() != 4) continue;
+    return WeightShape{argument.name.substr(0, at), true, argument.shape[0] * kPanelRows, argument.shape[1] * columns, 0};
+  }
+  return std::nullopt;
+}
 
 std::vector<std::int64_t> Argument::sizes(const Lengths &lengths) const {
   std::vector<std::int64_t> out;
@@ -131,8 +140,10 @@ Program parse_program(const std::string &where, const std::string &name, const J
 }
 
 void check_weights(const std::string &where, const Function &function, const Run &run) {
+  std::vector<WeightShape> matrices;
   for (const Argument &wanted : function.inputs) {
     if (!wanted.is_weight) continue;
+    if (std::optional<WeightShape> matrix = matrix_of(wanted)) matrices.push_back(std::move(*matrix));
     const Tensor *tensor = run.find(wanted.name);
     if (tensor == nullptr) {
       fail(EK_MALFORMED_FILE, where, ": run ", run.name, " has no tensor ", wanted.name,
@@ -146,6 +157,7 @@ void check_weights(const std::string &where, const Function &function, const Run
            text(tensor->shape), ", its program wants ", text(wanted.shape), "; export the bundle again");
     }
   }
+  const WeightLayout limits(run, matrices);
 }
 
 }  // namespace edgekit::tvm

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/weights.h"
 #include "flash_layout.h"
 #include "json.h"
 #include "kernels/matrix.h"
@@ -31,6 +32,9 @@ struct Argument {
 
   std::vector<std::int64_t> sizes(const Lengths &lengths) const;
 };
+
+// The matrix whose codes an input is, padding included; none for others.
+std::optional<WeightShape> matrix_of(const Argument &argument);
 
 // A function of the library.
 struct Function {
@@ -60,7 +64,8 @@ struct Program {
 // (EK_MALFORMED_FILE, EK_UNSUPPORTED_BUNDLE).
 Program parse_program(const std::string &where, const std::string &name, const Json &entry, bool core);
 
-// Throws Error (EK_MALFORMED_FILE) unless a run holds the weights that a function takes, as it takes them.
+// Throws Error (EK_MALFORMED_FILE) unless a run holds the weights that a function takes, as it takes them, and
+// EK_UNSUPPORTED_BUNDLE for matrices beyond what products compute exactly.
 void check_weights(const std::string &where, const Function &function, const Run &run);
 
 }  // namespace edgekit::tvm

@@ -1,10 +1,12 @@
 #include "tvm/tvm_runtime.h"
 
 #include <exception>
-#include <memory>
+#include <map>
 #include <mutex>
+#include <tuple>
 
 #include "error.h"
+#include "system_file.h"
 #include "tvm/shared_library.h"
 
 namespace edgekit::tvm {
@@ -19,9 +21,16 @@ constexpr const char *kFfi = "libtvm_ffi.so", *kRuntime = "libtvm_runtime.so";
 #endif
 constexpr std::int32_t kAlignment = 64;
 
+// TVM's own functions by their global names, which it would look up in every call.
+struct Known {
+  Value load_module, function_of_module, element, shape, allocate, copy, synchronize;
+};
+
 std::mutex mutex;
 bool ready = false;
 Functions functions;
+// Stays as long as the process: TVM's libraries do too.
+Known *known = nullptr;
 
 // What a function of ours has thrown, until the call that led to it has failed.
 thread_local std::exception_ptr thrown;
@@ -30,8 +39,8 @@ void find_all(void *library, const std::string &name) {
   const auto find = [&](auto &place, const char *symbol) {
     void *found = symbol_of(library, symbol);
     if (found == nullptr) {
-      fail(EK_UNSUPPORTED_VERSION, name, ": has no function ", symbol, "; edgekit knows apache-tvm-ffi ", kAbiMajor, ".",
-           kAbiMinor);
+      fail(EK_UNSUPPORTED_VERSION, name, ": has no function ", symbol, "; install apache-tvm-ffi ", kAbiMajor, ".",
+           kAbiMinor, ", which edgekit knows");
     }
     place = reinterpret_cast<std::remove_reference_t<decltype(place)>>(found);
   };
@@ -39,8 +48,8 @@ void find_all(void *library, const std::string &name) {
   Version version;
   functions.version(&version);
   if (version.major != kAbiMajor || version.minor != kAbiMinor) {
-    fail(EK_UNSUPPORTED_VERSION, name, ": is of apache-tvm-ffi ", version.major, ".", version.minor, "; edgekit knows ",
-         kAbiMajor, ".", kAbiMinor);
+    fail(EK_UNSUPPORTED_VERSION, name, ": is of apache-tvm-ffi ", version.major, ".", version.minor, "; install ",
+         kAbiMajor, ".", kAbiMinor, ", which edgekit knows");
   }
   find(functions.get_global, "TVMFFIFunctionGetGlobal");
   find(functions.set_global, "TVMFFIFunctionSetGlobal");
@@ -55,10 +64,9 @@ void find_all(void *library, const std::string &name) {
 
 // Throws Error with what TVM has raised last.
 [[noreturn]] void raise() {
-  if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
   void *error = nullptr;
   functions.take_error(&error);
-  if (error == nullptr) fail(EK_ENGINE_FAILED, "TVM failed and does not say why");
+  if (error == nullptr) fail(EK_ENGINE_FAILED, "TVM failed and does not say why; export the bundle again");
   const Value held = Value::object(kObjects, error);
   const auto &cell = *reinterpret_cast<const ErrorCell *>(static_cast<const char *>(error) + sizeof(Object));
   fail(EK_ENGINE_FAILED, "TVM failed: ", std::string(cell.message.data, cell.message.size));
@@ -86,6 +94,31 @@ struct Viewed {
   std::vector<std::int64_t> shape, strides;
 };
 
+Value find_global(const std::string &name) {
+  const ByteArray bytes{name.data(), name.size()};
+  void *found = nullptr;
+  done(functions.get_global(&bytes, &found));
+  return found == nullptr ? Value() : Value::object(kObjects, found);
+}
+
+Known find_known() {
+  Known found;
+  const std::pair<Value *, const char *> wanted[] = {{&found.load_module, "ffi.ModuleLoadFromFile"},
+                                                     {&found.function_of_module, "ffi.ModuleGetFunction"},
+                                                     {&found.element, "ffi.ArrayGetItem"},
+                                                     {&found.shape, "ffi.Shape"},
+                                                     {&found.allocate, "runtime.TVMTensorAllocWithScope"},
+                                                     {&found.copy, "runtime.TVMTensorCopyFromTo"},
+                                                     {&found.synchronize, "runtime.Device_StreamSync"}};
+  for (const auto &[place, name] : wanted) {
+    *place = find_global(name);
+    if (place->none()) {
+      fail(EK_UNSUPPORTED_VERSION, "TVM's runtime has no function ", name, "; install the version that edgekit names");
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 void load(const std::string &ffi, const std::string &runtime) {
@@ -94,6 +127,7 @@ void load(const std::string &ffi, const std::string &runtime) {
   const std::string name = ffi.empty() ? kFfi : ffi;
   find_all(open_library(name), name);
   open_library(runtime.empty() ? kRuntime : runtime);
+  if (known == nullptr) known = new Known(find_known());
   ready = true;
 }
 
@@ -147,27 +181,46 @@ Any text(const char *value) {
 Value call(const Value &function, std::vector<Any> arguments) {
   Any result;
   if (function.none()) {
-    fail(EK_UNSUPPORTED_VERSION, "TVM's runtime, or a bundle's library, lacks a function that edgekit calls; install the ",
-         "version of TVM that edgekit names, or export the bundle again");
+    fail(EK_MALFORMED_FILE, "a bundle's library lacks a function that edgekit calls; export the bundle again");
   }
   thrown = nullptr;
-  done(functions.call(function.handle(), arguments.data(), static_cast<std::int32_t>(arguments.size()), &result));
+  const int answer =
+      functions.call(function.handle(), arguments.data(), static_cast<std::int32_t>(arguments.size()), &result);
+  if (answer != 0 && thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+  done(answer);
   return Value(result);
 }
 
 Value global(const std::string &name) {
-  const ByteArray bytes{name.data(), name.size()};
-  void *found = nullptr;
-  done(functions.get_global(&bytes, &found));
-  return found == nullptr ? Value() : Value::object(kObjects, found);
+  const std::lock_guard<std::mutex> lock(mutex);
+  return find_global(name);
+}
+
+std::shared_ptr<const Value> module_in(const std::string &path) {
+  using Key = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;
+  static std::mutex turns;
+  static std::map<Key, std::weak_ptr<const Value>> modules;
+  const FileIdentity file = SystemFile::open(path)->identity();
+  const std::lock_guard<std::mutex> lock(turns);
+  std::weak_ptr<const Value> &place = modules[Key(file.device, file.inode, file.modified)];
+  if (std::shared_ptr<const Value> shared = place.lock()) return shared;
+  std::shared_ptr<const Value> loaded(new Value(call(known->load_module, {text(path.c_str())})),
+                                      [](const Value *module) {
+                                        const std::lock_guard<std::mutex> own(turns);
+                                        delete module;
+                                      });
+  place = loaded;
+  return loaded;
 }
 
 Value function_of(const Value &module, const std::string &name) {
   Any imports;
   imports.kind = kBool;
   imports.integer = 0;
-  return call(global("ffi.ModuleGetFunction"), {module.any(), text(name.c_str()), imports});
+  return call(known->function_of_module, {module.any(), text(name.c_str()), imports});
 }
+
+Value element(const Value &array, std::int64_t index) { return call(known->element, {array.any(), integer(index)}); }
 
 void provide(const std::string &name, Body body) {
   auto own = std::make_unique<Body>(std::move(body));
@@ -176,6 +229,7 @@ void provide(const std::string &name, Body body) {
   own.release();
   const Value held = Value::object(kObjects, function);
   const ByteArray bytes{name.data(), name.size()};
+  const std::lock_guard<std::mutex> lock(mutex);
   done(functions.set_global(&bytes, function, 1));
 }
 
@@ -209,22 +263,22 @@ Value view(const void *data, DLDataType dtype, std::vector<std::int64_t> shape) 
 Value allocate(DLDataType dtype, const std::vector<std::int64_t> &shape, DLDevice device) {
   std::vector<Any> sizes;
   for (const std::int64_t size : shape) sizes.push_back(integer(size));
-  const Value shape_object = call(global("ffi.Shape"), std::move(sizes));
+  const Value shape_object = call(known->shape, std::move(sizes));
   Any type, where;
   type.kind = kDataType;
   type.dtype = dtype;
   where.kind = kDevice;
   where.device = device;
-  return call(global("runtime.TVMTensorAllocWithScope"), {shape_object.any(), type, where, Any()});
+  return call(known->allocate, {shape_object.any(), type, where, Any()});
 }
 
-void copy(const Value &from, const Value &to, DLDevice device) {
-  call(global("runtime.TVMTensorCopyFromTo"), {from.any(), to.any()});
+void copy(const Any &from, const Any &to, DLDevice device) {
+  call(known->copy, {from, to});
   if (device.type == kCpu) return;
   Any where;
   where.kind = kDevice;
   where.device = device;
-  call(global("runtime.Device_StreamSync"), {where, integer(0)});
+  call(known->synchronize, {where, integer(0)});
 }
 
 }  // namespace edgekit::tvm

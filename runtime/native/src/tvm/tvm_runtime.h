@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,13 +54,21 @@ Any text(const char *value);  // which must outlive the call
 // within it.
 Value call(const Value &function, std::vector<Any> arguments);
 
-// A function of TVM's by its global name; none if there is none.
+// A function of TVM's by its global name; none if there is none. TVM's table of them is not made for several threads:
+// this and `provide` take turns.
 Value global(const std::string &name);
+
+// A module in a file, the same one for all that ask while somebody has it: the system would give a second one the
+// first one's memory, in which generated code remembers its module. Throws Error (EK_ENGINE_FAILED, those of reading).
+std::shared_ptr<const Value> module_in(const std::string &path);
 
 // A function of a module; none if it has none of that name.
 Value function_of(const Value &module, const std::string &name);
 
-// Makes `body` a global function; what it throws, the call that led to it throws again.
+// An element of an array of TVM's.
+Value element(const Value &array, std::int64_t index);
+
+// Makes `body` a global function, for good; what it throws, the call that led to it throws again.
 using Body = std::function<Value(const std::vector<Any> &arguments)>;
 void provide(const std::string &name, Body body);
 
@@ -72,8 +81,9 @@ Value view(const void *data, DLDataType dtype, std::vector<std::int64_t> shape);
 // A new array on a device, with undefined values.
 Value allocate(DLDataType dtype, const std::vector<std::int64_t> &shape, DLDevice device);
 
-// Copies one array into another of the same size, on the processor or a device, and waits for it.
-void copy(const Value &from, const Value &to, DLDevice device);
+// Copies one array into another of the same size, one of them on `device` if not both are the processor's, and waits
+// for it.
+void copy(const Any &from, const Any &to, DLDevice device);
 
 }  // namespace edgekit::tvm
 
