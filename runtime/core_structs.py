@@ -103,7 +103,7 @@ class EngineBytesStruct(ctypes.Structure):
 
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_uint32), ("activations", c_uint64), ("scratch", c_uint64),
-        ("head", c_uint64), ("allowance", c_uint64),
+        ("head", c_uint64), ("allowance", c_uint64), ("weights", c_uint64),
     )  # fmt: skip
 
 
@@ -128,10 +128,11 @@ MEMORY_FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "copy": (POINTER(CopyStruct), c_int64),
     "wait": (c_uint64,),
 }
-#: Those that are told where weights lie.
+#: Those that are told where weights lie, or keep them.
 LOAN_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "lend": (c_void_p, c_uint64, c_int32),
+    "lend": (c_void_p, c_uint64),
     "take_back": (c_void_p, c_uint64),
+    "keep": (POINTER(WeightsStruct),),
 }
 
 
@@ -164,7 +165,7 @@ class MemoryPlanStruct(Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("process", c_uint64), ("prefix", c_uint64),
         ("activations", c_uint64), ("scratch", c_uint64), ("head", c_uint64), ("allowance", c_uint64),
         ("pinned", c_uint64), ("ring", c_uint64), ("streamed", c_uint64), ("weights", c_uint64),
-        ("least_memory", c_uint64), ("units", c_int64), ("most_sequences", c_int64),
+        ("least_memory", c_uint64), ("units", c_int64), ("most_sequences", c_int64), ("kept", c_uint64),
     )  # fmt: skip
 
 
@@ -173,5 +174,5 @@ class UnitPlanStruct(Struct):
 
     _fields_ = (
         ("struct_size", c_uint32), ("pinned", c_int32), ("name", c_char_p), ("group", c_char_p),
-        ("bytes", c_uint64),
+        ("bytes", c_uint64), ("kept", c_int32), ("reserved", c_int32),
     )  # fmt: skip

@@ -148,11 +148,13 @@ def plan_as_dict(generator: Generator) -> dict[str, Any]:
         "memory_bytes": memory,
         "needs": {cause: getattr(plan, cause) for cause in causes} | {"total": plan.needs},
         "weights_budget_bytes": plan.weights_bytes if memory is None else memory - plan.needs,
+        "device_bytes": plan.kept_bytes,
         "pinned_bytes": plan.pinned_bytes,
         "streamed_bytes": plan.streamed_bytes,
         "ring_bytes": plan.ring_bytes,
         "pinned_runs": len(plan.pinned),
-        "streamed_runs": len(plan.units) - len(plan.pinned),
+        "device_runs": sum(unit.kept for unit in plan.units),
+        "streamed_runs": sum(not (unit.pinned or unit.kept) for unit in plan.units),
     }
 
 

@@ -47,7 +47,7 @@ from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 
 T = TypeVar("T")
-_DONE, _SUBMITTED = 1, 2  # EK_ENGINE_...
+_DONE, _SUBMITTED, _FULL = 1, 2, 3  # EK_ENGINE_...
 _PACKAGES = "open_begin", "open_finish", "close_unit"
 #: Generators are between an engine and those who hear of its exceptions; these would end them.
 _ENDS = StopIteration, GeneratorExit
@@ -90,7 +90,9 @@ class EnginePlug:
         # entry of a function of the table, before anything there can catch it.
         before = sys.unraisablehook
         if threading.current_thread() is threading.main_thread():
-            sys.unraisablehook = lambda told: self._keep(told.exc_value) if told.exc_value else before(told)
+            sys.unraisablehook = lambda told: (
+                self._remember(told.exc_value) if told.exc_value else before(told)
+            )
         try:
             return call()
         except Exception:
@@ -127,11 +129,13 @@ class EnginePlug:
         return dict(found)
 
     def _guarded(self, name: str, function: Callable[..., bool | None]) -> Callable[..., int]:
+        more = _FULL if name == "keep" else _SUBMITTED
+
         def call(user: object, *arguments: Any) -> int:
             try:
-                return _SUBMITTED if function(*arguments) else _DONE
+                return more if function(*arguments) else _DONE
             except BaseException as error:
-                self._keep(self._told(_CALLED.get(name, name), error))
+                self._remember(self._told(_CALLED.get(name, name), error))
                 return 0
 
         return call
@@ -143,7 +147,7 @@ class EnginePlug:
             return EngineFailed(f"{raised}, which ends loops; {self._advice}")
         return error
 
-    def _keep(self, error: BaseException) -> None:
+    def _remember(self, error: BaseException) -> None:
         """The first one is what went wrong; one that ends the program is more."""
         if self._error is None or not isinstance(error, Exception):
             self._error = error
@@ -159,6 +163,7 @@ class EnginePlug:
             if not right or not 0 <= count <= MOST_BYTES:
                 raise self._wrong("memory", f"{field.name} as {shown(count)}", "a number of bytes")
             setattr(made, field.name, int(count))
+        made.weights = self._space.room()
 
     def _layers(self, given: Any) -> bool:
         call: LayersCallStruct = given.contents
@@ -362,7 +367,8 @@ class EnginePlug:
     def _weights(self, given: Any) -> Any:
         """The weights as the engine takes them."""
         weights: WeightsStruct = given.contents
-        return self._opened[weights.unit.decode()] if weights.data is None else self._space.weights(weights)
+        opened = None if weights.data is not None else self._opened.get(weights.unit.decode())
+        return self._space.weights(weights) if opened is None else opened
 
     def _put(self, function: str, segment: SegmentArrays, y: Any) -> None:
         """Rows of a segment to where the core wants them."""
@@ -389,8 +395,8 @@ class EnginePlug:
     def _copy(self, copies: Any, count: int) -> bool:
         return self._space.copy(copies[:count])
 
-    def _lend(self, address: int, nbytes: int, stays: int) -> None:
-        self._space.lend(address, nbytes, bool(stays))
+    def _lend(self, address: int, nbytes: int) -> None:
+        self._space.lend(address, nbytes)
 
     def _take_back(self, address: int, nbytes: int) -> None:
         try:
@@ -398,6 +404,9 @@ class EnginePlug:
         except BaseException as error:
             self._closing = self._closing or error
             raise
+
+    def _keep(self, given: Any) -> bool:
+        return not self._space.keep(given.contents)
 
     def _wait(self, count: int) -> None:
         self._space.wait(count)

@@ -125,8 +125,18 @@ class Space:
         """Make copies one after the other. Returns as `submit`."""
         raise NotImplementedError
 
-    def lend(self, address: int, nbytes: int, stays: bool) -> None:
-        """Learn of memory of the session where weights will lie; `stays`: those of units that stay there."""
+    def room(self) -> int:
+        """Bytes of weights that a device beside the memory of the process has room for."""
+        return 0
+
+    def keep(self, given: WeightsStruct) -> bool:
+        """Have a copy of a unit there, for all calls to come, in which it has no data. Returns whether there
+        was memory for it.
+        """
+        return False
+
+    def lend(self, address: int, nbytes: int) -> None:
+        """Learn of memory of the session where weights will lie."""
 
     def take_back(self, address: int, nbytes: int) -> None:
         """Forget it: it is about to go."""

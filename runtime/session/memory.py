@@ -24,13 +24,14 @@ PLAN_SIGNATURE: Final = (c_char_p, c_void_p, POINTER(EngineStruct), c_uint64, PO
 @dataclass(frozen=True)
 class PlannedUnit:
     """Weights that stay in memory or stream as a whole: a run or a package. `group` names its kind ("layer",
-    "expert", "head", "embedding", "dense small", ...).
+    "expert", "head", "embedding", "dense small", ...); `kept`: it stays in a device's memory.
     """
 
     name: str
     group: str
     nbytes: int
     pinned: bool
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class MemoryPlan:
     least_memory_bytes: int  # the smallest memory budget for these lengths
     most_sequences: int  # of these lengths that the budget, or the machine, has room for; 0: not known
     units: tuple[PlannedUnit, ...]
+    kept_bytes: int = 0  # of weights, in a device's memory
 
     @property
     def needs(self) -> int:
@@ -65,7 +67,7 @@ class MemoryPlan:
     @property
     def streamed(self) -> tuple[str, ...]:
         """What is read again in every step, in its order."""
-        return tuple(u.name for u in self.units if not u.pinned and u.group != "embedding")
+        return tuple(u.name for u in self.units if not (u.pinned or u.kept) and u.group != "embedding")
 
     @property
     def footprint_bytes(self) -> int:
@@ -85,11 +87,12 @@ def read_plan(make: Callable[[Any], int], check: Callable[[int], None]) -> Memor
         for index in range(memory.units):
             unit = UnitPlanStruct()
             _native.check(core.ek_plan_get_unit(handle, index, ctypes.byref(unit)))
-            units.append(PlannedUnit(unit.name.decode(), unit.group.decode(), unit.bytes, bool(unit.pinned)))
+            where = bool(unit.pinned), bool(unit.kept)
+            units.append(PlannedUnit(unit.name.decode(), unit.group.decode(), unit.bytes, *where))
     finally:
         core.ek_plan_close(handle)
     return MemoryPlan(
         memory.process, memory.prefix, memory.activations, memory.scratch, memory.head, memory.allowance,
         memory.pinned, memory.ring, memory.streamed, memory.weights, memory.least_memory,
-        memory.most_sequences, tuple(units),
+        memory.most_sequences, tuple(units), memory.kept,
     )  # fmt: skip

@@ -17,11 +17,13 @@ from support.pass_kinds import assert_equal, request, texts
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
+from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.core_structs import MEMORY_FUNCTION_TYPES, EngineStruct
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed, HeadOutput, HeadRequest
-from edgekit.runtime.session import Segment, Session, SessionOptions
+from edgekit.runtime.session import Segment, Session, SessionOptions, plan_session
+from edgekit.runtime.session.memory import MemoryPlan
 
 MODES = pytest.mark.parametrize("mode", [OWN_MEMORY, FAR], ids=["own-memory", "far"])
 
@@ -109,6 +111,103 @@ def test_tables_and_masks_of_a_canvas_are_copied_once(bundles: Callable[[str], P
         session.prefill(np.arange(3))
         session.denoise(np.arange(7), HeadRequest())
         assert engine.count("copied_inputs") > before
+
+
+# --- weights that the engine keeps --------------------------------------------------------------------------
+
+
+ALL = 1 << 30
+
+
+@pytest.mark.parametrize("most_kept", [ALL, 5, 0], ids=["as-it-said", "five-units", "none"])
+@pytest.mark.parametrize("share", [0.3, 0.7, 2.0])
+@pytest.mark.parametrize("how", ["resident", "streamed", "least"])
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada"])
+def test_weights_may_lie_with_the_engine_in_memory_and_on_the_disk(
+    bundles: Callable[[str], Path], family: str, how: str, share: float, most_kept: int
+) -> None:
+    """To the bit; each unit is in one place, and those with the engine are read once, also where it has room
+    for fewer than it said.
+    """
+    bundle, causal = bundles(family), family == "diffusion_gemma"
+    with opened(bundle, lambda: options(bundle, how), NEAR) as (session, _):
+        near, everything = texts(session, causal), session.plan.weights_bytes
+    room = {"room": int(share * everything), "most_kept": most_kept}
+    with opened(bundle, lambda: options(bundle, how), FAR, 1, **room) as (session, engine):
+        plan, opening = session.plan, session.statistics()["bytes_read"]
+        assert plan.kept_bytes <= room["room"] and engine.count("kept") <= most_kept
+        kept = {unit.name for unit in plan.units if unit.kept}
+        assert len(kept) == engine.count("kept") and not kept & plan.pinned
+        assert plan.kept_bytes == sum(unit.nbytes for unit in plan.units if unit.kept)
+        if most_kept == ALL:
+            others = [unit for unit in plan.units if not unit.kept and unit.group != "embedding"]
+            assert all(unit.nbytes > room["room"] - plan.kept_bytes for unit in others)
+            assert bool(others) == (share < 1)
+        if how == "resident":
+            assert plan.streamed_bytes == 0
+        assert_equal(texts(session, causal), near)
+        read = session.statistics()["bytes_read"] - opening
+        assert (read == 0) == (plan.streamed_bytes == 0)
+
+
+def test_experts_change_places_beside_those_that_the_engine_keeps(bundles: Callable[[str], Path]) -> None:
+    bundle = bundles("diffusion_gemma")
+    with Session(bundle, SessionOptions(**LENGTHS)) as session:
+        everything = session.plan.weights_bytes
+
+    def passes(room: int) -> list[HeadOutput]:
+        half = SessionOptions(resident_bytes=everything // 3, **LENGTHS)
+        with opened(bundle, lambda: half, FAR, room=room, most_kept=ALL) as (session, engine):
+            session.prefill(np.arange(9))
+            found = []
+            for n in range(40):
+                found.append(session.denoise(np.arange(n % 3, n % 3 + 2), HeadRequest(logits=True)))
+                session.idle()
+            assert (engine.count("kept") > 0) == (room > 0)
+            return found
+
+    assert_equal(passes(everything // 3), passes(0))
+
+
+def test_memory_is_given_back_beside_weights_that_the_engine_keeps(bundles: Callable[[str], Path]) -> None:
+    bundle = bundles("diffusion_gemma")
+    with opened(bundle, lambda: SessionOptions(**LENGTHS), FAR, room=60_000, most_kept=ALL) as (session, _):
+        before, plan = tried(session, True), session.plan
+        core = _native.functions({"ek_session_limit_resident": (c_void_p, c_uint64)})
+        assert core.ek_session_limit_resident(session._handle, plan.pinned_bytes // 3) == 0
+        assert_equal([tried(session, True)], [before])
+        less = session.plan
+        assert less.pinned_bytes < plan.pinned_bytes and less.kept_bytes == plan.kept_bytes > 0
+        assert less.streamed_bytes == plan.pinned_bytes - less.pinned_bytes
+
+
+def test_a_session_whose_weights_the_engine_fails_to_keep_is_not_opened(
+    bundles: Callable[[str], Path],
+) -> None:
+    bundle = bundles("llada")
+    with far_sessions(bundle, FAR, room=ALL, most_kept=ALL) as engine:
+        engine.fail_at("keep", 3, False)
+        with pytest.raises(EngineFailed, match="the far engine failed in keeping .*: an injected failure"):
+            Session(bundle, SessionOptions(**LENGTHS))
+        assert engine.count("lent") == 0 and engine.count("violations") == 0
+
+
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada"])
+def test_a_budget_does_not_count_what_the_engine_keeps(bundles: Callable[[str], Path], family: str) -> None:
+    """Where all weights are with the engine, memory for the largest on its way is enough, and no less."""
+    bundle = Bundle.open(bundles(family))
+    with far_sessions(bundle.path, FAR, room=ALL):
+
+        def plan(memory: int | None) -> MemoryPlan:
+            return plan_session(bundle, SessionOptions(memory_bytes=memory, **LENGTHS), process_bytes=0)
+
+        free = plan(None)
+        step = [unit for unit in free.units if unit.group != "embedding"]
+        assert all(unit.kept for unit in step) and (free.ring_bytes, free.streamed_bytes) == (0, 0)
+        largest = max(unit.nbytes for unit in step)
+        assert plan(free.needs + largest).kept_bytes == free.kept_bytes
+        with pytest.raises(BudgetExceeded, match="is too small"):
+            plan(free.needs + largest - 1)
 
 
 # --- failures -----------------------------------------------------------------------------------------------

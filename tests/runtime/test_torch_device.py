@@ -33,7 +33,7 @@ from edgekit.runtime.sampling import Committed, CoreSampler, HeadOutput, HeadReq
 from edgekit.runtime.session import Session, SessionOptions, open_session
 
 LENGTHS: dict[str, Any] = {"positions": 96, "canvas": 16, "sequences": 3}
-HOW = ("resident", "kept", "streamed", "least")
+HOW = ("resident", "kept", "streamed", "least", "tiers")
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +62,16 @@ def options(bundle: Path, how: str) -> tuple[SessionOptions, int | None]:
     if how in ("resident", "kept"):
         return SessionOptions(**LENGTHS), 0 if how == "resident" else None
     if how == "streamed":
-        return SessionOptions(resident_bytes=0, **LENGTHS), None
+        return SessionOptions(resident_bytes=0, **LENGTHS), 0
+    if how == "tiers":  # a third on the device, a third in memory, the rest on the disk
+        with at_once(bundle) as session:
+            third = session.plan.weights_bytes // 3
+        return SessionOptions(resident_bytes=third, **LENGTHS), third
     too_little = SessionOptions(memory_bytes=1, **LENGTHS)
-    with pytest.raises(BudgetExceeded) as told, late_session(bundle, too_little):
+    with pytest.raises(BudgetExceeded) as told, late_session(bundle, too_little, 0):
         pass
     wanted = told.value.needed_bytes + (4 << 20)
-    return SessionOptions(memory_bytes=wanted, resident_bytes=0, **LENGTHS), None
+    return SessionOptions(memory_bytes=wanted, resident_bytes=0, **LENGTHS), 0
 
 
 def at_once(bundle: Path) -> Session:
@@ -98,7 +102,8 @@ def test_passes_of_all_kinds_are_those_of_the_processor(
             statistics = session.statistics()
             # Work is given while earlier work waits, and weights stay on the device as they may.
             assert device.behind > 2
-            assert (statistics["device_weight_bytes"] > 0) == (how == "kept")
+            assert (statistics["device_weight_bytes"] > 0) == (how in ("kept", "tiers"))
+            assert statistics["device_weight_bytes"] == session.plan.kept_bytes
             uploads = statistics["device_uploaded_bytes"] / session.plan.weights_bytes
             assert uploads <= 1 if how == "kept" else uploads > 1
 
@@ -118,8 +123,8 @@ def test_generations_are_token_for_token_those_of_the_core(
 
     with open_session(bundle) as session:
         expected = tokens(session)
-    resident = SessionOptions() if how == "kept" else SessionOptions(resident_bytes=0)
-    with late_session(bundle, resident, seed=5) as (session, device):
+    wanted, room = (SessionOptions(), None) if how == "kept" else (SessionOptions(resident_bytes=0), 0)
+    with late_session(bundle, wanted, room, seed=5) as (session, device):
         assert tokens(session) == expected
         # Layers repeat, and what comes before experts, here in few steps.
         assert device.captured > 0 and device.replayed > device.captured * (name == "tiny-llada")
@@ -245,17 +250,24 @@ def test_a_device_without_memory_is_one_line(bundles: Callable[[str], Path]) -> 
     assert any("of weights" in line for line in lines)
 
 
-def test_weights_that_find_less_room_than_there_was_stream(bundles: Callable[[str], Path]) -> None:
-    bundle = bundles("llada")
+def test_weights_that_find_less_room_than_there_was_stream(
+    bundles: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, keep = bundles("llada"), tiers.Tiers.keep
     with at_once(bundle) as session:
         expected = tried(session, False)
-    resident = SessionOptions(**LENGTHS)
-    for weight_bytes in (10_000, 60_000, 1 << 40):
-        with late_session(bundle, resident, weight_bytes, memory=240_000) as (session, device):
+
+    def keep_two(own: tiers.Tiers, given: Any) -> bool:
+        return len(own._blocks) < 2 and keep(own, given)
+
+    monkeypatch.setattr(tiers.Tiers, "keep", keep_two)
+    for resident in (None, 0):
+        wanted = SessionOptions(resident_bytes=resident, **LENGTHS)
+        with late_session(bundle, wanted) as (session, _):
             for _ in range(2):
                 assert_equal([tried(session, False)], [expected])
-            assert device.peak_bytes <= 240_000
-            assert session.statistics()["device_weight_bytes"] <= weight_bytes
+            assert sum(unit.kept for unit in session.plan.units) == 2
+            assert session.statistics()["device_weight_bytes"] == session.plan.kept_bytes
 
 
 # --- parts --------------------------------------------------------------------------------------------------

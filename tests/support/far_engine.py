@@ -22,7 +22,8 @@ _DELAY = 400  # microseconds at most
 
 
 class FarEngine:
-    def __init__(self, bundle: Path, mode: int, seed: int = 0) -> None:
+    def __init__(self, bundle: Path, mode: int, seed: int = 0, room: int = 0, most_kept: int = 0) -> None:
+        """`room` for weights is what it says to have; it has it for `most_kept` units."""
         self._core, self._handle, self.forgiven = library(), ctypes.c_void_p(), 0
         self._core.ekt_far_count.restype = ctypes.c_int64
         self.table = EngineStruct()
@@ -32,6 +33,7 @@ class FarEngine:
             ctypes.byref(self._handle),
         )  # fmt: skip
         assert made == 0
+        self._core.ekt_far_have_room(self._handle, ctypes.c_uint64(room), ctypes.c_int64(most_kept))
         self._core.ekt_far_table(self._handle, ctypes.byref(self.table))
 
     def fail_at(self, function: str, nth: int, later: bool) -> None:
@@ -52,12 +54,12 @@ class FarEngine:
 
 @contextmanager
 def opened(
-    bundle: Path, options: Callable[[], SessionOptions], mode: int, seed: int = 0
+    bundle: Path, options: Callable[[], SessionOptions], mode: int, seed: int = 0, **room: int
 ) -> Iterator[tuple[Session, FarEngine]]:
     """A session whose weights are filled with 0xFF when they are released. The engine's memory is back
-    afterwards, and nothing was done against the protocol.
+    afterwards, and nothing was done against the protocol. `room`: see `FarEngine`.
     """
-    with far_sessions(bundle, mode, seed) as engine:
+    with far_sessions(bundle, mode, seed, **room) as engine:
         with Session(bundle, options()) as session:
             yield session, engine
         assert engine.count("blocks") == 0
@@ -68,16 +70,22 @@ def opened(
 
 
 @contextmanager
-def far_sessions(bundle: Path, mode: int, seed: int = 0) -> Iterator[FarEngine]:
+def far_sessions(bundle: Path, mode: int, seed: int = 0, **room: int) -> Iterator[FarEngine]:
     """Sessions that are opened meanwhile, one at a time, run this engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(_native.LIBRARY_VARIABLE, library()._name)
         core: Any = core_session._library()
-        engine = FarEngine(bundle, mode, seed)
-        open_engine = core.ek_session_open_engine
+        engine = FarEngine(bundle, mode, seed, **room)
+        open_engine, plan = core.ek_session_open_engine, core.ek_plan_session
         patch.setattr(
             core, "ek_session_open_engine",
             lambda folder, wanted, _, place: open_engine(folder, wanted, ctypes.byref(engine.table), place),
+        )  # fmt: skip
+        patch.setattr(
+            core, "ek_plan_session",
+            lambda folder, wanted, _, held, place: plan(
+                folder, wanted, ctypes.byref(engine.table), held, place
+            ),
         )  # fmt: skip
         library().ekt_poison_released_runs(1)
         try:

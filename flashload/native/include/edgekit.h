@@ -489,12 +489,13 @@ EK_API ek_status ek_flash_read_part(ek_flash_file *file, const char *run, uint64
 
 #define EK_ENGINE_DONE ((int32_t)1)
 #define EK_ENGINE_SUBMITTED ((int32_t)2) /* under way */
+#define EK_ENGINE_FULL ((int32_t)3)      /* of keep: it has no memory left */
 
 /* Weights: a run of the flash file in memory (verified, aligned to 64 bytes, read-only), or a unit that the engine has
  * opened itself. */
 typedef struct ek_weights {
   const char *unit;                /* the name of the run or package */
-  const uint8_t *data;             /* null where the engine has opened it */
+  const uint8_t *data;             /* null where the engine keeps it, or has opened it */
   uint64_t bytes;
   const ek_flash_tensor *tensors;  /* [tensor_count] what lies where in `data`; they belong to the session */
   int64_t tensor_count;
@@ -580,6 +581,7 @@ typedef struct ek_engine_bytes {
   uint64_t scratch;     /* copies of weights that are being used, such as unpacked ones */
   uint64_t head;        /* arrays of the vocabulary head */
   uint64_t allowance;   /* what it allocates later and cannot name: programs, stacks of threads */
+  uint64_t weights;     /* of a device beside the memory of the process: room for weights, see keep; not among the others */
 } ek_engine_bytes;
 
 /* Block i of `blocks`, each of `bytes`, goes from `from` + i * from_stride to `to` + i * to_stride, in bytes. What is
@@ -656,11 +658,17 @@ typedef struct ek_engine {
 
   /* Memory of the session in which ek_weights.data lies, both or none; none: nobody is told. `lend` tells of it before the
    * first weights are read into it, and `take_back`, with the same address and size, before it goes, when no call that uses
-   * it is under way. `stays`: not 0 for units that stay there, 0 for what is read ahead. An engine may lock its pages for
-   * copies by its device (cudaHostRegister); where it cannot, it copies from them all the same. A failure of `lend` ends the
-   * opening of a session; later, when weights were given back and the rest is lent again, that part is just not lent. */
-  int32_t (*lend)(void *user, const void *memory, uint64_t bytes, int32_t stays);
+   * it is under way. An engine may lock its pages for copies by its device (cudaHostRegister); where it cannot, it copies
+   * from them all the same. A failure of `lend` ends the opening of a session; later, when weights were given back and the
+   * rest is lent again, that part is just not lent. */
+  int32_t (*lend)(void *user, const void *memory, uint64_t bytes);
   void (*take_back)(void *user, const void *memory, uint64_t bytes);
+
+  /* Weights on a device of the engine's, as far as ek_engine_bytes.weights goes: while the session opens, each of these
+   * units comes once, and is copied before `keep` returns. It is read never again: in calls it has no data from then on. The
+   * session takes no memory for it beside what it passes through. EK_ENGINE_FULL: there is no memory left for this unit, and
+   * none is asked for the units behind it. Null: it keeps none. */
+  int32_t (*keep)(void *user, const ek_weights *weights);
 } ek_engine;
 
 /* ek_session_open for a bundle whose programs `engine` runs; null: the native engine. The table is copied; what it points
@@ -707,6 +715,7 @@ typedef struct ek_memory_plan { /* in bytes */
   int64_t units;         /* what can stay or be read by itself: runs or packages */
   int64_t most_sequences; /* of these lengths that memory_bytes, without it the memory of the machine, has room for; 0: none,
                              or nobody knows */
+  uint64_t kept;         /* weights in memory of the engine's own, see ek_engine.keep */
 } ek_memory_plan;
 
 /* Fills *memory up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -718,6 +727,8 @@ typedef struct ek_unit_plan {
   const char *name;  /* these belong to the plan */
   const char *group; /* "layer", "expert", "head", "embedding", ... */
   uint64_t bytes;
+  int32_t kept;      /* not 0: the engine keeps it */
+  int32_t reserved;
 } ek_unit_plan;
 
 /* Unit number `index` of ek_memory_plan.units, in the order in which a step uses them, then those that are looked up row

@@ -186,4 +186,14 @@ ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budge
   return plan;
 }
 
+std::unordered_set<std::string> units_for(const std::vector<Unit> &units, std::uint64_t bytes) {
+  checked_total(units, 1);
+  const Pins pins = fill(units, kinds_of(units), UINT64_MAX, 0, bytes);
+  std::unordered_set<std::string> names;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (pins.pinned[i]) names.insert(units[i].name);
+  }
+  return names;
+}
+
 }  // namespace edgekit

@@ -22,7 +22,10 @@ struct Unit {
 };
 
 struct ResidencyPlan {
+  std::unordered_set<std::string> kept;  // by an engine, in memory of its own; not among the others
   std::unordered_set<std::string> pinned;
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t passing_bytes = 0;  // memory that they come through, before any of the rest is taken
   std::uint64_t pinned_bytes = 0;
   std::uint64_t streamed_bytes = 0;  // per step
   std::uint64_t ring_bytes = 0;
@@ -36,6 +39,9 @@ struct BudgetTooSmall {
 // is empty. Throws Error (EK_INVALID_ARGUMENT) for units without bytes or listed twice.
 ResidencyPlan plan_residency(const std::vector<Unit> &units, std::uint64_t budget, std::uint64_t ring_bytes_min,
                              std::uint64_t ring_units, BudgetTooSmall &too_small);
+
+// The units that memory of that size is worth most to where nothing streams through it.
+std::unordered_set<std::string> units_for(const std::vector<Unit> &units, std::uint64_t bytes);
 
 }  // namespace edgekit
 

@@ -71,6 +71,8 @@ class CudaDevice:
         return block.data_ptr()
 
     def free_bytes(self) -> int:
+        if self._integrated:
+            return 0
         free, _ = torch.cuda.mem_get_info(self.place)
         reserved, used = torch.cuda.memory_reserved(self.place), torch.cuda.memory_allocated(self.place)
         return int(free + reserved - used)

@@ -57,7 +57,7 @@ class Device(Protocol):
         """The number by which the core knows a block; a block takes as many numbers as it has bytes."""
 
     def free_bytes(self) -> int:
-        """Bytes that may still be allocated."""
+        """Bytes that may still be allocated; none where weights are used in memory of the session."""
 
     def lend(self, place: int, nbytes: int) -> None:
         """Get ready to copy from memory of the session."""

@@ -52,8 +52,8 @@ class TorchEngine(Engine):
         device: Device | None = None,
         weight_bytes: int | None = None,
     ) -> None:
-        """`weight_bytes` bounds the weights that stay in the memory of a GPU; None: what is free when the
-        first one comes, less what passes take.
+        """`weight_bytes` bounds the weights that stay in the memory of a GPU; None: what is free when a
+        session opens, less what passes take.
         """
         if manifest.format != "native" or manifest.programs.get("layout") != LAYOUT:
             found = f"{manifest.format}/{manifest.programs.get('layout')}"
@@ -80,7 +80,7 @@ class TorchEngine(Engine):
         return made
 
     def _room(self) -> int:
-        """Bytes for weights that stay on the device."""
+        """Bytes for weights that stay on the device, for passes that `memory` was asked about last."""
         if self._weight_bytes is not None:
             return self._weight_bytes
         return max(0, self._device.free_bytes() - self._passes - _SPARE_BYTES)

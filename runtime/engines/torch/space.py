@@ -41,9 +41,9 @@ class TorchSpace(Space):
     """
 
     def __init__(self, device: Device, room: Callable[[], int]) -> None:
-        """`room`: see `Tiers`."""
-        self._device, self.own_memory = device, device.own_memory
-        self.tiers, self.graphs = Tiers(device, room), Graphs(device.capture)
+        """`room` tells how many bytes of weights may stay on the device."""
+        self._device, self.own_memory, self._room = device, device.own_memory, room
+        self.tiers, self.graphs = Tiers(device), Graphs(device.capture)
         self._memory, self._tables = OwnMemory(device), Tables(device)
         self._phases = tuple(torch.tensor([n], device=device.place) for n in (0, 1))
         self._seen: list[Hashable] = []  # what the call that comes in depends on
@@ -191,8 +191,14 @@ class TorchSpace(Space):
             self._lose()
             raise
 
-    def lend(self, address: int, nbytes: int, stays: bool) -> None:
-        self.tiers.lend(address, nbytes, stays)
+    def room(self) -> int:
+        return self._room()
+
+    def keep(self, given: WeightsStruct) -> bool:
+        return self.tiers.keep(given)
+
+    def lend(self, address: int, nbytes: int) -> None:
+        self.tiers.lend(address, nbytes)
 
     def take_back(self, address: int, nbytes: int) -> None:
         self.tiers.take_back(address, nbytes)
@@ -224,7 +230,9 @@ class TorchSpace(Space):
             with suppress(Exception):
                 stream.record().wait()
         self._deferred = []
-        self.close()
+        self.graphs.clear()
+        self._tables.clear()
+        self.tiers.drop()
 
     def _flush(self) -> None:
         """Have the experts run that were deferred."""

@@ -1,12 +1,10 @@
-"""Weights on their way to a device: memory of the device, memory of the session, the disk, which is the
-session's affair. What stays in the session's memory is uploaded once where the device has room for it; all
-else goes through slots, copied while the work before it computes.
+"""Weights on a device. What it has room for is copied there once, while a session opens; the session has all
+else, in its memory or on the disk, which goes through slots, copied while the work before it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -47,28 +45,38 @@ class UnitTensors:
 class Tiers:
     """The weights of a session on a device."""
 
-    def __init__(self, device: Device, room: Callable[[], int]) -> None:
-        """`room` tells, when the first unit comes that could stay on the device, how many bytes may."""
-        self._device, self._room = device, room
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._slots: Slots[Tensor, Event] = Slots(device.allocate, self._release, _LEAST_SLOTS)
-        self._most: int | None = None
         self._places: dict[bytes, tuple[Place, ...]] = {}
         self._kept: dict[bytes, UnitTensors] = {}
-        self._blocks: dict[bytes, Tensor] = {}
+        self._blocks: list[Tensor] = []
         self._mapped: dict[bytes, tuple[int, UnitTensors]] = {}
-        self._lent: dict[int, tuple[int, bool]] = {}
         self._asked: list[Slot[Tensor, Event]] = []  # since work was submitted
         self._held: list[Slot[Tensor, Event]] = []
         self.kept_bytes = self.uploaded_bytes = 0
 
-    def lend(self, place: int, nbytes: int, stays: bool) -> None:
-        """Memory of the session will hold weights; `stays`: those of units that stay there."""
+    def keep(self, given: WeightsStruct) -> bool:
+        """Have a unit on the device until `clear`. Returns whether there was memory for it."""
+        try:
+            block = self._device.allocate(given.bytes)
+        except MemoryError:
+            return False
+        host = host_bytes(given.data, given.bytes)
+        self._device.copies.run(lambda: self._device.upload(block, host))
+        self._device.copies.record().wait()
+        self._blocks.append(block)
+        self._kept[given.unit] = self._views(given, block)
+        self.kept_bytes += given.bytes
+        self.uploaded_bytes += given.bytes
+        return True
+
+    def lend(self, place: int, nbytes: int) -> None:
+        """Memory of the session will hold weights."""
         self._device.lend(place, nbytes)
-        self._lent[place] = nbytes, stays
 
     def take_back(self, place: int, nbytes: int) -> None:
         """That memory is about to go."""
-        del self._lent[place]
         self._mapped.clear()
         self._device.take_back(place, nbytes)
 
@@ -89,10 +97,8 @@ class Tiers:
         if slot is not None:
             self._asked.append(slot)
             return self._views(given, slot.block)
-        block = self._block(unit, nbytes, data)
+        block = self._slot(unit, nbytes).block
         made = self._views(given, block)
-        if unit in self._blocks:
-            self._kept[unit] = made
         host = host_bytes(data, nbytes)
         self._device.copies.run(lambda: self._device.upload(block, host))
         self._device.compute.follow(self._device.copies.record())
@@ -114,31 +120,27 @@ class Tiers:
         """The work that uses what was asked for ends with an event."""
         self._slots.done(asked, event)
 
+    def drop(self) -> None:
+        """Forget what lies in slots: work has failed, and it may not be whole. No work is under way."""
+        self._slots.clear()
+        self._asked, self._held = [], []
+
     def clear(self) -> None:
-        """Give all memory of the device back, such as when work has failed: weights may not be whole. No work
-        is under way.
-        """
-        for block in self._blocks.values():
+        """Give all memory of the device back. No work is under way."""
+        self.drop()
+        for block in self._blocks:
             self._device.release(block)
         self._blocks.clear()
         self._kept.clear()
-        self._slots.clear()
-        self._asked, self._held, self.kept_bytes = [], [], 0
+        self.kept_bytes = 0
 
     def _release(self, block: Tensor, used: Event | None) -> None:
         if used is not None:
             used.wait()
         self._device.release(block)
 
-    def _block(self, unit: bytes, nbytes: int, data: int) -> Tensor:
-        """Memory for a unit: of its own where it stays, else a slot, whose last use the copy follows. Raises
-        EngineFailed.
-        """
-        if self._stays(data) and self._fits(nbytes):
-            with suppress(MemoryError):  # what is free has changed: this unit is copied for every use
-                block = self._blocks[unit] = self._device.allocate(nbytes)
-                self.kept_bytes += nbytes
-                return block
+    def _slot(self, unit: bytes, nbytes: int) -> Slot[Tensor, Event]:
+        """A slot for a unit, whose last use the copy follows. Raises EngineFailed."""
         try:
             slot = self._slots.take(unit, nbytes)
         except MemoryError:
@@ -149,15 +151,7 @@ class Tiers:
         self._asked.append(slot)
         if slot.used is not None:
             self._device.copies.follow(slot.used)
-        return slot.block
-
-    def _stays(self, data: int) -> bool:
-        return any(at <= data < at + nbytes and stays for at, (nbytes, stays) in self._lent.items())
-
-    def _fits(self, nbytes: int) -> bool:
-        if self._most is None:
-            self._most = self._room()
-        return self.kept_bytes + nbytes <= self._most
+        return slot
 
     def _views(self, given: WeightsStruct, block: Tensor) -> UnitTensors:
         places = self._places.get(given.unit)

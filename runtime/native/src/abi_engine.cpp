@@ -32,6 +32,7 @@ ek_memory_plan memory_of(const SessionPlan &plan) {
   made.weights = plan.weights;
   made.least_memory = plan.least_memory;
   made.most_sequences = plan.most_sequences;
+  made.kept = plan.kept;
   made.units = static_cast<std::int64_t>(plan.units.size());
   return made;
 }
@@ -109,6 +110,7 @@ ek_status ek_plan_get_unit(ek_plan *plan, int64_t index, ek_unit_plan *unit) noe
     made.name = found.name.c_str();
     made.group = found.group.c_str();
     made.bytes = found.bytes;
+    made.kept = found.kept;
     write_struct(unit, made, "ek_unit_plan");
   });
 }

@@ -53,7 +53,7 @@ class FarEngine {
         {"blocks", memory_.blocks()}, {"allocated", allocated_}, {"submitted", serials_.size()},
         {"violations", violations_},  {"copied_inputs", copied_inputs_},
         {"behind", most_behind_},         {"lent", lent_.size()},
-        {"loans", loans_}};
+        {"loans", loans_},                {"kept", kept_.size()}};
     return static_cast<std::int64_t>(counts.at(what));
   }
 
@@ -65,6 +65,7 @@ class FarEngine {
     out->scratch = found.scratch;
     out->head = found.head;
     out->allowance = found.allowance;
+    out->weights = room_;
     return EK_ENGINE_DONE;
   }
 
@@ -93,8 +94,7 @@ class FarEngine {
 
   int32_t expert(const ek_layers_call *call, std::int64_t expert, const ek_weights *weights) {
     const WeightUnit *unit = bundle_.chunks()[chunk_of(call->first_layer)].experts[static_cast<std::size_t>(expert)];
-    check_lent(*weights);
-    const LoadedExpertUnit loaded{static_cast<std::size_t>(expert), {unit, weights->data}};
+    const LoadedExpertUnit loaded{static_cast<std::size_t>(expert), {unit, data_of(*weights)}};
     return run("expert", true, [this, loaded] {
       if (use_ == nullptr) throw std::runtime_error("an expert without its layer");
       (*use_)({loaded});
@@ -150,22 +150,40 @@ class FarEngine {
     });
   }
 
-  int32_t lend(const void *memory, std::uint64_t bytes, bool stays) {
+  int32_t lend(const void *memory, std::uint64_t bytes) {
     if (strikes("lend", false)) return failure("an injected failure of lend");
     const auto at = reinterpret_cast<std::uintptr_t>(memory);
     const auto next = lent_.lower_bound(at);
     const bool overlaps = (next != lent_.end() && at + bytes > next->first) ||
-                          (next != lent_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at);
+                          (next != lent_.begin() && std::prev(next)->first + std::prev(next)->second > at);
     if (overlaps || bytes == 0) ++violations_;
-    lent_[at] = {bytes, stays};
+    lent_[at] = bytes;
     ++loans_;
     return EK_ENGINE_DONE;
   }
 
   void take_back(const void *memory, std::uint64_t bytes) {
     const auto found = lent_.find(reinterpret_cast<std::uintptr_t>(memory));
-    if (!worker_.idle() || found == lent_.end() || found->second.bytes != bytes) ++violations_;
+    if (!worker_.idle() || found == lent_.end() || found->second != bytes) ++violations_;
     if (found != lent_.end()) lent_.erase(found);
+  }
+
+  // States room for weights, and has it for so many units.
+  void have_room(std::uint64_t bytes, std::int64_t units) {
+    room_ = bytes;
+    most_kept_ = static_cast<std::size_t>(units);
+  }
+
+  int32_t keep(const ek_weights *weights) {
+    if (strikes("keep", false)) return failure("an injected failure of keep");
+    if (kept_.size() == most_kept_) return EK_ENGINE_FULL;
+    std::uint64_t bytes = weights->bytes;
+    for (const auto &each : kept_) bytes += each.second.size();
+    if (bytes > room_ || kept_.count(weights->unit) != 0) ++violations_;
+    const std::uint8_t *data = data_of(*weights);
+    AlignedMemory &own = kept_.emplace(weights->unit, AlignedMemory(static_cast<std::size_t>(weights->bytes))).first->second;
+    std::memcpy(own.data(), data, own.size());
+    return EK_ENGINE_DONE;
   }
 
   int32_t wait(std::uint64_t count) {
@@ -185,11 +203,6 @@ class FarEngine {
     bool later = false;
   };
 
-  struct Lent {
-    std::uint64_t bytes = 0;
-    bool stays = false;
-  };
-
   // A call, with what may be gone when it is done.
   struct Layers {
     LayersCall call;
@@ -200,15 +213,20 @@ class FarEngine {
   bool own_memory() const { return (mode_ & kOwnMemory) != 0; }
   std::int64_t hidden() const { return bundle_.model().hidden; }
   LoadedUnit loaded(const ek_weights &weights) {
-    check_lent(weights);
-    return {units_.at(weights.unit), weights.data};
+    return {units_.at(weights.unit), data_of(weights)};
   }
 
-  // Weights lie where the session has said.
-  void check_lent(const ek_weights &weights) {
+  // Weights lie where the session has said, or are kept.
+  const std::uint8_t *data_of(const ek_weights &weights) {
+    const auto kept = kept_.find(weights.unit);
+    if (kept != kept_.end()) {
+      if (weights.data != nullptr) ++violations_;
+      return kept->second.data();
+    }
     const auto at = reinterpret_cast<std::uintptr_t>(weights.data);
     auto next = lent_.upper_bound(at);
-    if (next == lent_.begin() || (--next, at + weights.bytes > next->first + next->second.bytes)) ++violations_;
+    if (next == lent_.begin() || (--next, at + weights.bytes > next->first + next->second)) ++violations_;
+    return weights.data;
   }
 
   bool strikes(const std::string &function, bool later) {
@@ -391,7 +409,10 @@ class FarEngine {
   std::vector<std::uint64_t> serials_;  // of the calls that were submitted
   std::uint64_t waited_ = 0, most_behind_ = 0, allocated_ = 0, violations_ = 0, copied_inputs_ = 0, inputs_ = 0,
                 loans_ = 0;
-  std::map<std::uintptr_t, Lent> lent_;
+  std::map<std::uintptr_t, std::uint64_t> lent_;
+  std::map<std::string, AlignedMemory> kept_;
+  std::uint64_t room_ = 0;
+  std::size_t most_kept_ = 0;
   std::map<std::pair<const float *, std::int64_t>, std::shared_ptr<const std::vector<float>>> copied_;
   const std::function<void(const std::vector<LoadedExpertUnit> &)> *use_ = nullptr;  // of the layer at work
   FarWorker worker_;  // ends first
@@ -421,10 +442,9 @@ ek_engine FarEngine::table() {
   };
   out.tile = [](void *user, const ek_tile_call *call) { return self(user).tile(call); };
   out.last_error = [](void *user) { return self(user).last_error(); };
-  out.lend = [](void *user, const void *memory, uint64_t bytes, int32_t stays) {
-    return self(user).lend(memory, bytes, stays != 0);
-  };
+  out.lend = [](void *user, const void *memory, uint64_t bytes) { return self(user).lend(memory, bytes); };
   out.take_back = [](void *user, const void *memory, uint64_t bytes) { self(user).take_back(memory, bytes); };
+  out.keep = [](void *user, const ek_weights *weights) { return self(user).keep(weights); };
   if (own_memory()) {
     out.allocate = [](void *user, uint64_t bytes, void **memory) { return self(user).allocate(bytes, memory); };
     out.release = [](void *user, void *memory, uint64_t bytes) { self(user).release(memory, bytes); };
@@ -454,6 +474,10 @@ EK_API void ekt_far_table(void *engine, ek_engine *table) { *table = static_cast
 
 EK_API void ekt_far_fail_at(void *engine, const char *function, int64_t nth, int32_t later) {
   static_cast<FarEngine *>(engine)->fail_at(function, nth, later != 0);
+}
+
+EK_API void ekt_far_have_room(void *engine, uint64_t bytes, int64_t units) {
+  static_cast<FarEngine *>(engine)->have_room(bytes, units);
 }
 
 EK_API int64_t ekt_far_count(void *engine, const char *what) { return static_cast<FarEngine *>(engine)->count(what); }

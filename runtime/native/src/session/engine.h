@@ -27,12 +27,13 @@ struct EngineLengths {
   std::int64_t segments = 1;   // of a pass
 };
 
-// Bytes that an engine takes besides weights and what the session holds for it; see ek_engine_bytes.
+// Bytes that an engine takes besides weights and what the session holds for it, and those of weights that it may keep in
+// memory of its own; see ek_engine_bytes.
 struct EngineBytes {
-  std::uint64_t activations = 0, scratch = 0, head = 0, allowance = 0;
+  std::uint64_t activations = 0, scratch = 0, head = 0, allowance = 0, weights = 0;
 };
 
-// A unit of weights in memory; no data where the engine has opened it itself.
+// A unit of weights in memory; no data where the engine keeps it, or has opened it itself.
 struct LoadedUnit {
   const WeightUnit *unit = nullptr;
   const std::uint8_t *data = nullptr;
@@ -123,8 +124,11 @@ class Engine {
   virtual void close_unit(const WeightUnit &unit) = 0;
 
   // Memory where weights lie: see ek_engine. The first throws Error.
-  virtual void lend(const std::uint8_t *, std::uint64_t, bool) {}
+  virtual void lend(const std::uint8_t *, std::uint64_t) {}
   virtual void take_back(const std::uint8_t *, std::uint64_t) noexcept {}
+
+  // Whether the engine keeps a unit from now on, in memory of its own; if not, it has none left. Throws Error.
+  virtual bool keep(const LoadedUnit &) { return false; }
 
   virtual int threads() const = 0;  // 0: its own affair
   virtual std::uint64_t scratch_held() const = 0;

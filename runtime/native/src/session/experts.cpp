@@ -56,9 +56,9 @@ void Experts::each(std::size_t chunk, const std::vector<std::int64_t> &rows,
   for (std::size_t e = 0; e < experts.size(); ++e) {
     own.counts[e].rows += static_cast<std::uint64_t>(rows[e]);
     own.counts[e].passes += rows[e] != 0;
-    const std::uint8_t *data = weights_.pinned(*experts[e]->run);
-    if (data == nullptr) ++streamed;
-    if (data != nullptr && rows[e] != 0) batch.push_back(loaded(e, data));
+    const bool stays = weights_.stays(*experts[e]->run);
+    if (!stays) ++streamed;
+    if (stays && rows[e] != 0) batch.push_back(loaded(e, weights_.pinned(*experts[e]->run)));
   }
   ++own.passes;
 
@@ -91,8 +91,8 @@ void Experts::exchange() {
 ExpertUse Experts::use(std::size_t chunk, std::size_t expert) const {
   const Layer &own = layers_.at(chunk);
   const Count &count = own.counts.at(expert);
-  const bool pinned = weights_.pinned(*bundle_.chunks()[chunk].experts[expert]->run) != nullptr;
-  return {count.rows, count.passes, own.passes - count.passes, pinned};
+  const bool stays = weights_.stays(*bundle_.chunks()[chunk].experts[expert]->run);
+  return {count.rows, count.passes, own.passes - count.passes, stays};
 }
 
 // Where memory is worth more to a streamed expert of a layer than to a pinned one, the best of them first.
@@ -106,7 +106,9 @@ std::vector<Exchange> Experts::exchanges() const {
     const auto run = [&](std::size_t e) { return bundle_.chunks()[i].experts[e]->run; };
     const auto passes = [&](std::size_t e) { return layers_[i].counts[e].passes; };
     std::map<std::uint64_t, std::vector<std::size_t>> lengths;  // memory of one run holds another of its length
-    for (std::size_t e = 0; e < layers_[i].counts.size(); ++e) lengths[run(e)->length].push_back(e);
+    for (std::size_t e = 0; e < layers_[i].counts.size(); ++e) {
+      if (!weights_.kept(*run(e))) lengths[run(e)->length].push_back(e);
+    }
     for (auto &[length, experts] : lengths) {
       const auto streamed = std::stable_partition(experts.begin(), experts.end(),
                                                   [&](std::size_t e) { return weights_.pinned(*run(e)) != nullptr; });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <sstream>
@@ -73,6 +74,23 @@ std::size_t units_ahead(const Bundle &bundle) {
   return 2;
 }
 
+// What the engine keeps of these units, in room for `room` bytes, or `known`. Each comes through `free` bytes of memory.
+ResidencyPlan engine_units(const std::vector<Unit> &step, const std::unordered_set<std::string> *known, std::uint64_t room,
+                           std::uint64_t free) {
+  ResidencyPlan out;
+  std::vector<Unit> fitting;
+  std::copy_if(step.begin(), step.end(), std::back_inserter(fitting), [&](const Unit &unit) { return unit.bytes <= free; });
+  out.kept = known != nullptr ? *known : room != 0 ? units_for(fitting, room) : std::unordered_set<std::string>();
+  std::uint64_t largest = 0;
+  for (const Unit &unit : step) {
+    if (out.kept.count(unit.name) == 0) continue;
+    out.kept_bytes += unit.bytes;
+    largest = std::max(largest, unit.bytes);
+  }
+  if (known == nullptr) out.passing_bytes = std::min({free, out.kept_bytes, std::max(kRingMost, 2 * largest)});
+  return out;
+}
+
 }  // namespace
 
 std::vector<KvGeometry> kv_geometry(const Model &model) {
@@ -124,6 +142,7 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   needs.scratch = own.scratch;
   needs.head = own.head;
   needs.allowance = own.allowance;
+  if (!bundle.packaged()) needs.engine_weights = own.weights;
   return needs;
 }
 
@@ -146,11 +165,19 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
   return units;
 }
 
-ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options) {
+ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options,
+                           const std::unordered_set<std::string> *kept) {
   std::vector<Unit> step = weight_units(bundle), looked_up;
   const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == kEmbeddingGroup; });
   looked_up.assign(lookups, step.end());
   step.erase(lookups, step.end());
+  const bool limited = options.memory_bytes != 0;
+  const std::uint64_t free = !limited ? UINT64_MAX
+                             : options.memory_bytes > needs.total() ? options.memory_bytes - needs.total()
+                                                                    : 0;
+  const ResidencyPlan of_engine = engine_units(step, kept, needs.engine_weights, free);
+  step.erase(std::remove_if(step.begin(), step.end(), [&](const Unit &unit) { return of_engine.kept.count(unit.name) != 0; }),
+             step.end());
   std::uint64_t step_bytes = 0;
   std::vector<std::uint64_t> largest;
   for (const Unit &unit : step) {
@@ -160,21 +187,27 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   std::sort(largest.rbegin(), largest.rend());
   std::uint64_t everything = step_bytes;
   for (const Unit &unit : looked_up) everything += unit.bytes;
-  const bool limited = options.memory_bytes != 0;
-  std::uint64_t budget = everything;
-  if (limited) budget = options.memory_bytes > needs.total() ? options.memory_bytes - needs.total() : 0;
+  std::uint64_t budget = limited ? free : everything;
   std::uint64_t ring = std::min(kRingMost, std::min(budget, everything) / kRingShare);
   const std::size_t ring_units = units_ahead(bundle);
-  if (options.resident_bytes < everything) {
+  BudgetTooSmall too_small;
+  ResidencyPlan plan;
+  if (options.resident_bytes < step_bytes && step.size() <= ring_units) {
+    // Reading ahead takes the memory of all.
+    plan.ring_bytes = plan.streamed_bytes = step_bytes;
+    if (budget < step_bytes) too_small.needed = step_bytes;
+  } else if (options.resident_bytes < everything) {
     std::uint64_t largest_bytes = 0;
     for (std::size_t i = 0; i < std::min(ring_units, largest.size()); ++i) largest_bytes += largest[i];
     // A budget that holds every unit would pin every unit, whatever the cap.
-    const std::uint64_t below = std::max(options.resident_bytes, step_bytes - 1);
+    const std::uint64_t below = std::max(options.resident_bytes, std::max<std::uint64_t>(step_bytes, 1) - 1);
     budget = std::min({budget, options.resident_bytes + std::max(ring, largest_bytes), below});
     ring = budget > options.resident_bytes ? budget - options.resident_bytes : 0;
   }
-  BudgetTooSmall too_small;
-  ResidencyPlan plan = plan_residency(step, budget, ring, ring_units, too_small);
+  if (plan.ring_bytes == 0) plan = plan_residency(step, budget, ring, ring_units, too_small);
+  plan.kept = of_engine.kept;
+  plan.kept_bytes = of_engine.kept_bytes;
+  plan.passing_bytes = of_engine.passing_bytes;
   if (too_small.needed != 0) {
     // The next attempt may find the process a little larger.
     const std::uint64_t wanted = needs.total() + too_small.needed + (std::uint64_t{1} << 20);
@@ -206,7 +239,8 @@ ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, s
   }
   std::vector<std::uint64_t> sizes;
   for (const Unit &unit : units) {
-    if (unit.group != kEmbeddingGroup && out.pinned.count(unit.name) == 0) sizes.push_back(unit.bytes);
+    const bool stays = out.pinned.count(unit.name) != 0 || out.kept.count(unit.name) != 0;
+    if (unit.group != kEmbeddingGroup && !stays) sizes.push_back(unit.bytes);
   }
   std::sort(sizes.rbegin(), sizes.rend());
   sizes.resize(std::min(sizes.size(), units_ahead(bundle)));

@@ -3,6 +3,9 @@
 #define EDGEKIT_SESSION_MEMORY_H
 
 #include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "error.h"
 #include "residency.h"
@@ -44,8 +47,10 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
 // "embedding".
 std::vector<Unit> weight_units(const Bundle &bundle);
 
-// Throws BudgetError.
-ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options);
+// Of the engine's room for weights first, then of the memory of the process. `kept`: what the engine keeps already; null:
+// nothing yet. Throws BudgetError.
+ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options,
+                           const std::unordered_set<std::string> *kept = nullptr);
 
 // The same with at most `pinned_bytes` pinned, the last of a step left out first: what stays is used before the rest has
 // been read.

@@ -396,7 +396,7 @@ void PassRun::experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
   // The counts are known, so what came before has been done. The memory is planned for this layer's units alone.
   session_.in_use.settle();
   session_.experts.each(chunk, rows, [&](const std::vector<LoadedExpertUnit> &batch) {
-    if (session_.weights.pinned(*batch.front().weights.unit->run) != nullptr) return use(batch);
+    if (session_.weights.stays(*batch.front().weights.unit->run)) return use(batch);
     WorkEnds ends(*session_.engine);
     use(batch);
     ends.wait();

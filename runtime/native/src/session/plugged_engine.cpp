@@ -207,6 +207,10 @@ std::string PluggedEngine::said() const {
 
 void PluggedEngine::done(std::int32_t answer, const char *doing, const std::string &what) const {
   if (answer == EK_ENGINE_DONE) return;
+  if (answer == EK_ENGINE_FULL) {
+    fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine says of ", doing, " ", what,
+         " that it has no memory left, which only keep may say");
+  }
   if (answer == EK_ENGINE_SUBMITTED) {
     fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine says that ", doing, " ", what, " is under way, ",
          submits() ? "which must be done at once" : "but has no functions allocate, release, copy and wait");
@@ -239,14 +243,15 @@ EngineBytes PluggedEngine::bytes(const EngineLengths &lengths) const {
   const std::pair<const char *, std::uint64_t> stated[] = {{"activations", found.activations},
                                                            {"scratch", found.scratch},
                                                            {"head", found.head},
-                                                           {"allowance", found.allowance}};
+                                                           {"allowance", found.allowance},
+                                                           {"weights", found.weights}};
   for (const auto &[what, size] : stated) {
     if (size < kTooManyBytes) continue;
     fail(EK_ENGINE_FAILED, bundle_.path(), ": the ", name_, " engine states ", size, " bytes of ", what,
          ", more than any computer has");
   }
   const Model &model = bundle_.model();
-  EngineBytes out{found.activations, found.scratch, found.head, found.allowance};
+  EngineBytes out{found.activations, found.scratch, found.head, found.allowance, table_.keep == nullptr ? 0 : found.weights};
   const std::uint64_t join = HeadJoin::bytes(lengths.head_rows, model.hidden, bundle_.largest_tile(), submits() ? 2 : 1,
                                              model.self_conditioning, std::min(kMostCandidates, model.vocabulary));
   out.head += join * static_cast<std::uint64_t>(lengths.segments);
@@ -378,9 +383,17 @@ void PluggedEngine::close_unit(const WeightUnit &unit) {
   done(table_.close_unit(table_.user, unit.name.c_str()), "closing package", unit.name);
 }
 
-void PluggedEngine::lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) {
+void PluggedEngine::lend(const std::uint8_t *memory, std::uint64_t bytes) {
   if (table_.lend == nullptr) return;
-  done(table_.lend(table_.user, memory, bytes, stays ? 1 : 0), "taking", std::to_string(bytes) + " bytes of weights");
+  done(table_.lend(table_.user, memory, bytes), "taking", std::to_string(bytes) + " bytes of weights");
+}
+
+bool PluggedEngine::keep(const LoadedUnit &unit) {
+  const ek_weights own = weights(unit);
+  const std::int32_t answer = table_.keep(table_.user, &own);
+  if (answer == EK_ENGINE_FULL) return false;
+  done(answer, "keeping", unit.unit->name);
+  return true;
 }
 
 void PluggedEngine::take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept {

@@ -34,8 +34,9 @@ class PluggedEngine final : public Engine {
   void open_begin(const WeightUnit &unit) override;
   double open_finish(const WeightUnit &unit) override;
   void close_unit(const WeightUnit &unit) override;
-  void lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) override;
+  void lend(const std::uint8_t *memory, std::uint64_t bytes) override;
   void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept override;
+  bool keep(const LoadedUnit &unit) override;
   int threads() const override { return 0; }
   std::uint64_t scratch_held() const override { return 0; }
 

@@ -51,6 +51,13 @@ void Reservation::give_back(std::uint64_t bytes) {
   all.bytes -= given;
 }
 
+void Reservation::take(std::uint64_t bytes) {
+  Sessions &all = sessions();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  bytes_ += bytes;
+  all.bytes += bytes;
+}
+
 std::uint64_t Reservation::process_bytes() {
   Sessions &all = sessions();
   const std::lock_guard<std::mutex> lock(all.mutex);

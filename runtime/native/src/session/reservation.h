@@ -21,6 +21,9 @@ class Reservation {
   // Of those that the session was planned to take, some that it will not take again.
   void give_back(std::uint64_t bytes);
 
+  // Some that it takes besides.
+  void take(std::uint64_t bytes);
+
   // What a session that is planned now would be told.
   static std::uint64_t process_bytes();
 

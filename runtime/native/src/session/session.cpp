@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "error.h"
+#include "session/engine_weights.h"
 #include "session/native_engine.h"
 #include "session/pass.h"
 #include "session/process.h"
@@ -63,10 +64,11 @@ SessionPlan plan_of(const Bundle &bundle, const Engine &engine, const MemoryNeed
   out.pinned = plan.pinned_bytes;
   out.ring = plan.ring_bytes;
   out.streamed = plan.streamed_bytes;
+  out.kept = plan.kept_bytes;
   for (Unit &unit : weight_units(bundle)) {
     out.weights += unit.bytes;
-    const bool pinned = plan.pinned.count(unit.name) != 0;
-    out.units.push_back({std::move(unit.name), std::move(unit.group), unit.bytes, pinned});
+    const bool pinned = plan.pinned.count(unit.name) != 0, kept = plan.kept.count(unit.name) != 0;
+    out.units.push_back({std::move(unit.name), std::move(unit.group), unit.bytes, pinned, kept});
   }
   out.least_memory = least_budget(bundle, needs, options);
   const std::uint64_t machine = machine_memory();
@@ -118,9 +120,10 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
         needs.process = process;
         plan = plan_weights(bundle, needs, options);
         check_machine(bundle, needs, plan, options, machine);
-        return needs.total() - process + plan.pinned_bytes + plan.ring_bytes;
+        return needs.total() - process + weight_bytes();
       }),
       to_engine(*engine),
+      kept(have_kept()),
       weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }, &to_engine),
       in_use(*engine, weights, packages),
       experts(bundle, weights, plan),
@@ -138,6 +141,22 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   if (options.memory_bytes != 0) kept_memory->limit = kept_limit(model(), options);
   own.reset(new Sequence(session, kept_memory, [this] { --open_sequences; }));
   ++open_sequences;
+}
+
+std::uint64_t Session::Implementation::weight_bytes() const {
+  return std::max(plan.pinned_bytes + plan.ring_bytes, plan.passing_bytes);
+}
+
+bool Session::Implementation::have_kept() {
+  if (plan.kept.empty()) return false;
+  const std::unordered_set<std::string> found = keep_units(bundle, *engine, to_engine, plan);
+  const std::uint64_t before = weight_bytes();
+  plan = plan_weights(bundle, needs, options, &found);
+  check_machine(bundle, needs, plan, options, machine);
+  const std::uint64_t after = weight_bytes();
+  if (after < before) reservation.give_back(before - after);
+  if (after > before) reservation.take(after - before);
+  return !found.empty();
 }
 
 std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {

@@ -46,6 +46,7 @@ struct SessionStatistics {
 // Bytes besides weights that a memory budget holds, by cause. `process` is what the process held already.
 struct MemoryNeeds {
   std::uint64_t process = 0, prefix = 0, activations = 0, scratch = 0, head = 0, allowance = 0;
+  std::uint64_t engine_weights = 0;  // room for weights in memory of the engine's own, which is not the process's
 
   std::uint64_t total() const { return process + prefix + activations + scratch + head + allowance; }
 };
@@ -53,13 +54,13 @@ struct MemoryNeeds {
 struct PlannedUnit {
   std::string name, group;
   std::uint64_t bytes = 0;
-  bool pinned = false;
+  bool pinned = false, kept = false;
 };
 
 // What a session takes.
 struct SessionPlan {
   MemoryNeeds needs;
-  std::uint64_t pinned = 0, ring = 0, streamed = 0;
+  std::uint64_t pinned = 0, ring = 0, streamed = 0, kept = 0;
   std::uint64_t weights = 0;       // all of them
   std::uint64_t least_memory = 0;  // the smallest memory_bytes for these lengths
   std::int64_t most_sequences = 0;  // that memory_bytes has room for; without it, the memory of the machine; 0: unknown

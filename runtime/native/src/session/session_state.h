@@ -34,6 +34,12 @@ struct Session::Implementation {
 
   const Model &model() const { return bundle.model(); }
 
+  // Memory of the process that weights take, at most.
+  std::uint64_t weight_bytes() const;
+
+  // Has the engine keep what is planned; where it has less room than it said, the plan becomes another. Throws Error.
+  bool have_kept();
+
   // What a pass uses, in order, experts excluded: their order is decided when they are scheduled.
   std::vector<const Run *> runs_of(Pass pass) const;
   std::vector<const WeightUnit *> units_of(Pass pass) const;
@@ -67,13 +73,14 @@ struct Session::Implementation {
   class ToEngine final : public Borrower {
    public:
     explicit ToEngine(Engine &engine) : engine_(engine) {}
-    void lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) override { engine_.lend(memory, bytes, stays); }
+    void lend(const std::uint8_t *memory, std::uint64_t bytes) override { engine_.lend(memory, bytes); }
     void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept override { engine_.take_back(memory, bytes); }
 
    private:
     Engine &engine_;
   };
   ToEngine to_engine;
+  const bool kept;  // whether the engine keeps weights; may change the plan
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   WeightsInUse in_use;

@@ -62,15 +62,16 @@ RingStatistics plus(RingStatistics a, const RingStatistics &b) {
 
 }  // namespace
 
-Loan::Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes, bool stays)
+Loan::Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes)
     : borrower_(borrower), memory_(memory), bytes_(bytes) {
-  borrower.lend(memory, bytes, stays);
+  borrower.lend(memory, bytes);
 }
 
 Loan::~Loan() { borrower_.take_back(memory_, bytes_); }
 
 WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of, Borrower *borrower)
     : file_(file), runs_of_(std::move(runs_of)), borrower_(borrower), pinned_(file.layout().runs.size(), nullptr) {
+  for (const Run &run : file.layout().runs) kept_.push_back(plan.kept.count(run.name) != 0);
   load_pinned(plan);
   if (plan.ring_bytes == 0) return;
   ring_ = std::make_unique<Ring>(file, static_cast<std::size_t>(plan.ring_bytes));
@@ -78,7 +79,7 @@ WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs
 }
 
 void WeightStore::lend_ring() {
-  if (borrower_ != nullptr) ring_lent_ = std::make_unique<Loan>(*borrower_, ring_->memory(), ring_->capacity(), false);
+  if (borrower_ != nullptr) ring_lent_ = std::make_unique<Loan>(*borrower_, ring_->memory(), ring_->capacity());
 }
 
 // Every stretch of it that holds pinned runs.
@@ -88,7 +89,7 @@ void WeightStore::lend_pinned() {
   const auto lend = [&] {
     if (start == nullptr) return;
     pinned_lent_.push_back(
-        std::make_unique<Loan>(*borrower_, start, static_cast<std::uint64_t>(stop - start), true));
+        std::make_unique<Loan>(*borrower_, start, static_cast<std::uint64_t>(stop - start)));
   };
   std::map<const std::uint8_t *, std::uint64_t> places;
   for (const Run &run : file_.layout().runs) {
@@ -149,7 +150,7 @@ void WeightStore::begin(Pass pass, Pass then) {
 void WeightStore::schedule(Pass pass) {
   std::vector<const Run *> streamed;
   for (const Run *run : runs_of_(pass)) {
-    if (pinned(*run) == nullptr) streamed.push_back(run);
+    if (!stays(*run)) streamed.push_back(run);
   }
   ring_->schedule(streamed);
 }
@@ -220,7 +221,7 @@ RingStatistics WeightStore::ring_statistics() const {
 }
 
 WeightStore::Use::Use(WeightStore &store, const Run &run)
-    : store_(store), data_(store.pinned(run)), taken_(data_ == nullptr) {
+    : store_(store), data_(store.pinned(run)), taken_(!store.stays(run)) {
   if (taken_ && !store.ring_) fail(EK_INTERNAL, "run ", run.name, " is neither pinned nor streamed; please report it");
   if (taken_) data_ = store.ring_->take(run);
 }

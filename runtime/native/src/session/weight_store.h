@@ -1,4 +1,4 @@
-// Weights of a session: pinned runs, and runs that stream through the read-ahead ring.
+// Weights of a session: runs that the engine keeps itself, pinned runs, and runs that stream through the read-ahead ring.
 #ifndef EDGEKIT_SESSION_WEIGHT_STORE_H
 #define EDGEKIT_SESSION_WEIGHT_STORE_H
 
@@ -25,14 +25,14 @@ struct Exchange {
 class Borrower {
  public:
   virtual ~Borrower() = default;
-  virtual void lend(const std::uint8_t *memory, std::uint64_t bytes, bool stays) = 0;  // throws Error
+  virtual void lend(const std::uint8_t *memory, std::uint64_t bytes) = 0;  // throws Error
   virtual void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept = 0;
 };
 
 // Memory that is lent as long as it lives.
 class Loan {
  public:
-  Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes, bool stays);  // throws Error
+  Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes);  // throws Error
   ~Loan();
   Loan(const Loan &) = delete;
   Loan &operator=(const Loan &) = delete;
@@ -73,8 +73,14 @@ class WeightStore {
   // Throws Error, with nothing changed.
   void unpin(const std::vector<const Run *> &runs, std::uint64_t ring_bytes);
 
-  // Memory of a pinned run, null for a streamed one.
+  // Memory of a pinned run, null for others.
   const std::uint8_t *pinned(const Run &run) const { return pinned_[place(run)]; }
+
+  // Whether the engine keeps a run: it is used without data.
+  bool kept(const Run &run) const { return kept_[place(run)]; }
+
+  // Whether a run is not streamed.
+  bool stays(const Run &run) const { return kept(run) || pinned(run) != nullptr; }
 
   // Whether a streamed run, which must be the next in the order of the pass, has been read already.
   bool ready(const Run &run) const { return ring_ && ring_->ready(run); }
@@ -86,6 +92,7 @@ class WeightStore {
     ~Use();
     Use(const Use &) = delete;
     Use &operator=(const Use &) = delete;
+    // Null for a run that the engine keeps.
     const std::uint8_t *data() const noexcept { return data_; }
 
     bool stays() const noexcept { return !taken_; }
@@ -112,6 +119,7 @@ class WeightStore {
   Borrower *const borrower_;
   AlignedMemory memory_;                // all pinned runs, one behind the other
   std::vector<std::uint8_t *> pinned_;  // per run of the file
+  std::vector<bool> kept_;              // too
   std::unique_ptr<Ring> ring_;          // null: nothing is streamed
   std::vector<std::unique_ptr<Loan>> pinned_lent_;
   std::unique_ptr<Loan> ring_lent_;  // these end before the memory

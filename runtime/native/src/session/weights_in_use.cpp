@@ -27,7 +27,7 @@ WeightsInUse::Used::Used(WeightsInUse &own, const WeightUnit &unit) : ends(own.e
 
 bool WeightsInUse::at_hand(const WeightUnit &unit) {
   if (unit.run == nullptr) return packages_->begun(unit);
-  return weights_.pinned(*unit.run) != nullptr || weights_.ready(*unit.run);
+  return weights_.stays(*unit.run) || weights_.ready(*unit.run);
 }
 
 void WeightsInUse::settle() {
