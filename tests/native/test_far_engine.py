@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from support.far_engine import FAR, LYING, NEAR, OWN_MEMORY, far_sessions, opened
-from support.native_bundles import native_bundle
+from support.native_bundles import three_layers
 from support.pass_kinds import assert_equal, request, texts
 
-from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime.bundle import Bundle
@@ -38,17 +37,7 @@ LENGTHS: dict[str, Any] = {"positions": 96, "canvas": 16, "sequences": 3}
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def bundle(family: str) -> Path:
-        if family not in made:
-            layers = {"diffusion_gemma": "num_hidden_layers", "llada": "n_layers"}[family]
-            made[family] = native_bundle(
-                tmp_path_factory.mktemp(family), family, Scheme("mixed4", 16), **{layers: 3}
-            )
-        return made[family]
-
-    return bundle
+    return three_layers(tmp_path_factory)
 
 
 def options(bundle: Path, how: str) -> SessionOptions:

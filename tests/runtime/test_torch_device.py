@@ -16,10 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.late_device import LateDevice, late_session
-from support.native_bundles import native_bundle
+from support.native_bundles import three_layers
 from support.pass_kinds import texts
 
-from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 from edgekit.runtime.engines.torch import tiers
 from edgekit.runtime.engines.torch.engine import TorchEngine
@@ -44,17 +43,7 @@ def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def bundle(family: str) -> Path:
-        if family not in made:
-            layers = {"diffusion_gemma": "num_hidden_layers", "llada": "n_layers"}[family]
-            made[family] = native_bundle(
-                tmp_path_factory.mktemp(family), family, Scheme("mixed4", 16), **{layers: 3}
-            )
-        return made[family]
-
-    return bundle
+    return three_layers(tmp_path_factory)
 
 
 def options(bundle: Path, how: str) -> tuple[SessionOptions, int | None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
@@ -17,3 +20,17 @@ def native_bundle(folder: Path, family: str, scheme: Scheme, **overrides: Any) -
     options = ExportOptions("native", scheme=scheme, tile_bytes=TILE_BYTES)
     export(folder / "checkpoint", folder / "bundle", options)
     return folder / "bundle"
+
+
+def three_layers(factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes bundles of three layers, dense or with experts, by family, once each."""
+    made: dict[str, Path] = {}
+
+    def bundle(family: str) -> Path:
+        if family not in made:
+            layers = {"diffusion_gemma": "num_hidden_layers", "llada": "n_layers"}[family]
+            folder = factory.mktemp(family)
+            made[family] = native_bundle(folder, family, Scheme("mixed4", 16), **{layers: 3})
+        return made[family]
+
+    return bundle
