@@ -126,7 +126,10 @@ def test_weights_may_lie_with_the_engine_in_memory_and_on_the_disk(
         plan, opening = session.plan, session.statistics()["bytes_read"]
         assert plan.kept_bytes <= room["room"] and engine.count("kept") <= most_kept
         kept = {unit.name for unit in plan.units if unit.kept}
-        assert len(kept) == engine.count("kept") and not kept & plan.pinned
+        assert len(kept) == engine.count("kept")
+        # Tokens are looked up in a table that is the head as well.
+        assert not causal or all(name.startswith("embedding.") for name in kept & plan.pinned)
+        assert causal or not kept & plan.pinned
         assert plan.kept_bytes == sum(unit.nbytes for unit in plan.units if unit.kept)
         if most_kept == ALL:
             others = [unit for unit in plan.units if not unit.kept and unit.group != "embedding"]
@@ -167,7 +170,8 @@ def test_memory_is_given_back_beside_weights_that_the_engine_keeps(bundles: Call
         assert_equal([tried(session, True)], [before])
         less = session.plan
         assert less.pinned_bytes < plan.pinned_bytes and less.kept_bytes == plan.kept_bytes > 0
-        assert less.streamed_bytes == plan.pinned_bytes - less.pinned_bytes
+        streamed = [unit for unit in less.units if not (unit.pinned or unit.kept)]
+        assert less.streamed_bytes == sum(unit.nbytes for unit in streamed) > 0
 
 
 def test_a_session_whose_weights_the_engine_fails_to_keep_is_not_opened(

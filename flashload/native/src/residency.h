@@ -22,7 +22,7 @@ struct Unit {
 };
 
 struct ResidencyPlan {
-  std::unordered_set<std::string> kept;  // by an engine, in memory of its own; not among the others
+  std::unordered_set<std::string> kept;  // by an engine, in memory of its own; pinned too where rows are looked up
   std::unordered_set<std::string> pinned;
   std::uint64_t kept_bytes = 0;
   std::uint64_t passing_bytes = 0;  // memory that they come through, before any of the rest is taken

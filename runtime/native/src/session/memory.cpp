@@ -178,6 +178,11 @@ ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const
   const ResidencyPlan of_engine = engine_units(step, kept, needs.engine_weights, free);
   step.erase(std::remove_if(step.begin(), step.end(), [&](const Unit &unit) { return of_engine.kept.count(unit.name) != 0; }),
              step.end());
+  // Where the engine keeps the table, tokens are looked up in another copy, or on the disk.
+  for (std::size_t i = 0; !bundle.has_head() && i < bundle.scores().size(); ++i) {
+    const WeightUnit &tile = *bundle.scores()[i].unit;
+    if (of_engine.kept.count(tile.name) != 0) looked_up.push_back({tile.name, tile.bytes, kEmbeddingGroup});
+  }
   std::uint64_t step_bytes = 0;
   std::vector<std::uint64_t> largest;
   for (const Unit &unit : step) {
@@ -235,7 +240,7 @@ ResidencyPlan with_fewer_pins(const Bundle &bundle, const ResidencyPlan &plan, s
   for (auto unit = units.rbegin(); unit != units.rend() && out.pinned_bytes > pinned_bytes; ++unit) {
     if (out.pinned.erase(unit->name) == 0) continue;
     out.pinned_bytes -= unit->bytes;
-    if (unit->group != kEmbeddingGroup) out.streamed_bytes += unit->bytes;
+    if (unit->group != kEmbeddingGroup && out.kept.count(unit->name) == 0) out.streamed_bytes += unit->bytes;
   }
   std::vector<std::uint64_t> sizes;
   for (const Unit &unit : units) {

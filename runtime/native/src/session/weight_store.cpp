@@ -221,7 +221,7 @@ RingStatistics WeightStore::ring_statistics() const {
 }
 
 WeightStore::Use::Use(WeightStore &store, const Run &run)
-    : store_(store), data_(store.pinned(run)), taken_(!store.stays(run)) {
+    : store_(store), data_(store.kept(run) ? nullptr : store.pinned(run)), taken_(!store.stays(run)) {
   if (taken_ && !store.ring_) fail(EK_INTERNAL, "run ", run.name, " is neither pinned nor streamed; please report it");
   if (taken_) data_ = store.ring_->take(run);
 }

@@ -76,7 +76,7 @@ class WeightStore {
   // Memory of a pinned run, null for others.
   const std::uint8_t *pinned(const Run &run) const { return pinned_[place(run)]; }
 
-  // Whether the engine keeps a run: it is used without data.
+  // Whether the engine keeps a run, which is then used without data; what is looked up in it may be pinned as well.
   bool kept(const Run &run) const { return kept_[place(run)]; }
 
   // Whether a run is not streamed.
