@@ -149,10 +149,15 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.replace(" ", "-"))
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "device", "case"),
+    [
+        *((engine, None, case) for engine in ENGINES for case in CASES),
+        ("tvm", "x86-64-compiled", "llada int4"),
+    ],
+)
 def test_engines_add_adapters_as_the_reference(
-    tmp_path: Path, engine: str, case: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: str, device: str | None, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, preset, rank, bias, overrides = CASES[case]
     median, most, rounds = ENGINES[engine]
@@ -160,7 +165,8 @@ def test_engines_add_adapters_as_the_reference(
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
     use_adapters(monkeypatch, rank, bias)
     write_adapted_checkpoint(tmp_path / "checkpoint", family, **overrides)
-    how = ExportOptions(written, scheme=scheme, precision="float32" if engine == "mlx" else None)
+    precision = "float32" if engine == "mlx" else None
+    how = ExportOptions(written, scheme=scheme, precision=precision, device=device)
     export(tmp_path / "checkpoint", tmp_path / "bundle", how)
     model = quantized_reference(tmp_path / "checkpoint", scheme, written)
     with open_session(tmp_path / "bundle", engine=engine) as session:

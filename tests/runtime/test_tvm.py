@@ -110,6 +110,20 @@ def test_segments_of_a_pass_are_as_if_alone(bundle: Path) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_compiled_kernels_take_matrices_in_16_bits(tmp_path: Path) -> None:
+    """As the core's do, whose sums are in another order."""
+    found = []
+    for device in ("x86-64", "x86-64-compiled"):
+        folder = make_bundle(
+            tmp_path / device, "llada", Scheme("bf16"), program_format="tvm", device=device, n_layers=1
+        )
+        with Session(folder, engine="tvm") as session:
+            found.append(session.denoise(np.arange(9), HeadRequest(logits=True)).logits)
+    core, compiled = found
+    assert core is not None and compiled is not None
+    np.testing.assert_allclose(compiled, core, rtol=0, atol=1e-5 * float(np.abs(core).max()))
+
+
 RUN = """
 import json, sys
 import numpy as np

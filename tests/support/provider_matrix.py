@@ -1,16 +1,18 @@
 """Every family on every provider, against the reference that holds the same codes (in the folder tests):
 
-    python -m support.provider_matrix [PROVIDER...]
+    python -m support.provider_matrix [--only TEXT] [PROVIDER...]
 
-A line is a layer kind of a random model, a whole pass of it, or a whole generation of a model that comes with
-edgekit. Errors are relative to the largest number; of generations the table has their tokens, and how many
-decisions rounding turned. Where activations are rounded to int8, the last digit of a number decides about an
-integer in the next layer: whole passes may be further off than their layers. Ends with 1 where an error is
-over 1e-3, of such passes over 3e-2.
+`--only` takes the models whose name, such as "llada_moe int4" or "tiny-gemma", contains a text. A line is a
+layer kind of a random model, a whole pass of it, or a whole generation of a model that comes with edgekit.
+Errors are relative to the largest number; of generations the table has their tokens, and how many decisions
+rounding turned. Where activations are rounded to int8, the last digit of a number decides about an integer in
+the next layer: whole passes may be further off than their layers. Ends with 1 where an error is over 1e-3, of
+such passes over 3e-2, or where a provider failed.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +41,7 @@ SIZES: dict[str, dict[str, Any]] = {
 PRESETS = "mixed4", "int4", "int8", "bf16"
 GROUP_SIZE = 32
 WHOLE_PASS = "whole pass"
+FAILED = "failed"
 
 #: A line's name, and what each provider gives: an error, or words.
 Line = tuple[str, dict[str, float | str]]
@@ -51,12 +54,15 @@ def model(folder: Path, family: str, preset: str, providers: list[str]) -> Itera
         own, provider = folder / name, PROVIDERS[name]
         scheme = Scheme(preset, GROUP_SIZE)
         how = {"precision": provider.precision, "device": provider.device}
-        make_bundle(own, family, scheme, 0, provider.format, **how, **SIZES[family])
         try:
+            make_bundle(own, family, scheme, 0, provider.format, **how, **SIZES[family])
             errors = elsewhere("model", own, name, preset, str(GROUP_SIZE))["errors"]
         except pytest.skip.Exception as skipped:
             print(f"{name}: {skipped}", file=sys.stderr)
             continue
+        except Exception as failed:
+            print(f"{name}: {failed}", file=sys.stderr)
+            errors = {WHOLE_PASS: FAILED}
         for what, error in errors.items():
             lines.setdefault(f"{family} {preset}, {what}", {})[name] = error
     yield from lines.items()
@@ -71,11 +77,15 @@ def generation(folder: Path, shipped: str, providers: list[str]) -> Line:
             provider.format, Scheme("mixed4", 32), tile_bytes=TILE_BYTES, precision=provider.precision,
             device=provider.device,
         )  # fmt: skip
-        export(resolve(shipped), own / "bundle", how)
         try:
+            export(resolve(shipped), own / "bundle", how)
             made = elsewhere("generation", own, name, shipped)
         except pytest.skip.Exception as skipped:
             print(f"{name}: {skipped}", file=sys.stderr)
+            continue
+        except Exception as failed:
+            print(f"{name}: {failed}", file=sys.stderr)
+            found[name] = FAILED
             continue
         found[name] = f"{made['tokens']} tokens, {made['differences']} turned"
     return f"{shipped}, generation", found
@@ -86,9 +96,15 @@ def most(provider: str, what: str) -> float:
     return STEP if what == WHOLE_PASS and PROVIDERS[provider].rounds else 1e-3
 
 
-def main(*wanted: str) -> int:
+def main(*arguments: str) -> int:
     """Print the table."""
-    providers = list(wanted or PROVIDERS)
+    parser = argparse.ArgumentParser(prog="python -m support.provider_matrix")
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("providers", nargs="*", metavar="PROVIDER", help=", ".join(PROVIDERS))
+    wanted = parser.parse_args(arguments)
+    if unknown := set(wanted.providers) - set(PROVIDERS):
+        parser.error(f"no provider {min(unknown)!r}; there are {', '.join(PROVIDERS)}")
+    providers = wanted.providers or list(PROVIDERS)
     table = Table("", *providers)
     wrong = []
 
@@ -98,7 +114,7 @@ def main(*wanted: str) -> int:
         wrong.extend(
             f"{name}: {provider}"
             for provider, error in found.items()
-            if isinstance(error, float) and not error < most(provider, what)
+            if error == FAILED or (isinstance(error, float) and not error < most(provider, what))
         )
         cells = (found.get(provider, "-") for provider in providers)
         shown = [each if isinstance(each, str) else f"{each:.0e}" for each in cells]
@@ -107,10 +123,14 @@ def main(*wanted: str) -> int:
 
     for family in SIZES:
         for preset in PRESETS:
+            if wanted.only not in f"{family} {preset}":
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 for line in model(Path(folder), family, preset, providers):
                     add(line)
     for shipped in SHIPPED_MODELS:
+        if wanted.only not in shipped:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             add(generation(Path(folder), shipped, providers))
     Console(width=200).print(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import te
+from tvm import te, tirx
 
 #: A tensor, or an index, of an expression.
 Expression = Any
@@ -88,7 +88,7 @@ def wide_16bit(weight: Expression) -> Expression:
     """float32 [N, K] of bfloat16 [N, K], which comes as its bits in uint16."""
 
     def value(n: Expression, k: Expression) -> Expression:
-        return te.reinterpret("float32", weight[n, k].astype("uint32") << te.const(16, "uint32"))
+        return tirx.reinterpret("float32", weight[n, k].astype("uint32") << te.const(16, "uint32"))
 
     return te.compute(weight.shape, value, "wide")
 
