@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,11 @@ from edgekit.tools.versions import installed_version
 _CPU_INFO = Path("/proc/cpuinfo")
 #: What Linux calls a processor's name there: on x86, and on ARM where it says anything.
 _NAMES = ("model name", "Model", "Hardware")
+#: What engines compute with.
+_LIBRARIES = (
+    "torch", "triton", "onnxruntime", "onnxruntime-gpu", "onnxruntime-webgpu", "onnxruntime-ep-webgpu",
+    "apache-tvm", "apache-tvm-ffi", "mlx", "coremltools", "coreai-core",
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -27,6 +34,15 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "edgekit": installed_version(),
     }
+
+
+def libraries() -> dict[str, str]:
+    """The versions of what engines compute with, of those that are installed, by distribution."""
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def processor() -> str:

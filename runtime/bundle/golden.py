@@ -2,8 +2,9 @@
 
 File golden.json of a bundle:
 
-    {"version": 1, "by": {"engine": "native", ...},
-     "passes": [{"prefix": [ids], "canvas": [ids], "argmax": [ids], "log_z": [...], "entropy": [...]}],
+    {"version": 2, "by": {"engine": "native", ...},
+     "passes": [{"prefix": [ids], "canvas": [ids], "soft": false, "argmax": [ids], "log_z": [...],
+                 "entropy": [...]}],
      "generation": {"prompt": [ids], "tokens": [ids]}}
 """
 
@@ -17,17 +18,19 @@ from edgekit.flashload.errors import MalformedFile
 from edgekit.flashload.names import shown
 
 GOLDEN_FILE = "golden.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Pass:
     """A canvas behind a prefix, and what the head says of every row: the most probable token, log-sum-exp of
-    the scores, and entropy in nats.
+    the scores, and entropy in nats. `soft`: it is given the soft embeddings of the pass before, which has the
+    same prefix.
     """
 
     prefix: list[int]
     canvas: list[int]
+    soft: bool = False
     argmax: list[int] = field(default_factory=list)
     log_z: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
@@ -65,6 +68,7 @@ def loads(data: bytes, where: str) -> Golden:
             Pass(
                 _whole(each["prefix"]),
                 _whole(each["canvas"]),
+                _truth(each["soft"]),
                 _whole(each["argmax"]),
                 [float(x) for x in each["log_z"]],
                 [float(x) for x in each["entropy"]],
@@ -80,7 +84,17 @@ def loads(data: bytes, where: str) -> Golden:
             each.entropy
         ):
             raise MalformedFile(f"{where}: a pass has results of other lengths than its canvas")
+    for before, each in zip([Pass([], []), *passes], passes, strict=False):
+        fits = (before.prefix, len(before.canvas)) == (each.prefix, len(each.canvas))
+        if each.soft and not fits:
+            raise MalformedFile(f"{where}: a pass takes soft embeddings of a pass that does not fit")
     return found
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
 
 
 def _whole(values: Any) -> list[int]:

@@ -314,7 +314,8 @@ class Session(OneOwner):
             for name, _ in StatisticsStruct._fields_
             if name not in ("struct_size", "reserved", "io_mode")
         }
-        own = {"engine": "native"} if self._plug is None else self._plug.statistics()
+        # Those of the core have the names of the formats that they run.
+        own = {"engine": self.bundle.manifest.format} if self._plug is None else self._plug.statistics()
         return {
             **stats,
             **own,

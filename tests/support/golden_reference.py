@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from edgekit.export.checkpoint.hub import SHIPPED_MODELS, resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.bundle.golden import Golden, Pass
+from edgekit.runtime.bundle.golden import Golden
 from edgekit.runtime.generation import Generator
 from edgekit.tools import golden
 from support.bundles import quantized_reference
@@ -31,14 +32,14 @@ def golden_of(name: str, scheme: Scheme, bundle: Path) -> Golden:
     """The reference's results for a shipped model, whose bundle tells its sampler."""
     with Generator(bundle) as generator:
         opened: Bundle = generator.bundle
+        prompt = golden.prompt(generator)
         options = generator.options(golden.settings(opened)).values()
         seed = golden.settings(opened).seed
     reference = ReferenceDenoiser(quantized_reference(resolve(name), scheme, "native"))
-    prompt = golden.prompt(opened)
     events = Loop(opened.manifest.sampler, options, np.array(prompt), seed).run(reference)
     passes = [
-        Pass(p.prefix, p.canvas, p.argmax, *([round(x, 5) for x in xs] for xs in (p.log_z, p.entropy)))
-        for p in golden.passes(opened, ReferenceDenoiser(reference.model))
+        replace(p, log_z=[round(x, 5) for x in p.log_z], entropy=[round(x, 5) for x in p.entropy])
+        for p in golden.passes(golden.inputs(opened, prompt), ReferenceDenoiser(reference.model))
     ]
     by = {"engine": "the reference in PyTorch, float32"}
     return Golden(passes, prompt, golden.tokens(events), by)

@@ -77,6 +77,7 @@ class LateDevice:
     """
 
     place = torch.device("cpu")
+    name = "late"
     own_memory = True
 
     def __init__(

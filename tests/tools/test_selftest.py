@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from support import sealing
 from support.golden_reference import SCHEMES, golden_of
@@ -20,8 +22,10 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import MalformedFile
+from edgekit.runtime import engine_registry
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
+from edgekit.runtime.session import open_session
 from edgekit.tools import golden
 from edgekit.tools.cli import main
 
@@ -64,9 +68,10 @@ def test_a_report_says_what_was_compared_and_how_long_it_took(bundle: Path) -> N
     assert report["golden"]["verdict"] in ("equal", "close") and report["golden"]["same_tokens"]
     assert report["golden"]["decibels"] > 15 and "reference" in report["golden"]["by"]["engine"]
     assert len(report["timing"]["pass_seconds"]) == 2 and report["memory"]["peak_bytes"] > 0
-    assert report["engine"] == {"name": "native", "threads": report["engine"]["threads"]}
+    assert report["engine"]["name"] == "native" and report["engine"]["threads"] > 0
+    assert report["engine"]["libraries"]["torch"] == torch.__version__
     assert report["machine"]["architecture"] == platform.machine()
-    assert str(bundle.parent) not in text and platform.node() not in text.replace(platform.machine(), "")
+    assert str(bundle.parent) not in text and not re.search(rf"\b{re.escape(platform.node())}\b", text)
 
 
 def test_one_object_where_it_is_asked_for_and_a_budget(bundle: Path) -> None:
@@ -86,10 +91,34 @@ def test_results_that_are_unrelated_are_different(bundle: Path) -> None:
     golden.record(bundle, replace(known, passes=wrong))
     done = selftest(bundle, "--passes", "1")
     assert done.exit_code == 1 and "golden results  different: " in done.stdout
-    other = [replace(each, canvas=each.canvas[::-1]) for each in known.passes]
-    golden.record(bundle, replace(known, passes=other))
-    done = selftest(bundle, "--passes", "1")
-    assert done.exit_code == 2 and "golden.json has other passes than this edgekit runs" in done.stderr
+
+
+def test_all_that_a_step_does_is_in_the_golden_passes(shipped: tuple[str, Path]) -> None:
+    """They say different tokens, and an answer; self-conditioning changes them."""
+    name, folder = shipped
+    known = golden.read(Bundle.open(folder))
+    assert known is not None and len(set(known.passes[-1].argmax)) > 9 and len(set(known.tokens)) > 9
+    assert [each.soft for each in known.passes] == (
+        [False, False, True] if name == "tiny-gemma" else [False] * 2
+    )
+    if name == "tiny-gemma":
+        with open_session(folder) as session:
+            without = golden.passes([replace(each, soft=False) for each in known.passes], session)
+        assert golden.compare(replace(known, passes=without), known).verdict == "different"
+
+
+def test_the_engine_is_that_of_the_target(shipped: tuple[str, Path], tmp_path: Path) -> None:
+    """On a GPU where it has one; else it is said what was tested."""
+    export(resolve(shipped[0]), tmp_path / "bundle", ExportOptions("native", "rtx", SCHEMES[0]))
+    done = selftest(tmp_path / "bundle", "--json", "--passes", "1")
+    report = json.loads(done.stdout)
+    assert report["engine"]["name"] == "torch" and report["engine"]["device"] == "cpu"
+    assert f"note: PyTorch {torch.__version__} finds no CUDA GPU" in done.stderr
+    assert report["bundle"]["target"] == "rtx" and report["golden"]["verdict"] in ("equal", "close")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_registry, "_installed", lambda module: module != "torch")
+        refused = selftest(tmp_path / "bundle", "--json")
+    assert refused.exit_code == 2 and "--engine native tests the processor instead" in refused.stderr
 
 
 def test_what_is_recorded_here_is_equal_here(bundle: Path) -> None:
@@ -99,6 +128,9 @@ def test_what_is_recorded_here_is_equal_here(bundle: Path) -> None:
     assert done.exit_code == 0 and "golden results  none in this bundle; --record" in done.stdout
     done = selftest(bundle, "--passes", "1", "--record")
     assert done.exit_code == 0 and "golden results recorded in" in done.stderr
+    again = selftest(bundle, "--passes", "1", "--record")
+    assert again.exit_code == 2 and "golden results already, by native; --overwrite" in again.stderr
+    assert selftest(bundle, "--passes", "1", "--record", "--overwrite").exit_code == 0
     done = selftest(bundle, "--passes", "1", "--json")
     report = json.loads(done.stdout)
     assert report["golden"]["verdict"] == "equal" and report["golden"]["decibels"] is None
@@ -114,7 +146,7 @@ def test_bundles_of_other_schemes_bring_none(tmp_path: Path, scheme: Scheme) -> 
 
 def test_how_far_results_are_from_golden_ones() -> None:
     def results(argmax: list[int], log_z: list[float], tokens: list[int]) -> Golden:
-        return Golden([Pass([], [1, 2, 3], argmax, log_z, [0.5, 1.0, 1.5])], [4], tokens)
+        return Golden([Pass([], [1, 2, 3], False, argmax, log_z, [0.5, 1.0, 1.5])], [4], tokens)
 
     known = results([7, 8, 9], [1.0, 2.0, 4.0], [5, 6])
     same = golden.compare(known, known)
@@ -127,21 +159,25 @@ def test_how_far_results_are_from_golden_ones() -> None:
     assert golden.compare(results([7, 8, 9], [4.0, 2.0, 1.0], [5, 6]), known).verdict == "different"
 
 
+def one(**changes: Any) -> dict[str, Any]:
+    made = {"prefix": [], "canvas": [1], "soft": False, "argmax": [2], "log_z": [1.0], "entropy": [0.5]}
+    return made | changes
+
+
 def content(**changes: Any) -> bytes:
-    one = {"prefix": [], "canvas": [1], "argmax": [2], "log_z": [1.0], "entropy": [0.5]}
-    table = {"version": 1, "by": {}, "passes": [one], "generation": {"prompt": [1], "tokens": []}}
+    table = {"version": 2, "by": {}, "passes": [one()], "generation": {"prompt": [1], "tokens": []}}
     return json.dumps(table | changes).encode()
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b"[]", b"3", b"null", b"\xff", b"[" * 100_000, content(version=2), content(by=3),
+        b"", b"{", b"[]", b"3", b"null", b"\xff", b"[" * 100_000, content(version=1), content(by=3),
         content(passes=3), content(generation=None), content(generation={"prompt": ["a"], "tokens": []}),
         content(generation={"prompt": [1.5], "tokens": []}), content(passes=[{}]),
-        content(passes=[{"prefix": [], "canvas": [1], "argmax": [], "log_z": [1.0], "entropy": [0.5]}]),
-        content(passes=[{"prefix": [], "canvas": [], "argmax": [], "log_z": [], "entropy": []}]),
-        content(passes=[{"prefix": [], "canvas": [1], "argmax": [2], "log_z": ["x"], "entropy": [0.5]}]),
+        content(passes=[one(argmax=[])]), content(passes=[one(canvas=[], argmax=[], log_z=[], entropy=[])]),
+        content(passes=[one(log_z=["x"])]), content(passes=[one(soft=1)]), content(passes=[one(soft=True)]),
+        content(passes=[one(), one(prefix=[1], soft=True)]),
     ],
     ids=lambda data: data[:40].decode(errors="replace"),
 )  # fmt: skip

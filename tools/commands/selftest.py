@@ -61,6 +61,7 @@ _VERSION = 1
 @click.option(
     "--record", is_flag=True, help="Make what is found here the golden results of the bundle, a folder."
 )
+@click.option("--overwrite", is_flag=True, help="With --record: also where it has golden results.")
 @json_option
 @debug_option
 @click.pass_context
@@ -73,21 +74,27 @@ def command(
     passes: int,
     output: Path | None,
     record: bool,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
     """Run BUNDLE on this machine, compare it with the golden results in it, and time it.
 
     Golden results are the scores of fixed passes and the tokens of a short answer, recorded with --record
-    where the engine was compared with the reference. The report is one JSON file: what was compared, seconds
-    a pass, memory, the machine and the versions; no name of a user, host or folder.
+    where the engine was compared with the reference. The engine is that of the target which the bundle was
+    exported for, on a GPU where the target has one. The report is one JSON file: what was compared, seconds a
+    pass, memory, the machine and the versions; no name of a user, host or folder.
 
     The exit code is 1 where results differ by more than another precision would explain, else 0.
     """
     folder = Path(bundle_folder(bundle, engine, quiet=as_json))
+    file = output or Path(f"selftest-{Path(bundle).name or folder.resolve().name}.json")
+    if not (as_json or file.parent.is_dir()):
+        raise Failure(f"{file}: there is no folder {file.parent}; make it, or name another file with -o")
     with ending_if_stuck(), quoting(memory):
         from edgekit.runtime.generation import Generator
         from edgekit.tools import golden
 
+        engine = engine or _of_target(folder)
         made = Generator(
             folder, memory_bytes=None if memory is None else int(memory), threads=threads or 0, engine=engine
         )
@@ -97,8 +104,13 @@ def command(
                     f"{bundle} has several bundles; record into one of them: {generator.bundle.path}"
                 )
             known = golden.read(generator.bundle)
+            if record and known is not None and not overwrite:
+                by = known.by.get("engine", "somebody")
+                raise Failure(
+                    f"{bundle} has golden results already, by {visible(str(by))}; --overwrite replaces them"
+                )
             steps.note(visible(f"{bundle}: golden passes, an answer, {passes} timed passes"))
-            found, timing = _run(generator, passes)
+            found, timing = _run(generator, passes, None if record else known)
             report = _report(generator, found, known, timing)
     if record:
         golden.record(
@@ -109,7 +121,6 @@ def command(
     if as_json:
         click.echo(json.dumps(report))
     else:
-        file = output or Path(f"selftest-{Path(bundle).name or folder.resolve().name}.json")
         file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         _show(report)
         click.echo(visible(f"report: {file}"))
@@ -117,8 +128,31 @@ def command(
         ctx.exit(DAMAGED)
 
 
-def _run(generator: Generator, count: int) -> tuple[Golden, dict[str, Any]]:
-    """Results, and seconds of what was timed."""
+def _of_target(folder: Path) -> str | None:
+    """The engine that a bundle's target names, None where that is the format's own. One that runs the
+    bundle's machine code is for who asks for it.
+    """
+    from edgekit.runtime import engines
+    from edgekit.runtime.bundle import Bundle, choice
+    from edgekit.runtime.engine_registry import ENGINES
+    from edgekit.runtime.errors import EngineUnavailable
+    from edgekit.targets import TARGETS
+
+    manifest = Bundle.open(choice.choose(folder)).manifest
+    target = TARGETS.find(str(manifest.provenance.get("target")))
+    name = None if target is None else target.engines.get(manifest.format)
+    row = None if name is None else ENGINES.find(name)
+    if name is None or row is None or row.by_name:
+        return None
+    try:
+        engines.check_available(name)
+    except EngineUnavailable as error:
+        raise Failure(f"{error}; --engine {manifest.format} tests the processor instead") from error
+    return name
+
+
+def _run(generator: Generator, count: int, known: Golden | None) -> tuple[Golden, dict[str, Any]]:
+    """Results, of the passes of `known` where there are any, and seconds of what was timed."""
     import numpy as np
 
     from edgekit.runtime.bundle.golden import Golden
@@ -126,12 +160,14 @@ def _run(generator: Generator, count: int) -> tuple[Golden, dict[str, Any]]:
     from edgekit.tools import golden
 
     bundle = generator.bundle
-    started, prompt = time.perf_counter(), golden.prompt(bundle)
+    started = time.perf_counter()
+    prompt = golden.prompt(generator) if known is None else known.prompt
+    wanted = golden.inputs(bundle, prompt) if known is None else known.passes
     tokens = golden.tokens(generator.generate(prompt, golden.settings(bundle)))
     answered = time.perf_counter() - started
     session = generator.session
-    found = Golden(golden.passes(bundle, session), prompt, tokens)
-    canvas = np.array(golden.inputs(bundle)[0].canvas)
+    found = Golden(golden.passes(wanted, session), prompt, tokens)
+    canvas = np.array(wanted[0].canvas)
     before, seconds = session.counters(), list[float]()
     for _ in range(count):
         started = time.perf_counter()
@@ -151,7 +187,7 @@ def _report(
     generator: Generator, found: Golden, known: Golden | None, timing: dict[str, Any]
 ) -> dict[str, Any]:
     from edgekit.tools import golden
-    from edgekit.tools.machine import machine
+    from edgekit.tools.machine import libraries, machine
 
     session, manifest = generator.session, generator.bundle.manifest
     counters = session.statistics()
@@ -163,6 +199,7 @@ def _report(
             "same_argmax": made.same_argmax,
             "decibels": made.decibels if math.isfinite(made.decibels) else None,
             "same_tokens": made.same_tokens,
+            "close_from_decibels": golden.CLOSE,
             "by": known.by,
         }
     return {
@@ -173,6 +210,7 @@ def _report(
             "checkpoint": manifest.provenance.get("checkpoint"),
             "target": manifest.provenance.get("target"),
             "format": manifest.format,
+            "device": manifest.programs.get("device"),
             "preset": manifest.quantization["preset"],
             "weights_sha256": manifest.weights.sha256,
             "weights_bytes": manifest.weights.size,
@@ -182,6 +220,7 @@ def _report(
             "name": counters["engine"],
             "threads": session.threads,
             **{name: counters[name] for name in ("provider", "device", "on_processor") if name in counters},
+            "libraries": libraries(),
         },
         "golden": compared,
         "timing": timing,

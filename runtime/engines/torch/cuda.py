@@ -51,6 +51,8 @@ class CudaDevice:
 
     def __init__(self, place: torch.device, integrated: bool) -> None:
         self.place = place
+        found = torch.cuda.get_device_properties(place)
+        self.name = f"{found.name}, compute capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
         self._integrated = integrated
         self.compute: Stream = _CudaStream(place)
         self.copies: Stream = _CudaStream(place)

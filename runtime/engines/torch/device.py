@@ -41,6 +41,8 @@ class Device(Protocol):
     """A device. Blocks of its memory are tensors of bytes, uint8 [n]."""
 
     place: torch.device
+    #: For people.
+    name: str
     #: It has memory of its own, and work may be done after it was given. If not, it computes at once, on
     #: memory of the session.
     own_memory: bool
@@ -105,6 +107,7 @@ class Processor:
     """The processor, on memory of the session. Weights are used where they lie."""
 
     place = torch.device("cpu")
+    name = "cpu"
     own_memory = False
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ where there is none.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,13 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines import memory
 from edgekit.runtime.engines.base import Engine, EngineBytes, Lengths, Routing, TilePart
-from edgekit.runtime.errors import EngineFailed, EngineUnavailable, UnsupportedBundle, one_line
+from edgekit.runtime.errors import (
+    EngineFailed,
+    EngineUnavailable,
+    RunsOnProcessor,
+    UnsupportedBundle,
+    one_line,
+)
 
 try:
     import torch
@@ -68,6 +75,14 @@ class TorchEngine(Engine):
         self._space: TorchSpace | None = None
         if self._device.place.type == "cpu":
             torch.set_num_threads(threads)
+
+    def prepare(self) -> None:
+        if not self._device.own_memory:
+            warnings.warn(
+                f"PyTorch {torch.__version__} finds no CUDA GPU: the torch engine computes on the processor",
+                RunsOnProcessor,
+                stacklevel=2,
+            )
 
     def space(self) -> TorchSpace:
         self._space = TorchSpace(self._device, self._room)
@@ -158,7 +173,7 @@ class TorchEngine(Engine):
         return self._run("head", run)
 
     def statistics(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"engine": self.name, "device": str(self._device.place)}
+        found: dict[str, Any] = {"engine": self.name, "device": self._device.name}
         if self._space is not None and self._device.own_memory:
             tiers, graphs = self._space.tiers, self._space.graphs
             found["device_weight_bytes"] = tiers.kept_bytes
