@@ -5,6 +5,7 @@ GPUs take, and what is wrong with one is one line.
 from __future__ import annotations
 
 import gc
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from support.watched import run_watched
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.pipeline import ExportOptions
 from edgekit.export.quantize import Scheme
-from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError
+from edgekit.flashload.errors import BudgetExceeded, ChecksumMismatch, EdgekitError, MalformedFile, OpenFailed
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.errors import UnsupportedBundle
 from edgekit.runtime.sampling import HeadRequest
@@ -57,6 +58,14 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
         program_format="tvm",
         **sizes,
     )
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bundle(
+        tmp_path_factory.mktemp("compiled"), "llada", Scheme("int8"), program_format="tvm",
+        device=DEVICES["tvm compiled"], n_layers=1, d_model=64, n_heads=4, mlp_hidden_size=160,
+    )  # fmt: skip
 
 
 # The other one takes minutes: python -m support.provider_matrix has it.
@@ -291,6 +300,11 @@ def layer(table: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def entry(table: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = table["programs"]["entries"][name]
+    return found
+
+
 def argument(table: dict[str, Any], name: str) -> dict[str, Any]:
     return next(a for a in layer(table)["inputs"] if a["name"] == name)
 
@@ -315,7 +329,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an input": (lambda t: argument(t, "x").update(name="z"), "takes z, which is no input"),
     "a weight": (lambda t: argument(t, "w.router.scale").update(name="w.no"), "has no tensor no"),
     "a shape": (lambda t: argument(t, "w.router.scale").update(shape=[65]), "its program wants .65."),
-    "a result": (lambda t: layer(t)["outputs"][0].update(shape=[1, "t", 32]), "gives other than it says"),
+    "a result": (lambda t: layer(t)["outputs"][0].update(shape=[1, "t", 32]), r"\[1, t, 32\], not F32"),
     "memory": (lambda t: layer(t).update(live=[-1, 0]), "does not say what memory it takes"),
     "experts": (lambda t: layer(t)["experts"].update(count=3), "mixes 3 experts"),
     "too many chosen": (lambda t: layer(t)["experts"]["route"].update(k=5), "k is 5"),
@@ -326,6 +340,15 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a width": (lambda t: layer(t)["experts"].update(width=16), "its program wants"),
     "no mask": (lambda t: layer(t).update(mask=False), "takes no mask"),
+    "nothing of a mask": (lambda t: layer(t).pop("mask"), "does not say whether its attention has a mask"),
+    "rows of another size": (
+        lambda t: entry(t, "final")["inputs"][0].update(shape=[1, "t", 1 << 20]),
+        r"x is \[1, t, 1048576\], not F32 \[1, t, 64\]",
+    ),
+    "rows without a length": (
+        lambda t: entry(t, "self_conditioning")["inputs"][0].update(shape=[1, 1 << 20, 64]),
+        r"is \[1, 1048576, 64\], not F32 \[1, t, 64\]",
+    ),
     "no entry": (lambda t: t["programs"]["entries"].pop("final"), "final"),
 }  # fmt: skip
 
@@ -338,6 +361,93 @@ def test_what_is_wrong_with_a_manifest_is_one_line(edited: Callable[..., Path], 
         session.prefill(np.arange(3))
         session.denoise(np.arange(4), HeadRequest())
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: e["attention"]["inputs"][1].update(shape=[1, 4, 512, 16]), "k is .1, 4, 512, 16., not"),
+        (lambda e: e["attention"]["inputs"][0].update(shape=[1, 3, "t", 16]), "has 3 heads of queries for 4"),
+        (lambda e: e["prefix_attention"]["inputs"][3].update(shape=[1, 4, "t", 16]), "is .1, 4, t, 16., not"),
+        (lambda e: e["attention"].update(inputs=[]), "has attention without queries"),
+        (lambda e: e.pop("mask"), "does not say whether its attention has a mask"),
+    ],
+)
+def test_what_is_wrong_with_compiled_attention_is_one_line(
+    compiled: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    folder = Path(shutil.copytree(compiled, tmp_path / "edited"))
+    sealing.edit(folder, lambda table: change(entry(table, "dense")))
+    with pytest.raises(MalformedFile, match=said):
+        open_session(folder, engine="tvm")
+
+
+# --- the library is the one that was compared ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Bundles with the same shapes and other programs."""
+    folder = tmp_path_factory.mktemp("two")
+    return [
+        make_bundle(
+            folder / str(eps), "llada", Scheme("int8"), program_format="tvm", n_layers=1, rms_norm_eps=eps
+        )
+        for eps in (1e-5, 0.5)
+    ]
+
+
+def scores(session: Session) -> np.ndarray:
+    found = session.denoise(np.arange(5), HeadRequest(logits=True)).logits
+    assert found is not None
+    return found
+
+
+def test_another_bundle_at_the_path_of_an_open_one_runs_its_own_programs(
+    two: list[Path], tmp_path: Path
+) -> None:
+    expected = []
+    for folder in two:
+        with open_session(folder, engine="tvm") as session:
+            expected.append(scores(session))
+    assert not np.array_equal(*expected)
+    link = tmp_path / "current"
+    link.symlink_to(two[0])
+    with open_session(link, engine="tvm") as first:
+        link.unlink()
+        link.symlink_to(two[1])
+        with open_session(link, engine="tvm") as second:
+            for session, wanted in ((first, expected[0]), (second, expected[1])):
+                np.testing.assert_array_equal(scores(session), wanted)
+
+
+@pytest.mark.parametrize("how", ["overwritten", "emptied"])
+def test_a_library_that_changes_while_it_is_open_changes_nothing(
+    two: list[Path], tmp_path: Path, how: str
+) -> None:
+    folder = Path(shutil.copytree(two[0], tmp_path / "bundle"))
+    with open_session(folder, engine="tvm") as session:
+        expected = scores(session)
+        other = (two[1] / LIBRARY).read_bytes() if how == "overwritten" else b""
+        with open(folder / LIBRARY, "r+b") as library:
+            library.write(other)
+            library.truncate()
+        np.testing.assert_array_equal(scores(session), expected)
+
+
+def test_nothing_is_left_in_the_folder_for_temporary_files(
+    two: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(OpenFailed, match="library cannot be made in the folder .*No such file.* TMPDIR"):
+        open_session(two[0], engine="tvm")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with open_session(two[0], engine="tvm") as session:
+        scores(session)
+        assert not list(tmp_path.iterdir())
+
+
+# --- other machines -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

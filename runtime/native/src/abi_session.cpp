@@ -37,9 +37,9 @@ void leave(ek_session &session) noexcept {
       const std::lock_guard<std::mutex> lock(session.gate);
       sequence = std::exchange(session.closed_sequences, nullptr);
       if (sequence == nullptr) {
-        session.busy = false;
-        if (!session.closed) return;
-        closed = true;
+        closed = session.closed;
+        session.busy = closed;  // while it ends, engines that call back are refused
+        if (!closed) return;
       }
     }
     while (sequence != nullptr) delete std::exchange(sequence, sequence->next);
@@ -116,6 +116,7 @@ void ek_session_close(ek_session *session) noexcept {
       session->closed = true;
       return;
     }
+    session->busy = true;
   }
   delete session;
 }

@@ -23,13 +23,13 @@ struct ek_session {
       : session(bundle, options, make, wrap) {}
 
   edgekit::OwnerProcess process;
-  edgekit::Session session;
   std::string io_mode;  // the text that the last statistics point at
 
   std::mutex gate;                          // of what follows; never held while an engine is called
   bool busy = false;                        // a call that changes it is under way
   bool closed = false;                      // it goes when that call is over
   ek_sequence *closed_sequences = nullptr;  // so do these
+  edgekit::Session session;                 // ends first: engines may call back meanwhile, and are refused
 };
 
 namespace edgekit {

@@ -8,6 +8,12 @@
 #include "error.h"
 
 namespace edgekit {
+namespace {
+
+// Below every score. Finite: its product with a weight of 0 is 0.
+constexpr double kLeast = -std::numeric_limits<float>::max();
+
+}  // namespace
 
 TileResults::TileResults(std::int64_t rows, std::int64_t hidden, const HeadRequest &request) {
   const std::size_t count = static_cast<std::size_t>(rows);
@@ -32,7 +38,7 @@ HeadJoin::HeadJoin(std::int64_t rows, std::int64_t hidden, std::int64_t vocabula
       logits_(logits),
       candidates_(rows, k_) {
   Row row;
-  row.top = -std::numeric_limits<float>::max();  // finite: its product with a weight of 0 is 0
+  row.top = kLeast;
   row.score = -std::numeric_limits<float>::infinity();
   rows_.assign(static_cast<std::size_t>(rows), row);
   if (request.soft) soft_.resize(static_cast<std::size_t>(rows * hidden));
@@ -44,9 +50,24 @@ void HeadJoin::add(std::int64_t first, std::int64_t tokens, const TileResults &t
     fail(EK_ENGINE_FAILED, "an engine gives token ", token, " as ", what, " of a tile of ", tokens,
          " tokens; export the bundle again");
   };
+  const auto expect = [](bool right, const char *name, float found, const char *expected) {
+    if (right) return;
+    fail(EK_ENGINE_FAILED, "an engine gives ", found, " as ", name, " of a tile where ", expected,
+         " is expected; export the bundle again, or mend the engine");
+  };
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     Row &row = rows_[r];
     check(tile.argmax[r], "the largest");
+    // What is NaN in the scores themselves shows in log_z, and has an error of its own.
+    if (std::isfinite(tile.largest[r]) && !std::isnan(tile.sum_others[r])) {
+      const float others = tile.sum_others[r], weighted = tile.sum_z_others[r];
+      expect(std::isfinite(others) && others >= 0, "sum_others", others, "a finite number of at least 0");
+      expect(std::isfinite(weighted), "sum_z_others", weighted, "a finite number");
+      if (sampled_) {
+        expect(!std::isnan(tile.score[r]), "score", tile.score[r], "a number");
+        expect(!std::isnan(tile.sample_z[r]), "sample_z", tile.sample_z[r], "a number");
+      }
+    }
     const double largest = static_cast<double>(tile.largest[r]);
     // A NaN stays, and shows in log_z.
     const double top = std::isnan(largest) ? largest : std::max(row.top, largest);
@@ -84,7 +105,9 @@ HeadResult HeadJoin::result() {
   HeadResult out;
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Row &row = rows_[r];
-    const double log_sum = std::log1p(row.others), log_z = row.top + log_sum, total = 1 + row.others;
+    const bool none = row.top == kLeast;  // of a row whose scores are all minus infinity
+    const double log_sum = std::log1p(row.others), total = 1 + row.others;
+    const double log_z = none ? -std::numeric_limits<double>::infinity() : row.top + log_sum;
     // What remains of log Z - sum z p when the largest z is taken out of both.
     const double entropy = log_sum + (row.top * row.others - row.z_others) / total;
     out.argmax.push_back(row.argmax);

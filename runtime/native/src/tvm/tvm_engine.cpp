@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -160,9 +161,10 @@ TvmEngine::TvmEngine(const Bundle &bundle, const Json &programs, int threads, bo
   const Json &entries = programs.at("entries");
   head_ = std::make_unique<CoreHead>(bundle, entries.at("head"));
   add_layers(entries);
-  check_unit(program(entries, "final").function, bundle.final());
+  const std::vector<std::int64_t> rows = {1, tvm::kT, bundle.model().hidden};
+  check_unit(program(entries, "final").function, bundle.final(), {{{"x", rows}}, rows});
   if (const WeightUnit *unit = bundle.self_conditioning()) {
-    check_unit(program(entries, "self_conditioning").function, *unit);
+    check_unit(program(entries, "self_conditioning").function, *unit, {{{"embedded", rows}, {"soft", rows}}, rows});
   }
   if (!planning) load(programs);
 }
@@ -175,9 +177,27 @@ const tvm::Program &TvmEngine::program(const Json &entries, const std::string &n
   return programs_.emplace(name, tvm::parse_program(bundle_.path(), name, entries.at(name), core_)).first->second;
 }
 
-void TvmEngine::check_unit(const tvm::Function &function, const WeightUnit &unit) {
+void TvmEngine::check_unit(const tvm::Function &function, const WeightUnit &unit, const tvm::Expected &arrays) {
+  tvm::check_arrays(bundle_.path(), function, arrays);
   tvm::check_weights(bundle_.path(), function, *unit.run);
   unit_bytes_ = std::max(unit_bytes_, unit.bytes);
+}
+
+void TvmEngine::check_attention(const tvm::Program &program, const LayerInfo &info) const {
+  const tvm::Argument &queries = program.attention->inputs.front();  // of 4 axes
+  if (queries.shape[1] < info.kv_heads || queries.shape[1] % info.kv_heads != 0) {
+    fail(EK_MALFORMED_FILE, bundle_.path(), ": function ", program.attention->symbol, " has ", queries.shape[1],
+         " heads of queries for ", info.kv_heads, " of keys; export the bundle again");
+  }
+  const std::vector<std::int64_t> q = {1, queries.shape[1], tvm::kT, info.head_dim};
+  const std::vector<std::int64_t> kv = {1, info.kv_heads, tvm::kT, info.head_dim};
+  const std::vector<std::int64_t> before = {1, info.kv_heads, tvm::kP, info.head_dim};
+  tvm::Expected expected{{{"q", q}, {"k", kv}, {"v", kv}}, q};
+  if (program.masked) expected.inputs["mask"] = {tvm::kT, tvm::kT};
+  tvm::check_arrays(bundle_.path(), *program.attention, expected);
+  expected.inputs["prefix_k"] = expected.inputs["prefix_v"] = before;
+  if (program.masked) expected.inputs["mask"] = {tvm::kT, tvm::kS};
+  tvm::check_arrays(bundle_.path(), *program.prefix_attention, expected);
 }
 
 void TvmEngine::add_layers(const Json &entries) {
@@ -185,16 +205,14 @@ void TvmEngine::add_layers(const Json &entries) {
   for (const BundleChunk &chunk : bundle_.chunks()) {
     const std::string &name = model.layers[chunk.first].program;
     const tvm::Program &own = program(entries, name);
-    const std::int64_t rotary = static_cast<std::int64_t>(model.ropes[model.layers[chunk.first].rope].inverse_frequency.size());
-    for (const tvm::Argument &input : own.function.inputs) {
-      const bool table = input.name == "cos" || input.name == "sin";
-      const bool fits = input.is_weight || (table ? input.shape == std::vector<std::int64_t>{tvm::kT, rotary}
-                                                  : input.name != "x" || input.shape == std::vector<std::int64_t>{1, tvm::kT, model.hidden});
-      if (!fits) {
-        fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " takes ", input.name,
-             " of another size than the model's; export the bundle again");
-      }
+    const LayerInfo &info = model.layers[chunk.first];
+    const std::int64_t rotary = static_cast<std::int64_t>(model.ropes[info.rope].inverse_frequency.size());
+    const std::vector<std::int64_t> x = {1, tvm::kT, model.hidden}, turns = {tvm::kT, rotary};
+    if (!own.layer) {
+      fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name,
+           " does not say whether its attention has a mask, as that of a layer must; export the bundle again");
     }
+    if (own.attention) check_attention(own, info);
     const std::int64_t count = own.experts ? own.experts->count : 0;
     if (count != static_cast<std::int64_t>(chunk.experts.size())) {
       fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name, " mixes ", count, " experts, layer ", chunk.unit->name,
@@ -204,7 +222,8 @@ void TvmEngine::add_layers(const Json &entries) {
       fail(EK_MALFORMED_FILE, bundle_.path(), ": program ", name,
            " takes no mask, without which a prefix cannot be encoded; export the bundle again");
     }
-    check_unit(own.function, *chunk.unit);
+    check_unit(own.function, *chunk.unit,
+               {{{"x", x}, {"cos", turns}, {"sin", turns}, {"query_scale", {tvm::kT, 1}}, {"phase", {tvm::kT}}}, x});
     Layer layer{&own, {}};
     if (own.experts) {
       const tvm::Experts &experts = *own.experts;
@@ -213,7 +232,8 @@ void TvmEngine::add_layers(const Json &entries) {
                                                  {"down", true, model.hidden, experts.width, 0}};
       for (const WeightUnit *unit : chunk.experts) {
         if (!core_) {
-          check_unit(*experts.one, *unit);
+          const std::vector<std::int64_t> routed = {tvm::kT, model.hidden};
+          check_unit(*experts.one, *unit, {{{"x", routed}}, routed});
           continue;
         }
         const WeightLayout &made = experts_.emplace(unit, WeightLayout(*unit->run, matrices)).first->second;
@@ -260,20 +280,24 @@ void TvmEngine::load(const Json &programs) {
     cubin_.resize(static_cast<std::size_t>(files.size_of(cubin)));
     files.read(cubin, cubin_.data());
   }
-  files.check(name);
   if (std::size_t at = name.rfind(".tar"); at != std::string::npos && at + 4 == name.size()) {
     fail(EK_UNSUPPORTED_BUNDLE, bundle_.path(), ": its programs are an archive of objects for ", device,
          ", which an application links; export for a device of this system to run it here");
   }
+  // What was compared with the manifest is what is loaded: the file in the bundle may become another one meanwhile, and
+  // loaders give the library of before to who opens another one at its path.
+  std::string bytes(static_cast<std::size_t>(files.size_of(name)), '\0');
+  files.read(name, bytes.data());
+  file_ = std::make_unique<tvm::PrivateFile>(bytes, std::filesystem::u8path(name).extension().u8string());
   const Current guard(this);
-  const std::string path = files.path() + "/" + name;
   try {
-    library_ = tvm::module_in(path);
+    library_ = tvm::module_in(file_->path());
   } catch (const Error &error) {
-    fail(EK_UNSUPPORTED_BUNDLE, path, ": is compiled for ", device, " and cannot be loaded here (", error.what(),
-         "); export it for this machine");
+    fail(EK_UNSUPPORTED_BUNDLE, bundle_.path(), ": ", name, " is compiled for ", device, " and cannot be loaded here (",
+         error.what(), "); export it for this machine");
   }
-  machine_ = tvm::call(tvm::function_of(*library_, "vm_load_executable"), {});
+  file_->remove();
+  machine_ = tvm::call(tvm::function_of(library_, "vm_load_executable"), {});
   std::vector<Any> devices;
   for (const tvm::DLDevice &each : {device_, tvm::DLDevice{tvm::kCpu, 0}}) {
     if (each.type == tvm::kCpu && !devices.empty() && device_.type == tvm::kCpu) continue;
@@ -526,9 +550,11 @@ void TvmEngine::attention(const std::vector<Any> &arguments) {
   const LayerInfo &info = bundle_.model().layers[call_->chunk->first];
   for (const DLTensor *each : {qkv[0], qkv[1], qkv[2], &out}) {
     const bool query = each == qkv[0] || each == &out;
-    const bool fits = each->ndim == 4 && each->shape[0] == 1 && each->shape[2] == call_->rows &&
-                      each->shape[3] == info.head_dim &&
-                      (query ? each->shape[1] % info.kv_heads == 0 : each->shape[1] == info.kv_heads);
+    const std::int64_t heads = each->ndim == 4 ? each->shape[1] : 0;
+    const bool right = !query ? heads == info.kv_heads
+                       : core_ ? heads > 0 && heads % info.kv_heads == 0 && heads == qkv[0]->shape[1]
+                               : heads == layers_[call_->chunk->first].program->attention->inputs.front().shape[1];
+    const bool fits = right && each->shape[0] == 1 && each->shape[2] == call_->rows && each->shape[3] == info.head_dim;
     if (!fits) fail(EK_ENGINE_FAILED, "attention has arrays of other sizes than the layer's; export the bundle again");
   }
   // In the processor's memory.

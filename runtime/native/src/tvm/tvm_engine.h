@@ -14,6 +14,7 @@
 #include "session/core_head.h"
 #include "session/engine.h"
 #include "thread_pool.h"
+#include "tvm/private_file.h"
 #include "tvm/tvm_program.h"
 #include "tvm/tvm_runtime.h"
 
@@ -53,7 +54,8 @@ class TvmEngine final : public Engine {
     MixtureShape mixture;  // without experts where there are none
   };
 
-  void check_unit(const tvm::Function &function, const WeightUnit &unit);
+  void check_unit(const tvm::Function &function, const WeightUnit &unit, const tvm::Expected &arrays);
+  void check_attention(const tvm::Program &program, const LayerInfo &info) const;
   void add_layers(const Json &entries);
   void load(const Json &programs);
   const tvm::Program &program(const Json &entries, const std::string &name);
@@ -88,8 +90,8 @@ class TvmEngine final : public Engine {
   std::map<std::string, tvm::Program> programs_;
   std::vector<Layer> layers_;  // by number in the model
   std::unordered_map<const WeightUnit *, WeightLayout> experts_;
-  std::shared_ptr<const tvm::Value> library_;  // before what is of it, which goes first
-  tvm::Value machine_;
+  std::unique_ptr<tvm::PrivateFile> file_;  // these in order: what is of another goes first
+  tvm::Value library_, machine_;
   std::unordered_map<const tvm::Function *, tvm::Value> functions_;
   std::string cubin_;  // kernels for NVIDIA GPUs
   std::unique_ptr<ThreadPool> pool_;

@@ -26,7 +26,14 @@ constexpr TypeName kTypes[] = {
 std::string text(const std::vector<std::int64_t> &shape) {
   std::ostringstream out;
   out << '[';
-  for (std::size_t i = 0; i < shape.size(); ++i) out << (i != 0 ? ", " : "") << shape[i];
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    out << (i != 0 ? ", " : "");
+    if (shape[i] >= 0) {
+      out << shape[i];
+    } else {
+      out << (shape[i] == kT ? 't' : shape[i] == kP ? 'p' : 's');
+    }
+  }
   out << ']';
   return out.str();
 }
@@ -115,6 +122,7 @@ Program parse_program(const std::string &where, const std::string &name, const J
   made.function = parse_function(own, entry);
   const Json *mask = entry.find("mask");
   if (mask == nullptr) return made;  // no layer
+  made.layer = true;
   made.masked = mask->boolean();
   if (!core) {
     made.attention = parse_function(own + " (attention)", entry.at("attention"));
@@ -137,6 +145,25 @@ Program parse_program(const std::string &where, const std::string &name, const J
     if (!core) mixture.one = parse_function(own + " (expert)", entry.at("expert"));
   }
   return made;
+}
+
+void check_arrays(const std::string &where, const Function &function, const Expected &expected) {
+  const auto check = [&](const Argument &found, const std::vector<std::int64_t> &shape, bool integers) {
+    const DLDataType wanted = integers ? kTypes[1].dtype : kTypes[0].dtype;
+    if (found.shape == shape && found.dtype.code == wanted.code && found.dtype.bits == wanted.bits) return;
+    fail(EK_MALFORMED_FILE, where, ": function ", function.symbol, ": ", found.name, " is ", text(found.shape), ", not ",
+         integers ? "I64 " : "F32 ", text(shape), "; export the bundle again");
+  };
+  for (const Argument &input : function.inputs) {
+    if (input.is_weight) continue;
+    const auto known = expected.inputs.find(input.name);
+    if (known == expected.inputs.end()) {
+      fail(EK_MALFORMED_FILE, where, ": function ", function.symbol, " takes ", input.name,
+           ", which is no input of it; export the bundle again");
+    }
+    check(input, known->second, input.name == "phase");
+  }
+  check(function.output, expected.output, false);
 }
 
 void check_weights(const std::string &where, const Function &function, const Run &run) {

@@ -3,6 +3,7 @@
 #define EDGEKIT_TVM_PROGRAM_H
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,7 +56,8 @@ struct Experts {
 
 struct Program {
   Function function;
-  bool masked = false;
+  bool layer = false;   // whether it is one, and if so
+  bool masked = false;  // whether its attention has a mask
   std::optional<Experts> experts;
   std::optional<Function> attention, prefix_attention;  // of a library that compiles kernels
 };
@@ -63,6 +65,15 @@ struct Program {
 // The entry of the program `name`; `where` begins messages. `core`: the library takes the core's kernels. Throws Error
 // (EK_MALFORMED_FILE, EK_UNSUPPORTED_BUNDLE).
 Program parse_program(const std::string &where, const std::string &name, const Json &entry, bool core);
+
+// What a function may take besides weights, and gives: float32, but for the integers `phase`.
+struct Expected {
+  std::map<std::string, std::vector<std::int64_t>> inputs;
+  std::vector<std::int64_t> output;
+};
+
+// Throws Error (EK_MALFORMED_FILE) unless a function takes and gives arrays as expected.
+void check_arrays(const std::string &where, const Function &function, const Expected &expected);
 
 // Throws Error (EK_MALFORMED_FILE) unless a run holds the weights that a function takes, as it takes them, and
 // EK_UNSUPPORTED_BUNDLE for matrices beyond what products compute exactly.

@@ -1,12 +1,10 @@
 #include "tvm/tvm_runtime.h"
 
 #include <exception>
-#include <map>
+#include <memory>
 #include <mutex>
-#include <tuple>
 
 #include "error.h"
-#include "system_file.h"
 #include "tvm/shared_library.h"
 
 namespace edgekit::tvm {
@@ -196,22 +194,7 @@ Value global(const std::string &name) {
   return find_global(name);
 }
 
-std::shared_ptr<const Value> module_in(const std::string &path) {
-  using Key = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;
-  static std::mutex turns;
-  static std::map<Key, std::weak_ptr<const Value>> modules;
-  const FileIdentity file = SystemFile::open(path)->identity();
-  const std::lock_guard<std::mutex> lock(turns);
-  std::weak_ptr<const Value> &place = modules[Key(file.device, file.inode, file.modified)];
-  if (std::shared_ptr<const Value> shared = place.lock()) return shared;
-  std::shared_ptr<const Value> loaded(new Value(call(known->load_module, {text(path.c_str())})),
-                                      [](const Value *module) {
-                                        const std::lock_guard<std::mutex> own(turns);
-                                        delete module;
-                                      });
-  place = loaded;
-  return loaded;
-}
+Value module_in(const std::string &path) { return call(known->load_module, {text(path.c_str())}); }
 
 Value function_of(const Value &module, const std::string &name) {
   Any imports;

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,9 +57,8 @@ Value call(const Value &function, std::vector<Any> arguments);
 // this and `provide` take turns.
 Value global(const std::string &name);
 
-// A module in a file, the same one for all that ask while somebody has it: the system would give a second one the
-// first one's memory, in which generated code remembers its module. Throws Error (EK_ENGINE_FAILED, those of reading).
-std::shared_ptr<const Value> module_in(const std::string &path);
+// The module in a file. Throws Error (EK_ENGINE_FAILED).
+Value module_in(const std::string &path);
 
 // A function of a module; none if it has none of that name.
 Value function_of(const Value &module, const std::string &name);
