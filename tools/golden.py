@@ -7,15 +7,17 @@ step after it with self-conditioning; or where a model opens masks, those behind
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from edgekit.flashload import manifest as manifests
-from edgekit.flashload.files import write_atomic
+from edgekit.flashload.files import fsync_directory, write_atomic, write_failed
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
 from edgekit.runtime.generation import Generator, Settings
@@ -29,13 +31,15 @@ _STEPS, _SEED = 8, 1
 #: Decibels of the scores from which on differences are those of precision: what is unrelated has none, and
 #: activations in 8 bits, on canvases without sense, have 15 to 40.
 CLOSE = 10.0
+#: Of rows, at least, with the same most probable token.
+_ALIKE = 0.5
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How far results are from golden ones: the share of rows with the same most probable token, decibels of
-    log_z and entropy (their variance over the squared difference; infinite where they are equal), and whether
-    the answers are the same.
+    log_z and entropy (their variance over the squared difference; infinite where they are equal, minus
+    infinity where they are not numbers), and whether the answers are the same.
     """
 
     same_argmax: float
@@ -45,7 +49,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """`equal`, `close` (as another precision is), or `different`."""
-        if self.decibels < CLOSE:
+        if self.decibels < CLOSE or self.same_argmax < _ALIKE:
             return "different"
         return "equal" if self.same_argmax == 1 and self.same_tokens else "close"
 
@@ -114,7 +118,12 @@ def compare(found: Golden, golden: Golden) -> Comparison:
 
 
 def _decibels(found: list[float], expected: list[float]) -> float:
-    error = statistics.fmean((a - b) ** 2 for a, b in zip(found, expected, strict=True))
+    if not all(map(math.isfinite, found)):
+        return -math.inf
+    try:
+        error = statistics.fmean((a - b) ** 2 for a, b in zip(found, expected, strict=True))
+    except OverflowError:
+        return -math.inf
     power = statistics.pvariance(expected)
     return math.inf if error == 0 else 10 * math.log10(power / error) if power else -math.inf
 
@@ -127,8 +136,18 @@ def read(bundle: Bundle) -> Golden | None:
 
 
 def record(folder: Path, golden: Golden) -> None:
-    """Write golden.json into a bundle, and list it in its manifest. Raises EdgekitError."""
-    write_atomic(folder / GOLDEN_FILE, golden.dumps())
+    """Write golden.json into a bundle, and list it in its manifest: both are on the disk before either takes
+    the place of another. Raises EdgekitError; the bundle is then as it was.
+    """
     manifest = manifests.load(folder)
-    files = {**manifest.files, GOLDEN_FILE: manifests.file_entry(folder / GOLDEN_FILE)}
-    manifests.save(replace(manifest, files=files), folder)
+    with TemporaryDirectory(prefix=".golden-", dir=folder) as made:
+        file, listed = Path(made, GOLDEN_FILE), Path(made, "manifest")
+        write_atomic(file, golden.dumps())
+        files = {**manifest.files, GOLDEN_FILE: manifests.file_entry(file)}
+        write_atomic(listed, manifests.dumps(replace(manifest, files=files)))
+        try:
+            os.replace(file, folder / GOLDEN_FILE)
+            os.replace(listed, manifests.manifest_path(folder))
+        except OSError as error:
+            raise write_failed(f"{folder}: cannot record golden results", error) from error
+        fsync_directory(folder)

@@ -19,6 +19,7 @@ from edgekit.flashload.names import shown
 
 GOLDEN_FILE = "golden.json"
 _VERSION = 2
+_MOST = 1e9
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,14 @@ def loads(data: bytes, where: str) -> Golden:
                 _whole(each["canvas"]),
                 _truth(each["soft"]),
                 _whole(each["argmax"]),
-                [float(x) for x in each["log_z"]],
-                [float(x) for x in each["entropy"]],
+                _numbers(each["log_z"]),
+                _numbers(each["entropy"]),
             )
             for each in table["passes"]
         ]
         prompt, tokens = (_whole(table["generation"][name]) for name in ("prompt", "tokens"))
         found = Golden(passes, prompt, tokens, dict(table["by"]))
-    except (LookupError, TypeError, ValueError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MalformedFile(f"{where}: is no file of golden results ({type(error).__name__})") from None
     for each in passes:
         if not each.canvas or not len(each.canvas) == len(each.argmax) == len(each.log_z) == len(
@@ -95,6 +96,14 @@ def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
+
+
+def _numbers(values: Any) -> list[float]:
+    """Raises ValueError for what nothing can be compared with: the scores of models are far smaller."""
+    found = [float(x) for x in values]
+    if not all(abs(x) < _MOST for x in found):
+        raise ValueError
+    return found
 
 
 def _whole(values: Any) -> list[int]:

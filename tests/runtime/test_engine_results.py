@@ -324,3 +324,15 @@ def test_what_makes_no_engine_is_refused(
     with pytest.raises(kind, match=words) as refused:
         open_session(llada, engine=engine)
     assert "\n" not in str(refused.value)
+
+
+def test_scores_that_are_all_minus_infinity_are_not_decided_on(llada: Path) -> None:
+    def none(found: TilePart) -> TilePart:
+        found.top, found.sum_others = np.full_like(found.top, -INF), np.zeros_like(found.sum_others)
+        found.sum_z_others = np.zeros_like(found.sum_z_others)
+        return found
+
+    with open_session(llada, engine=changed("head_tile", none)) as session:
+        assert all((answer.log_z == -INF).all() for answer in run(session))
+        with pytest.raises(NonFiniteLogits, match="the scores of "):
+            list(generate(session, session.bundle.manifest.sampler, [3, 4], max_new_tokens=8, steps=1))

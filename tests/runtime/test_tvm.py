@@ -318,7 +318,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a file of nobody": (lambda t: t["programs"].update(library="programs/x.so"), "programs/x.so"),
     "a path that leaves": (lambda t: t["programs"].update(library="../x.so"), "x.so"),
     "weights as a library": (
-        lambda t: t["programs"].update(library="weights.safetensors"), "cannot be loaded here",
+        lambda t: t["programs"].update(library="weights.safetensors"), "is not among the files",
     ),
     "no function": (lambda t: layer(t).update(function="p99"), "has no function p99"),
     "another function": (lambda t: layer(t).update(function="p1"), "TVM failed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import platform
@@ -21,7 +22,8 @@ from edgekit.export.bundle_files import golden_name
 from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
-from edgekit.flashload.errors import MalformedFile
+from edgekit.flashload import files
+from edgekit.flashload.errors import DiskFull, MalformedFile
 from edgekit.runtime import engine_registry
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.golden import GOLDEN_FILE, Golden, Pass, loads
@@ -91,6 +93,40 @@ def test_results_that_are_unrelated_are_different(bundle: Path) -> None:
     golden.record(bundle, replace(known, passes=wrong))
     done = selftest(bundle, "--passes", "1")
     assert done.exit_code == 1 and "golden results  different: " in done.stdout
+
+
+def test_results_that_are_not_numbers_or_other_tokens_are_different() -> None:
+    known = Golden([Pass([], [1, 2], False, [7, 8], [1.0, 2.0], [0.5, 1.0])], [4], [5])
+    for change in (
+        {"log_z": [math.nan, 2.0]}, {"log_z": [math.nan] * 2, "entropy": [math.nan] * 2},
+        {"entropy": [math.inf, 1.0]}, {"log_z": [1e300, 2.0]}, {"argmax": [8, 9]},
+    ):  # fmt: skip
+        found = golden.compare(replace(known, passes=[replace(known.passes[0], **change)]), known)
+        assert found.verdict == "different", change
+
+
+def test_a_disk_that_fills_while_results_are_recorded_leaves_the_bundle_as_it_was(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = golden.read(Bundle.open(bundle))
+    assert known is not None
+    before = {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()}
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "manifest":
+            raise files.write_failed(f"{path}: cannot write", OSError(errno.ENOSPC, "full"))
+        files.write_atomic(path, data)
+
+    monkeypatch.setattr(golden, "write_atomic", full)
+    with pytest.raises(DiskFull):
+        golden.record(bundle, replace(known, tokens=[1]))
+    assert {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
+
+
+def test_a_report_is_no_file_of_the_bundle(bundle: Path) -> None:
+    for path, said in ((bundle / "edgekit.json", "lies in the bundle"), (bundle / "x" / "y", "is no folder")):
+        refused = selftest(bundle, "-o", path)
+        assert refused.exit_code == 2 and said in refused.stderr
 
 
 def test_all_that_a_step_does_is_in_the_golden_passes(shipped: tuple[str, Path]) -> None:
@@ -176,7 +212,10 @@ def content(**changes: Any) -> bytes:
         content(passes=3), content(generation=None), content(generation={"prompt": ["a"], "tokens": []}),
         content(generation={"prompt": [1.5], "tokens": []}), content(passes=[{}]),
         content(passes=[one(argmax=[])]), content(passes=[one(canvas=[], argmax=[], log_z=[], entropy=[])]),
-        content(passes=[one(log_z=["x"])]), content(passes=[one(soft=1)]), content(passes=[one(soft=True)]),
+        content(passes=[one(log_z=["x"])]),
+        content(passes=[one(log_z=[math.nan])]), content(passes=[one(entropy=[1e200])]),
+        content(passes=[one(log_z=[10**400])]), content(passes=[one(soft=1)]),
+        content(passes=[one(soft=True)]),
         content(passes=[one(), one(prefix=[1], soft=True)]),
     ],
     ids=lambda data: data[:40].decode(errors="replace"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Steps, note, prose
 from edgekit.tools.failures import DAMAGED, Failure
@@ -90,6 +91,8 @@ def command(
     file = output or Path(f"selftest-{Path(bundle).name or folder.resolve().name}.json")
     if not (as_json or file.parent.is_dir()):
         raise Failure(f"{file}: there is no folder {file.parent}; make it, or name another file with -o")
+    if not as_json and file.resolve().is_relative_to(folder.resolve()):
+        raise Failure(f"{file}: lies in the bundle; name another file with -o")
     with ending_if_stuck(), quoting(memory):
         from edgekit.runtime.generation import Generator
         from edgekit.tools import golden
@@ -121,7 +124,7 @@ def command(
     if as_json:
         click.echo(json.dumps(report))
     else:
-        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_atomic(file, (json.dumps(report, indent=1) + "\n").encode())
         _show(report)
         click.echo(visible(f"report: {file}"))
     if compared is not None and compared["verdict"] == "different" and not record:
@@ -197,6 +200,7 @@ def _report(
         compared = {
             "verdict": made.verdict,
             "same_argmax": made.same_argmax,
+            "equal_scores": made.decibels == math.inf,
             "decibels": made.decibels if math.isfinite(made.decibels) else None,
             "same_tokens": made.same_tokens,
             "close_from_decibels": golden.CLOSE,
@@ -237,7 +241,10 @@ def _show(report: dict[str, Any]) -> None:
     if compared is None:
         said = "none in this bundle; --record makes them where the engine is trusted"
     else:
-        near = "equal" if compared["decibels"] is None else f"{compared['decibels']:.1f} dB"
+        decibels = compared["decibels"]
+        near = (
+            "equal" if compared["equal_scores"] else "unrelated" if decibels is None else f"{decibels:.1f} dB"
+        )
         share = f"{100 * compared['same_argmax']:.1f}% of the most probable tokens"
         answer = "the same" if compared["same_tokens"] else "another"
         said = f"{compared['verdict']}: scores {near}, {share}, {answer} answer"

@@ -4,6 +4,7 @@ where there is none.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -40,6 +41,17 @@ _EXPERTS = "experts."
 #: Of a GPU's memory, for kernels, libraries and what else uses the GPU.
 _SPARE_BYTES = 512 << 20
 Result = TypeVar("Result")
+#: Whether this process is a child of fork(), in which PyTorch waits for threads that only its parent has.
+_forked = False
+
+
+def _fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fork)
 
 
 class TorchEngine(Engine):
@@ -74,7 +86,7 @@ class TorchEngine(Engine):
         self._weight_bytes, self._passes = weight_bytes, 0
         self._space: TorchSpace | None = None
         if self._device.place.type == "cpu":
-            torch.set_num_threads(threads)
+            torch.set_num_threads(1 if _forked else threads)
 
     def prepare(self) -> None:
         if not self._device.own_memory:
@@ -199,7 +211,7 @@ class TorchEngine(Engine):
                 return run(self._programs[name])
         except WrongProgram as error:
             why = str(error)
-        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             why = f"cannot be run by torch {torch.__version__}: {one_line(error)}"
         raise EngineFailed(f"{self._folder.path}: program {name[:80]} {why}; export the bundle again")
 
