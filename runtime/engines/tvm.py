@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import sys
 from ctypes import c_char_p
@@ -23,12 +25,24 @@ def load_runtime() -> None:
         EngineUnavailable: a package is not installed, or its library cannot be loaded or is of another
             version. NativeError: the core is missing.
     """
+    _load_cuda()
     paths = [_native.path_bytes(_library(package, name)) for package, name in _LIBRARIES.items()]
     core = _native.functions({"ek_tvm_load": (c_char_p, c_char_p)})
     try:
         _native.check(core.ek_tvm_load(*paths))
     except EdgekitError as error:
         raise EngineUnavailable(f"the tvm engine cannot load TVM's runtime: {error}: {_INSTALL}") from error
+
+
+def _load_cuda() -> None:
+    """Have CUDA's runtime in the process where its package is installed: TVM's part for NVIDIA GPUs, which is
+    loaded with the first bundle for one, takes it from there.
+    """
+    with contextlib.suppress(ImportError, OSError):
+        spec = importlib.util.find_spec("nvidia.cu13")
+        for folder in [] if spec is None else spec.submodule_search_locations or []:
+            for library in sorted(Path(folder, "lib").glob("libcudart.so.*")):
+                ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
 
 
 def _library(package: str, name: str) -> Path:

@@ -17,7 +17,7 @@ void *open_library(const std::string &path) {
   // Libraries beside it are found too.
   const DWORD flags = path.find_first_of("/\\") == std::string::npos ? 0 : LOAD_WITH_ALTERED_SEARCH_PATH;
   HMODULE found = LoadLibraryExW(wide(path).c_str(), nullptr, flags);
-  if (found == nullptr) fail(EK_OPEN_FAILED, path, ": cannot be loaded (error ", GetLastError(), "); install TVM's runtime, or give its path");
+  if (found == nullptr) fail(EK_OPEN_FAILED, path, ": cannot be loaded (error ", GetLastError(), ")");
   return reinterpret_cast<void *>(found);
 }
 
@@ -29,8 +29,7 @@ void *open_library(const std::string &path) {
   void *found = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (found == nullptr) {
     const char *said = dlerror();
-    fail(EK_OPEN_FAILED, "a library cannot be loaded: ", said == nullptr ? path : std::string(said),
-         "; install TVM's runtime, or give its path");
+    fail(EK_OPEN_FAILED, "a library cannot be loaded: ", said == nullptr ? path : std::string(said));
   }
   return found;
 }

@@ -268,9 +268,9 @@ void TvmEngine::load(const Json &programs) {
            "; export the bundle again");
     }
     const std::string kind = device.substr(0, device.find('-'));
-    if (tvm::global("device_api." + kind).none()) {
+    if (const std::optional<std::string> why = tvm::load_device(kind)) {
       fail(EK_UNSUPPORTED_BUNDLE, bundle_.path(), ": its programs are for ", device, ", and TVM's runtime here has no ",
-           kind, "; export for another device, or build TVM's runtime with it");
+           kind, " (", *why, "); install what it lacks, or a build of TVM that has it");
     }
   }
   if (device_.type == tvm::kCuda) {

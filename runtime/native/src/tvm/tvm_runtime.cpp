@@ -26,6 +26,7 @@ struct Known {
 
 std::mutex mutex;
 bool ready = false;
+std::string runtime_path;
 Functions functions;
 // Stays as long as the process: TVM's libraries do too.
 Known *known = nullptr;
@@ -124,7 +125,8 @@ void load(const std::string &ffi, const std::string &runtime) {
   if (ready) return;
   const std::string name = ffi.empty() ? kFfi : ffi;
   find_all(open_library(name), name);
-  open_library(runtime.empty() ? kRuntime : runtime);
+  runtime_path = runtime.empty() ? kRuntime : runtime;
+  open_library(runtime_path);
   if (known == nullptr) known = new Known(find_known());
   ready = true;
 }
@@ -136,6 +138,20 @@ const Functions &loaded() {
          "that trusts whoever made the bundle as if it were part of the application");
   }
   return functions;
+}
+
+std::optional<std::string> load_device(const std::string &kind) {
+  const std::string api = "device_api." + kind;
+  if (!global(api).none()) return std::nullopt;
+  std::string path = runtime_path;
+  path.insert(path.rfind('.'), "_" + kind);
+  try {
+    open_library(path);
+  } catch (const Error &error) {
+    return error.what();
+  }
+  if (global(api).none()) return path + " does not bring it";
+  return std::nullopt;
 }
 
 Value::~Value() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,10 @@ void load(const std::string &ffi, const std::string &runtime);
 
 // Throws Error (EK_UNSUPPORTED_BUNDLE) before `load` has been called.
 const Functions &loaded();
+
+// Has TVM know a kind of device, such as "cuda", whose part of the runtime may be a library of its own beside it. Gives why
+// it does not, or nothing where it does.
+std::optional<std::string> load_device(const std::string &kind);
 
 // A value that is given back to TVM when it goes.
 class Value {
