@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
 from edgekit.tools.commands.export import show_quantization
 from edgekit.tools.console import grouped, note, prose, table
@@ -23,7 +25,7 @@ from edgekit.tools.options import (
     memory_option,
     quoting,
 )
-from edgekit.tools.request import Request, opened
+from edgekit.tools.request import Request, engine_option, opened
 from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
@@ -45,22 +47,28 @@ PROMPT_TOKENS = 64
 @click.option("--runs", is_flag=True, help="Also every run of the flash file, in reading order.")
 @click.option("--tensors", is_flag=True, help="Also every matrix with its bits and relative error.")
 @memory_option
+@engine_option
 @json_option
 @debug_option
-def command(bundle: str, runs: bool, tensors: bool, memory: Size | None, as_json: bool) -> None:
+def command(
+    bundle: str, runs: bool, tensors: bool, memory: Size | None, engine: str | None, as_json: bool
+) -> None:
     """Show model, sizes, quantization, programs, layers and origin of BUNDLE; of several bundles, of the one
     that `run` takes.
 
     With --memory also what would stay in memory and what would be streamed in every denoising step, if `run`
-    were given that budget and a short prompt. Reads headers only; `edgekit verify` checks the data.
+    were given that budget, the engine, and a short prompt. Reads headers only; `edgekit verify` checks the
+    data.
     """
     from edgekit.runtime.bundle import Bundle
 
-    folder = bundle_folder(bundle, quiet=as_json, to_run=False)
+    if engine is not None and memory is None:
+        raise click.UsageError("--engine is for the plan of memory; give --memory as well")
+    folder = bundle_folder(bundle, engine, quiet=as_json, to_run=False)
     plan = None
     if memory is not None:  # first: what is made for the rest would count as part of the process
         with quoting(memory):
-            plan = _residency(folder, memory)
+            plan = _residency(folder, memory, engine)
     shown_bundle = Bundle.open(folder)
     taken = chosen_from(folder, shown_bundle)
     if taken and not as_json:
@@ -188,9 +196,10 @@ def _layers(bundle: Bundle, file: FlashFile) -> list[dict[str, Any]]:
     ]
 
 
-def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
+def _residency(folder: str, memory_bytes: int, name: str | None) -> dict[str, Any]:
     """The plan of `run` for a short prompt and the bundle's own settings."""
     from edgekit.runtime import engines
+    from edgekit.runtime.engine_registry import running
     from edgekit.runtime.generation import Settings
     from edgekit.runtime.process import usable_cores
     from edgekit.runtime.session import plan_session
@@ -200,7 +209,7 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
 
     # What a running process holds before its weights is part of the budget, so this one does what `run` does
     # before it plans: all imports, the tokenizer, the chat template, the engine.
-    with opened(folder, Request(None, False, None, None, None, None, {}), quiet=True) as (model, generator):
+    with opened(folder, Request(None, False, None, None, name, None, {}), quiet=True) as (model, generator):
         model.encode("Hello")
         bundle = generator.bundle
         limit, prompt = bundle.model.max_positions, PROMPT_TOKENS
@@ -208,7 +217,11 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
             prompt = max(1, min(prompt, limit - lengths_of(generator, Settings(), 1).new_tokens))
         asked = lengths_of(generator, Settings(), prompt)
         options = session_options(generator, asked)
-        engine = engines.to_plan(bundle, usable_cores())
+        row = running(bundle.manifest.format, name)
+        if row is not None and row.gives == "core" and row.factory:
+            with suppress(EdgekitError):  # the plan needs no engine, but what it holds counts
+                row.load()()
+        engine = engines.to_plan(bundle, usable_cores(), name)
         held = plan_session(bundle, options, engine).process
         # A plan that is shown here is one that `run` finds room for.
         options = replace(options, memory_bytes=memory_bytes)
@@ -223,6 +236,7 @@ def _residency(folder: str, memory_bytes: int) -> dict[str, Any]:
         "prefix_bytes": planned.prefix,
         "activation_bytes": planned.activations + planned.head,
         "unpacked_bytes": planned.scratch,
+        "device_bytes": planned.kept_bytes,
         "pinned_bytes": planned.pinned_bytes,
         "ring_bytes": planned.ring_bytes,
         "streamed_bytes": planned.streamed_bytes,
@@ -373,6 +387,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
             ["prefix KV", size(plan["prefix_bytes"])],
             ["activations", size(plan["activation_bytes"])],
             ["unpacked weights", size(plan["unpacked_bytes"])],
+            *([["weights on the GPU", size(plan["device_bytes"])]] if plan["device_bytes"] else []),
             ["weights that stay", size(plan["pinned_bytes"])],
             ["weights read ahead", size(plan["ring_bytes"])],
         ],
