@@ -74,7 +74,7 @@ def generation(folder: Path, shipped: str, providers: list[str]) -> Line:
     for name in providers:
         own, provider = folder / name, PROVIDERS[name]
         how = ExportOptions(
-            provider.format, Scheme("mixed4", 32), tile_bytes=TILE_BYTES, precision=provider.precision,
+            provider.format, scheme=Scheme("mixed4", 32), tile_bytes=TILE_BYTES, precision=provider.precision,
             device=provider.device,
         )  # fmt: skip
         try:
