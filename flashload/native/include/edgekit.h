@@ -198,7 +198,7 @@ typedef struct ek_head_request {
   uint64_t seed, draw; /* the noise is a function of these two, row and token: runtime/sampling/noise.py */
   int32_t soft;        /* not 0: the expected embedding softmax(z) @ table, for self-conditioning */
   int32_t reserved;    /* 0 */
-  int64_t top_k;       /* the largest scores of every row; 0: none; at most the vocabulary */
+  int64_t top_k;       /* the largest scores of every row; 0: none; more than the vocabulary: all */
 } ek_head_request;
 
 #define EK_HEAD_REQUEST_INIT {sizeof(ek_head_request), 1.0f, NULL, 0, 0, 1.0f, 0, 0, 0, 0, 0}

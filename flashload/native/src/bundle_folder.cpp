@@ -114,7 +114,12 @@ void check_folder(const std::string &folder) {
   std::error_code error;
   const fs::path path = path_of(folder);
   if (fs::is_regular_file(path, error)) fail(EK_OPEN_FAILED, folder, ": is a file; give the folder of a bundle");
-  if (fs::is_directory(path, error) && !fs::exists(fs::symlink_status(path / kManifestName, error))) {
+  const bool folder_is_there = fs::is_directory(path, error);
+  const fs::file_status manifest = fs::symlink_status(path / kManifestName, error);
+  if (folder_is_there && manifest.type() == fs::file_type::none) {
+    fail(EK_OPEN_FAILED, folder, ": cannot be looked into: ", error.message(), "; check the rights to the folder");
+  }
+  if (folder_is_there && !fs::exists(manifest)) {
     if (fs::exists(path / kSetName, error)) {
       fail(EK_UNSUPPORTED_BUNDLE, folder,
            ": has bundles for several formats; give the folder of one of them (the native engine runs those that were "

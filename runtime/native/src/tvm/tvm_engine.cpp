@@ -297,7 +297,11 @@ void TvmEngine::load(const Json &programs) {
          error.what(), "); export it for this machine");
   }
   file_->remove();
-  machine_ = tvm::call(tvm::function_of(library_, "vm_load_executable"), {});
+  const tvm::Value machine = tvm::function_of(library_, "vm_load_executable");
+  if (machine.none()) {
+    fail(EK_MALFORMED_FILE, bundle_.path(), ": ", name, " holds no programs of TVM; export the bundle again");
+  }
+  machine_ = tvm::call(machine, {});
   std::vector<Any> devices;
   for (const tvm::DLDevice &each : {device_, tvm::DLDevice{tvm::kCpu, 0}}) {
     if (each.type == tvm::kCpu && !devices.empty() && device_.type == tvm::kCpu) continue;
