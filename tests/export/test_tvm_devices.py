@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -111,7 +112,8 @@ for device in {CUDA!r}:
         text = kernels.removesuffix(b"\\0").decode("ascii")
         # As TVM tells it from a cubin, and as the driver finds its end.
         assert text.startswith("//") and "\\0" not in text and kernels.endswith(b"\\0")
-        assert "\\n.target sm_75\\n" in text and text.count(".entry") > 20
+        assert "\\n.version 9.0\\n.target sm_75\\n" in text and text.count(".entry") > 20
+        Path({str(tmp_path / "kernels.ptx")!r}).write_text(text)
     else:
         assert kernels[:4] == b"\\x7fELF" and kernels[18] == 190, kernels[:20]  # EM_CUDA
     print(device, len(kernels))
@@ -119,6 +121,13 @@ for device in {CUDA!r}:
     libraries = str(packages / "nvidia" / "cu13" / "lib")
     output = in_process(code, packages, LD_LIBRARY_PATH=libraries)
     assert [line.split()[0] for line in output.splitlines()] == CUDA
+    triton = importlib.util.find_spec("triton")  # brings the assembler that is in drivers too
+    folder = Path((triton and triton.origin) or "/nowhere/").parent / "backends" / "nvidia" / "bin"
+    for assembler in folder.glob("ptxas-*"):
+        for arch in ("sm_75", "sm_90", "sm_120"):
+            line = [assembler, f"--gpu-name={arch}", "--output-file=/dev/null", tmp_path / "kernels.ptx"]
+            done = subprocess.run(line, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("lacking", ["cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "tvm"])

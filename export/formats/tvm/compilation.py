@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ _LANES = 8
 #: Sums that are made side by side.
 _MOST_SUMS = 16
 _LINK_SECONDS = 300
+#: That of CUDA 13.0, which TVM's runtime for CUDA takes.
+_PTX_VERSION = b"9.0"
 #: Of an axis of a block: not one that is summed over.
 _SPATIAL = tvm.tirx.IterVar.DataPar
 
@@ -68,8 +71,14 @@ def _compiled(code: str, device: Device) -> bytes:
     options = [f"-I{headers}"] if headers.is_dir() else []
     wanted = "ptx" if device.ptx else "cubin"
     made = bytes(nvcc.compile_cuda(code, wanted, str(device.gpu["arch"]), options, compiler="nvrtc"))
-    # The driver reads PTX up to a zero. TVM knows it by the slash that it begins with.
-    return made.rstrip(b"\0") + b"\0" if device.ptx else made
+    return _for_all_drivers(made) if device.ptx else made
+
+
+def _for_all_drivers(ptx: bytes) -> bytes:
+    """PTX for drivers as old as TVM's runtime takes, which refuse what says that it is newer than they are:
+    what is compiled for the oldest GPUs uses nothing newer. Drivers read up to a zero.
+    """
+    return re.sub(rb"(?m)^\.version .*$", b".version " + _PTX_VERSION, ptx.rstrip(b"\0"), count=1) + b"\0"
 
 
 def _target(device: Device) -> Any:
