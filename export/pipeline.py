@@ -2,7 +2,7 @@
 holds a few at most.
 
 The manifest is written last: a folder without edgekit.json is an unfinished export, which `resume`
-continues to the same bytes.
+continues to the same bytes, as far as the compilers of formats repeat theirs.
 """
 
 from __future__ import annotations

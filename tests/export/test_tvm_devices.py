@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.bundles import make_bundle
+from support.c_programs import compiler, run
 from support.checkpoints import write_checkpoint
 from support.foreign_packages import installed
 
@@ -27,7 +29,7 @@ from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Override, Scheme
 from edgekit.targets import TARGETS
 
-pytest.importorskip("tvm", reason="tvm is not installed")
+tvm = pytest.importorskip("tvm", reason="tvm is not installed")
 #: Wide enough for the schedules of products, with experts, windows and both lengths of attention.
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 192, "moe_intermediate_size": 64}
 CUDA = [name for name in DEVICES if name.startswith("cuda")]
@@ -128,6 +130,37 @@ for device in {CUDA!r}:
             line = [assembler, f"--gpu-name={arch}", "--output-file=/dev/null", tmp_path / "kernels.ptx"]
             done = subprocess.run(line, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stderr
+
+
+LOADED = """
+from edgekit.runtime.engines import tvm
+tvm.load_runtime()
+with open("/proc/self/maps") as maps:
+    print(*{line.split()[-1] for line in maps if "cudart" in line or "runtime_cuda" in line}, sep="\\n")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="libraries are listed in /proc")
+def test_the_engine_loads_the_library_for_cuda_where_there_is_a_driver(tmp_path: Path) -> None:
+    """With the CUDA of the packages; without a driver it does without."""
+    packages = installed(Path(__file__).with_name("tvm_cuda_requirements.txt"))
+    own = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
+    names = subprocess.run(["nm", "-D", "-u", own], capture_output=True, text=True, check=True).stdout.split()
+    driver = [f"int {name}(void) {{ return 100; }}" for name in names if re.fullmatch("cu[A-Z]\\w+", name)]
+    (tmp_path / "driver.c").write_text("\n".join(driver))
+    for folder in ("none", "some"):
+        (tmp_path / folder).mkdir()
+    run(
+        compiler("cc", "gcc", "clang"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1",
+        tmp_path / "driver.c", "-o", tmp_path / "some" / "libcuda.so.1",
+    )  # fmt: skip
+    # Libraries are searched in this folder first: the driver that it has is the one that is found.
+    loaded = in_process(LOADED, packages, LD_LIBRARY_PATH=str(tmp_path / "some")).split()
+    assert {Path(line).name for line in loaded} == {own.name, "libcudart.so.13"}
+    assert str(packages) in " ".join(loaded)
+    (tmp_path / "none" / "libcuda.so.1").write_text("no library")
+    loaded = in_process(LOADED, packages, LD_LIBRARY_PATH=str(tmp_path / "none")).split()
+    assert own.name not in {Path(line).name for line in loaded}
 
 
 @pytest.mark.parametrize("lacking", ["cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "tvm"])
