@@ -201,8 +201,9 @@ def route(
 
     With more than one of `groups` of equal size, a row chooses among the experts of the `kept_groups` whose
     two most wanted experts have the largest sum (DeepSeek-V3, arXiv 2412.19437). With a `capacity` above 0
-    the rows of each `block`, counted from the first row, choose among so many experts together: those that
-    some row of the block wants most (LLaDA2.2). A model has one of the two.
+    the rows of each `block` choose among so many experts together: those that some row of the block wants
+    most (LLaDA2.2). Blocks are counted from the first row of a pass: each chunk of a prompt that is longer
+    than one pass encodes has blocks of its own. A model has one of the two.
     """
     return routed(
         logits, bias, expert_scale, k, score, normalize, scale, groups, kept_groups, capacity, block

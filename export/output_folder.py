@@ -147,7 +147,7 @@ def examine(
                 else "holds an unfinished export; --resume continues it, --overwrite starts again"
                 + begun_with(report_journal(output / weights))
             )
-            raise ExportError(f"{output}: {state}; -o names another folder")
+            raise ExportError(f"{output}: {state}; or give another folder")
         if resume and found.several != bool(members):
             held, advice = (
                 ("bundles for several formats", "leave --format and --min-os out to go on with them")
@@ -180,7 +180,7 @@ def check_space(output: Path, nbytes: int) -> None:
     if nbytes - held > free:
         raise ExportError(
             f"{output}: the bundle takes about {size(nbytes)}, and {existing(output)} has {size(free)} left; "
-            "free some space, or give a folder on another disk with -o"
+            "free some space, or give a folder on another disk"
         )
 
 

@@ -2,7 +2,7 @@
 holds a few at most.
 
 The manifest is written last: a folder without edgekit.json is an unfinished export, which `resume`
-continues to the same bytes.
+continues to the same bytes, as far as the compilers of formats repeat theirs.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from edgekit.flashload.files import write_atomic, write_failed
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FileDigest
 from edgekit.runtime.bundle import Bundle, quantization_report
+from edgekit.runtime.bundle.compiled import Device, device_of
 from edgekit.runtime.bundle.sections import Wrong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
@@ -147,6 +148,7 @@ class ExportResult:
     report: QuantizationReport
     notes: tuple[str, ...]
     weights_bytes: int
+    device: Device | None = None  # of programs that are compiled for one
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     Raises:
         EdgekitError: one line on what is wrong with the checkpoint or the options.
     """
+    formats.get(options.format).check_installed(options.device)
     bind = formats.load(options.format)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
     architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
@@ -403,7 +406,8 @@ def _complete(
     for journal in (report_journal(output / plan.weights_file), output / PACKAGE_JOURNAL):
         journal.unlink(missing_ok=True)
     nbytes = digest.size + package_bytes(manifest.programs)
-    return ExportResult(output, options.format, report, tuple(notes), nbytes)
+    device = device_of(manifest.programs)
+    return ExportResult(output, options.format, report, tuple(notes), nbytes, device)
 
 
 def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
@@ -422,7 +426,7 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
     if manifest.provenance.get("tag") != plan.tag:
         raise ResumeMismatch(
             f"{output}: holds the bundle of another export (other model, format, preset or version); "
-            "give another folder with -o, or replace it with --overwrite"
+            "give another folder, or replace it with --overwrite"
         )
     for name in verification.listed(manifest):
         if not (output / name).is_file():
@@ -433,7 +437,8 @@ def finished(plan: ExportPlan, found: Found | None) -> ExportResult | None:
     report = QuantizationReport(manifest.quantization["preset"], tensors, floats * 4, floats)
     nbytes = manifest.weights.size + package_bytes(manifest.programs)
     notes = tuple(manifest.provenance.get("notes") or ())
-    return ExportResult(output, plan.options.format, report, notes, nbytes)
+    device = device_of(manifest.programs)
+    return ExportResult(output, plan.options.format, report, notes, nbytes, device)
 
 
 def check_whole(bundle: Bundle, progress: Progress) -> None:

@@ -14,7 +14,9 @@ from edgekit.flashload.registry import Registry, resolve
 from edgekit.targets.tier import Tier
 
 #: What was tried of TVM's programs for NVIDIA GPUs.
-BY_NVCC = "compiled by TVM and nvcc, the same programs executed on x86-64 processors; not run on a GPU"
+BY_NVRTC = (
+    "compiled by TVM, for CUDA with NVRTC; the same programs executed on x86-64 processors; not run on a GPU"
+)
 #: What was tried of the format for ONNX Runtime on GPUs.
 ON_WEBGPU = "executed with WebGPU on a software Vulkan device; not run on a GPU"
 
@@ -33,8 +35,9 @@ class Target:
     than `together_bytes`; `describe`, as `module:function`, is called with the folder of a finished bundle,
     or set of bundles, and adds what its users need. `engines` names by format the engine that runs it there,
     where that is not the format's own, or has to be asked for by name; `devices` what a format that compiles
-    programs compiles them for. `checked` says by format what of it was executed, compiled or measured
-    where. `tiers` are the devices by memory, for the tables of a bundle.
+    programs may compile them for, the default first: without an entry whatever it can, by default for the
+    machine that exports. `checked` says by format what of it was executed, compiled or measured where.
+    `tiers` are the devices by memory, for the tables of a bundle.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Target:
     together_bytes: int = 0
     describe: str | None = None
     engines: Mapping[str, str] = field(default_factory=dict)
-    devices: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     checked: Mapping[str, str] = field(default_factory=dict)
     tiers: tuple[Tier, ...] = ()
 
@@ -73,6 +76,21 @@ class Target:
         if wanted is None and minimum_os is None and self.together:
             return self.together
         return (self.format(wanted, minimum_os),)
+
+    def device(self, written: str, wanted: str | None = None) -> str | None:
+        """The wanted device of programs of a format, or the target's own; None leaves it to the format.
+
+        Raises:
+            UnknownTarget: the target is for others.
+        """
+        allowed = self.devices.get(written, ())
+        if wanted is None or not allowed or wanted in allowed:
+            return wanted or next(iter(allowed), None)
+        others = [t.name for t in TARGETS.working() if t is not self and wanted in t.devices.get(written, ())]
+        hint = f"did you mean --target {' or '.join(others)}? " if others else ""
+        raise UnknownTarget(
+            f"target {self.name} is not for device {shown(wanted)}; {hint}supported: {', '.join(allowed)}"
+        )
 
     def finish(self, folder: Path) -> None:
         """Add the files of the target to the bundle or set in `folder`. Raises EdgekitError."""

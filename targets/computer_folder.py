@@ -7,6 +7,7 @@ from typing import Any
 
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.compiled import Device, device_of
 from edgekit.runtime.engine_registry import ENGINES
 from edgekit.targets import Target, get
 from edgekit.targets.own_files import INFO_FILE, info, list_own, memory_table, save_facts, save_readme
@@ -15,9 +16,9 @@ _README = """\
 # {name}
 
 {model}, quantized with {preset}, made by edgekit for {summary}. Format {format}, {download} to download.
-
+{device}
 ```console
-$ pip install '{install}'
+$ {install}
 $ edgekit run {name} "Why is the sky blue?"{engine} --memory {memory} --watch
 ```
 
@@ -48,6 +49,11 @@ def readme(name: str, facts: dict[str, Any], target: Target) -> str:
     written = str(facts["format"])
     engine = target.engines.get(written)
     row = ENGINES.find(engine or written)
+    device = device_of(facts)
+    requirement = "edgekit" if row is None else row.install
+    about = "" if device is None else f"Programs for {device.label}."
+    if device is not None and device.needs:
+        about += f" Running them takes {device.needs}."
     runs = next((tier for tier in facts["tiers"] if tier["runs"]), None)
     return _README.format(
         name=name,
@@ -56,7 +62,8 @@ def readme(name: str, facts: dict[str, Any], target: Target) -> str:
         summary=target.summary.partition(":")[0],
         format=written,
         download=size(facts["download_bytes"]),
-        install="edgekit" if row is None else row.install,
+        device=f"\n{about}\n" if about else "",
+        install=(device or Device("")).install(requirement),
         engine="" if engine is None else f" --engine {engine}",
         memory="2GB" if runs is None else f"{runs['budget_bytes'] / 1e9:g}GB",
         checked=target.checked.get(written, "nothing is known"),

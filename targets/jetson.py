@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit.targets import BY_NVCC, Target
+from edgekit.targets import BY_NVRTC, Target
 from edgekit.targets.tier import Tier
 
 TARGET = Target(
@@ -12,8 +12,8 @@ TARGET = Target(
     preset="mixed4",
     group_size=32,
     engines={"native": "torch", "tvm": "tvm"},
-    devices={"tvm": "cuda-sm_87"},
-    checked={"native": "executed with PyTorch on x86-64 processors; not run on a board", "tvm": BY_NVCC},
+    devices={"tvm": ("cuda-sm_87", "aarch64", "opencl-aarch64")},
+    checked={"native": "executed with PyTorch on x86-64 processors; not run on a board", "tvm": BY_NVRTC},
     tiers=(
         Tier("8 GB Orin Nano", 6_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),
         Tier("16 GB Orin NX", 14_000_000_000, "estimated: the memory less 2 GB for the system and CUDA"),

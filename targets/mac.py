@@ -11,7 +11,7 @@ TARGET = Target(
     preset="mixed4",
     group_size=64,
     engines={"tvm": "tvm"},
-    devices={"tvm": "metal"},
+    devices={"tvm": ("metal", "macos")},
     checked={
         "mlx": "executed with MLX on the processor, Linux; not run on a Mac",
         "tvm": "compiled by TVM, the same programs executed on x86-64 processors; not run on a Mac",

@@ -17,6 +17,7 @@ from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.bundle.compiled import device_of
 from edgekit.runtime.bundle.model_card import with_front_matter
 from edgekit.runtime.session import SessionOptions, plan_session
 from edgekit.targets.tier import Tier
@@ -55,7 +56,7 @@ def list_own(folder: Path, several: BundleSet | None = None) -> None:
 
 def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
     """Sizes in bytes: of the download, its packages, and what stays in memory and is read per denoising step
-    on each tier, by the format's own engine.
+    on each tier, by the format's own engine. Where programs are compiled, also what for.
     """
     manifest, packages = bundle.manifest, bundle.packages
     lengths = SessionOptions()
@@ -91,6 +92,8 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
             "packages": {name: entry.nbytes for name, entry in packages.entries.items()},
             "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
         }
+    if (device := device_of(manifest.programs)) is not None:
+        found |= {"device": device.name, "device_summary": device.summary}
     return found | {"tiers": [tier(known) for known in tiers]}
 
 

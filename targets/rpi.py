@@ -12,7 +12,7 @@ TARGET = Target(
     preset="mixed4",
     group_size=32,
     engines={"tvm": "tvm"},
-    devices={"tvm": "aarch64"},
+    devices={"tvm": ("aarch64", "opencl-aarch64")},
     checked={
         "native": "core executed under qemu for aarch64; not run on a board",
         "tvm": "executed under qemu for aarch64; not run on a board",

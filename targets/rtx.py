@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgekit.targets import BY_NVCC, ON_WEBGPU, Target
+from edgekit.targets import BY_NVRTC, ON_WEBGPU, Target
 from edgekit.targets.tier import Tier
 
 TARGET = Target(
@@ -12,11 +12,11 @@ TARGET = Target(
     preset="mixed4",
     group_size=32,
     engines={"native": "torch", "tvm": "tvm"},
-    devices={"tvm": "cuda-sm_80"},
+    devices={"tvm": ("cuda", *(f"cuda-sm_{n}" for n in (75, 80, 86, 89, 90, 120)), "opencl")},
     checked={
         "native": "executed with PyTorch on x86-64 processors; not run on a GPU",
         "onnx-gpu": ON_WEBGPU,
-        "tvm": BY_NVCC,
+        "tvm": BY_NVRTC,
     },
     tiers=(
         Tier("16 GB computer", 12_000_000_000, "estimated: the memory less 4 GB for the system and CUDA"),

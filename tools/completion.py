@@ -53,9 +53,18 @@ def activation_names(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def device_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Devices with what they are, of the target that is on the line or the default."""
     from edgekit.export.formats import FORMATS
 
-    return _names([device for row in FORMATS.working() for device in row.devices], incomplete)
+    asked = ctx.params.get("target")
+    target = next((target for target in targets.TARGETS.working() if target.name == asked), None)
+    return [
+        CompletionItem(name, help=device.summary)
+        for row in FORMATS.working()
+        for name, device in row.devices.items()
+        if name.startswith(incomplete)
+        and (target is None or name in target.devices.get(row.name, tuple(row.devices)))
+    ]
 
 
 def versions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

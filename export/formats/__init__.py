@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import PRECISIONS, FormatOptions
-from edgekit.export.formats.row import FormatRow, Systems
-from edgekit.export.formats.tvm.devices import DEVICES
+from edgekit.export.formats.row import DeviceRow, FormatRow, Systems
+from edgekit.export.formats.tvm.devices import ADVICE, DEVICES
 from edgekit.flashload.errors import one_line
 from edgekit.flashload.names import unknown
 from edgekit.flashload.registry import Registry, resolve
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Writer = Callable[["Architecture", "Scheme", FormatOptions], "Format"]
 
 _APPLE, _X86, _ARM = ("Darwin", "arm64"), ("Linux", "x86_64"), ("Linux", "aarch64")
+_BY_NVRTC = {"lacking": "edgekit.export.formats.tvm.nvrtc:lacking", "extra": "export-tvm-cuda"}
 ROWS = (
     FormatRow(
         "native",
@@ -63,7 +64,11 @@ ROWS = (
         needs=("torch", "tvm", "ziglang"),
         extra="export-tvm",
         distributions=("torch", "apache-tvm"),
-        devices=tuple(DEVICES),
+        devices={
+            name: DeviceRow(device.summary, **(_BY_NVRTC if device.cuda else {}))
+            for name, device in DEVICES.items()
+        },
+        device_advice=ADVICE,
     ),
     FormatRow(
         "mlx",

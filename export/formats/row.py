@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from edgekit.export.errors import ExportError
 from edgekit.export.formats.options import FormatOptions
-from edgekit.flashload.names import unknown
+from edgekit.flashload.names import shown, supported, unknown
+from edgekit.flashload.registry import resolve
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,17 @@ class Systems:
 
 
 @dataclass(frozen=True)
+class DeviceRow:
+    """A device that a format compiles programs for. `lacking`, as `module:function`, names a package that it
+    takes beside the format's and that is not installed, or nothing; `extra` brings both.
+    """
+
+    summary: str
+    lacking: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True)
 class FormatRow:
     """A format that bundles can be exported for.
 
@@ -28,9 +40,10 @@ class FormatRow:
     names the stored forms: engines refuse bundles of layouts that they do not know. Exporting imports the
     modules `needs`, which `extra` of the distribution `package` brings; those but PyTorch exist for
     `systems`, None for all. Manifests record the versions of `distributions`. `precisions` and `activations`
-    are what can be chosen, the default first, `devices` what programs can be compiled for; `packages` tells
-    that weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be
-    asked for then, the first by default, with the macOS of the same year.
+    are what can be chosen, the default first, `devices` by name what programs can be compiled for, and
+    `device_advice`, by a part of the name, what is said of some that there are not; `packages` tells that
+    weights are in packages, and that `Packaging` cuts them; `versions` are those of iOS that may be asked for
+    then, the first by default, with the macOS of the same year.
     """
 
     name: str
@@ -43,24 +56,33 @@ class FormatRow:
     distributions: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     activations: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
+    devices: Mapping[str, DeviceRow] = field(default_factory=dict)
+    device_advice: Mapping[str, str] = field(default_factory=dict)
     packages: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def install(self) -> str:
         """The requirement for `pip install`."""
-        return f"{self.package}[{self.extra}]" if self.extra else self.package
+        return self._install("")
 
-    def check_installed(self) -> None:
-        """Refuse a format that lacks a module. Imports none of them: that takes seconds.
+    def _install(self, extra: str) -> str:
+        extra = extra or self.extra
+        return f"{self.package}[{extra}]" if extra else self.package
+
+    def check_installed(self, device: str | None = None) -> None:
+        """Refuse a format that lacks a module, or a package to compile for a device of that name. Imports
+        none of them: that takes seconds.
 
         Raises:
-            ExportError: which module.
+            ExportError: which module or package.
         """
+        wanted = self.devices.get(device or "", DeviceRow(""))
         for module in self.needs:
             if importlib.util.find_spec(module) is None:
-                raise ExportError(f"format {self.name} {self.lacks(module)}")
+                raise ExportError(f"format {self.name} {self.lacks(module, wanted.extra)}")
+        if wanted.lacking and (package := resolve(wanted.lacking)()):
+            raise ExportError(f"format {self.name} for {device} {self.lacks(package, wanted.extra)}")
 
     def check(self, options: FormatOptions) -> None:
         """Refuse options that the format does not offer.
@@ -85,14 +107,18 @@ class FormatRow:
         for what, given, known in (
             ("precision", options.precision, self.precisions),
             ("activations", options.activations, self.activations),
-            ("device", options.device, self.devices),
         ):
             if given is not None and given not in known:
                 raise ExportError(unknown(what, given, known, of=f"format {self.name}"))
+        if (device := options.device) is not None and device not in self.devices:
+            advice = [text for part, text in self.device_advice.items() if part in str(device).lower()]
+            ways = f"{advice[0]}; supported: {', '.join(self.devices)}" if advice else ""
+            ways = ways or supported(device, self.devices)
+            raise ExportError(f"unknown device {shown(device)} for format {self.name}; {ways}")
 
-    def lacks(self, module: str) -> str:
-        """The half sentence about a module that is not installed."""
+    def lacks(self, module: str, extra: str = "") -> str:
+        """The half sentence about a module that is not installed; `extra` brings it, else the format's."""
         here = (platform.system(), platform.machine())
         if self.systems is not None and here not in self.systems.machines and module != "torch":
             return f"needs the package {module}, which there is for {self.systems.named} only"
-        return f"needs the package {module}: pip install '{self.install}'"
+        return f"needs the package {module}: pip install '{self._install(extra)}'"

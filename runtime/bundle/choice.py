@@ -26,7 +26,8 @@ def check_written_for(written: str, engine: str | None, path: str | Path) -> Non
     """
     if engine is not None and written and format_of(engine) != written:
         raise UnsupportedBundle(
-            f"{path}: was exported for the {written} engine, not {engine}; export it with --format {engine}"
+            f"{path}: was exported for the {written} engine, not {engine}; "
+            f"export it with --format {format_of(engine)}"
         )
 
 
@@ -67,7 +68,7 @@ def fitting(bundles: BundleSet, engine: str | None, path: Path) -> Member:
     if engine is not None:
         known = " and ".join(m.format for m in members)
         raise UnsupportedBundle(
-            f"{path}: holds bundles for {known}, not for {engine}; export it with --format {engine}"
+            f"{path}: holds bundles for {known}, not for {engine}; export it with --format {wanted}"
         )
     oldest, system = members[-1].minimum_os["macos"], platform.mac_ver()[0]
     raise UnsupportedBundle(f"{path}: its bundles are for macOS {oldest} and later, this is macOS {system}")

@@ -13,6 +13,7 @@ from typing import Any
 from edgekit.flashload.manifest import Manifest
 from edgekit.flashload.registry import BrokenPlugin
 from edgekit.flashload.sizes import size
+from edgekit.runtime.bundle.compiled import device_of
 from edgekit.runtime.engine_registry import EngineRow, running
 
 CARD = "README.md"
@@ -33,11 +34,7 @@ edgekit runs it while its weights stream from disk.
 
 ## Run it
 
-```console
-$ pip install "edgekit[{extras}]"
-$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"    # owner and name of this repository, or a folder
-$ edgekit verify FOLDER                                  # of a copy: every checksum
-```
+{run}
 
 ## Quantization
 
@@ -50,10 +47,24 @@ Errors are relative to the norm of the original matrix; `quantization.json` has 
 ## What was verified
 
 `edgekit.json` lists every file of this bundle with its size and SHA-256. `edgekit push` compares all of them
-before it uploads, `edgekit run hf:...` after it has downloaded, and does not run what differs. The
+before it uploads, {compared}. The
 errors above were computed by edgekit {version} while it quantized; how well the quantized model answers has
 not been measured.
 """
+
+
+_RUN = """\
+```console
+$ {install}
+$ edgekit run hf:OWNER/NAME -p "Why is the sky blue?"{engine}    # this repository, or a folder
+$ edgekit verify FOLDER    # of a copy: every checksum
+```"""
+_DOWNLOADED = "`edgekit run hf:...` after it has downloaded, and does not run what differs"
+_LINKED = "`edgekit verify` those of a copy"
+_LINK = """\
+{archive} holds objects for {device}, which an application's own tools link. edgekit does not run
+linked ones yet: there a bundle of the format `native` runs, through the C ABI. `edgekit verify FOLDER`
+compares every checksum of a copy."""
 
 
 def is_legal(name: str) -> bool:
@@ -83,7 +94,8 @@ def card(manifest: Manifest) -> str:
         preset=_plain(manifest.quantization.get("preset")),
         version=_plain(versions.get("edgekit", "") if isinstance(versions, dict) else ""),
         format=_plain(manifest.format),
-        extras=_extras(manifest.format),
+        run=_how_to_run(manifest),
+        compared=_LINKED if _archive(manifest) else _DOWNLOADED,
         facts="\n".join(f"| {key} | {value} |" for key, value in _facts(manifest)),
         roles="\n".join(_role(role) for role in manifest.quantization.get("roles", [])),
     )  # fmt: skip
@@ -111,6 +123,8 @@ def _facts(manifest: Manifest) -> list[tuple[str, str]]:
     named = source.get("license_name") or source.get("license")
     facts.append(("licence", _plain(named) if named else "not stated by the source: see its model card"))
     total = manifest.weights.size + sum(e.size for n, e in manifest.files.items() if n != CARD)
+    if (device := device_of(manifest.programs)) is not None:
+        facts.append(("programs for", _plain(device.label)))
     facts += [
         ("family", _plain(manifest.model.get("family"))),
         ("preset", _plain(quantization.get("preset"))),
@@ -129,6 +143,23 @@ def _role(role: Mapping[str, Any]) -> str:
         f"| {_plain(role['role'])} | {role['bits']} | {role['parameters']:,} | {size(role['bytes'])} | "
         f"{100 * role['mean_error']:.2f} % | {100 * role['max_error']:.2f} % |"
     )
+
+
+def _how_to_run(manifest: Manifest) -> str:
+    device, row = device_of(manifest.programs), _engine(manifest.format)
+    if device is not None and (archive := _archive(manifest)):
+        return _LINK.format(archive=f"`{_plain(archive)}`", device=_plain(device.name))
+    requirement = f"edgekit[{_extras(manifest.format)}]"
+    install = f'pip install "{requirement}"' if device is None else device.install(requirement)
+    engine = f" --engine {row.name}" if row is not None and row.by_name else ""
+    more = "" if device is None or not device.needs else f"\n\nRunning it takes {device.needs}."
+    return _RUN.format(install=install, engine=engine) + more
+
+
+def _archive(manifest: Manifest) -> str:
+    """The file of programs that only an application can link; empty where there is none."""
+    device = device_of(manifest.programs)
+    return "" if device is None else device.archive
 
 
 def _extras(form: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import importlib.util
 import sys
-from ctypes import c_char_p
+from ctypes import CDLL, c_char_p
 from pathlib import Path
 
 from edgekit.flashload import _native
@@ -19,7 +19,8 @@ _INSTALL = "pip install 'edgekit[tvm]'"
 
 
 def load_runtime() -> None:
-    """Have the core load TVM's libraries from their packages, without importing these.
+    """Have the core load TVM's libraries from their packages, without importing these. What TVM has for GPUs
+    beside them the core loads with the first bundle that takes it.
 
     Raises:
         EngineUnavailable: a package is not installed, or its library cannot be loaded or is of another
@@ -34,21 +35,29 @@ def load_runtime() -> None:
         raise EngineUnavailable(f"the tvm engine cannot load TVM's runtime: {error}: {_INSTALL}") from error
 
 
+@functools.cache
 def _load_cuda() -> None:
-    """Have CUDA's runtime in the process where its package is installed: TVM's part for NVIDIA GPUs, which is
-    loaded with the first bundle for one, takes it from there.
+    """Have CUDA's runtime in the process where its package is installed: nobody looks there who is not told
+    to, and TVM's library for NVIDIA GPUs needs it.
     """
-    with contextlib.suppress(ImportError, OSError):
-        spec = importlib.util.find_spec("nvidia.cu13")
-        for folder in [] if spec is None else spec.submodule_search_locations or []:
-            for library in sorted(Path(folder, "lib").glob("libcudart.so.*")):
-                ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    own = _folder("nvidia.cu13")
+    for library in [] if own is None else own.glob("lib/libcudart.so.*"):
+        with contextlib.suppress(OSError):
+            CDLL(str(library))
+
+
+def _folder(package: str) -> Path | None:
+    """The folder of a package, None where it is not installed."""
+    spec = None
+    with contextlib.suppress(ImportError):
+        spec = importlib.util.find_spec(package)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    return Path(folders[0]) if folders else None
 
 
 def _library(package: str, name: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    folders = [] if spec is None else list(spec.submodule_search_locations or [])
-    if not folders:
+    folder = _folder(package)
+    if folder is None:
         raise EngineUnavailable(f"the tvm engine needs {package}: {_INSTALL}")
     file = {"win32": f"{name}.dll", "darwin": f"lib{name}.dylib"}.get(sys.platform, f"lib{name}.so")
-    return Path(folders[0]) / "lib" / file
+    return folder / "lib" / file

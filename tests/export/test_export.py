@@ -268,7 +268,7 @@ def test_existing_folders_are_not_overwritten(tmp_path: Path) -> None:
         export(tmp_path / "checkpoint", tmp_path / "notes" / "diary.txt", OPTIONS)
     with NoPrograms():
         export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
-        held = rf"format onnx, preset {OPTIONS.scheme.preset}\); -o names another folder"
+        held = rf"format onnx, preset {OPTIONS.scheme.preset}\); or give another folder"
         with pytest.raises(ExportError, match=rf"already holds a bundle; --overwrite replaces it \({held}"):
             export(tmp_path / "checkpoint", tmp_path / "out", OPTIONS)
         int8 = ExportOptions(tile_bytes=TILE_BYTES, scheme=Scheme("int8"), overwrite=True)

@@ -16,6 +16,7 @@ import yaml
 from support.bundles import make_bundle
 
 from edgekit import targets
+from edgekit.export.formats import FORMATS
 from edgekit.flashload import bundle_set
 from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.runtime.bundle import Bundle
@@ -162,13 +163,56 @@ def test_other_formats_of_a_target_are_described_on_any_machine(
 
     folder, target = tmp_path / "some-bundle", targets.get(name)
     words = ["export", "tiny-llada", "--target", name, "--format", written, "-o", str(folder)]
-    device = ["--device", "opencl-aarch64"] if written == "tvm" else []
+    device = ["--device", "opencl" if name == "rtx" else "opencl-aarch64"] if written == "tvm" else []
     made = CliRunner().invoke(main, [*words, *device])
     assert made.exit_code == 0, made.output
-    engine = target.engines.get(written)
-    assert ("" if engine is None else f"--engine {engine} ") + "--memory" in (
-        folder / "README.md"
-    ).read_text()
+    engine, text = target.engines.get(written), (folder / "README.md").read_text()
+    assert ("" if engine is None else f"--engine {engine} ") + "--memory" in text
     facts = json.loads((folder / "Info.json").read_text())
+    if written == "tvm":
+        summary = FORMATS.own["tvm"].devices[device[1]].summary
+        assert (facts["device"], facts["device_summary"]) == (device[1], summary)
+        assert f"Programs for {device[1]}: {summary}. Running them takes a TVM runtime built with" in text
+        assert f"\nprograms for {device[1]}: {summary}\n" in made.stdout
+        shown = CliRunner().invoke(main, ["inspect", str(folder)])
+        assert f"\n  programs for {device[1]}: {summary}\n" in shown.stdout
+        programs = json.loads(CliRunner().invoke(main, ["inspect", str(folder), "--json"]).stdout)["programs"]
+        assert (programs["device"], programs["device_summary"]) == (device[1], summary)
+    else:
+        assert "device" not in facts and "rograms for" not in text + made.stdout
     assert facts["format"] == written and all(tier["runs"] for tier in facts["tiers"])
     assert CliRunner().invoke(main, ["verify", str(folder)]).exit_code == 0
+
+
+@pytest.mark.parametrize(("target", "device"), [("mac", None), ("host", "x86-64"), ("host", "android")])
+def test_other_bundles_of_machine_code_say_how_they_are_run(
+    tmp_path: Path, target: str, device: str | None
+) -> None:
+    """With the engine's name, without which none is run; an archive is for an application alone."""
+    from click.testing import CliRunner
+
+    from edgekit.tools.cli import main
+
+    pytest.importorskip("tvm", reason="tvm is not installed")
+    folder = tmp_path / "some-bundle"
+    words = ["export", "tiny-llada", "--target", target, "--format", "tvm", "-o", str(folder)]
+    made = CliRunner().invoke(main, words + (["--device", device] if device else []))
+    assert made.exit_code == 0, made.output
+    text, row = (folder / "README.md").read_text(), FORMATS.own["tvm"]
+    name = device or "metal"
+    assert f"| programs for | {name}: {row.devices[name].summary} |" in text
+    (suggested,) = re.findall(r"^next: (.*)$", made.stdout, re.M)
+    lines = re.findall(r"^\$ edgekit (run .*?)(?: +#.*)?$", text, re.M)
+    if name == "android":
+        assert lines == [] and not re.search(r"edgekit run\b", suggested + text)
+        assert all(
+            part in suggested for part in ("edgekit verify", "programs/programs.tar", "runs no linked")
+        )
+        assert "`programs/programs.tar`" in text and "does not run\nlinked ones yet" in text
+        return
+    assert "--engine tvm" in suggested and "--engine tvm" in lines[0]
+    assert ("TVM's runtime for Metal" in text) == (name == "metal")
+    if name == "x86-64":
+        words = shlex.split(lines[0].replace("hf:OWNER/NAME", str(folder)))
+        ran = CliRunner().invoke(main, [*words, "--steps", "1", "--max-new-tokens", "4", "--json"])
+        assert ran.exit_code == 0, ran.output

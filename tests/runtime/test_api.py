@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 
 import edgekit
+from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.api import answer, chat, model, options, prompt
+from edgekit.runtime.bundle import choice
 
 TEXT = "Copy this: red 7"
 
@@ -603,6 +605,16 @@ def test_a_bundle_for_another_engine_is_refused(gemma: edgekit.Model) -> None:
     said = "was exported for the native engine, not onnx; export it with --format onnx"
     with pytest.raises(edgekit.UnsupportedBundle, match=said):
         edgekit.load(gemma.path, engine="onnx")
+
+
+@pytest.mark.parametrize(("engine", "form"), [("torch", "native"), ("tvm", "tvm")])
+def test_the_format_of_the_engine_is_named_for_a_bundle_of_another(engine: str, form: str) -> None:
+    said = f"some: was exported for the onnx engine, not {engine}; export it with --format {form}$"
+    with pytest.raises(edgekit.UnsupportedBundle, match=said):
+        choice.check_written_for("onnx", engine, "some")
+    several = BundleSet((Member("a", "coreml", {"macos": "15", "ios": "18"}),))
+    with pytest.raises(edgekit.UnsupportedBundle, match=f"not for {engine}; export it with --format {form}$"):
+        choice.fitting(several, engine, Path("some"))
 
 
 def test_an_engine_that_is_not_there_is_noticed_at_once(gemma: edgekit.Model, monkeypatch: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from edgekit.export.checkpoint.hub import resolve
 from edgekit.export.errors import QuantizationError
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Override, Scheme
+from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.engines.onnx import gpu_engine
 from edgekit.runtime.engines.onnx.programs import Refused, check_program
 from edgekit.runtime.errors import EngineUnavailable, RunsOnProcessor
@@ -98,6 +101,17 @@ def test_programs_of_either_format_are_checked_for_its_own_operators(tmp_path: P
             node.op_type = "DynamicQuantizeLSTM"
     with pytest.raises(Refused, match="the operator 'DynamicQuantizeLSTM'"):
         check_program(model.SerializeToString(), "onnx-gpu")
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnx-gpu"])
+def test_without_onnxruntime_the_own_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    bundle = Bundle.open(make_bundle(tmp_path, "llada", Scheme("int8"), program_format=name, n_layers=1))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    said = rf"the {name} engine needs onnxruntime: pip install 'edgekit\[{name}\]'$"
+    with pytest.raises(EngineUnavailable, match=said):
+        ENGINES.own[name].load()(bundle.folder, bundle.manifest, 1)
 
 
 def test_without_a_provider_for_gpus_one_line_says_what_to_install(tmp_path: Path) -> None:

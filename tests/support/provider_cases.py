@@ -214,7 +214,8 @@ def elsewhere(what: str, folder: Path, provider: str, *more: str) -> dict[str, A
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["warnings"] == []
+    # That a GPU's engine runs on the processor is no part of what a provider leaves to it.
+    assert all("finds no CUDA GPU" in each for each in found["warnings"]), found["warnings"]
     return found
 
 

@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support import sealing
 
+from edgekit.export.formats import FORMATS
 from edgekit.flashload.reader import FlashFile
 from edgekit.targets import TARGETS
 from edgekit.tools.cli import COMMANDS, main
@@ -252,8 +253,20 @@ def test_targets_says_what_was_tried_of_each() -> None:
         target = TARGETS.find(row["name"])
         assert target is not None and [form["name"] for form in row["formats"]] == list(target.formats)
         place = text.index(f"{row['name']:8}{row['summary']}")
-        lines = text[place + 1 : place + 1 + len(row["formats"])]
+        after = text[place + 1 :]
+        lines = [line for line in after if not line.startswith(" " * 10)][: len(row["formats"])]
         for line, form in zip(lines, row["formats"], strict=True):
+            devices = form.get("devices", [])
+            own = target.devices.get(form["name"]) or tuple(FORMATS.own[form["name"]].devices)
+            assert [device["name"] for device in devices] == list(own)
+            begun = after[after.index(line) + 1 :]
+            for said, device in zip(begun, devices, strict=False):
+                assert said.strip() == f"--device {device['name']}: {device['summary']}"
+                needs = re.search("driver for CUDA|USE_OPENCL=ON|Metal|USE_METAL=ON", device["needs"])
+                assert bool(needs) == device["name"].startswith(("cuda", "opencl", "metal"))
+                assert not needs or f": {device['needs']}" in "\n".join(begun)
+                cuda = device["name"].startswith("cuda")
+                assert device["install"] == "pip install 'edgekit[tvm]'" + " nvidia-cuda-runtime" * cuda
             assert form["checked"] == target.checked[form["name"]], "a target of ours says what was tried"
             assert line.strip().startswith(form["name"]) and line.endswith(form["checked"])
             others = form["name"] == "native" and row["name"] in ("rtx", "jetson")
@@ -720,7 +733,7 @@ def test_export_refuses_folders_that_are_in_use(tiny_bundle: Path, tmp_path: Pat
     unfinished.mkdir()
     (unfinished / "weights.safetensors.partial").write_text("")
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), "already holds a bundle; --overwrite")
-    held = "(format onnx, preset mixed4); -o names another folder"
+    held = "(format onnx, preset mixed4); or give another folder"
     refused(edgekit("export", checkpoint, "--json", "-o", tiny_bundle), held)
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path), "holds files that are not a bundle")
     refused(edgekit("export", checkpoint, "--json", "-o", tmp_path / "mine"), "is a file; give a folder")

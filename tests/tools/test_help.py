@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from support import sealing
 
+from edgekit.targets import TARGETS
 from edgekit.tools.cli import COMMANDS, EXAMPLES, main
 from edgekit.tools.commands.demo import TASKS
 from edgekit.tools.help import Command
@@ -77,6 +78,15 @@ def test_rare_options_have_a_page() -> None:
     short, full = (CliRunner().invoke(main, ["export", flag]).stdout for flag in ("--help", "--help-all"))
     assert "--layers-per-chunk" in full and "--layers-per-chunk" not in short and "--help-all" in short
     assert set(re.findall(r"--[a-z-]+", short)) < set(re.findall(r"--[a-z-]+", full))
+
+
+def test_sizes_of_groups_are_those_of_the_targets() -> None:
+    page = " ".join(CliRunner().invoke(main, ["export", "--help-all"]).stdout.split())
+    sizes = {name: target.group_size for name in TARGETS if (target := TARGETS.find(name)) is not None}
+    others = [f"{name}: {size}" for name, size in sizes.items() if size != sizes["host"]]
+    assert f"Default: the target's ({'; '.join([str(sizes['host']), *others])})." in page
+    presets = {target.preset for target in TARGETS.working()}
+    assert f"Default: the target's ({' '.join(presets)})." in page
 
 
 def test_every_option_is_explained_on_the_full_page() -> None:

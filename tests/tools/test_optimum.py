@@ -73,6 +73,14 @@ def test_bad_words_are_one_line(tmp_path: Path, words: list[str], said: str) -> 
     assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
 
 
+def test_no_option_is_advised_that_it_has_not(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "edgekit.json").write_text("{}")
+    done = optimum("export", "edgekit", "-m", "tiny-llada", tmp_path / "out")
+    assert done.returncode == 2 and done.stderr.rstrip().endswith("; or give another folder"), done.stderr
+    assert " -o" not in done.stderr
+
+
 def test_a_broken_edgekit_breaks_its_own_command_alone(tmp_path: Path) -> None:
     assert optimum("export", "--help", before=BROKEN).returncode == 0
     done = optimum("export", "edgekit", "-m", "tiny-llada", tmp_path / "out", before=BROKEN)

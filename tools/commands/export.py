@@ -15,7 +15,9 @@ import click
 from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
+from edgekit.export.formats.options import FormatOptions
 from edgekit.flashload.sizes import size
+from edgekit.runtime.bundle.compiled import Device
 from edgekit.runtime.engine_registry import running
 from edgekit.tools.completion import (
     activation_names,
@@ -107,7 +109,7 @@ _MOST_NOTES = 6
     cls=Rare,
     type=Count(),
     metavar="N",
-    help="Weights that share a scale in 4 bits. Default: the target's (32).",
+    help="Weights that share a scale in 4 bits. Default: the target's (32; mac: 64).",
 )
 @click.option(
     "--precision",
@@ -135,7 +137,8 @@ _MOST_NOTES = 6
     joined=", ",
     metavar="NAME",
     shell_complete=device_names,
-    help="What to compile programs for ({names}), e.g. aarch64, opencl or cuda-sm_87. Default: the target's.",
+    help="What to compile programs for ({names}), e.g. aarch64, opencl or cuda; `edgekit targets` lists all. "
+    "Default: the target's.",
 )
 @click.option(
     "--min-os",
@@ -202,6 +205,9 @@ def command(
     """
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
+    # Before PyTorch is loaded, which takes seconds.
+    formats.get(names[0]).check(FormatOptions(device=device))
+    compiled_for = {own: chosen.device(own, device) for own in names}
     if resume and overwrite:
         raise click.UsageError("--resume and --overwrite exclude each other")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
@@ -220,7 +226,7 @@ def command(
             with Steps("looking for the model", quiet=as_json) as steps:
                 from edgekit.export.checkpoint.hub import locate
 
-                formats.get(names[0]).check_installed()
+                formats.get(names[0]).check_installed(compiled_for[names[0]])
                 source = locate(model, progress=steps)
             with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.formats.options import Packaging, parse_lengths
@@ -237,7 +243,7 @@ def command(
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=precision, packaging=packaging, activations=activations,
-                    device=device or chosen.devices.get(own),
+                    device=compiled_for[own],
                 )
                 for own in names
             ]  # fmt: skip
@@ -298,6 +304,7 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
             "bundle": str(result.path),
             "format": result.format,
             "weights_bytes": result.weights_bytes,
+            **({} if (own := result.device) is None else {"device": own.name, "device_summary": own.summary}),
             "quantization": result.report.as_dict(),
             "notes": [*result.notes, *([alone] if alone else [])],
         }
@@ -320,7 +327,15 @@ def _show(
     click.echo()
     for result in results:
         click.echo(visible(f"{result.path}  {size(result.weights_bytes)} of weights"))
-    if not any(running(result.format) for result in results):
+        if result.device is not None:
+            click.echo(visible(f"programs for {result.device.label}"))
+    device = first.device or Device("")
+    if device.archive:
+        next_step = (
+            f"{command_line('verify', folder)}; {device.archive} holds objects for an application's linker, "
+            "and edgekit runs no linked ones yet: --format native is what runs there"
+        )
+    elif not any(running(result.format) for result in results):
         next_step = f"{command_line('verify', folder)}; no engine here runs it"
     elif target.name == "ios":
         next_step = f"{command_line('verify', folder)}; its README.md says how an app uses it"

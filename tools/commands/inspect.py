@@ -29,6 +29,7 @@ from edgekit.tools.request import Request, engine_option, opened
 from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
+    from edgekit.flashload.manifest import Manifest
     from edgekit.flashload.reader import FlashFile
     from edgekit.runtime.bundle import Bundle
     from edgekit.runtime.session.memory import MemoryPlan
@@ -128,11 +129,20 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "layout": manifest.programs.get("layout"),
             "names": list(manifest.programs.get("entries", {})),
         }
+        | _device_facts(manifest)
         | _package_facts(bundle),
         "layers": _layers(bundle, file),
         "sampler": manifest.sampler,
         "provenance": manifest.provenance,
     }
+
+
+def _device_facts(manifest: Manifest) -> dict[str, Any]:
+    """What programs were compiled for."""
+    from edgekit.runtime.bundle.compiled import device_of
+
+    device = device_of(manifest.programs)
+    return {} if device is None else {"device": device.name, "device_summary": device.summary}
 
 
 def _package_facts(bundle: Bundle) -> dict[str, Any]:
@@ -291,7 +301,12 @@ def _show(found: dict[str, Any]) -> None:
     show_quantization(quantization)
     for override in quantization.get("overrides", ()):
         prose(f"override {override['pattern']} = {override['bits']} bits", "  ")
-    _heading(f"programs: {found['programs']['format']} ({found['programs']['layout']})")
+    programs = found["programs"]
+    _heading(f"programs: {programs['format']} ({programs['layout']})")
+    if "device" in programs:
+        prose(
+            "programs for " + ": ".join(filter(None, (programs["device"], programs["device_summary"]))), "  "
+        )
     if "packages" in found["programs"]:
         _show_packages(found["programs"])
     else:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from tvm.s_tir import Schedule, dlight
 from tvm.support import nvcc
 
 from edgekit.export.errors import ExportError
+from edgekit.export.formats.tvm import nvrtc
 from edgekit.export.formats.tvm.devices import Device
 from edgekit.runtime.errors import one_line
 
@@ -26,25 +26,20 @@ _LANES = 8
 #: Sums that are made side by side.
 _MOST_SUMS = 16
 _LINK_SECONDS = 300
-#: What runs on NVIDIA GPUs: TVM itself would keep the source, and compile it where it runs.
-CUBIN = "programs.cubin"
+#: That of CUDA 13.0, which TVM's runtime for CUDA takes.
+_PTX_VERSION = b"9.0"
 #: Of an axis of a block: not one that is summed over.
 _SPATIAL = tvm.tirx.IterVar.DataPar
 
 
 def compile_library(module: tvm.IRModule, device: Device) -> dict[str, bytes]:
     """The files of a module for a device by name. Its library comes first: an archive of objects where only
-    an application's own tools can link for the system. For NVIDIA GPUs the machine code of their kernels
-    follows.
+    an application's own tools can link for the system. For NVIDIA GPUs their kernels follow, as machine code
+    or PTX: TVM itself would keep the source, and compile it where it runs.
 
     Raises:
-        ExportError: TVM, NVRTC or the linker fails, or NVRTC is not installed.
+        ExportError: TVM, NVRTC or the linker fails.
     """
-    cuda = device.gpu.get("kind") == "cuda"
-    if cuda and not _has_nvrtc():
-        raise ExportError(
-            "compiling for NVIDIA GPUs needs cuda-bindings: pip install 'edgekit[export-tvm-cuda]'"
-        )
     try:
         executable = tvm.compile(_lowered(module, device), _target(device), relax_pipeline=_finished)
         with tempfile.TemporaryDirectory() as scratch:
@@ -52,8 +47,8 @@ def compile_library(module: tvm.IRModule, device: Device) -> dict[str, bytes]:
             linking = {} if device.linker is None else {"fcompile": _linker(device.linker)}
             executable.export_library(str(made), **linking)
             files = {device.library: made.read_bytes()}
-        if cuda:
-            files[CUBIN] = _cubin(kernel_source(executable.mod, "cuda"), str(device.gpu["arch"]))
+        if device.cuda:
+            files[device.kernels] = _compiled(kernel_source(executable.mod, "cuda"), device)
         return files
     except ExportError:
         raise
@@ -68,21 +63,22 @@ def kernel_source(module: Any, kind: str) -> str:
     return "".join(kernel_source(each, kind) for each in module.imports)
 
 
-def _cubin(code: str, arch: str) -> bytes:
+def _compiled(code: str, device: Device) -> bytes:
     """What NVRTC makes of CUDA, with the headers that came with it."""
-    own = importlib.util.find_spec("nvidia.cu13")
-    folders = [] if own is None else list(own.submodule_search_locations or [])
-    if folders and "CUDA_PATH" not in os.environ:
-        os.environ["CUDA_PATH"] = folders[0]  # where TVM looks
+    if (own := nvrtc.folder()) is not None:
+        os.environ.setdefault("CUDA_PATH", str(own))  # where TVM looks
     headers = Path(os.environ.get("CUDA_PATH", "")) / "include" / "cccl"
     options = [f"-I{headers}"] if headers.is_dir() else []
-    return bytes(nvcc.compile_cuda(code, "cubin", arch, options, compiler="nvrtc"))
+    wanted = "ptx" if device.ptx else "cubin"
+    made = bytes(nvcc.compile_cuda(code, wanted, str(device.gpu["arch"]), options, compiler="nvrtc"))
+    return _for_all_drivers(made) if device.ptx else made
 
 
-def _has_nvrtc() -> bool:
-    with contextlib.suppress(ImportError):
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    return False
+def _for_all_drivers(ptx: bytes) -> bytes:
+    """PTX for drivers as old as TVM's runtime takes, which refuse what says that it is newer than they are:
+    what is compiled for the oldest GPUs uses nothing newer. Drivers read up to a zero.
+    """
+    return re.sub(rb"(?m)^\.version .*$", b".version " + _PTX_VERSION, ptx.rstrip(b"\0"), count=1) + b"\0"
 
 
 def _target(device: Device) -> Any:
@@ -96,7 +92,7 @@ def _scheduled_for(device: Device) -> Any:
     """The target that schedules look at. In TVM 0.27 the rules for tensor cores end the process (Tensorize of
     wmma_load, for int8 and float16 alike): they leave older GPUs alone.
     """
-    if device.gpu.get("kind") != "cuda":
+    if not device.cuda:
         return _target(device)
     return tvm.target.Target(dict(device.gpu) | {"arch": "sm_60"}, host=dict(device.host))
 

@@ -15,7 +15,8 @@ _GROUP = {"max_threads_per_block": 256, "max_shared_memory_per_block": 32768, "t
 class Device:
     """A device by name. `host` is the processor's target, `gpu` that of a GPU, empty where the processor
     computes; `linker` is zig's name of the host's system, None where applications link the objects. `core`
-    tells whether products, attention and experts are the core's kernels, which processors have.
+    tells whether products, attention and experts are the core's kernels, which processors have. `ptx`: what
+    runs on NVIDIA GPUs is PTX, which their driver compiles for the one that is there.
     """
 
     name: str
@@ -24,11 +25,22 @@ class Device:
     linker: str | None
     gpu: Mapping[str, Any] = field(default_factory=dict)
     core: bool = False
+    ptx: bool = False
 
     @property
     def library(self) -> str:
         """The name of its library's file."""
         return "programs.tar" if self.linker is None else "programs.so"
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it is an NVIDIA GPU."""
+        return self.gpu.get("kind") == "cuda"
+
+    @property
+    def kernels(self) -> str:
+        """The name of the file of kernels for NVIDIA GPUs."""
+        return "programs.ptx" if self.ptx else "programs.cubin"
 
 
 # The core's kernels choose instructions when they run; what is compiled is the rest, for any processor.
@@ -66,20 +78,39 @@ _ALL = (
     Device("opencl-android", "Adreno and Mali", _ANDROID, None, {"kind": "opencl", **_GROUP}),
     Device("metal", "Apple's GPUs, macOS", _MAC, "aarch64-macos.14.0", {"kind": "metal", **_GROUP}),
     Device("metal-ios", "Apple's GPUs, iOS", _IOS, None, {"kind": "metal", **_GROUP}),
+    Device(
+        "cuda",
+        "NVIDIA GPUs from compute capability 7.5 on, Linux on x86-64",
+        _X86,
+        _X86_SYSTEM,
+        _cuda(75),
+        ptx=True,
+    ),
     *(
         Device(
             f"cuda-sm_{n}",
-            f"NVIDIA GPUs of compute capability {n // 10}.{n % 10}",
+            f"NVIDIA GPUs of compute capability {n // 10}.{n % 10}, Linux on x86-64",
             _X86,
             _X86_SYSTEM,
             _cuda(n),
         )
         for n in (75, 80, 86, 89, 90, 120)
     ),
-    Device("cuda-sm_87", "Jetson Orin", _ARM, _ARM_SYSTEM, _cuda(87)),
+    Device("cuda-sm_87", "Jetson Orin, Linux", _ARM, _ARM_SYSTEM, _cuda(87)),
 )
 #: All devices by name.
 DEVICES = {device.name: device for device in _ALL}
+#: What is said to those who ask for a device that there is not, by a part of its name.
+ADVICE = {
+    "cuda": "cuda is for any NVIDIA GPU from compute capability 7.5 on",
+    "sm_": "cuda is for any NVIDIA GPU from compute capability 7.5 on",
+    "vulkan": "none is for Vulkan: --format onnx-gpu runs over it, opencl on many of its GPUs",
+    "webgpu": "none is for WebGPU: --format onnx-gpu runs over it",
+    "windows": "none is for Windows: --format onnx-gpu and native run there",
+    "directx": "none is for Direct3D: --format onnx-gpu runs over it",
+    "d3d12": "none is for Direct3D: --format onnx-gpu runs over it",
+    "rocm": "none is for ROCm: opencl is for AMD's GPUs",
+}
 
 
 def here() -> str:

@@ -1,7 +1,8 @@
 """The `tvm` format: programs compiled by TVM for one device, weights as the native core stores them.
 
-`programs` in the manifest: `tvm` the version that compiled them, `device` what for, `kernels` ("core" or
-"compiled", see `ops`), `library` the file, `cubin` that of kernels for NVIDIA GPUs, and per program an entry
+`programs` in the manifest: `tvm` the version that compiled them, `device` what for, `device_summary` that in
+words, `kernels` ("core" or "compiled", see `ops`), `library` the file, `cubin` that of kernels for NVIDIA
+GPUs (machine code, or PTX), and per program an entry
 
     {"function": symbol, "inputs": [argument...], "outputs": [argument...], "live": [per position, besides]}
     argument = {"name", "dtype", "shape"}, dtype as in safetensors, sizes as numbers or names of lengths
@@ -33,7 +34,7 @@ from edgekit.export.formats.native.writer import head_entry
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.formats.row import FormatRow
 from edgekit.export.formats.tvm import ops
-from edgekit.export.formats.tvm.compilation import CUBIN, compile_library
+from edgekit.export.formats.tvm.compilation import compile_library
 from edgekit.export.formats.tvm.devices import DEVICES, here
 from edgekit.export.formats.tvm.graph import (
     Argument,
@@ -52,7 +53,7 @@ from edgekit.export.programs import (
     layer_program,
     self_conditioning_program,
 )
-from edgekit.export.quantize import Choice, Quantized, Scheme
+from edgekit.export.quantize import Choice, Quantized, Scheme, check_experts_alike
 from edgekit.flashload.files import write_atomic
 from edgekit.flashload.format import TensorSpec
 
@@ -60,13 +61,20 @@ PROGRAM_FOLDER = "programs"
 
 
 class TvmFormat(Format):
-    """Layout `tvm-1`: weights as in `native-1`, see `formats.native.layout`."""
+    """Layout `tvm-1`: weights as in `native-1`, see `formats.native.layout`.
+
+    Raises:
+        ExportError, QuantizationError: as `Format` does, and where compiled kernels, which take all experts
+            of a layer, are given some that differ.
+    """
 
     def __init__(
         self, row: FormatRow, architecture: Architecture, scheme: Scheme, options: FormatOptions
     ) -> None:
         super().__init__(row, architecture, scheme, options)
         self.device = DEVICES[options.device or here()]
+        if not self.device.core:
+            check_experts_alike(architecture, self.choices, f"{row.name} for {self.device.name}")
 
     def specs(self, name: str, spec: WeightSpec, choice: Choice) -> tuple[TensorSpec, ...]:
         return layout.specs(name, spec, choice)
@@ -78,9 +86,10 @@ class TvmFormat(Format):
         return {
             "tvm": tvm.__version__,
             "device": self.device.name,
+            "device_summary": self.device.summary,
             "kernels": "core" if self.device.core else "compiled",
             "library": f"{PROGRAM_FOLDER}/{self.device.library}",
-            **({"cubin": f"{PROGRAM_FOLDER}/{CUBIN}"} if self.device.gpu.get("kind") == "cuda" else {}),
+            **({"cubin": f"{PROGRAM_FOLDER}/{self.device.kernels}"} if self.device.cuda else {}),
         }
 
     def layer_kinds(self) -> list[str]:

@@ -679,8 +679,9 @@ EK_API ek_status ek_session_open_engine(const char *bundle, const ek_session_opt
 /* Loads TVM's runtime into the process, for good, so that sessions run bundles of the format "tvm" too. Their programs are
  * machine code, which can do whatever the application can: before this was called such bundles are refused
  * (EK_UNSUPPORTED_BUNDLE), and afterwards they are to come from somebody who is trusted. `ffi` and `runtime` are the
- * libraries libtvm_ffi and libtvm_runtime, as paths or as names that the system searches; null: their usual names. Only the
- * first call that succeeds has an effect. EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_OUT_OF_MEMORY. */
+ * libraries libtvm_ffi and libtvm_runtime, as paths or as names that the system searches; null: their usual names. What
+ * TVM has for a kind of device, such as libtvm_runtime_cuda, is loaded from beside `runtime` with the first bundle for it.
+ * Only the first call that succeeds has an effect. EK_OPEN_FAILED, EK_UNSUPPORTED_VERSION, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_tvm_load(const char *ffi, const char *runtime) EK_NOEXCEPT;
 
 /* What a session takes, or would take, and which weights stay in memory: a value of its own, which the caller gives to

@@ -18,6 +18,7 @@ import numpy as np
 from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.manifest import Manifest
 from edgekit.runtime.bundle import Bundle
+from edgekit.runtime.engine_registry import ENGINES
 from edgekit.runtime.engines import memory
 from edgekit.runtime.engines.base import Arrays, Engine, EngineBytes, LayersOutput, Lengths, Routing, TilePart
 from edgekit.runtime.engines.onnx import integer_product
@@ -65,8 +66,10 @@ class OnnxEngine(Engine):
         try:
             onnxruntime = load_onnxruntime()
         except ModuleNotFoundError as error:
+            row = ENGINES.find(self.name)
+            install = "onnxruntime" if row is None else row.install
             raise EngineUnavailable(
-                "the onnx engine needs onnxruntime: pip install 'edgekit[onnx]'"
+                f"the {self.name} engine needs onnxruntime: pip install '{install}'"
             ) from error
         version = tuple(int(p) for p in onnxruntime.__version__.split(".")[:2])
         if version < self.minimum_version:
