@@ -49,10 +49,9 @@ class CudaDevice:
 
     own_memory = True
 
-    def __init__(self, place: torch.device, integrated: bool) -> None:
+    def __init__(self, place: torch.device, integrated: bool, name: str = "") -> None:
         self.place = place
-        found = torch.cuda.get_device_properties(place)
-        self.name = f"{found.name}, compute capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
+        self.name = name or str(place)
         self._integrated = integrated
         self.compute: Stream = _CudaStream(place)
         self.copies: Stream = _CudaStream(place)
@@ -157,5 +156,6 @@ def _runtime_function(name: str) -> ctypes._NamedFuncPointer | None:
 def device() -> CudaDevice:
     """The current GPU."""
     index = torch.cuda.current_device()
-    integrated = bool(torch.cuda.get_device_properties(index).is_integrated)
-    return CudaDevice(torch.device("cuda", index), integrated)
+    found = torch.cuda.get_device_properties(index)
+    name = f"{found.name}, compute capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
+    return CudaDevice(torch.device("cuda", index), bool(found.is_integrated), name)
