@@ -93,7 +93,7 @@ def info(bundle: Bundle, tiers: Sequence[Tier]) -> dict[str, Any]:
             "lengths": [{"positions": t, "prefix": p} for t, p in packages.lengths()],
         }
     if (device := device_of(manifest.programs)) is not None:
-        found |= {"device": device.name, "device_summary": device.summary}
+        found |= device.facts
     return found | {"tiers": [tier(known) for known in tiers]}
 
 

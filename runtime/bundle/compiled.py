@@ -33,6 +33,11 @@ class Device:
         return f"{self.name}: {self.summary}" if self.summary else self.name
 
     @property
+    def facts(self) -> dict[str, str]:
+        """What reports say of it."""
+        return {"device": self.name, "device_summary": self.summary}
+
+    @property
     def packages(self) -> tuple[str, ...]:
         """Packages to install beside the engine's."""
         return _PACKAGES.get(self._kind, ())

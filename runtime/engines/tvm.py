@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import sys
 from ctypes import CDLL, c_char_p
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.errors import EngineUnavailable
+from edgekit.runtime.installed import folder_of
 
 #: The packages that hold the libraries, whose names leave out what each system adds.
 _LIBRARIES = {"tvm_ffi": "tvm_ffi", "tvm": "tvm_runtime"}
@@ -40,23 +40,14 @@ def _load_cuda() -> None:
     """Have CUDA's runtime in the process where its package is installed: nobody looks there who is not told
     to, and TVM's library for NVIDIA GPUs needs it.
     """
-    own = _folder("nvidia.cu13")
+    own = folder_of("nvidia.cu13")
     for library in [] if own is None else own.glob("lib/libcudart.so.*"):
         with contextlib.suppress(OSError):
             CDLL(str(library))
 
 
-def _folder(package: str) -> Path | None:
-    """The folder of a package, None where it is not installed."""
-    spec = None
-    with contextlib.suppress(ImportError):
-        spec = importlib.util.find_spec(package)
-    folders = [] if spec is None else list(spec.submodule_search_locations or [])
-    return Path(folders[0]) if folders else None
-
-
 def _library(package: str, name: str) -> Path:
-    folder = _folder(package)
+    folder = folder_of(package)
     if folder is None:
         raise EngineUnavailable(f"the tvm engine needs {package}: {_INSTALL}")
     file = {"win32": f"{name}.dll", "darwin": f"lib{name}.dylib"}.get(sys.platform, f"lib{name}.so")

@@ -304,7 +304,7 @@ def _as_dict(folder: Path, results: Sequence[ExportResult], alone: str) -> dict[
             "bundle": str(result.path),
             "format": result.format,
             "weights_bytes": result.weights_bytes,
-            **({} if (own := result.device) is None else {"device": own.name, "device_summary": own.summary}),
+            **({} if result.device is None else result.device.facts),
             "quantization": result.report.as_dict(),
             "notes": [*result.notes, *([alone] if alone else [])],
         }

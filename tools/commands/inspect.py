@@ -142,7 +142,7 @@ def _device_facts(manifest: Manifest) -> dict[str, Any]:
     from edgekit.runtime.bundle.compiled import device_of
 
     device = device_of(manifest.programs)
-    return {} if device is None else {"device": device.name, "device_summary": device.summary}
+    return {} if device is None else device.facts
 
 
 def _package_facts(bundle: Bundle) -> dict[str, Any]:

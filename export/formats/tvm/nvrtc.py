@@ -7,6 +7,8 @@ import importlib.util
 import os
 from pathlib import Path
 
+from edgekit.runtime.installed import folder_of
+
 
 def lacking() -> str:
     """A package that compiling for NVIDIA GPUs takes and that is not installed; empty if there is none. NVRTC
@@ -27,8 +29,4 @@ def lacking() -> str:
 
 def folder() -> Path | None:
     """The folder of the packages of CUDA 13 on the package index, None where none is installed."""
-    own = None
-    with contextlib.suppress(ImportError):
-        own = importlib.util.find_spec("nvidia.cu13")
-    places = [] if own is None else list(own.submodule_search_locations or [])
-    return Path(places[0]) if places else None
+    return folder_of("nvidia.cu13")

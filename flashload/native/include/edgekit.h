@@ -666,8 +666,9 @@ typedef struct ek_engine {
 
   /* Weights on a device of the engine's, as far as ek_engine_bytes.weights goes: while the session opens, each of these
    * units comes once, and is copied before `keep` returns. In calls it has no data from then on, and it is not read for
-   * them again. The session takes no memory for it beside what it passes through, but where it looks up tokens in it. EK_ENGINE_FULL: there is no memory left for this unit, and
-   * none is asked for the units behind it. Null: it keeps none. */
+   * them again. The session takes no memory for it beside what it passes through, but where it looks up tokens in it.
+   * EK_ENGINE_FULL: there is no memory left for this unit, and none is asked for the units behind it. Null: it keeps
+   * none. */
   int32_t (*keep)(void *user, const ek_weights *weights);
 } ek_engine;
 

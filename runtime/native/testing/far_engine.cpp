@@ -31,14 +31,7 @@ class FarEngine {
   FarEngine(const std::string &folder, int threads, std::uint32_t mode, std::uint64_t seed, int most_microseconds)
       : mode_(mode), bundle_(folder), native_(bundle_, threads), worker_(seed, most_microseconds) {
     native_.open({1, 0, 1, 1});  // it grows as it must
-    const auto add = [&](const WeightUnit &unit) { units_.emplace(unit.name, &unit); };
-    if (bundle_.self_conditioning() != nullptr) add(*bundle_.self_conditioning());
-    for (const BundleChunk &chunk : bundle_.chunks()) {
-      add(*chunk.unit);
-      for (const WeightUnit *expert : chunk.experts) add(*expert);
-    }
-    add(bundle_.final());
-    for (const BundleTile &tile : bundle_.scores()) add(*tile.unit);
+    for (const WeightUnit *unit : bundle_.step_units()) units_.emplace(unit->name, unit);
   }
 
   ek_engine table();

@@ -107,6 +107,18 @@ std::int64_t Bundle::largest_tile() const {
   return most;
 }
 
+std::vector<const WeightUnit *> Bundle::step_units() const {
+  std::vector<const WeightUnit *> units;
+  if (self_conditioning() != nullptr) units.push_back(self_conditioning());
+  for (const BundleChunk &chunk : chunks_) {
+    units.push_back(chunk.unit);
+    units.insert(units.end(), chunk.experts.begin(), chunk.experts.end());
+  }
+  units.push_back(&final());
+  for (const BundleTile &tile : scores()) units.push_back(tile.unit);
+  return units;
+}
+
 void Bundle::find_longest_prefix() {
   for (const BundleChunk &chunk : chunks_) {
     std::int64_t longest = 0;

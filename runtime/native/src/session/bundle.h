@@ -57,6 +57,8 @@ class Bundle {
   // The tiles of the vocabulary head; the embedding's own where that is the head.
   const std::vector<BundleTile> &scores() const noexcept { return head_.empty() ? embedding_ : head_; }
   std::int64_t largest_tile() const;  // of the head, in tokens
+  // All that a step uses, in order.
+  std::vector<const WeightUnit *> step_units() const;
   bool has_head() const noexcept { return !head_.empty(); }
   const WeightUnit &final() const noexcept { return *final_; }
   const WeightUnit *self_conditioning() const noexcept { return self_conditioning_; }  // null: the model has none

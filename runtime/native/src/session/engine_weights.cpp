@@ -9,17 +9,9 @@ namespace edgekit {
 
 std::unordered_set<std::string> keep_units(Bundle &bundle, Engine &engine, Borrower &borrower, const ResidencyPlan &plan) {
   std::map<const Run *, const WeightUnit *> units;  // in the order of the file
-  const auto add = [&](const WeightUnit &unit) {
-    if (plan.kept.count(unit.name) != 0) units.emplace(unit.run, &unit);
-  };
-  if (bundle.self_conditioning() != nullptr) add(*bundle.self_conditioning());
-  for (const BundleChunk &chunk : bundle.chunks()) {
-    add(*chunk.unit);
-    for (const WeightUnit *expert : chunk.experts) add(*expert);
+  for (const WeightUnit *unit : bundle.step_units()) {
+    if (plan.kept.count(unit->name) != 0) units.emplace(unit->run, unit);
   }
-  add(bundle.final());
-  for (const BundleTile &tile : bundle.scores()) add(*tile.unit);
-
   Ring ring(bundle.file(), static_cast<std::size_t>(plan.passing_bytes));
   const Loan lent(borrower, ring.memory(), ring.capacity());
   std::vector<const Run *> runs;

@@ -123,8 +123,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
         return needs.total() - process + weight_bytes();
       }),
       to_engine(*engine),
-      kept(have_kept()),
-      weights(bundle.file(), in_flash(bundle, plan), [this](Pass pass) { return runs_of(pass); }, &to_engine),
+      weights(bundle.file(), in_flash(bundle, keep_planned()), [this](Pass pass) { return runs_of(pass); }, &to_engine),
       in_use(*engine, weights, packages),
       experts(bundle, weights, plan),
       inputs(bundle.model()),
@@ -147,8 +146,8 @@ std::uint64_t Session::Implementation::weight_bytes() const {
   return std::max(plan.pinned_bytes + plan.ring_bytes, plan.passing_bytes);
 }
 
-bool Session::Implementation::have_kept() {
-  if (plan.kept.empty()) return false;
+const ResidencyPlan &Session::Implementation::keep_planned() {
+  if (plan.kept.empty()) return plan;
   const std::unordered_set<std::string> found = keep_units(bundle, *engine, to_engine, plan);
   const std::uint64_t before = weight_bytes();
   plan = plan_weights(bundle, needs, options, &found);
@@ -156,7 +155,7 @@ bool Session::Implementation::have_kept() {
   const std::uint64_t after = weight_bytes();
   if (after < before) reservation.give_back(before - after);
   if (after > before) reservation.take(after - before);
-  return !found.empty();
+  return plan;
 }
 
 std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {

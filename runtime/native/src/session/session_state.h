@@ -37,8 +37,8 @@ struct Session::Implementation {
   // Memory of the process that weights take, at most.
   std::uint64_t weight_bytes() const;
 
-  // Has the engine keep what is planned; where it has less room than it said, the plan becomes another. Throws Error.
-  bool have_kept();
+  // The plan, once the engine keeps what it is to: where it has less room than it said, it is another. Throws Error.
+  const ResidencyPlan &keep_planned();
 
   // What a pass uses, in order, experts excluded: their order is decided when they are scheduled.
   std::vector<const Run *> runs_of(Pass pass) const;
@@ -80,7 +80,6 @@ struct Session::Implementation {
     Engine &engine_;
   };
   ToEngine to_engine;
-  const bool kept;  // whether the engine keeps weights; may change the plan
   WeightStore weights;
   std::unique_ptr<PackageStore> packages;  // null: all weights are in the flash file
   WeightsInUse in_use;

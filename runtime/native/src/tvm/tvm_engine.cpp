@@ -230,10 +230,11 @@ void TvmEngine::add_layers(const Json &entries) {
       layer.mixture = {count, experts.rule.chosen, model.hidden, experts.width, experts.activation, false, !core_};
       const std::vector<WeightShape> matrices = {{"gate_up", true, 2 * experts.width, model.hidden, 0},
                                                  {"down", true, model.hidden, experts.width, 0}};
+      const std::vector<std::int64_t> routed = {tvm::kT, model.hidden};
+      const tvm::Expected of_expert{{{"x", routed}}, routed};
       for (const WeightUnit *unit : chunk.experts) {
         if (!core_) {
-          const std::vector<std::int64_t> routed = {tvm::kT, model.hidden};
-          check_unit(*experts.one, *unit, {{{"x", routed}}, routed});
+          check_unit(*experts.one, *unit, of_expert);
           continue;
         }
         const WeightLayout &made = experts_.emplace(unit, WeightLayout(*unit->run, matrices)).first->second;
