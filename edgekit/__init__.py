@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgekit.runtime.api import (
         Answer,
+        Attempt,
         BudgetExceeded,
         BundleError,
         Chat,
@@ -35,8 +36,13 @@ if TYPE_CHECKING:
         Option,
         Prompt,
         PromptTooLong,
+        SearchBranch,
+        SearchResult,
+        SearchStatistics,
         Statistics,
         UnsupportedBundle,
+        Verifier,
+        VerifierFailed,
         load,
     )
 
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Attempt",
     "BudgetExceeded",
     "BundleError",
     "Chat",
@@ -61,8 +68,13 @@ __all__ = [
     "Option",
     "Prompt",
     "PromptTooLong",
+    "SearchBranch",
+    "SearchResult",
+    "SearchStatistics",
     "Statistics",
     "UnsupportedBundle",
+    "Verifier",
+    "VerifierFailed",
     "__version__",
     "load",
 ]

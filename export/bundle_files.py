@@ -28,7 +28,9 @@ _MOST_GOLDEN_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Contents:
-    """The parts of a manifest that are neither programs nor files. `config` is a config.json."""
+    """The parts of a manifest that are neither programs nor files. `config` is a config.json, `adapters` are
+    as `edgekit.export.adapters.adapter_facts` has them.
+    """
 
     format: Format
     scheme: Scheme
@@ -37,6 +39,7 @@ class Contents:
     weights: FileDigest
     config: dict[str, Any]
     sampler_config: dict[str, Any]
+    adapters: Sequence[dict[str, Any]] = ()  # beside the weights
 
 
 def write_manifest(
@@ -132,11 +135,13 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "softcap": architecture.softcap,
         "shift_logits": architecture.shift_logits,
         "causal_prefix": architecture.causal_prefix,
+        **({"prefix_block": architecture.prefix_block} if architecture.prefix_block != 1 else {}),
         "self_conditioning": architecture.self_conditioning is not None,
         "canvas_length": architecture.canvas_length,
         "max_positions": architecture.max_positions,
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         **({"query_scales": scales} if scales else {}),
+        **({"adapters": list(contents.adapters)} if contents.adapters else {}),
         "tables": tables,
         "config": contents.config,
     }

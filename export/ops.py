@@ -94,6 +94,7 @@ def _linear_fake(
     act_bits: int,
     down: Tensor | None = None,
     up: Tensor | None = None,
+    adapter: Tensor | None = None,
 ) -> Tensor:
     # The number of outputs comes from the scales: a format may store codes in a layout of its own.
     return x.new_empty(*x.shape[:-1], weight.shape[0] if scales is None else scales.shape[0])
@@ -109,22 +110,28 @@ def linear(
     act_bits: int,
     down: Tensor | None = None,
     up: Tensor | None = None,
+    adapter: Tensor | None = None,
 ) -> Tensor:
     """`x @ weight.T + bias` for x [..., K]. `act_bits` 8 lets an engine round activations to int8 per row
     (`round_rows`); 16 forbids it.
 
-    With `down` [R, K] and `up` [N, R], float, `low_rank(x, down, up)` is added: a low-rank adapter, its scale
-    in `up`. For it no engine rounds activations.
+    With `down` [R, K] and `up` [N, R], float, `low_rank(x, down, up, adapter)` is added: a low-rank adapter,
+    its scale in `up`. For it no engine rounds activations.
 
     The reference never rounds activations.
     """
     y = F.linear(x, dequantize(weight, group_scales, scales).to(x.dtype), bias)
-    return y if down is None or up is None else y + low_rank(x, down, up)
+    return y if down is None or up is None else y + low_rank(x, down, up, adapter)
 
 
-def low_rank(x: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """`(x @ down.T) @ up.T`: what a low-rank adapter adds to a product."""
-    return x @ down.to(x.dtype).T @ up.to(x.dtype).T
+def low_rank(x: Tensor, down: Tensor, up: Tensor, adapter: Tensor | None = None) -> Tensor:
+    """`(x @ down.T) @ up.T`: what a low-rank adapter adds to a product of x [..., T, K]; times the factors of
+    rows `adapter` [T, 1] where such are given. Where they are 0 it adds zeros.
+    """
+    inner = x @ down.to(x.dtype).T
+    if adapter is not None:  # here, where rows are short
+        inner = inner * adapter.to(x.dtype)
+    return inner @ up.to(x.dtype).T
 
 
 @_operator(lambda x, cos, sin: torch.empty_like(x))
@@ -202,8 +209,8 @@ def route(
     With more than one of `groups` of equal size, a row chooses among the experts of the `kept_groups` whose
     two most wanted experts have the largest sum (DeepSeek-V3, arXiv 2412.19437). With a `capacity` above 0
     the rows of each `block` choose among so many experts together: those that some row of the block wants
-    most (LLaDA2.2). Blocks are counted from the first row of a pass: each chunk of a prompt that is longer
-    than one pass encodes has blocks of its own. A model has one of the two.
+    most (LLaDA2.2). Blocks are counted from the first row of each segment of a pass: the last one of a text
+    may be shorter, and is never joined with rows of another. A model has one of the two.
     """
     return routed(
         logits, bias, expert_scale, k, score, normalize, scale, groups, kept_groups, capacity, block

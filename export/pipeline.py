@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from edgekit.export import formats
+from edgekit.export.adapters import Tuned, tuned
 from edgekit.export.bundle_files import (
     Contents,
     copy_golden,
@@ -36,6 +37,7 @@ from edgekit.export.formats.base import Format
 from edgekit.export.formats.options import FormatOptions, Packaging
 from edgekit.export.formats.packages.store import JOURNAL as PACKAGE_JOURNAL
 from edgekit.export.models import architecture as architecture_of
+from edgekit.export.models import complete
 from edgekit.export.models.base import Architecture, WeightSpec
 from edgekit.export.output_folder import (
     Claimed,
@@ -47,6 +49,7 @@ from edgekit.export.output_folder import (
     report_journal,
     resumable,
 )
+from edgekit.export.presets import ADAPTER_MODES
 from edgekit.export.quantize import (
     QuantizationReport,
     Scheme,
@@ -112,6 +115,10 @@ class ExportOptions:
     packaging: Packaging | None = None  # for formats whose weights are in packages
     activations: str | None = None  # "int8" or "float" before products with 8 bits, where formats let choose
     device: str | None = None  # what programs are compiled for, where the format compiles them; None: its own
+    decoding: str | None = None  # mdlm or bd3lm, where a family has both; None: what the source's name says
+    adapter: Path | None = None  # the folder of a LoRA adapter
+    adapter_name: str = ""  # what the manifest calls it; the name of its folder if empty
+    adapter_mode: str = ADAPTER_MODES[0]  # or "switched": passes say which rows it is for
 
     @property
     def form(self) -> FormatOptions:
@@ -128,10 +135,13 @@ class ExportOptions:
             "precision": self.precision,
             "activations": self.activations,
             "device": self.device,
+            "decoding": self.decoding,
             "min-os": cut.minimum_os,
             "lengths": None if cut.lengths is None else ",".join(map(str, cut.lengths)),
             "max-positions": cut.max_positions,
             "layers-per-chunk": cut.layers_per_chunk,
+            "adapter": self.adapter,
+            "adapter-mode": None if self.adapter is None else self.adapter_mode,
         }
         words = [word for k, v in named.items() if v is not None for word in (f"--{k}", str(v))]
         for override in scheme.overrides:
@@ -162,6 +172,7 @@ class ExportPlan:
     tag: str
     sampler: dict[str, Any]  # configuration of the denoising loop
     left_out: str  # what of the checkpoint is not used, if anything
+    tuned: Tuned  # the model with its adapter, if it has one
 
     @property
     def weights_file(self) -> str:
@@ -213,18 +224,23 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     formats.get(options.format).check_installed(options.device)
     bind = formats.load(options.format)
     checkpoint = model if isinstance(model, Checkpoint) else Checkpoint.open(model)
-    architecture = architecture_of(checkpoint.config, _embedding_dtype(checkpoint))
+    name = options.source or checkpoint.path.name
+    config = complete(checkpoint.config, checkpoint.names, name, options.decoding)
+    architecture = architecture_of(config, _embedding_dtype(checkpoint))
     check_generation_config(architecture, checkpoint.generation_config)
     coverage = checkpoint.check(architecture.stored_shapes(), architecture.ignored)
     check_tied_head(checkpoint, architecture)
-    form = bind(architecture, options.scheme, options.form)
+    own = tuned(
+        architecture, checkpoint, checkpoint.path, options.adapter, options.adapter_name, options.adapter_mode
+    )
+    form = bind(own.architecture, options.scheme, options.form)
     runs = plan_runs(form, options.tile_bytes)
-    sampler = _sampler(checkpoint, architecture)
-    tag = _fingerprint(checkpoint, options, architecture)
+    sampler = {**_sampler(checkpoint, architecture), **own.defaults}
+    tag = _fingerprint(checkpoint, config, options, architecture, own)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out)
+    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out, own)
 
 
 def check_output(
@@ -305,7 +321,7 @@ def _write_weights(
         for run in runs:
             lacking = [sink for sink in sinks if not sink.has(run)]
             rows: list[TensorReport] = []
-            tensors = _tensors(run, first.checkpoint, first.format, rows)
+            tensors = _tensors(run, first, rows)
             if len(lacking) > 1:
                 # Several stores take their turns, so that the run is held; one takes tensor by tensor.
                 held = list(tensors)
@@ -384,19 +400,25 @@ def _complete(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
     files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
-    contents = Contents(form, options.scheme, plan.runs, report, digest, checkpoint.config, plan.sampler)
+    contents = Contents(
+        form, options.scheme, plan.runs, report, digest, checkpoint.config, plan.sampler, plan.tuned.beside
+    )
     programs = form.write_programs(output, advance)
     claimed.check()
     files += form.write_files(output, checkpoint.config, plan.runs)
     files += copy_legal_files(checkpoint.path, output)
-    files += copy_golden(checkpoint.path, output, options.scheme)
+    if not plan.tuned.merged:  # they are those of the weights alone
+        files += copy_golden(checkpoint.path, output, options.scheme)
     notes = [*form.architecture.notes, *report.notes()]
+    if plan.tuned.merged:
+        notes.insert(0, plan.tuned.note())
     if plan.left_out:
         notes.insert(0, f"{plan.left_out} are not part of the bundle")
     made_of = {
         "checkpoint": options.source or checkpoint.path.name,
         **provenance(checkpoint.path),
         "target": options.target,
+        **({"adapter": dict(plan.tuned.facts)} if plan.tuned.merged else {}),
         "notes": notes,
         "tag": plan.tag,
     }
@@ -481,28 +503,43 @@ def _embedding_dtype(checkpoint: Checkpoint) -> str:
     return _DTYPES.get(checkpoint.dtype(_EMBEDDING), "float32")
 
 
-def _fingerprint(checkpoint: Checkpoint, options: ExportOptions, architecture: Architecture) -> str:
+def _fingerprint(
+    checkpoint: Checkpoint,
+    config: dict[str, Any],
+    options: ExportOptions,
+    architecture: Architecture,
+    own: Tuned,
+) -> str:
     """A digest of what the stored bytes depend on beside shapes: the checkpoint's files and the options."""
     stamps = sorted({checkpoint.stamp(n) for n in architecture.stored_shapes()})
-    came = origin(checkpoint.path)
-    # Nobody changes files of the hub's cache, and when they are downloaded again their times are others.
-    commit = came[1] if came is not None and came[0] is not None else None
+    commit = _commit(checkpoint.path)
     sizes = [[*stamp[:2], commit or stamp[2]] for stamp in stamps]
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations, options.device]
-    text = json.dumps([form, scheme, options.tile_bytes, checkpoint.config, sizes], sort_keys=True)
+    of_adapter: list[Any] = []
+    if own.adapter is not None:
+        nbytes, changed = own.adapter.stamp
+        of_adapter = [own.mode, own.adapter.config, nbytes, _commit(own.adapter.path) or changed]
+    text = json.dumps([form, scheme, options.tile_bytes, config, sizes, *of_adapter], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _tensors(
-    run: RunPlan, checkpoint: Checkpoint, form: Format, rows: list[TensorReport]
-) -> Iterator[tuple[str, np.ndarray]]:
+def _commit(folder: Path) -> str | None:
+    """The commit of a folder in the hub's cache. Nobody changes files there, and when they are downloaded
+    again their times are others.
+    """
+    came = origin(folder)
+    return came[1] if came is not None and came[0] is not None else None
+
+
+def _tensors(run: RunPlan, plan: ExportPlan, rows: list[TensorReport]) -> Iterator[tuple[str, np.ndarray]]:
     """The stored arrays of a run in order, made one weight at a time; what is to be reported on them goes to
     `rows`.
     """
+    checkpoint, form = plan.checkpoint, plan.format
     for piece in run.pieces:
-        value = read_rows(checkpoint, piece.spec, piece.start, piece.stop)
+        value = read_rows(plan.tuned.weights, piece.spec, piece.start, piece.stop)
         if piece.spec.role == "float":
             with _named(checkpoint, piece.spec):
                 check_finite(torch.from_numpy(value))

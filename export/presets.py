@@ -1,4 +1,6 @@
-"""Presets: how many bits the matrices of each role get. Imports nothing: the command line lists them."""
+"""Presets: how many bits the matrices of each role get; what becomes of adapters. Imports nothing: the
+command line lists both.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,9 @@ ROLES = (
     "float",
 )
 DEFAULT_PRESET = "mixed4"
+
+#: A LoRA adapter is merged into the weights, or stays beside them, for passes that ask for it.
+ADAPTER_MODES = ("merged", "switched")
 
 _ALL = tuple(r for r in ROLES if r != "float")
 #: Preset -> role -> bits. `mixed4`: the matrices that make up most of a model in 4 bits, those that steer

@@ -81,11 +81,10 @@ class _LayerCall(nn.Module):
 
     def __init__(self, layer: LayerSpec) -> None:
         super().__init__()
-        self.module = layer.module
+        self.layer, self.module = layer, layer.module
 
     def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        x, k, v = self.module(LayerInputs(**inputs), w)
-        return x, k, v
+        return self.layer.apply(LayerInputs(**inputs), w)
 
 
 class _SelfConditioningCall(nn.Module):
@@ -193,10 +192,10 @@ def layer_program(
     """The program of one layer kind. Expert weights are stacked over experts, as `edgekit::experts` takes
     them.
 
-    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; query_scale [T, 1], mask
-    [T, P + T] additive and phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H]; k, v
-    [1, KV, T, D] of these positions, which the runtime keeps or drops. With `lengths`, sizes are fixed, there
-    is always a mask, and no prefix where it has no positions.
+    Inputs: x [1, T, H]; prefix_k, prefix_v [1, KV, P, D]; cos, sin [T, R]; query_scale and adapter [T, 1],
+    mask [T, P + T] additive and phase [1] (int64) where the layer uses them; weights. Outputs: y [1, T, H];
+    k, v [1, KV, T, D] of these positions, which the runtime keeps or drops. With `lengths`, sizes are fixed,
+    there is always a mask, and no prefix where it has no positions.
     """
     t, p = (EXAMPLE_T, EXAMPLE_P) if lengths is None else (lengths.t, lengths.prefix(layer.window))
     inputs = {"x": torch.zeros(1, t, architecture.hidden_size)}
@@ -207,6 +206,9 @@ def layer_program(
     for table, width in architecture.ropes[layer.rope].widths.items():
         inputs[table] = torch.zeros(t, width)
         axes[table] = {0: "t"}
+    if layer.uses_adapter:
+        inputs["adapter"] = torch.ones(t, 1)
+        axes["adapter"] = {0: "t"}
     if layer.uses_mask or lengths is not None:
         inputs["mask"] = torch.zeros(t, p + t)
         axes["mask"] = {0: "t", 1: "s"}

@@ -3,7 +3,7 @@
     arch = architecture(config)                         # edgekit.export.models
     model = ReferenceModel.random(arch, seed=0)         # trainable float32 parameters, or
     model = ReferenceModel(arch, load_float_weights(arch, checkpoint))
-    kv = model.encode(prompt_ids)                       # DiffusionGemma: causal pass -> prefix KV per layer
+    kv = model.encode(prompt_ids)                       # families with a prefix: prefix KV per layer
     logits = model.denoise(canvas_ids, kv, soft=soft)   # [B, T, V] float32
     soft = torch.softmax(logits / temperature, -1) @ model.embedding  # for the next step, unscaled
     logits = model.denoise(ids)                         # LLaDA, Dream: no prefix
@@ -29,12 +29,15 @@ PrefixKV = list[tuple[Tensor, Tensor]]
 MASKED = -1e30
 
 
-def causal_mask(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """Additive mask [..., T, S] for query positions [..., T] and key positions [..., S]: 0 <= q - k <
-    window.
+def causal_mask(queries: Tensor, keys: Tensor, window: int | None, block: int = 1, start: int = 0) -> Tensor:
+    """Additive mask [..., T, S] for query positions [..., T] and key positions [..., S]: 0 <= q - k < window.
+    With `block` > 1, positions of one block of so many, counted from `start`, see each other too.
     """
     distance = queries[..., :, None] - keys[..., None, :]
-    allowed = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+    of_query, of_key = (torch.div(p - start, block, rounding_mode="floor") for p in (queries, keys))
+    allowed = of_query[..., :, None] >= of_key[..., None, :]
+    if window is not None:
+        allowed &= distance < window
     return torch.zeros(allowed.shape, device=queries.device).masked_fill(~allowed, MASKED)
 
 
@@ -118,8 +121,8 @@ class ReferenceModel(nn.Module):
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> PrefixKV:
-        """Causal pass over ids [B, T] after `prefix`: the prefix KV extended by T positions, for every
-        layer (nothing trimmed).
+        """Pass over ids [B, T] after `prefix`, causal by blocks of `Architecture.prefix_block` rows: the
+        prefix KV extended by T positions, for every layer (nothing trimmed).
         """
         _, kv = self._layers(self.embed(ids), prefix, positions, mask, phase=PREFILL, causal=True)
         before = prefix or [(k[:, :, :0], v[:, :, :0]) for k, v in kv]
@@ -197,7 +200,7 @@ class ReferenceModel(nn.Module):
             if mask is not None:
                 own_mask = mask if own_mask is None else own_mask + mask
             inputs = LayerInputs(x, **tables[layer.rope], prefix_k=k, prefix_v=v, mask=own_mask, phase=which)
-            x, k, v = layer.module(inputs, self._unit(f"layers.{i}."))
+            x, k, v = layer.apply(inputs, self._unit(f"layers.{i}."))
             out.append((k, v))
         return x, out
 
@@ -206,12 +209,11 @@ class ReferenceModel(nn.Module):
         none = x.new_zeros(batch, layer.kv_heads, 0, layer.head_dim)
         return none, none
 
-    @staticmethod
     def _mask(
-        layer: LayerSpec, own: Tensor, keys: Tensor, seen: int, length: int, causal: bool
+        self, layer: LayerSpec, own: Tensor, keys: Tensor, seen: int, length: int, causal: bool
     ) -> Tensor | None:
         if causal:
-            return causal_mask(own, keys, layer.window)
+            return causal_mask(own, keys, layer.window, self.architecture.prefix_block, seen)
         # A canvas sees the last window - 1 committed positions and all of itself.
         if layer.window is None or seen < layer.window:
             return None

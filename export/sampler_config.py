@@ -13,6 +13,8 @@ from edgekit.export.models.config import GENERATION_FILE, check_file
 from edgekit.runtime.sampling import InvalidOption, SamplerModel, settle
 from edgekit.runtime.tokenizer import Tokenizer
 
+#: Procedures that write over a mask token, which a tokenizer may name alone.
+MASKED = ("llada", "dream", "block")
 #: What ends a turn in LLaDA's chat template, beside the end of the text.
 END_OF_TURN = "<|eot_id|>"
 
@@ -26,7 +28,7 @@ def sampler_config(
     def lacks(*names: str) -> bool:
         return all(config.get(name) is None for name in names)
 
-    mask = architecture.sampler in ("llada", "dream") and lacks("mask_token_id", "mask_id")
+    mask = architecture.sampler in MASKED and lacks("mask_token_id", "mask_id")
     end_of_turn = architecture.sampler == "llada" and lacks("eot_token_id", "eot_token_ids")
     if tokenizer is None or not (mask or end_of_turn):
         return config
@@ -47,7 +49,7 @@ def check_generation_config(architecture: Architecture, generation_config: Mappi
     config = sampler_config(architecture, generation_config)
     # Where the files name no mask, the tokenizer or the caller does.
     unnamed = config.get("mask_token_id") is None and config.get("mask_id") is None
-    options = {"mask_token_id": 0} if unnamed and architecture.sampler in ("llada", "dream") else {}
+    options = {"mask_token_id": 0} if unnamed and architecture.sampler in MASKED else {}
     model = SamplerModel(
         {"name": architecture.sampler, "config": config},
         architecture.vocab_size,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgekit.export.models.base import Architecture, WeightSpec
+from edgekit.export.models.base import Architecture, Part, WeightSpec
 
 
 class TensorSource(Protocol):
@@ -23,12 +23,15 @@ def read_rows(source: TensorSource, spec: WeightSpec, start: int, stop: int) -> 
     """Float32 rows start..stop of a weight. A part of a table is read without the rest of it."""
     if stop - start != spec.shape[0]:
         return source.read_slice(spec.parts[0].tensor, start, stop)
-    pieces = [
-        source.read(p.tensor) if p.index is None else source.read_slice(p.tensor, p.index, p.index + 1)[0]
-        for p in spec.parts
-    ]
+    pieces = [_read(source, part) for part in spec.parts]
     joined = pieces[0] if len(pieces) == 1 else np.concatenate([np.atleast_1d(p) for p in pieces])
     return joined.reshape(spec.shape)
+
+
+def _read(source: TensorSource, part: Part) -> np.ndarray:
+    if part.index is not None:
+        return source.read_slice(part.tensor, part.index, part.index + 1)[0]
+    return source.read(part.tensor) if part.rows is None else source.read_slice(part.tensor, *part.rows)
 
 
 def full_name(unit: str, spec: WeightSpec) -> str:
@@ -59,13 +62,17 @@ def stored_tensors(architecture: Architecture, weights: Mapping[str, Tensor]) ->
     """The inverse of `load_float_weights`: tensors under the checkpoint's own names."""
     out: dict[str, Tensor] = {}
     entries: dict[str, dict[int, Tensor]] = {}
+    cuts: dict[str, dict[int, Tensor]] = {}
     for unit, spec in architecture.weights():
         value = weights[full_name(unit, spec)]
         if ".experts." in unit:
             value = value[int(unit.rsplit(".", 1)[1])]
         for part, piece in zip(spec.parts, value.chunk(len(spec.parts)), strict=True):
-            if part.index is None:
+            if part.rows is not None:
+                cuts.setdefault(part.tensor, {})[part.rows[0]] = piece
+            elif part.index is None:
                 out[part.tensor] = piece.contiguous()
             else:
                 entries.setdefault(part.tensor, {})[part.index] = piece
+    out |= {name: torch.cat([pieces[first] for first in sorted(pieces)]) for name, pieces in cuts.items()}
     return out | {name: torch.stack([e[i] for i in sorted(e)]) for name, e in entries.items()}

@@ -11,6 +11,7 @@ import functools
 import importlib.resources
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +125,17 @@ def installed_library() -> Path:
     )
 
 
+# Threads that come first at once must get one library: types declared on one object are unknown to another.
+_LOADING: Final = threading.RLock()
+
+
 def load() -> NativeCore:
     """Returns the native core, loaded once per path.
 
     Raises NativeMissing, NativeUnloadable or NativeAbiMismatch, each with what to do about it.
     """
-    return _load(library_path())
+    with _LOADING:
+        return _load(library_path())
 
 
 @functools.cache
@@ -189,16 +195,17 @@ def functions(signatures: Mapping[str, Sequence[Any]], closes: str | None = None
     key = core.path, closes or next(iter(signatures))
     if key in _declared:
         return core.library
-    try:
-        for name, arguments in signatures.items():
-            function = getattr(core.library, name)
-            function.argtypes, function.restype = arguments, ctypes.c_int32
-        if closes is not None:
-            close = getattr(core.library, closes)
-            close.argtypes, close.restype = (ctypes.c_void_p,), None
-    except AttributeError as error:
-        raise NativeUnloadable(f"{core.path} is incomplete ({error}); reinstall edgekit") from error
-    _declared.add(key)
+    with _LOADING:
+        try:
+            for name, arguments in signatures.items():
+                function = getattr(core.library, name)
+                function.argtypes, function.restype = arguments, ctypes.c_int32
+            if closes is not None:
+                close = getattr(core.library, closes)
+                close.argtypes, close.restype = (ctypes.c_void_p,), None
+        except AttributeError as error:
+            raise NativeUnloadable(f"{core.path} is incomplete ({error}); reinstall edgekit") from error
+        _declared.add(key)
     return core.library
 
 
@@ -216,6 +223,7 @@ _ERRORS: Final[Mapping[int, type[EdgekitError]]] = {
     11: errors.UnsupportedBundle,
     14: errors.Cancelled,
     15: errors.InvalidRequest,
+    20: errors.WriteFailed,
 }
 
 

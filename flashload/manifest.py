@@ -3,14 +3,17 @@ r"""edgekit.json: what a bundle contains, how to run it, and digests of every fi
     {
       "sha256":       of this file, see below
       "schema_version": 2,
-      "model":        family, dimensions, tokenizer facts
+      "model":        family, dimensions, tokenizer facts; "adapters": LoRA adapters beside the weights, each
+                      {"name", "rank" (the largest), "targets" (names of matrices in a layer), "matrices" (how
+                      many stored ones it changes), "bytes"}
       "programs":     program name -> file and inputs
       "layers":       per layer: program, runs, tensor names
       "sampler":      defaults of the denoising loop
       "quantization": preset and per-tensor scheme
       "weights":      {"file", "size", "sha256", "header_size", "header_xxh3"} of the flash file
       "files":        relative path -> {"size", "sha256", "xxh3"} of every other file
-      "provenance":   where the weights came from and what exported them
+      "provenance":   where the weights came from and what exported them; "adapter": one that is merged into
+                      them, as in "adapters"
     }
 
 The file is sealed: it begins with these 15 bytes and 64 lower-case hex digits,

@@ -29,6 +29,23 @@ class HeadOutputStruct(Struct):
     )  # fmt: skip
 
 
+class SeenRowsStruct(ctypes.Structure):
+    """`ek_seen_rows`."""
+
+    _fields_ = (("segment", c_int64), ("first", c_int64), ("count", c_int64))
+
+
+class PassSegmentStruct(Struct):
+    """`ek_pass_segment`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("causal", c_int32), ("sequence", c_void_p), ("ids", c_void_p),
+        ("count", c_int64), ("positions", c_void_p), ("soft", c_void_p), ("seen", POINTER(SeenRowsStruct)),
+        ("seen_count", c_int64), ("keep_at", c_int64), ("request", c_void_p), ("output", c_void_p),
+        ("block", c_int64), ("adapter", c_int64),
+    )  # fmt: skip
+
+
 class WeightsStruct(ctypes.Structure):
     """`ek_weights`."""
 
@@ -51,8 +68,8 @@ class AttentionStruct(ctypes.Structure):
         ("layer", c_int64), ("kv_heads", c_int64), ("head_dim", c_int64), ("window", c_int64),
         ("kept", c_int64), ("piece_count", c_int64), ("pieces", POINTER(KeysStruct)),
         ("cos", c_void_p), ("sin", c_void_p), ("frequencies", c_int64), ("rope", c_char_p),
-        ("query_scale", c_void_p), ("mask", c_void_p), ("k", c_void_p), ("v", c_void_p),
-        ("own_stride", c_int64),
+        ("query_scale", c_void_p), ("adapter", c_void_p), ("mask", c_void_p), ("k", c_void_p),
+        ("v", c_void_p), ("own_stride", c_int64),
     )  # fmt: skip
 
 
@@ -94,7 +111,7 @@ class CopyStruct(ctypes.Structure):
 
     _fields_ = (
         ("to", c_void_p), ("from", c_void_p), ("bytes", c_uint64), ("blocks", c_int64),
-        ("to_stride", c_int64), ("from_stride", c_int64), ("from_session", c_int32), ("reserved", c_int32),
+        ("to_stride", c_int64), ("from_stride", c_int64), ("from_session", c_int32), ("to_session", c_int32),
     )  # fmt: skip
 
 

@@ -7,10 +7,12 @@ with Generator(path, memory_bytes=1_000_000_000) as generator:
 
 from __future__ import annotations
 
+import math
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +32,7 @@ from edgekit.runtime.prompt_text import check_said, check_spelled
 from edgekit.runtime.sampling import (
     CoreSampler,
     Done,
+    Draft,
     Event,
     Ids,
     InvalidOption,
@@ -40,17 +43,19 @@ from edgekit.runtime.sampling import (
     drive,
     settle,
 )
-from edgekit.runtime.sampling.core import prompt_ids
+from edgekit.runtime.sampling.core import MOST_PASSES, prompt_ids
 from edgekit.runtime.sampling.core_abi import options_by_name
 from edgekit.runtime.sampling.ids import check_list, check_tokens, pieces_of
 from edgekit.runtime.sampling.options import check_int
 from edgekit.runtime.session import (
     MakeEngine,
+    SavedSequence,
     Session,
     SessionOptions,
     Together,
     open_session,
     plan_session,
+    read_saved,
 )
 from edgekit.runtime.session import sequence as session_sequence
 from edgekit.runtime.session.session import MOST_SEQUENCES
@@ -77,13 +82,16 @@ class Settings:
     """Settings of a caller; None keeps the checkpoint's own value.
 
     `options` are sampler options by name (`temperature`, `threshold`, `entropy_bound`...), see
-    `runtime.sampling`.
+    `runtime.sampling`. `deadline_seconds`: where the time since the call does not suffice for two more
+    passes, the next one settles all that is open; what is under way is not cut off. Equal seeds then give
+    equal answers only where as many passes were in time.
     """
 
     max_new_tokens: int | None = None
     steps: int | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    deadline_seconds: float | None = None
 
 
 def sampler_model(bundle: Bundle) -> SamplerModel:
@@ -100,6 +108,8 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
         canvas_length=model.canvas_length,
         max_positions=model.max_positions,
         bundle=bundle.digest,
+        prefix_block=model.prefix_block,
+        shift_logits=model.shift_logits,
     )
 
 
@@ -119,23 +129,28 @@ class Generator:
         threads: int = 0,
         engine: str | MakeEngine | None = None,
         executor: Executor | None = None,
+        adapter: str | None = None,
     ) -> None:
         """`engine` insists on one by name, or makes one of the caller's own; otherwise it is the one that the
         bundle was exported for, and of a set of bundles the newest that this system runs.
-        `executor` runs a bundle's packages in place of the format's own, for checks.
+        `executor` runs a bundle's packages in place of the format's own, for checks. `adapter` names the one,
+        of those beside the bundle's weights, that all is computed with; None: none.
 
         Raises EdgekitError when the bundle or its tokenizer cannot be read, is not for `engine`, or no engine
         takes so many threads.
         """
-        self._limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
+        limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
         self.bundle = Bundle.open(path, None if callable(engine) else engine)
+        self._limits = replace(limits, adapter=self.bundle.model.adapter_number(adapter))
         self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
         self._closed = False
-        self._turn = _Turn()
+        self._turn = Turn()
         self._text = _Text()  # what the next session has to hold if a prompt is to follow it
+        self._saved: SavedSequence | None = None  # a file with a text that may be gone on with
+        self._reused = 0  # tokens of the text before a prompt that were there
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
 
@@ -202,11 +217,13 @@ class Generator:
                 a read that failed.
         """
         settings = _checked(settings)
+        deadline = _Deadline(settings.deadline_seconds)
         call = self._call(prompt, settings, behind)
-        held = self._session if self._session is not None and call.text.is_in(self._session) else None
         session = self._open(call.lengths, call.text)
-        turn = self._turn = _Turn()
+        reused = self._reused
+        turn = self._turn = Turn()
         started = time.perf_counter()
+        deadline.begin(call.sampler)
         before = session.counters()
         try:
             for event in drive(call.sampler, session):
@@ -214,8 +231,10 @@ class Generator:
                     event.stats.engine.update(_since(before, session.statistics()))
                     event.stats.engine["seconds"] = time.perf_counter() - started
                     event.stats.engine["prompt_tokens"] = call.tokens
-                    event.stats.engine["reused_tokens"] = call.text.length if session is held else 0
+                    event.stats.engine["reused_tokens"] = reused
                     self.stats = event.stats
+                if isinstance(event, Draft):
+                    deadline.passed(call.sampler)
                 yield event
                 turn.check()
         finally:
@@ -244,6 +263,8 @@ class Generator:
         if not isinstance(prompts, Sized):  # the longest decides what memory is planned for
             raise InvalidPrompt(f"the prompts are {shown(prompts)}; pass a list, list(...) of it will do")
         check_int("at_once", at_once, 1, MOST_SEQUENCES)
+        if settings.deadline_seconds is not None:
+            raise InvalidOption("deadline_seconds does not go with several prompts, which share their passes")
         if self.options(settings).values().get("continue_prefix"):
             raise InvalidOption("continue_prefix does not go with several prompts: they follow no text")
         calls: dict[int, _Call] = {}
@@ -259,18 +280,18 @@ class Generator:
             lengths[0],
             prefix=max(each.prefix for each in lengths),
             canvas=max(each.canvas for each in lengths),
+            segments=sum(sorted(each.segments for each in lengths)[-count:]),
         )
         try:
             session = self._open(longest, _Text(), count)
         except BudgetExceeded as error:
             hint = f"; or take fewer prompts at once: at_once is {at_once}" if count > 1 else ""
             raise BudgetExceeded(f"{error}{hint}", error.needed_bytes) from None
-        together, waiting = Together(session), deque(calls.items())
-        turn = self._turn = _Turn(together, [session.open_sequence() for _ in range(count - 1)])
-        free = [session.sequence, *turn.sequences]
+        waiting = deque(calls.items())
         taken: dict[int, session_sequence.Sequence] = {}
         started = time.perf_counter()
-        try:
+        with self._together(session) as (together, turn):
+            free = [session.sequence, *(turn.add(session.open_sequence()) for _ in range(count - 1))]
             while waiting or len(together):
                 while waiting and free:
                     number, call = waiting.popleft()
@@ -285,11 +306,63 @@ class Generator:
                         free.append(taken.pop(key))
                     yield key, event
                     turn.check()
+
+    @contextmanager
+    def _together(self, session: Session) -> Iterator[tuple[Together, Turn]]:
+        """Several generations in the passes of an open session, and the turn that they have."""
+        together = Together(session)
+        turn = self._turn = Turn(together)
+        try:
+            yield together, turn
         finally:
             if not turn.over:
                 turn.end()
                 _forget(session)
                 _rest(session)
+
+    @contextmanager
+    def branching(
+        self, lengths: Lengths, sequences: int, beside_bytes: int = 0
+    ) -> Iterator[tuple[Session, Together, Turn]]:
+        """A session for so many sequences of these lengths, which leaves so much of the memory budget to what
+        is held beside it, and what runs them together. Text that was generated before is forgotten.
+
+        Raises BudgetExceeded, and what opening a session raises.
+        """
+        session = self._open(lengths, _Text(), sequences, beside_bytes)
+        with self._together(session) as (together, turn):
+            yield session, together, turn
+
+    def sampler(self, prompt: Sequence[int], settings: Settings) -> CoreSampler:
+        """The sampler of a generation that follows no text. Raises as `generate`."""
+        options = {**options_by_name(settings.options)}
+        if self._continues:
+            options["continue_prefix"] = False
+        return self._call(prompt, replace(_checked(settings), options=options), None).sampler
+
+    def release(self) -> None:
+        """Give back the memory of the session; the next prompt opens another one, and may follow the same
+        text.
+        """
+        self._turn.end()
+        if self._session is not None:
+            self._text = self._held()
+            self._session.close()
+            self._session = None
+
+    def since(self, before: Mapping[str, Any], session: Session) -> dict[str, Any]:
+        """Numbers of the engine since its counters were `before`."""
+        return _since(dict(before), session.statistics())
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory budget of the process."""
+        return self._limits.memory_bytes
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute; 0: every usable core."""
+        return self._limits.threads
 
     def prepare(self, prompt: Prompt | str | Sequence[int], settings: Settings | None = None) -> None:
         """Open the session that `generate` will use for these arguments. Raises as that does."""
@@ -359,6 +432,11 @@ class Generator:
     def _check_packages(self, call: _Call, settings: Settings) -> None:
         assert self.bundle.packages is not None, "the caller looked"
         lengths, prompt = call.lengths, call.text.length + call.tokens
+        if lengths.prefix and not self.bundle.model.causal_prefix:
+            raise InvalidOption(
+                "a cache keeps keys and values, which packages of this model do not take; leave out cache, "
+                f"or export another format than {self.bundle.manifest.format}"
+            )
         offered = self.bundle.packages.lengths()
         if not any(t >= lengths.canvas and p >= lengths.prefix for t, p in offered):
             new = self.options(settings, prompt).lengths
@@ -368,11 +446,22 @@ class Generator:
                 f"positions after a prefix of {lengths.prefix}; {exported_for(offered)}"
             )
 
-    def session_options(self, lengths: Lengths, sequences: int = 1) -> SessionOptions:
-        """Options of a session that generates at these lengths, so many at once."""
+    def session_options(self, lengths: Lengths, sequences: int = 1, beside_bytes: int = 0) -> SessionOptions:
+        """Options of a session that generates at these lengths, so many at once, and leaves so much of the
+        memory budget to what is held beside it.
+        """
+        memory = self._limits.memory_bytes
         # A prefix is encoded in pieces of the model's own canvas.
         canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
-        return replace(self._limits, positions=lengths.prefix, canvas=canvas, sequences=sequences)
+        return replace(
+            self._limits,
+            memory_bytes=None if memory is None else max(1, memory - beside_bytes),
+            positions=lengths.prefix,
+            cached=0 if self.bundle.model.causal_prefix else lengths.prefix,
+            canvas=canvas,
+            sequences=sequences,
+            segments=lengths.segments if lengths.segments > sequences else 0,
+        )
 
     @property
     def encoded(self) -> list[Ids]:
@@ -385,31 +474,81 @@ class Generator:
         session = self._session
         return self._text if session is None else _Text(session.pieces, session.uncached)
 
-    def _open(self, lengths: Lengths, text: _Text, sequences: int = 1) -> Session:
+    def _open(self, lengths: Lengths, text: _Text, sequences: int = 1, beside_bytes: int = 0) -> Session:
         """A session for these lengths, and so many sequences at once, that holds `text`."""
         self._turn.end()
-        needed = self.session_options(lengths, sequences)
-        if self._session is not None:
-            have = self._session.options
-            if have.memory_bytes is None or (
-                have.positions >= needed.positions
-                and have.canvas >= needed.canvas
-                and have.sequences >= needed.sequences
+        return self._opened_for(self.session_options(lengths, sequences, beside_bytes), text)
+
+    def _opened_for(self, needed: SessionOptions, text: _Text) -> Session:
+        with ExitStack() as until_held:
+            carried = None
+            if self._session is not None:
+                have = self._session.options
+                if have.memory_bytes is None or (
+                    have.memory_bytes <= (needed.memory_bytes or 0)
+                    and have.positions >= needed.positions
+                    and have.cached >= needed.cached
+                    and have.canvas >= needed.canvas
+                    and have.sequences >= needed.sequences
+                    and max(have.sequences, have.segments) >= needed.segments
+                ):
+                    self._hold(text, self._session, self._saved)
+                    return self._session
+                carried = until_held.enter_context(_carried(self._session.sequence, text))
+                self._session.close()  # first: a budget has no room for two
+                self._session = None
+            # Kept until it is encoded: where that fails, another prompt may still follow.
+            self._text = text
+            session = open_session(self.bundle, needed, self._engine, self._executor)
+            try:
+                self._hold(text, session, carried, self._saved)
+            except BaseException:
+                session.close()
+                raise
+            self._session, self._text = session, _Text()
+            return session
+
+    def _hold(self, text: _Text, session: Session, *files: SavedSequence | None) -> None:
+        """Have a session hold a text: as much as it holds already, or a file does, is not encoded again."""
+        for saved in files:
+            if saved is None or _common(saved.pieces, text.encoded) <= _common(
+                session.sequence, text.encoded
             ):
-                text.put_into(self._session)
-                return self._session
-            self._session.close()  # first: a budget has no room for two
-            self._session = None
-        # Kept until it is encoded: where that fails, another prompt may still follow.
-        self._text = text
-        session = open_session(self.bundle, needed, self._engine, self._executor)
-        try:
-            text.put_into(session)
-        except BaseException:
-            session.close()
-            raise
-        self._session, self._text = session, _Text()
-        return session
+                continue
+            with suppress(BudgetExceeded):  # of a text that went on longer than this one
+                session.sequence.load(saved.path)
+                if saved is self._saved:
+                    self._saved = None
+        self._reused = text.put_into(session)
+
+    def resume(self, saved: SavedSequence) -> None:
+        """Take the keys and values of a text from its file when a prompt follows it (`behind`). What the file
+        holds is looked at then.
+        """
+        self._check_open()
+        self._saved = saved
+
+    def save(
+        self,
+        path: str | Path,
+        encoded: Sequence[Ids],
+        uncached: Ids | Sequence[int],
+        note: bytes = b"",
+        bits: int = 32,
+    ) -> None:
+        """Write the keys and values of a text to a file, see `Sequence.save`: `encoded` in pieces as
+        `encoded` has them, and what follows it. What the session does not hold is encoded first; a
+        generation that is under way ends. Raises as those do.
+        """
+        self._check_open()
+        self._turn.end()
+        model = self.bundle.model
+        text = _Text(list(encoded), np.array(uncached, np.int64)) if model.causal_prefix else _Text()
+        least = replace(self._limits, positions=text.length, canvas=model.canvas_length or 1)
+        session = self._opened_for(least, text)
+        if not model.causal_prefix:
+            session.reset()  # rows of a canvas are no text
+        session.sequence.save(path, bits=bits, note=note)
 
     @property
     def session(self) -> Session:
@@ -442,15 +581,47 @@ class Generator:
         self.close()
 
 
-class _Turn:
+class _Deadline:
+    """When an answer must be there."""
+
+    def __init__(self, seconds: object) -> None:
+        """Raises InvalidOption for what is no time."""
+        self._last = time.monotonic()
+        self._end = math.inf
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise InvalidOption(f"deadline_seconds is {shown(seconds)}; use a number of seconds above 0")
+        self._end = self._last + seconds
+
+    def begin(self, sampler: CoreSampler) -> None:
+        """Told when the session is open. Raises InvalidRequest for a procedure that ends no sooner."""
+        self._last = time.monotonic()
+        if self._end < math.inf:
+            sampler.hurry(MOST_PASSES)  # none of them is the last yet
+
+    def passed(self, sampler: CoreSampler) -> None:
+        """Told after each step: where there is no time for two more like it, the next is to be the last."""
+        now = time.monotonic()
+        step, self._last = now - self._last, now
+        if now + 2 * step > self._end:
+            sampler.hurry(1)
+            self._end = math.inf
+
+
+class Turn:
     """A generation that has the session, until another begins; with sequences that were opened for it, and
     what drives them.
     """
 
-    def __init__(
-        self, together: Together | None = None, sequences: Iterable[session_sequence.Sequence] = ()
-    ) -> None:
-        self._together, self.sequences, self.over = together, list(sequences), False
+    def __init__(self, together: Together | None = None) -> None:
+        self._together, self.over = together, False
+        self._sequences: list[session_sequence.Sequence] = []
+
+    def add(self, sequence: session_sequence.Sequence) -> session_sequence.Sequence:
+        """Have a sequence closed at the end."""
+        self._sequences.append(sequence)
+        return sequence
 
     def check(self) -> None:
         """Raises InvalidRequest when it is over."""
@@ -464,8 +635,39 @@ class _Turn:
         self.over = True
         if self._together is not None:
             self._together.close()
-        for sequence in self.sequences:
+        for sequence in self._sequences:
             sequence.close()
+
+
+def _common(there: session_sequence.Sequence | Sequence[Ids], wanted: Sequence[Ids]) -> int:
+    """How many pieces two texts have in common, from the first on."""
+    if isinstance(there, session_sequence.Sequence):
+        try:
+            there = there.pieces
+        except InvalidRequest:  # what is kept is no text
+            return 0
+    count = 0
+    for one, other in zip(there, wanted, strict=False):
+        if not np.array_equal(one, other):
+            break
+        count += 1
+    return count
+
+
+@contextmanager
+def _carried(sequence: session_sequence.Sequence, text: _Text) -> Iterator[SavedSequence | None]:
+    """What a sequence holds of a text, in a file until the next session has it; None where it holds nothing
+    of it, or there is no room for a file.
+    """
+    with ExitStack() as until_held:
+        saved = None
+        if pieces := _common(sequence, text.encoded):
+            with suppress(EdgekitError, OSError):
+                sequence.crop(sum(map(len, text.encoded[:pieces])))
+                folder = until_held.enter_context(tempfile.TemporaryDirectory(prefix="edgekit-"))
+                sequence.save(Path(folder) / "text.kv")
+                saved = read_saved(Path(folder) / "text.kv")
+        yield saved
 
 
 def _forget(session: Session) -> None:
@@ -519,13 +721,22 @@ class _Text:
         """Whether its encoded part is what the session has encoded."""
         return session.sequence.holds(self.encoded)
 
-    def put_into(self, session: Session) -> None:
-        """Have the session hold it."""
+    def put_into(self, session: Session) -> int:
+        """Have the session hold it. Returns how many of its tokens were there."""
+        there = self.length
         if not self.is_in(session):
-            session.reset()
-            for ids in self.encoded:
+            pieces = _common(session.sequence, self.encoded)
+            there = sum(map(len, self.encoded[:pieces]))
+            try:
+                session.sequence.crop(there)
+            except InvalidRequest:  # too far back for layers with a window
+                pieces = there = 0
+            if not there:
+                session.reset()
+            for ids in self.encoded[pieces:]:
                 session.prefill(ids)
         session.uncached = self.uncached
+        return there
 
 
 @dataclass(frozen=True)
@@ -543,6 +754,9 @@ _COUNTERS = (
     "bytes_read",
     "bytes_skipped",
     "bytes_exchanged",
+    "expert_layers",
+    "experts_wanted",
+    "experts_again",
     "io_seconds",
     "io_wait_seconds",
     "pass_seconds",

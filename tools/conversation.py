@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +33,8 @@ COMMANDS = {
                            "it, and /set by itself what is set"),
     "/options": ("", "list the settings"),
     "/stats": ("", "statistics of the last answer and of the conversation"),
-    "/save": ("FILE", "write the conversation as JSON; without FILE, where it was written last"),
+    "/save": ("FILE", "write the conversation, as FILE.json to read, as FILE.kv to go on from with --resume; "
+                      "without FILE, where it was written last"),
     "/help": ("", "list the commands"),
     "/quit": ("", "end (or Ctrl-D)"),
 }  # fmt: skip
@@ -64,6 +66,8 @@ class _Part:
     chat: Chat
     system: str | None
     turns: list[Turn] = field(default_factory=list)
+    #: Turns before these, which another chat had.
+    resumed: int = 0
 
 
 class Conversation:
@@ -71,16 +75,35 @@ class Conversation:
     answers.
     """
 
-    def __init__(self, model: Model, title: str, system: str | None, raw: bool, settings: Mapping[str, Any]):
-        """Raises ChatTemplateError for a model without a chat template, unless `raw`."""
-        self._model, self._title, self._raw = model, title, raw
+    def __init__(
+        self,
+        model: Model,
+        title: str,
+        system: str | None,
+        raw: bool,
+        settings: Mapping[str, Any],
+        resume: Path | None = None,
+        bits: int = 32,
+    ):
+        """Goes on from the file `resume`; saves keys and values with so many `bits`. Raises ChatTemplateError
+        for a model without a chat template, unless `raw`, and what `Model.chat` raises of the file.
+        """
+        self._model, self._title, self._raw, self._bits = model, title, raw, bits
         #: For the next turn, by name.
         self.settings = dict(settings)
-        self._parts = [self._begin(system)]
         self._transcripts = Transcripts()
+        self._parts = [self._begin(system) if resume is None else self._resumed(resume)]
 
     def _begin(self, system: str | None) -> _Part:
         return _Part(self._model.chat(system=system, raw=self._raw), system)
+
+    def _resumed(self, path: Path) -> _Part:
+        chat = self._model.chat(resume=path)
+        self._raw = chat.raw
+        self._transcripts.know(path)
+        messages = chat.messages
+        system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+        return _Part(chat, system, resumed=chat.turns)
 
     @property
     def _part(self) -> _Part:
@@ -89,7 +112,7 @@ class Conversation:
     @property
     def turns(self) -> int:
         """Finished turns since the last beginning."""
-        return len(self._part.turns)
+        return self._part.resumed + len(self._part.turns)
 
     def prompt(self, line: str) -> str | None:
         """The prompt that a line is, if it is one: two slashes stand for one that begins no command."""
@@ -118,7 +141,7 @@ class Conversation:
                 yield event
         finally:
             # Ctrl-C may fall between the moment when the chat counts a turn and the one when we do.
-            if sum(message["role"] == "assistant" for message in part.chat.messages) > len(part.turns):
+            if part.chat.turns > part.resumed + len(part.turns):
                 part.chat.undo()
 
     def command(self, line: str) -> None:
@@ -155,10 +178,16 @@ class Conversation:
         prose(f"a new conversation{' with this system message' if system else ''}{after}", err=True)
 
     def _undo(self, text: str) -> None:
-        if self.turns:
-            self._part.chat.undo()
-            gone = self._part.turns.pop()
-            prose(f"taken back: {gone.prompt}", err=True)
+        part = self._part
+        if part.turns:
+            part.chat.undo()
+            prose(f"taken back: {part.turns.pop().prompt}", err=True)
+        elif part.resumed:
+            before = part.chat.messages
+            part.chat.undo()
+            prompt = before[len(part.chat.messages)]["content"]
+            self._parts[-1] = replace(part, resumed=part.resumed - 1)
+            prose(f"taken back: {prompt}", err=True)
         elif len(self._parts) > 1:
             self._parts.pop()
             prose(f"back to the conversation of {counted(self.turns, 'turn')}", err=True)
@@ -220,7 +249,7 @@ class Conversation:
         table(("name", "value", "may be", "meaning"), rows(self._current()), left=4, err=True)
 
     def _stats(self, text: str) -> None:
-        if not self.turns:
+        if not self._part.turns:
             prose("there is no answer yet", err=True)
             return
         each = [turn.answer.statistics for turn in self._part.turns]
@@ -236,10 +265,13 @@ class Conversation:
     def _save(self, text: str) -> None:
         last = self._transcripts.last
         if not text and last is None:
-            raise EdgekitError("/save takes the name of a file, such as /save talk.json")
+            raise EdgekitError("/save takes the name of a file, such as /save talk.json or /save talk.kv")
         if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'":  # as a shell would take it
             text = text[1:-1]
-        path = self._transcripts.save(text or str(last), self.transcript())
+        chat = self._part.chat
+        path = self._transcripts.save(
+            text or str(last), self.transcript, lambda path: chat.save(path, bits=self._bits)
+        )
         prose(f"{counted(self.turns, 'turn')} saved in {path}", err=True)
 
     def _help(self, text: str) -> None:
@@ -255,7 +287,9 @@ class Conversation:
         raise Quit
 
     def transcript(self) -> dict[str, Any]:
-        """The conversation as plain data: messages, and every token of it turn by turn."""
+        """The conversation as plain data: messages, and every token of it turn by turn, but for those turns
+        that it was resumed with.
+        """
         import edgekit
 
         return {
@@ -265,6 +299,7 @@ class Conversation:
             "raw": self._raw,
             "settings": self.settings,
             "messages": self._part.chat.messages,
+            "resumed_turns": self._part.resumed,
             "turns": [
                 {
                     "prompt_ids": turn.answer.prompt_ids[turn.start :],

@@ -39,6 +39,10 @@ threads_option = click.option(
     "--threads", cls=Rare, type=Count(1, MOST_THREADS), metavar="N",
     help="Processor threads. Default: every usable core.",
 )  # fmt: skip
+adapter_option = click.option(
+    "--adapter", cls=Rare, metavar="NAME",
+    help="Answer with an adapter that lies beside the bundle's weights; `edgekit inspect` names it.",
+)  # fmt: skip
 #: Settings with options of their own, by the names that all families know.
 OWN = ("max_new_tokens", "steps", "seed")
 _OPTIONS = (
@@ -51,6 +55,7 @@ _OPTIONS = (
     ),
     engine_option,
     threads_option,
+    adapter_option,
     click.option(
         "--max-new-tokens", type=Count(1), metavar="N",
         help="Length of an answer, rounded up to whole canvases or blocks. Default: the model's own.",
@@ -81,6 +86,7 @@ class Request:
     threads: int | None
     #: By name, as `Model.events` takes them.
     settings: Mapping[str, Any]
+    adapter: str | None = None
 
 
 def request_options(command: F) -> F:
@@ -95,6 +101,7 @@ def request_options(command: F) -> F:
         resident: Size | None,
         engine: str | None,
         threads: int | None,
+        adapter: str | None,
         assigned: tuple[tuple[str, Any], ...],
         **others: Any,
     ) -> Any:
@@ -112,7 +119,7 @@ def request_options(command: F) -> F:
                 raise click.UsageError(f"{name} is given twice, by {option} and --set; leave one out")
             if value is not None:
                 settings[name] = value
-        request = Request(system, raw, memory, resident, engine, threads, settings)
+        request = Request(system, raw, memory, resident, engine, threads, settings, adapter)
         return command(*arguments, request=request, **others)
 
     for option in reversed(_OPTIONS):
@@ -136,6 +143,7 @@ def opened(bundle: str, request: Request, *, quiet: bool = False) -> Iterator[tu
         resident_bytes=None if request.resident is None else int(request.resident),
         threads=request.threads or 0,
         engine=request.engine,
+        adapter=request.adapter,
     )
     with Model(generator) as model:
         check_settings(model, request.settings)

@@ -1,10 +1,13 @@
 """Train a tiny model on the task language and save it as a Hugging Face directory.
 
-    python -m edgekit.tools.train_tiny gemma --minutes 55 --out build/tiny/tiny-gemma [--threads 1] [--resume]
+    python -m edgekit.tools.train_tiny gemma --steps 8000 --out build/tiny/tiny-gemma --threads 1
+    ... the same with --resume after an interruption
 
-The learning rate and the curriculum follow the share of `--minutes` that has passed, so that every budget
-ends with a finished schedule. What is saved are averaged weights (EMA) in bfloat16. The state to resume from
-is kept beside the output, in `<out>.train.pt`.
+The learning rate and the curriculum follow the share of `--steps` that is done, so that every budget ends
+with a finished schedule. The state to resume from is kept beside the output, in `<out>.train.pt`, with the
+random numbers and the stream of batches: a run that was interrupted and resumed ends with the weights, bit
+for bit, of one that was not (with the same `--threads`, on the same machine). What is saved in `<out>` are
+averaged weights (EMA) in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,10 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,24 @@ from edgekit.export.models import architecture
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import stored_tensors
 from edgekit.tools.tiny import corpus, tokenizer
-from edgekit.tools.tiny.evaluate import measure, reference_subject, table
+from edgekit.tools.tiny.evaluate import measure, subject_of, table
 from edgekit.tools.tiny.fast_ops import training_operators
 from edgekit.tools.tiny.models import CANVAS, MODELS
-from edgekit.tools.tiny.objective import denoising_accuracy, objective, to_inputs
-from edgekit.tools.tiny.start import initialise
+from edgekit.tools.tiny.objective import (
+    BlockObjective,
+    GemmaObjective,
+    denoising_accuracy,
+    objective,
+    to_inputs,
+)
+from edgekit.tools.tiny.start import continue_from, initialise
 from edgekit.tools.tiny.tasks import MEASURED
 
-SHORT_CANVASES = (8, 16, 24, 48)
-# Until here few batches have the full canvas; from here on, half of them.
-LONG_FROM = 0.7
-LONG_SHARE = (0.04, 0.5)
-LEVELS = (0.25, 0.5, 0.75, 1.0)
+CANVASES = (8, 16, 24, 32, 48, 64, CANVAS)
+# Until here few examples have the full canvas; from here on, many.
+FULL_FROM = 0.7
+FULL_SHARE = (0.02, 0.25)
+LEVELS = (0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -51,13 +58,14 @@ class Settings:
     """The settings of a run; see the command's options."""
 
     family: str
-    minutes: float
+    steps: int
     out: Path
+    start: Path | None = None
     learning_rate: float = 2e-3
     tokens: int = 1536
     copies: int = 4
     seed: int = 0
-    report_minutes: float = 5.0
+    report_steps: int = 500
     device: str = "cpu"
 
 
@@ -69,13 +77,11 @@ class Progress:
     seconds: float = 0.0
     positions: int = 0
     examples: int = 0
-    resumed: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
 def learning_rate(share: float, step: int, peak: float) -> float:
-    """Linear warm-up over 100 steps, then a cosine over the time budget (share 0..1) down to 2 % of the
-    peak."""
+    """Linear warm-up over 100 steps, then a cosine over all steps (share 0..1) down to 2 % of the peak."""
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
     return peak * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
 
@@ -89,20 +95,25 @@ class Trainer:
         torch.manual_seed(settings.seed)
         self.model = ReferenceModel.random(architecture(self.config, "bfloat16"), settings.seed)
         initialise(self.model, settings.seed)
+        if settings.start is not None:
+            continue_from(self.model, settings.start)
         self.model.to(settings.device)
         self.averaged = {n: w.detach().clone() for n, w in self.model.weights().items()}
-        self.objective = objective(self.model, settings.copies)
+        self.objective = objective(self.model, settings.copies, self.config.get("block_size", 1))
         matrices = [w for w in self.model.parameters() if w.ndim > 1]
         vectors = [w for w in self.model.parameters() if w.ndim < 2]
         groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
         self.encoder = corpus.Encoder(settings.family)
         self.progress = Progress()
+        self.batches = corpus.Batches(self.encoder, self._batch_options(), settings.seed)
 
     @property
     def copies(self) -> int:
-        """Noisy answers per prompt: more than one only where the prompt is encoded apart from the answer."""
-        return self.settings.copies if self.model.architecture.causal_prefix else 1
+        """Answers that a batch counts for a prompt: noisy ones over one encoded prompt, or a clean and a
+        noisy one in a sequence."""
+        kind = type(self.objective)
+        return self.settings.copies if kind is GemmaObjective else 2 if kind is BlockObjective else 1
 
     @property
     def state_path(self) -> Path:
@@ -110,11 +121,18 @@ class Trainer:
 
     @property
     def share(self) -> float:
-        """The part of the time budget that is used up."""
-        return self.progress.seconds / (60 * self.settings.minutes)
+        """The part of the steps that is done."""
+        return self.progress.step / self.settings.steps
+
+    @property
+    def _settled(self) -> dict[str, Any]:
+        """The settings that decide what the weights become."""
+        kept = ("family", "steps", "learning_rate", "tokens", "copies", "seed")
+        return {name: value for name, value in asdict(self.settings).items() if name in kept}
 
     def resume(self) -> None:
-        """Continue from the saved state. Raises click.ClickException when there is none."""
+        """Continue from the saved state. Raises click.ClickException when there is none, or one of another
+        run."""
         if not self.state_path.exists():
             raise click.ClickException(f"{self.state_path}: nothing to resume; start without --resume")
         state = torch.load(self.state_path, weights_only=True)
@@ -122,13 +140,20 @@ class Trainer:
             raise click.ClickException(
                 f"{self.state_path}: was trained with another vocabulary; train again without --resume"
             )
+        for name, value in self._settled.items():
+            if state["settings"][name] != value:
+                raise click.ClickException(
+                    f"{self.state_path}: the run had {name} {state['settings'][name]}, not {value}; resume "
+                    "it with the same options, or train again without --resume"
+                )
         with torch.no_grad():
             for name, weight in self.model.weights().items():
                 weight.copy_(state["model"][name])
         self.averaged = {n: w.to(self.settings.device) for n, w in state["averaged"].items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
-        self.progress.resumed += 1
+        self.batches.state = state["batches"]
+        torch.set_rng_state(state["random"])
 
     def save_state(self) -> None:
         state = {
@@ -136,6 +161,9 @@ class Trainer:
             "averaged": self.averaged,
             "optimizer": self.optimizer.state_dict(),
             "progress": vars(self.progress),
+            "settings": self._settled,
+            "batches": self.batches.state,
+            "random": torch.get_rng_state(),
             "tokenizer": tokenizer.build(),
         }
         partial = self.state_path.with_suffix(".partial")
@@ -158,26 +186,20 @@ class Trainer:
             (out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         tokenizer.save(out, self.settings.family)
 
-    def batches(self) -> Iterator[corpus.Batch]:
-        """Batches by the curriculum: of tasks, and from mostly short canvases to half of them full length."""
-        rng = random.Random(self.settings.seed + 1000 * self.progress.resumed)
-        while True:
-            weights = corpus.mixture(self.share)
-            short, full = (
-                corpus.batches(
-                    self.encoder,
-                    corpus.BatchOptions(
-                        canvases,
-                        tokens=self.settings.tokens,
-                        answer_copies=self.copies,
-                        weights=weights,
-                    ),
-                    rng.randrange(2**32),
-                )
-                for canvases in (SHORT_CANVASES, (CANVAS,))
-            )
-            while corpus.mixture(self.share) is weights:
-                yield next(full if rng.random() < LONG_SHARE[self.share >= LONG_FROM] else short)
+    def _batch_options(self) -> corpus.BatchOptions:
+        """Tasks by the curriculum, and canvases: from mostly short ones to many of full length."""
+        table = corpus.FROM_SCRATCH if self.settings.start is None else corpus.CONTINUED
+        return corpus.BatchOptions(
+            CANVASES,
+            tokens=self.settings.tokens,
+            answer_copies=self.copies,
+            full_share=FULL_SHARE[self.share >= FULL_FROM],
+            weights=corpus.mixture(self.share, table),
+        )
+
+    def next_batch(self) -> corpus.Batch:
+        self.batches.options = self._batch_options()
+        return next(self.batches)
 
     def step(self, batch: corpus.Batch) -> float:
         """One update; returns the loss."""
@@ -215,7 +237,7 @@ class Trainer:
         self.swap()
         found: dict[str, dict[float, float]] = {}
         for task in MEASURED:
-            chosen, batch = corpus.held_out(self.encoder, task, per_task, 48 if task == "story" else 32)
+            _, batch = corpus.held_out(self.encoder, task, per_task, CANVAS // 2)
             inputs = to_inputs(batch, self.settings.device)
             with torch.autocast(self.settings.device, torch.bfloat16):
                 found[task] = {level: denoising_accuracy(self.objective, inputs, level) for level in LEVELS}
@@ -226,44 +248,39 @@ class Trainer:
         }
 
     def run(self) -> None:
-        """Train until the budget is used up, saving and reporting every few minutes."""
-        source, progress = self.batches(), self.progress
-        last = time.perf_counter()
-        line, reported = last, last
-        loss, since = 0.0, progress.positions
-        while self.share < 1.0:
-            value = self.step(next(source))
-            now = time.perf_counter()
-            progress.seconds += now - last
-            last = now
+        """Train until the steps are done, saving and reporting now and then."""
+        progress, every = self.progress, self.settings.report_steps
+        loss, since = 0.0, (time.perf_counter(), progress.positions)
+        while progress.step < self.settings.steps:
+            start = time.perf_counter()
+            value = self.step(self.next_batch())
+            progress.seconds += time.perf_counter() - start
             loss = value if not loss else 0.98 * loss + 0.02 * value
             if not math.isfinite(value):
                 raise click.ClickException(
                     f"step {progress.step}: the loss is {value}; start again with a lower --learning-rate"
                 )
-            if now - line >= 20:
-                rate = (progress.positions - since) / (now - line)
+            if progress.step % 50 == 0:
+                now = (time.perf_counter(), progress.positions)
+                rate = (now[1] - since[1]) / (now[0] - since[0])
                 click.echo(
                     f"{progress.seconds / 60:6.1f} min  step {progress.step}  loss {loss:.4f}  "
                     f"{rate:.0f} tokens/s  {progress.examples} examples"
                 )
-                line, since = now, progress.positions
-            if now - reported >= 60 * self.settings.report_minutes:
+                since = now
+            if progress.step % every == 0 or progress.step == self.settings.steps:
                 entry = {
                     "minutes": round(progress.seconds / 60, 1),
                     "step": progress.step,
                     "loss": round(loss, 4),
                 }
-                entry |= self.report(24)
+                entry |= self.report(16)
                 progress.history.append(entry)
                 click.echo(json.dumps(entry))
                 self.save_state()
                 self.save_model()
                 # Reports are not training time.
-                last = reported = line = time.perf_counter()
-                since = progress.positions
-        self.save_state()
-        self.save_model()
+                since = (time.perf_counter(), progress.positions)
 
     def final_report(self, per_task: int) -> None:
         """Held-out exact match with the product's samplers, on the averaged weights as they were saved."""
@@ -271,15 +288,20 @@ class Trainer:
         with torch.no_grad():
             for weight in self.model.parameters():
                 weight.copy_(weight.to(torch.bfloat16))
-        subject = reference_subject(self.model, self.encoder, self.generation_config)
+        subject = subject_of(self.model, self.encoder, self.generation_config)
         click.echo(table(measure(subject, per_task)))
 
 
 @click.command()
 @click.argument("family", type=click.Choice(list(MODELS)))
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), required=True, help="Training time.")
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Updates of the whole run.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory to write."
+)
+@click.option(
+    "--start",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Trained tiny model to start from in place of random weights.",
 )
 @click.option("--resume", is_flag=True, help="Continue a run that was interrupted.")
 @click.option("--threads", type=int, default=0, help="CPU threads; 0 takes all.")
@@ -288,29 +310,30 @@ class Trainer:
 @click.option("--copies", default=4, show_default=True, help="Noisy canvases per encoded prompt (gemma).")
 @click.option("--seed", default=0, show_default=True)
 @click.option(
-    "--report-minutes", default=5.0, show_default=True, help="Time between reports and saved states."
+    "--report-steps", default=500, show_default=True, help="Steps between reports and saved states."
 )
 @click.option(
     "--per-task", default=50, show_default=True, help="Held-out examples per task of the last report."
 )
 def main(
     family: str,
-    minutes: float,
+    steps: int,
     out: Path,
+    start: Path | None,
     resume: bool,
     threads: int,
     learning_rate: float,
     tokens: int,
     copies: int,
     seed: int,
-    report_minutes: float,
+    report_steps: int,
     per_task: int,
 ) -> None:
     """Train the tiny model of a family."""
     if threads:
         torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = Settings(family, minutes, out, learning_rate, tokens, copies, seed, report_minutes, device)
+    settings = Settings(family, steps, out, start, learning_rate, tokens, copies, seed, report_steps, device)
     trainer = Trainer(settings)
     if resume:
         trainer.resume()

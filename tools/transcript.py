@@ -1,17 +1,18 @@
-"""Conversations as JSON files, none of which replaces somebody else's."""
+"""Conversations in files, none of which replaces somebody else's."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.files import write_atomic
 
-SUFFIX = ".json"
+#: Of what people read, and of what a chat goes on from.
+READ, RESUMED = ".json", ".kv"
 
 
 class Transcripts:
@@ -21,27 +22,41 @@ class Transcripts:
         self._written: dict[Path, tuple[int, ...]] = {}
         self.last: Path | None = None
 
-    def save(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write `content` as JSON: whole, or not at all. A name without a suffix gets `.json`.
+    def know(self, path: Path) -> None:
+        """Take a file that this chat goes on from as its own."""
+        path = Path(os.path.abspath(path))
+        self._written[path] = _identity(path)
+        self.last = path
 
-        Raises EdgekitError for a file that is there already, a folder or another kind of name, and OSError.
+    def save(
+        self, name: str, content: Callable[[], Mapping[str, Any]], resumable: Callable[[Path], None]
+    ) -> Path:
+        """Write `content` as JSON, or have `resumable` write a file that is called so: whole, or not at all.
+        A name without a suffix gets `.json`.
+
+        Raises EdgekitError for a file that is there already, a folder or another kind of name, OSError, and
+        what the two raise.
         """
         if name[-1:] == os.sep or os.path.isdir(os.path.expanduser(name)):
             raise EdgekitError(f"{name}: is a folder; give a file, such as {Path(name) / 'talk.json'}")
         path = Path(os.path.abspath(os.path.expanduser(name)))
         if path.suffix == "":
-            path = path.with_name(path.name + SUFFIX)
-        if path.suffix != SUFFIX:
-            raise EdgekitError(f"{name}: a transcript is JSON; write {Path(name).with_suffix(SUFFIX)}")
+            path = path.with_name(path.name + READ)
+        if path.suffix not in (READ, RESUMED):
+            read, resumed = (Path(name).with_suffix(suffix) for suffix in (READ, RESUMED))
+            raise EdgekitError(f"{name}: a transcript is JSON; write {read}, or {resumed} to go on from it")
         # A half of a character that a terminal gave becomes an escape that JSON knows.
-        data = _json(content).encode("utf-8", "backslashreplace")
+        data = _json(content()).encode("utf-8", "backslashreplace") if path.suffix == READ else None
         ours = self._written.get(path)
         if ours is None or not os.path.lexists(path):
             self._claim(path)
         elif ours != _identity(path):
             raise EdgekitError(f"{path}: was changed since this chat wrote it; give another name")
         try:
-            write_atomic(path, data)
+            if data is None:
+                resumable(path)
+            else:
+                write_atomic(path, data)
         except BaseException:
             if path not in self._written:
                 path.unlink(missing_ok=True)

@@ -89,6 +89,12 @@ class NotForExport(CheckpointError):
     """The path or repository holds something else than a checkpoint of a diffusion language model."""
 
 
+class InvalidAdapter(CheckpointError):
+    """A folder is no LoRA adapter in PEFT's layout, asks for more than is supported, or belongs to another
+    model.
+    """
+
+
 class LinkLeavesFolder(CheckpointError):
     """A file that bundles take is a link to one outside the checkpoint."""
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgekit.export.checkpoint import kinds
-from edgekit.export.checkpoint.errors import MissingShard, MissingWeights, NotACheckpoint
+from edgekit.export.checkpoint.errors import (
+    InvalidAdapter,
+    MissingShard,
+    MissingWeights,
+    NotACheckpoint,
+)
+from edgekit.export.checkpoint.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, Checkpoint, weight_names
 from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, parse_safetensors
 from edgekit.runtime.bundle.model_card import CARD, is_legal
@@ -27,7 +33,11 @@ HUB_PREFIX = "hf:"
 
 #: What is downloaded before anything else, with the licence and the model card: configs, the index, and what
 #: a tokenizer consists of. Other files but weights (code, pickles, images) stay on the hub.
-SMALL_FILES = ("*.json", "*.jinja", "merges.txt", "tokenizer.model", f"{TEMPLATE_FOLDER}/*.jinja")
+SMALL_FILES = (
+    "*.json", "*.jinja", "merges.txt", "tokenizer.model", f"{TEMPLATE_FOLDER}/*.jinja",
+    # An adapter that Nemotron-Labs-Diffusion brings along, which is small beside it.
+    f"linear_spec_lora/{ADAPTER_CONFIG}", f"linear_spec_lora/{ADAPTER_WEIGHTS}",
+)  # fmt: skip
 
 #: Headers are read in blocks of this size: nearly all need one request.
 _HEADER_BLOCK_BYTES = 1 << 20
@@ -104,6 +114,31 @@ def locate(model: str, revision: str | None = None, progress: Progress | None = 
         raise
     except ModelNotFound as error:
         raise ModelNotFound(f"{error}{kinds.did_you_mean(model, SHIPPED_MODELS)}") from error.__cause__
+
+
+def adapter_folder(adapter: str, progress: Progress | None = None) -> Path:
+    """The folder of the LoRA adapter that is named: an existing directory, or owner/name on the Hugging Face
+    hub, as for `locate`, of which nothing but the adapter is downloaded.
+
+    Raises:
+        InvalidAdapter: there is no such folder, or the repository holds no adapter. HubError.
+    """
+    path, progress = Path(os.path.expanduser(adapter)), progress or Silent()
+    if adapter and path.is_dir():
+        return path
+    name, _, revision = adapter.removeprefix(HUB_PREFIX).partition("@")
+    if path.exists() or not NAME.fullmatch(name):
+        found = "is a file" if path.exists() else "no such directory, nor owner/name of a repository"
+        raise InvalidAdapter(f"{adapter}: {found}; give the folder that holds {ADAPTER_CONFIG}")
+    repository = Repository.open(name, revision or None)
+    if repository.remark:
+        progress.note(f"note: {repository.remark}")
+    wanted = [file for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if file in repository.files]
+    if ADAPTER_CONFIG not in wanted:
+        raise InvalidAdapter(f"{name}: has no {ADAPTER_CONFIG}, so it is no adapter in PEFT's layout")
+    progress.stage("fetching the adapter", sum(repository.lacking(wanted).values()))
+    repository.fetch(wanted, progress)
+    return repository.folder
 
 
 def resolve(model: str, revision: str | None = None) -> Path:

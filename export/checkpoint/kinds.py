@@ -18,7 +18,7 @@ from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.names import near
 
-KNOWN = "DiffusionGemma, LLaDA, LLaDA-MoE or Dream"
+KNOWN = "DiffusionGemma, LLaDA, LLaDA-MoE, Dream, Nemotron-Labs-Diffusion, SDAR, Fast_dLLM v2, a2d or CoDA"
 _GIVE = f"give a checkpoint of {KNOWN} in Hugging Face layout"
 #: Diffusion language models whose classes are named like those of autoregressive ones.
 _OTHER_DIFFUSION = re.compile(r"llada2|sdar|fast_?dllm|mdlm|bd3lm|diffucoder|trado|dllm", re.IGNORECASE)
@@ -101,8 +101,8 @@ def _by_files(run_as: str, names: set[str]) -> str:
         return f"is a diffusers pipeline, which makes images, video or sound; {_GIVE}"
     if "adapter_config.json" in names and not weights & {SINGLE_FILE, INDEX}:
         return (
-            "is a PEFT adapter (LoRA or the like), not a whole model; merge it into its base model with "
-            "merge_and_unload of peft, save_pretrained the result and export that"
+            "is a PEFT adapter (LoRA or the like), not a whole model; export its base model with it: "
+            f"edgekit export MODEL --adapter {shlex.quote(run_as)}"
         )
     if "gguf" in ends and not weights:
         return _GGUF

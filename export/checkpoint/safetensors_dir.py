@@ -176,7 +176,7 @@ class Checkpoint:
         TruncatedWeights or WeightsUnreadable.
         """
         file, entry = self._find(name)
-        return _read_float32(file, entry, entry.shape, 0)
+        return read_float32(file, entry, entry.shape, 0)
 
     def read_slice(self, name: str, start: int, stop: int) -> np.ndarray:
         """Rows `start` to `stop` (exclusive) along axis 0 as a new float32 array; only their bytes are read.
@@ -185,7 +185,7 @@ class Checkpoint:
         """
         file, entry = self._find(name)
         shape, offset = _slice(entry, start, stop)
-        return _read_float32(file, entry, shape, offset)
+        return read_float32(file, entry, shape, offset)
 
     def read_raw(self, name: str, start: int | None = None, stop: int | None = None) -> np.ndarray:
         """The stored bits of tensor `name`, or of its rows `start` to `stop`, as a new array.
@@ -260,9 +260,10 @@ class Checkpoint:
 # --- values -------------------------------------------------------------------------------------------------
 
 
-def _read_float32(
+def read_float32(
     file: SafetensorsFile, entry: TensorEntry, shape: tuple[int, ...], offset: int
 ) -> np.ndarray:
+    """An array of `shape` from byte `offset` of a tensor, in float32. Raises as `Checkpoint.read`."""
     if entry.dtype not in FLOAT_DTYPES:
         raise UnsupportedDtype(
             f"{file.path}: tensor {cut(entry.name)} is stored as {cut(entry.dtype)}, not as one of "

@@ -26,10 +26,13 @@ DENOISE, PREFILL = 0, 1
 
 @dataclass(frozen=True)
 class Part:
-    """A stored tensor, or entry `index` along its first axis."""
+    """A stored tensor, or entry `index` along its first axis, or its rows `rows[0]` to `rows[1]`. Of a tensor
+    that is cut into rows, the parts together are all of it.
+    """
 
     tensor: str
     index: int | None = None
+    rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class LayerInputs:
     mask: Tensor | None = None  # [T, P + T], additive
     phase: Tensor | None = None  # [1], int64: DENOISE or PREFILL
     query_scale: Tensor | None = None  # [T, 1], see QueryScale
+    adapter: Tensor | None = None  # [T, 1], factors for what the layer's adapter adds
 
 
 class LayerModule(Protocol):
@@ -122,6 +126,8 @@ class LayerSpec:
     Layers of equal `kind` share a module and shapes, so that one program serves them all. `window` limits
     how far a causal pass looks back and how much prefix is kept (window - 1 positions). `experts[e]` are
     the weights of one expert.
+
+    A layer is called as `apply`.
     """
 
     kind: str
@@ -134,7 +140,27 @@ class LayerSpec:
     window: int | None = None
     uses_mask: bool = False
     uses_phase: bool = False
+    uses_adapter: bool = False  # its adapter is switched by row; see LayerInputs.adapter
     activation: str = "silu"  # of the experts; see edgekit::gated_act
+
+    def apply(self, inputs: LayerInputs, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B, T, H], and k, v [B, KV, T, D]: what the module computes. All its products find the factors of
+        the adapter beside their matrices.
+        """
+        factors = {} if inputs.adapter is None else {_FACTORS: inputs.adapter}
+        x, k, v = self.module(inputs, {**w, **factors})
+        return x, k, v
+
+
+@dataclass(frozen=True)
+class OwnAdapter:
+    """A LoRA adapter that checkpoints of a family bring along, in a folder of theirs: it stays beside the
+    weights under `name`, and `defaults` are the sampler's then.
+    """
+
+    folder: str
+    name: str
+    defaults: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -162,9 +188,11 @@ class Architecture:
     self_conditioning_weights: tuple[WeightSpec, ...] = ()
     canvas_length: int | None = None
     max_positions: int | None = None  # the longest sequence that the model was made for
-    causal_prefix: bool = False  # committed text is encoded causally and kept as prefix KV
+    causal_prefix: bool = False  # committed text is encoded before what follows it and kept as prefix KV
+    prefix_block: int = 1  # positions of a block of committed text, which see each other; 1: it is causal
     ignored: tuple[str, ...] = ()  # patterns of stored tensors that are not part of the text model
     notes: tuple[str, ...] = ()  # what the user is told about parts and keys of the config that are left out
+    own_adapter: OwnAdapter | None = None
     defaults: Mapping[str, object] = field(
         default_factory=dict
     )  # sampler defaults found in the configuration (mask id, eos…)
@@ -203,9 +231,12 @@ class Architecture:
         """The shape of every stored tensor that the model needs."""
         shapes: dict[str, tuple[int, ...]] = {}
         stacked: dict[str, int] = {}
+        cut: dict[str, int] = {}
         for _, spec in self.weights():
             rows = spec.shape[0] // len(spec.parts)
             for part in spec.parts:
+                if part.rows is not None:
+                    rows = cut[part.tensor] = max(cut.get(part.tensor, 0), part.rows[1])
                 shapes[part.tensor] = (rows, *spec.shape[1:])
                 if part.index is not None:
                     stacked[part.tensor] = max(stacked.get(part.tensor, 0), part.index + 1)
@@ -228,6 +259,8 @@ def vector(name: str, size: int, *stored: str) -> WeightSpec:
 
 #: What a matrix's name is followed by in those of its low-rank adapter.
 DOWN, UP = ".lora_down", ".lora_up"
+#: Where products look for factors of adapters: beside the weights, none of which has this name.
+_FACTORS = "adapter"
 
 
 def low_rank(name: str, rows: int, columns: int, rank: int, down: str, up: str) -> tuple[WeightSpec, ...]:
@@ -278,7 +311,7 @@ def stored_form(w: Weights, name: str) -> tuple[Tensor, Tensor | None, Tensor | 
 
 def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
     """Apply the matrix `name` of `w` in whichever form it is present, with its bias and its low-rank adapter
-    where there are such.
+    where there are such; see `LayerSpec.apply`.
 
     Raises:
         ExportError: there is half of an adapter.
@@ -286,7 +319,7 @@ def linear(x: Tensor, w: Weights, name: str, act_bits: int = 8) -> Tensor:
     weight, group_scales, scales = stored_form(w, name)
     down, up = w.get(f"{name}{DOWN}.weight"), w.get(f"{name}{UP}.weight")
     _both(name, down, up)
-    adapter = () if down is None else (down, up)
+    adapter = () if down is None else (down, up, w.get(_FACTORS))
     bits = 16 if scales is None else act_bits
     return ops.linear(x, weight, group_scales, scales, w.get(name + ".bias"), bits, *adapter)
 

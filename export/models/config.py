@@ -131,13 +131,14 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """The keys of one object in config.json. `prefix` is where it is, such as "text_config."; `no_effect`
-    are known keys that change nothing here.
+    """The keys of one object in config.json, or in another `file`. `prefix` is where it is, such as
+    "text_config."; `no_effect` are known keys that change nothing here.
     """
 
     keys: Mapping[str, Key]
     no_effect: frozenset[str] = NO_EFFECT
     prefix: str = ""
+    file: str = FILE
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every key, defaults filled in.
@@ -149,7 +150,7 @@ class Schema:
         return {name: self._value(config, name, key) for name, key in self.keys.items()}
 
     def _value(self, config: Mapping[str, Any], name: str, key: Key) -> Any:
-        where = f"{FILE}: {self.prefix}{name}"
+        where = f"{self.file}: {self.prefix}{name}"
         if name not in config and isinstance(key.default, _Refused):
             near = nearest(name, self.unknown(config)[:_KEYS_COMPARED], _LIKE)
             hint = f" (there is {shown(near)})" if near else ""
@@ -184,7 +185,7 @@ class Schema:
             hint = f" (did you mean {close}?)" if close else ""
             named.append(f"{self.prefix}{shown(key)[1:-1]}{hint}")
         more = f" and {len(found) - _NAMES_SHOWN} more" if len(found) > _NAMES_SHOWN else ""
-        return (f"{FILE}: not known to this family, without effect here: {', '.join(named)}{more}",)
+        return (f"{self.file}: not known to this family, without effect here: {', '.join(named)}{more}",)
 
 
 def check_file(value: Mapping[str, Any], file: str = FILE) -> None:
@@ -276,6 +277,7 @@ _PLAIN = {
     "rope_theta": Key(ROPE_THETA, None),
     "partial_rotary_factor": Key(only(1), 1),
 }
+_PARTIAL = _PLAIN | {"partial_rotary_factor": Key(number(0, 1), None)}
 
 
 def plain_rope_theta(values: Mapping[str, Any], config: Mapping[str, Any]) -> float:
@@ -285,22 +287,37 @@ def plain_rope_theta(values: Mapping[str, Any], config: Mapping[str, Any]) -> fl
     Raises:
         UnsupportedModel: another way to rotate, or several values: classes differ in which they read.
     """
-    stated = {} if config.get("rope_theta") is None else {"rope_theta": float(values["rope_theta"])}
+    return _of_tables("rope_theta", _PLAIN, values, config)
+
+
+def partial_rope(values: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[float, float]:
+    """`rope_theta` and `partial_rotary_factor`, each as `plain_rope_theta` reads the first. Raises as it."""
+    theta, factor = (
+        _of_tables(key, _PARTIAL, values, config) for key in ("rope_theta", "partial_rotary_factor")
+    )
+    return theta, factor
+
+
+def _of_tables(
+    key: str, known: Mapping[str, Key], values: Mapping[str, Any], config: Mapping[str, Any]
+) -> float:
+    """What a config states for `key`, at its top or in a table of rotation."""
+    stated = {} if config.get(key) is None else {key: float(values[key])}
     for name in ("rope_scaling", "rope_parameters"):
         table = values[name]
         if table:
-            inside = Schema(_PLAIN, frozenset({"type"}), f"{name}.").read(with_rope_type(table))
-            if nested := next((key for key, value in table.items() if isinstance(value, dict)), None):
+            inside = Schema(known, frozenset({"type"}), f"{name}.").read(with_rope_type(table))
+            if nested := next((k for k, value in table.items() if isinstance(value, dict)), None):
                 raise UnsupportedModel(
                     f"{FILE}: {name}.{shown(nested)[1:-1]} is an object; only one table for all layers is "
                     "supported"
                 )
-            if inside["rope_theta"] is not None:
-                stated[f"{name}.rope_theta"] = float(inside["rope_theta"])
+            if inside[key] is not None:
+                stated[f"{name}.{key}"] = float(inside[key])
     if len(set(stated.values())) > 1:
         listed = ", ".join(f"{name} is {value:g}" for name, value in stated.items())
         raise UnsupportedModel(f"{FILE}: {listed}; keep the one that the model was trained with")
-    return next(iter(stated.values()), float(values["rope_theta"]))
+    return next(iter(stated.values()), float(values[key]))
 
 
 def with_rope_type(table: Mapping[str, Any]) -> dict[str, Any]:

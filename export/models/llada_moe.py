@@ -8,9 +8,9 @@ from typing import Any
 
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models import config as c
-from edgekit.export.models.base import Architecture, LayerSpec, WeightSpec, matrix, rope_default, vector
+from edgekit.export.models.base import Architecture, matrix, rope_default, vector
 from edgekit.export.models.config import Key, integer, only
-from edgekit.export.models.transformer import PreNormLayer
+from edgekit.export.models.transformer import Decoder
 
 #: The released checkpoints' vocabulary, and ids that their config.json may leave out.
 RELEASED_VOCAB = 157184
@@ -83,48 +83,16 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
             f"config.json: moe_layer_freq has {len(v['moe_layer_freq'])} entries for {layers} layers"
         )
     width, eps, tied = v["expert_intermediate_size"], v["rms_norm_eps"], v["tie_word_embeddings"]
-    module = PreNormLayer(num_heads, kv_heads, head_dim, eps, qk_norm=True, top_k=top_k)
-
-    def weights(i: int) -> tuple[WeightSpec, ...]:
-        p = f"model.layers.{i}."
-        q, kv = num_heads * head_dim, kv_heads * head_dim
-        return (
-            vector("input_layernorm.weight", hidden, p + "input_layernorm.weight"),
-            matrix("self_attn.q_proj", q, hidden, "attention", p + "self_attn.q_proj.weight"),
-            matrix("self_attn.k_proj", kv, hidden, "attention", p + "self_attn.k_proj.weight"),
-            matrix("self_attn.v_proj", kv, hidden, "attention", p + "self_attn.v_proj.weight"),
-            vector("self_attn.q_norm.weight", head_dim, p + "self_attn.q_norm.weight"),
-            vector("self_attn.k_norm.weight", head_dim, p + "self_attn.k_norm.weight"),
-            matrix("self_attn.o_proj", hidden, q, "attention", p + "self_attn.o_proj.weight"),
-            vector("post_attention_layernorm.weight", hidden, p + "post_attention_layernorm.weight"),
-            matrix("router", experts, hidden, "router", p + "mlp.gate.weight"),
-        )
-
-    def expert(i: int, e: int) -> tuple[WeightSpec, ...]:
-        p = f"model.layers.{i}.mlp.experts.{e}."
-        return (
-            matrix("gate_up", 2 * width, hidden, "experts", p + "gate_proj.weight", p + "up_proj.weight"),
-            matrix("down", hidden, width, "experts", p + "down_proj.weight"),
-        )
-
+    decoder = Decoder(
+        hidden, num_heads, kv_heads, head_dim, width, eps, qk_norm=True, experts=experts, top_k=top_k
+    )
     return Architecture(
         family="llada_moe",
         sampler="llada",
         hidden_size=hidden,
         vocab_size=vocab,
         norm_eps=eps,
-        layers=tuple(
-            LayerSpec(
-                "moe",
-                module,
-                weights(i),
-                tuple(expert(i, e) for e in range(experts)),
-                kv_heads,
-                head_dim,
-                "full",
-            )
-            for i in range(layers)
-        ),
+        layers=decoder.layers(layers),
         ropes={"full": rope_default(c.plain_rope_theta(v, config), head_dim)},
         embedding=matrix("embedding", vocab, hidden, "embedding", "model.embed_tokens.weight"),
         head=None if tied else matrix("head", vocab, hidden, "head", "lm_head.weight"),

@@ -8,12 +8,15 @@ from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.model import Model, load
 from edgekit.runtime.api.options import Option
 from edgekit.runtime.api.prompt import Message, Prompt
+from edgekit.runtime.api.search import SearchBranch, SearchResult, SearchStatistics
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
+from edgekit.runtime.search import Attempt, Verifier, VerifierFailed
 from edgekit.runtime.tokenizer import ChatTemplateError
 
 __all__ = [
     "Answer",
+    "Attempt",
     "BudgetExceeded",
     "BundleError",
     "Chat",
@@ -31,7 +34,12 @@ __all__ = [
     "Option",
     "Prompt",
     "PromptTooLong",
+    "SearchBranch",
+    "SearchResult",
+    "SearchStatistics",
     "Statistics",
     "UnsupportedBundle",
+    "Verifier",
+    "VerifierFailed",
     "load",
 ]

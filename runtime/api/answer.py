@@ -25,6 +25,8 @@ class Statistics:
     steps: int
     #: Denoising passes: one a step, two with classifier-free guidance.
     forwards: int
+    #: Positions of these passes and of encoded text: what was computed.
+    rows: int
     #: Tokens of the answer, its end token included, padding not.
     tokens: int
     #: Tokens before the answer: of a chat, the whole conversation.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.runtime.api.answer import Answer, Done, Event, answer_of, text_of
+from edgekit.runtime.api.chat_note import Told, Turn
 from edgekit.runtime.api.prompt import (
     Prompt,
     check_template_arguments,
@@ -22,10 +24,12 @@ from edgekit.runtime.errors import GenerationEnded
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.prompt_text import refused_as_prompt
 from edgekit.runtime.sampling.errors import InvalidPrompt
+from edgekit.runtime.session import read_saved
 from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids
+    from edgekit.runtime.session import SavedSequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,19 @@ class Generates(Protocol):
     ) -> Iterator[Event]: ...
 
     def encoded(self) -> list[Ids]: ...
+
+    def digest(self) -> str: ...
+
+    def save_text(
+        self,
+        path: str | os.PathLike[str],
+        encoded: Sequence[Ids],
+        behind: Sequence[int],
+        note: bytes,
+        bits: int,
+    ) -> None: ...
+
+    def resume_text(self, saved: SavedSequence) -> None: ...
 
 
 class Chat:
@@ -102,6 +119,57 @@ class Chat:
         messages = () if system is None else ({"role": "system", "content": system},)
         self._states = [_State(messages)]
 
+    @classmethod
+    def resumed(cls, model: Generates, tokenizer: Tokenizer, path: str | os.PathLike[str]) -> Chat:
+        """For `Model.chat`."""
+        saved = read_saved(path)
+        told = Told.read(saved, model.digest(), model.path)
+        chat = cls(model, tokenizer, None, told.raw, None)
+        chat._variables = told.variables
+        chat._states = [
+            _State(
+                tuple(told.messages[: turn.messages]),
+                tuple(told.ids[: turn.ids]),
+                turn.asked,
+                saved.pieces[: turn.pieces],
+                turn.ended,
+            )
+            for turn in told.turns
+        ]
+        if saved.pieces:
+            model.resume_text(saved)
+        return chat
+
+    def save(self, path: str | os.PathLike[str], *, bits: int = 32) -> None:
+        """Write the conversation to a file from which `Model.chat(resume=path)` goes on, also in another
+        process: its messages, its tokens, and for models with a prefix the keys and values, so that nothing
+        is encoded twice. The file is whole, or not there; it belongs to the bundle and to the engine. What is
+        being answered is not part of it, and ends.
+
+        Args:
+            path: the file, which is replaced if it is there.
+            bits: 32 keeps keys and values as they were computed; 8 takes a quarter of the room, and answers
+                may differ from those that the conversation would have had.
+
+        Raises InvalidRequest for other bits, WriteFailed, and what `generate` raises where the model has gone
+        on with another text, so that this one is encoded again.
+
+        >>> chat = model.chat()
+        >>> chat.generate("Copy this: red 7", seed=1).text
+        'red 7'
+        >>> chat.save(folder / "talk.kv")
+        >>> model.chat(resume=folder / "talk.kv").generate("Copy this: cat 42", seed=1).text
+        'cat 42'
+        """
+        state = self._state
+        turns = [
+            Turn(len(each.messages), len(each.ids), each.asked, len(each.encoded), each.ended)
+            for each in self._states
+        ]
+        told = Told(self._raw, self._variables, list(state.messages), list(state.ids), turns)
+        known = sum(map(len, state.encoded))
+        self._model.save_text(path, state.encoded, state.ids[known:], told.note(self._model.digest()), bits)
+
     def generate(
         self,
         prompt: Prompt,
@@ -109,12 +177,15 @@ class Chat:
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Answer:
         """The model's answer to the next prompt: text, messages, or token ids, which follow the
         conversation's as they are. Arguments, result and errors are those of `Model.generate`.
         """
-        return answer_of(self._turn(prompt, Settings(max_new_tokens, steps, seed, settings)))
+        return answer_of(
+            self._turn(prompt, Settings(max_new_tokens, steps, seed, settings, deadline_seconds))
+        )
 
     def stream(
         self,
@@ -123,10 +194,11 @@ class Chat:
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Iterator[str]:
         """The text of `generate` as it is committed; the turn counts once the stream is at its end."""
-        return text_of(self._turn(prompt, Settings(max_new_tokens, steps, seed, settings)))
+        return text_of(self._turn(prompt, Settings(max_new_tokens, steps, seed, settings, deadline_seconds)))
 
     def events(
         self,
@@ -135,10 +207,11 @@ class Chat:
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Iterator[Event]:
         """The events on the way to the answer, as `Model.events`; the turn counts once Done was given."""
-        return self._turn(prompt, Settings(max_new_tokens, steps, seed, settings))
+        return self._turn(prompt, Settings(max_new_tokens, steps, seed, settings, deadline_seconds))
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -150,9 +223,18 @@ class Chat:
         """Every token of the conversation: prompts, what the chat template puts around them, and answers."""
         return self._state.ids
 
+    @property
+    def raw(self) -> bool:
+        """Whether prompts and answers follow each other as they are, without a chat template."""
+        return self._raw
+
+    @property
+    def turns(self) -> int:
+        """How many prompts have their answers."""
+        return len(self._states) - 1
+
     def __repr__(self) -> str:
-        turns = len(self._states) - 1
-        return f"<edgekit.Chat of {turns} turn{'' if turns == 1 else 's'} with {self._model!r}>"
+        return f"<edgekit.Chat of {self.turns} turn{'' if self.turns == 1 else 's'} with {self._model!r}>"
 
     def undo(self) -> None:
         """Take the last turn back, prompt and answer. Without one, nothing happens."""

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.names import shown
 from edgekit.flashload.sizes import parse_size
-from edgekit.runtime.api.answer import Answer, Committed, Done, Draft, Event, Statistics, answer_of, text_of
+from edgekit.runtime.api.answer import Answer, Done, Event, answer_of, text_of
 from edgekit.runtime.api.chat import Chat
+from edgekit.runtime.api.infill import Template, places, settings_for
 from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
+from edgekit.runtime.api.search import Judging, Method, SearchResult, SearchStatistics, branches_of, plan_of
+from edgekit.runtime.api.told import Told
 from edgekit.runtime.engines import MakeEngine, check_available
 from edgekit.runtime.errors import GenerationEnded, PromptTooLong
 from edgekit.runtime.generation import Generator, Settings
@@ -24,11 +27,14 @@ from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.runtime.sampling import events as inner
-from edgekit.runtime.sampling.errors import InvalidOption
+from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_bytes, check_int
+from edgekit.runtime.search import search, verifier_of
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids
+    from edgekit.runtime.session import SavedSequence
+    from edgekit.runtime.tokenizer import Tokenizer
 
 
 def load(
@@ -38,6 +44,7 @@ def load(
     resident: int | str | None = None,
     threads: int | None = None,
     engine: str | MakeEngine | None = None,
+    adapter: str | None = None,
 ) -> Model:
     """Open a bundle, a folder that `edgekit export` wrote, or one of several bundles there.
 
@@ -51,6 +58,8 @@ def load(
         engine: insists on the engine "native", "onnx", "mlx", "coreml" or "coreai", or makes one of your own:
             a class or function, see README.md. None: that of the bundle, and of several bundles the newest
             that this system runs.
+        adapter: the adapter, by name, of those beside the bundle's weights that answers are computed with;
+            None: none.
 
     Raises:
         InvalidOption: an argument that is not as above.
@@ -74,6 +83,7 @@ def load(
         resident_bytes=_bytes("resident", resident, 0),
         threads=threads or 0,
         engine=engine,
+        adapter=adapter,
     )
     if isinstance(engine, str):
         check_available(engine)
@@ -125,6 +135,7 @@ class Model(OneOwner):
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Answer:
         """The whole answer to a prompt. Equal seeds give equal answers.
@@ -138,6 +149,8 @@ class Model(OneOwner):
                 bundle's.
             steps: denoising steps, per canvas where the model has canvases. None: the bundle's.
             seed: of the noise, 0..2**64 - 1.
+            deadline_seconds: when the answer should be there: where no time is left for two more passes, the
+                next one settles all that is open. None: it takes as long as it takes.
             settings: those of the bundle's sampler by name, such as `temperature` or `entropy_bound`;
                 `options()` lists them. What is not given is as the bundle says.
 
@@ -156,7 +169,7 @@ class Model(OneOwner):
         >>> answer.statistics.tokens, answer.statistics.steps
         (11, 2)
         """
-        options = Settings(max_new_tokens, steps, seed, settings)
+        options = Settings(max_new_tokens, steps, seed, settings, deadline_seconds)
         ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
         return answer_of(self.run(ids, ids, options))
 
@@ -170,6 +183,7 @@ class Model(OneOwner):
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Iterator[str]:
         """The text of `generate` piece by piece, as it is committed: a canvas or block at a time.
@@ -177,7 +191,7 @@ class Model(OneOwner):
         >>> "".join(model.stream("Copy this: red 7", seed=1))
         'red 7'
         """
-        options = Settings(max_new_tokens, steps, seed, settings)
+        options = Settings(max_new_tokens, steps, seed, settings, deadline_seconds)
         ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
         return text_of(self.run(ids, ids, options))
 
@@ -191,6 +205,7 @@ class Model(OneOwner):
         max_new_tokens: int | None = None,
         steps: int | None = None,
         seed: int = 0,
+        deadline_seconds: float | None = None,
         **settings: Any,
     ) -> Iterator[Event]:
         """The events on the way to the answer of `generate`: a Draft after every denoising step, Committed
@@ -199,9 +214,162 @@ class Model(OneOwner):
         >>> [type(event).__name__ for event in model.events("Copy this: red 7", seed=1, steps=2)]
         ['Draft', 'Draft', 'Committed', 'Done']
         """
-        options = Settings(max_new_tokens, steps, seed, settings)
+        options = Settings(max_new_tokens, steps, seed, settings, deadline_seconds)
         ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
         return self.run(ids, ids, options)
+
+    def infill(
+        self,
+        prompt: Prompt,
+        template: Template,
+        *,
+        revise: bool = False,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        deadline_seconds: float | None = None,
+        **settings: Any,
+    ) -> Answer:
+        """The answer to a prompt, of which a part is given: the model writes the rest between.
+
+        Args:
+            template: text in which `[[12]]` is a hole of twelve tokens, or a list of pieces: text, token ids,
+                and integers for holes. `[answer.ids[:5], 8, answer.ids[12:]]` rewrites a span of an earlier
+                answer.
+            revise: what is given is only where the answer starts, and may change; for models that denoise
+                random tokens (DiffusionGemma).
+
+        The others are those of `generate`. The answer is as long as the template, or shorter where that ends
+        in a hole and the model ends the answer there. Of a model with canvases a template is at most one.
+
+        Raises InvalidPrompt for what is no template, and what `generate` raises.
+
+        >>> model.infill("Copy this: red 7", "red[[1]]", seed=1).text
+        'red 7'
+        """
+        events = self.infill_events(
+            prompt,
+            template,
+            revise=revise,
+            system=system,
+            raw=raw,
+            chat_template_kwargs=chat_template_kwargs,
+            steps=steps,
+            seed=seed,
+            deadline_seconds=deadline_seconds,
+            **settings,
+        )
+        return answer_of(events)
+
+    def infill_events(
+        self,
+        prompt: Prompt,
+        template: Template,
+        *,
+        revise: bool = False,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        deadline_seconds: float | None = None,
+        **settings: Any,
+    ) -> Iterator[Event]:
+        """The events on the way to the answer of `infill`, see `events`; drafts show the whole canvas."""
+        if twice := [name for name in ("canvas", "fixed") if name in settings]:
+            raise InvalidOption(f"{twice[0]} follows from the template; leave it out")
+        given = places(template, self._tokenizer)
+        wanted = plain_settings(Settings(steps=steps, options=settings))
+        check_names(self.family, wanted)
+        values = self._generator.options(wanted).values()
+        options = {**settings, **settings_for(given, values, revise)}
+        length = options.pop("max_new_tokens", None)
+        if "fixed" in options and not revise:
+            length = values["canvas_length"]
+        ids = self.encode(prompt, system=system, raw=raw, chat_template_kwargs=chat_template_kwargs)
+        limit = None if revise else len(given)
+        return self.run(ids, ids, Settings(length, steps, seed, options, deadline_seconds), limit=limit)
+
+    def search(
+        self,
+        prompt: Prompt,
+        *,
+        verifier: Judging,
+        branches: int | None = None,
+        share: float = 0.8,
+        method: Method = "best_of",
+        every: int | None = None,
+        rounds: int = 2,
+        depth: float = 0.5,
+        system: str | None = None,
+        raw: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_new_tokens: int | None = None,
+        steps: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> SearchResult:
+        """The best of several answers, which share their first steps and every read of the weights. The first
+        of them is the answer of `generate`; equal seeds give equal results. docs/search.md has more.
+
+        Args:
+            verifier: says how good an answer is, the higher the better: "json", "regex:PATTERN", "likelihood"
+                or "confidence" (the model's own), "bundle:FOLDER" (another model's, within the same budget),
+                "python:MODULE.FUNCTION", a function of an `Attempt` that returns a number or a truth value,
+                or a `Verifier`. Of equal ones the first is taken.
+            branches: how many, 1..64. None: 4, or as many as the memory budget has room for if less.
+            share: the part of the steps that all have in common, at least 0 and below 1. Where an answer ends
+                before, the others leave its way at that part of the steps that it took.
+            method: "best_of": all come to their end. "prune": the worse half is given up for copies of the
+                better half, which go on differently, whenever `every` steps are done. "back": at the end all
+                but the best go back along its way, and come to another end, `rounds` times.
+            every: steps between two looks of "prune"; None: a quarter of those that are not shared.
+            rounds: of "back", at most: "json" and "regex" are content with the first answer that is right.
+            depth: how far "back" goes, as a part of the steps behind the fork; above 0 and below 1.
+
+        The others are those of `generate`. A model that draws nothing at temperature 0 needs one above it.
+
+        Raises BudgetExceeded where the budget has no room for so many branches, before anything runs;
+        VerifierFailed for a verifier that raises; and what `generate` raises.
+
+        >>> found = model.search("Copy this: red 7", branches=2, verifier="regex:^red 7$", seed=1)
+        >>> found.answer.text, found.score, [branch.score for branch in found.branches]
+        ('red 7', 1.0, [1.0, 1.0])
+        """
+        own = plain_settings(Settings(max_new_tokens, steps, seed, settings))
+        plan, count = plan_of(
+            plain(branches), plain(share), method, plain(every), plain(rounds), plain(depth)
+        )
+        check_int("seed", own.seed, 0, MOST_SEED)
+        if "continue_prefix" in own.options:
+            raise InvalidOption("continue_prefix is not a setting here; a search follows no text")
+        check_names(self.family, own)
+
+        def encoded(tokenizer: Tokenizer) -> tuple[int, ...]:
+            text = isinstance(prompt, str) or any(isinstance(each, Mapping) for each in prompt)
+            if tokenizer is not self._tokenizer and not text:
+                raise InvalidPrompt("a judge has tokens of its own; give the prompt as text, or as messages")
+            return tuple(encode(tokenizer, prompt, system, raw, chat_template_kwargs))
+
+        def run() -> SearchResult:
+            self._check_open()
+            self._leave()
+            ids = encoded(self._tokenizer)
+            lengths = self._generator.options(own, len(ids)).lengths
+            found = search(self._generator, ids, own, plan, count, verifier_of(verifier), encoded)
+            shown, costs, best = Told(self._tokenizer, ids, lengths), found.costs, found.best
+            assert best.stats is not None and best.score is not None, "it has come to its end"
+            events = tuple(shown.event(event, read) for event, read in best.told)
+            done = events[-1]
+            assert isinstance(done, Done), "a generation ends with Done"
+            counted = SearchStatistics(
+                found.shared, costs.passes, costs.rows, costs.bytes_read, costs.seconds
+            )
+            return SearchResult(done.answer, best.score, best.number, branches_of(found), events, counted)
+
+        return self._user.call(run, self._in_use)
 
     def chat(
         self,
@@ -209,6 +377,7 @@ class Model(OneOwner):
         system: str | None = None,
         raw: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> Chat:
         """A conversation; see `Chat`. Several may go on at the same time.
 
@@ -216,15 +385,22 @@ class Model(OneOwner):
             system: a system message at its beginning.
             raw: leaves the chat template out: prompts and answers follow each other as they are.
             chat_template_kwargs: variables for the chat template.
+            resume: a file of `Chat.save`: the conversation goes on where it was, with its own arguments, and
+                encodes nothing again.
 
         Raises ChatTemplateError where the bundle has no chat template, unless `raw`, and InvalidPrompt for
-        arguments that are not as above.
+        arguments that are not as above; for `resume` InvalidRequest where the file belongs to another bundle,
+        and BundleError where it is missing or damaged.
 
         >>> chat = model.chat()
         >>> chat.generate("Copy this: red 7", seed=1).text
         'red 7'
         """
-        return Chat(self, self._tokenizer, system, raw, chat_template_kwargs)
+        if resume is None:
+            return Chat(self, self._tokenizer, system, raw, chat_template_kwargs)
+        if system is not None or raw or chat_template_kwargs:
+            raise InvalidPrompt("a conversation that is resumed goes on as it began; give `resume` alone")
+        return Chat.resumed(self, self._tokenizer, resume)
 
     def options(self, **settings: Any) -> tuple[Option, ...]:
         """The settings that `generate` takes for this bundle, with ranges; the defaults are the bundle's own,
@@ -312,9 +488,11 @@ class Model(OneOwner):
         ids: Sequence[int],
         settings: Settings,
         behind: Sequence[Ids] | None = None,
+        limit: int | None = None,
     ) -> Iterator[Event]:
         """The events of a generation whose prompt is `ids` `behind` what a chat has encoded; `prompt_ids` is
-        all of it. Raises InvalidOption at once, all else when the first event is asked for.
+        all of it. Its answer is cut at `limit` tokens. Raises InvalidOption at once, all else when the first
+        event is asked for.
         """
         settings = plain_settings(settings)
         check_int("seed", settings.seed, 0, MOST_SEED)
@@ -325,11 +503,37 @@ class Model(OneOwner):
         with suppress(PromptTooLong):  # which the generation raises
             lengths = self._generator.options(settings, len(prompt_ids)).lengths
         self._check_open()
-        return self._events(tuple(prompt_ids), ids, settings, lengths, behind)
+        return self._events(tuple(prompt_ids), ids, settings, lengths, behind, limit)
 
     def encoded(self) -> list[Ids]:
         """Ids that the last generation has encoded, for `behind`."""
         return self._generator.encoded
+
+    def digest(self) -> str:
+        """Equal for equal bundles."""
+        return self._generator.bundle.digest
+
+    def save_text(
+        self,
+        path: str | os.PathLike[str],
+        encoded: Sequence[Ids],
+        behind: Sequence[int],
+        note: bytes,
+        bits: int,
+    ) -> None:
+        """Write the text of a conversation to a file, with keys and values."""
+
+        def save() -> None:
+            self._check_open()
+            self._leave()
+            self._generator.save(Path(path), encoded, behind, note, bits)
+
+        self._user.call(save, self._in_use)
+
+    def resume_text(self, saved: SavedSequence) -> None:
+        """Take keys and values from a file when its text is gone on with."""
+        self._check_open()
+        self._generator.resume(saved)
 
     def _events(
         self,
@@ -338,11 +542,10 @@ class Model(OneOwner):
         settings: Settings,
         lengths: Lengths | None,
         behind: Sequence[Ids] | None,
+        limit: int | None,
     ) -> Iterator[Event]:
         source: Any = self._generator.generate(ids, settings, behind)
-        answer: list[int] = []
-        text = self._tokenizer.stream()
-        pieces: list[str] = []
+        shown = Told(self._tokenizer, prompt_ids, lengths, limit)
 
         def begin() -> int:
             self._check_open()
@@ -366,29 +569,9 @@ class Model(OneOwner):
                 event, now = self._user.call(go_on, self._in_use)
                 # A session that had to be opened anew counts from nothing.
                 read = read if now >= read else 0
-                if isinstance(event, inner.Draft):
-                    assert lengths is not None, "it has begun, so its prompt fits"
-                    yield Draft(
-                        canvas=event.canvas_index,
-                        canvases=lengths.canvases,
-                        step=event.step,
-                        steps=lengths.steps,
-                        start=event.start,
-                        ids=tuple(event.ids.tolist()),
-                        accepted=tuple(event.accepted.tolist()),
-                        bytes_read=now - read,
-                    )
-                elif isinstance(event, inner.Committed):
-                    kept = (event.ids if event.text is None else event.text).tolist()
-                    answer += kept
-                    pieces.append(text.push(kept))
-                    yield Committed(event.canvas_index, tuple(kept), pieces[-1])
-                elif isinstance(event, inner.Done):
-                    pieces.append(text.finish())
-                    found = _statistics(event.stats, len(prompt_ids), len(answer))
-                    yield Done(Answer("".join(pieces), tuple(answer), prompt_ids, found))
-                else:
+                if event is None:
                     return
+                yield shown.event(event, now - read)
         finally:
             if self._current is source:
                 self._leave()
@@ -407,27 +590,6 @@ class Model(OneOwner):
         return GenerationEnded(
             f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
         )
-
-
-def _statistics(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statistics:
-    engine = stats.engine
-    return Statistics(
-        steps=stats.denoising_steps,
-        forwards=stats.forwards,
-        tokens=tokens,
-        prompt_tokens=prompt_tokens,
-        reused_tokens=engine["reused_tokens"],
-        canvases=stats.canvases,
-        finish_reason="eos" if stats.finish_reason == "eos" else "length",
-        seconds=engine["seconds"],
-        compute_seconds=engine["compute_seconds"],
-        wait_seconds=engine["io_wait_seconds"],
-        bytes_read=engine["bytes_read"],
-        bytes_per_step=engine["streamed_bytes_per_step"],
-        resident_bytes=engine["pinned_bytes"],
-        peak_bytes=engine["peak_bytes"],
-        memory_bytes=engine["memory_bytes"],
-    )
 
 
 def _bytes(name: str, value: int | str | None, least: int) -> int | None:

@@ -62,7 +62,13 @@ def plain(value: Any) -> Any:
 def plain_settings(settings: Settings) -> Settings:
     """Settings whose values are Python's own."""
     options = {name: plain(value) for name, value in settings.options.items()}
-    return Settings(plain(settings.max_new_tokens), plain(settings.steps), plain(settings.seed), options)
+    return Settings(
+        plain(settings.max_new_tokens),
+        plain(settings.steps),
+        plain(settings.seed),
+        options,
+        plain(settings.deadline_seconds),
+    )
 
 
 def options_of(chosen: SamplerOptions) -> tuple[Option, ...]:

@@ -16,13 +16,14 @@ from edgekit.flashload.bundle_folder import BundleFolder
 from edgekit.flashload.errors import InvalidRequest, MalformedFile
 from edgekit.flashload.format import Run
 from edgekit.flashload.manifest import Manifest
-from edgekit.flashload.names import shown
+from edgekit.flashload.names import shown, unknown
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import manifest_sections, packages
 from edgekit.runtime.bundle.choice import check_written_for, choose
 from edgekit.runtime.bundle.layer import Layer
 from edgekit.runtime.bundle.packages import Packages
 from edgekit.runtime.bundle.rope import Rope, ropes
+from edgekit.runtime.sampling import InvalidOption
 
 if TYPE_CHECKING:
     from edgekit.runtime.tokenizer import Tokenizer
@@ -54,6 +55,7 @@ class Model:
     embedding_scale: float
     shift_logits: bool
     causal_prefix: bool
+    prefix_block: int  # positions of committed text that see each other; 1: it is causal
     self_conditioning: bool
     canvas_length: int | None
     max_positions: int | None  # None: unknown
@@ -62,6 +64,24 @@ class Model:
     head: Table | None  # None: the embedding's runs serve as the head
     tied_head: bool
     layers: tuple[Layer, ...]
+    adapters: tuple[str, ...] = ()  # names of those that segments of a pass may ask for, from 1 on
+
+    def adapter_number(self, name: str | None) -> int:
+        """The number of an adapter, as segments of a pass take it; of None 0.
+
+        Raises:
+            InvalidOption: the bundle has no adapter of that name beside its weights.
+        """
+        if name is None:
+            return 0
+        if name in self.adapters:
+            return self.adapters.index(name) + 1
+        if self.adapters:
+            raise InvalidOption(unknown("adapter", name, self.adapters))
+        raise InvalidOption(
+            f"adapter is {shown(name)}, the bundle has none beside its weights; export it with --adapter and "
+            "--adapter-mode switched"
+        )
 
     @property
     def chunks(self) -> list[tuple[int, ...]]:
@@ -202,6 +222,7 @@ def _packages(manifest: Manifest, layers: tuple[Layer, ...], where: str) -> Pack
         model["vocab_size"],
         {name: rope.widths for name, rope in ropes(model).items()},
         model["self_conditioning"],
+        len(model.get("adapters") or ()),
     )
     return packages.parse(manifest, layers, sizes, where)
 
@@ -226,6 +247,7 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         embedding_scale=model["embedding_scale"],
         shift_logits=model["shift_logits"],
         causal_prefix=model["causal_prefix"],
+        prefix_block=model.get("prefix_block", 1),
         self_conditioning=model["self_conditioning"],
         canvas_length=model.get("canvas_length"),
         max_positions=model.get("max_positions"),
@@ -234,4 +256,5 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         head=tables.get("head"),
         tied_head=tied,
         layers=layers,
+        adapters=tuple(own["name"] for own in model.get("adapters") or ()),
     )

@@ -44,14 +44,19 @@ def _check_model(model: dict[str, Any], packaged: bool) -> None:
     finite(model, "embedding_scale", at)
     for key in ("shift_logits", "causal_prefix", "self_conditioning"):
         value(model, key, bool, at)
-    for key in ("canvas_length", "max_positions"):
+    for key in ("canvas_length", "max_positions", "prefix_block"):
         if not absent(model, key):
             number(model, key, at, 1)
+    if (model.get("prefix_block") or 1) != 1 and not model["causal_prefix"]:
+        raise Wrong(f"{at}: prefix_block is {model['prefix_block']} without causal_prefix")
     for name in value(model, "ropes", dict, at):
         frequencies = value(model["ropes"], name, list, f"{at}, ropes")
         if not 0 < len(frequencies) <= _MOST_HEADS or not all(map(is_finite, frequencies)):
             raise Wrong(f"{at}: rope {quoted(name)} is not a list of finite numbers")
     _check_query_scales(model, at)
+    if not absent(model, "adapters"):
+        for own in each(model, "adapters", dict, at):
+            check_adapter(own, f"{at}, adapter")
     tables = value(model, "tables", dict, at)
     for name in ("embedding", "head") if "head" in tables else ("embedding",):
         _check_table(value(tables, name, dict, f"{at}, tables"), name, rows, packaged and name == "head")
@@ -68,6 +73,14 @@ def _check_query_scales(model: dict[str, Any], at: str) -> None:
         if finite(own, "beta", f"{at}, query scale {quoted(name)}") <= 0:
             raise Wrong(f"{at}: query scale {quoted(name)} has beta {own['beta']}, not a number above 0")
         number(own, "positions", f"{at}, query scale {quoted(name)}", 1)
+
+
+def check_adapter(own: dict[str, Any], at: str) -> None:
+    """Check what a manifest says of a low-rank adapter. Raises Wrong."""
+    value(own, "name", str, at)
+    for key in ("rank", "matrices", "bytes"):
+        number(own, key, at, 1)
+    each(own, "targets", str, at)
 
 
 def _check_table(table: dict[str, Any], name: str, rows: int, bits_alone: bool) -> None:

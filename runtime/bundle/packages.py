@@ -15,6 +15,7 @@ A function takes t positions after p positions of prefix. What its arrays are is
 
     layers             x [1, t, H]; prefix_k.J, prefix_v.J [1, KV, P, D] of the chunk's layer J (none if p is
                        0); cos.ROPE, sin.ROPE [t, R]; query_scale.ROPE [t, 1] where the rope has one;
+                       adapter [t, 1] where one of the layers has an adapter;
                        mask.full [t, p + t], mask.W [t, P + t] for a window W; phase [1]
                        ->  y [1, t, H]; k.J, v.J [1, KV, t, D]
     self_conditioning  embedded, soft [1, t, H]  ->  y [1, t, H]
@@ -156,6 +157,7 @@ class Sizes:
     vocab: int
     ropes: Mapping[str, Mapping[str, int]]  # by name: the widths of their tables, by name
     self_conditioning: bool
+    adapters: int = 0
 
 
 def parse(manifest: Manifest, layers: Sequence[Layer], sizes: Sizes, where: str) -> Packages:
@@ -326,6 +328,8 @@ def _layer_shapes(
             given[f"{name}.{slot}"] = (1, layer.kv_heads, t, layer.head_dim)
     if "phase" in function.inputs:
         taken["phase"] = (1,)
+    if "adapter" in function.inputs and sizes.adapters:
+        taken["adapter"] = (t, 1)
     return taken, given
 
 

@@ -72,6 +72,7 @@ def _pass(
 ) -> list[dict[str, np.ndarray]]:
     """The inputs of a chunk's layers for rows x [1, T, H] at positions [T] behind a prefix."""
     inputs = []
+    adapter = {"adapter": np.ones((len(positions), 1), np.float32)} if bundle.model.adapters else {}
     for slot, layer in enumerate(own for own in bundle.model.layers if own.run == name):
         none = np.zeros((1, layer.kv_heads, 0, layer.head_dim), np.float32)
         k, v = prefix[slot] if prefix else (none, none)
@@ -83,6 +84,7 @@ def _pass(
                 **bundle.model.ropes[layer.rope].tables(positions),
                 "mask": _causal_mask(positions, positions[0] - k.shape[2], layer.window),
                 "phase": np.zeros(1, np.int64),
+                **adapter,
             }
         )
     return inputs

@@ -116,7 +116,7 @@ class PackageEngine(Engine):
     def call(self, weights: OpenedPackage, function: Function, inputs: Sequence[Arrays]) -> LayersOutput:
         """`layers` by a function that they fit. Raises EngineFailed."""
         length = inputs[0]["x"].shape[1]
-        arrays: dict[str, np.ndarray] = {"x": inputs[0]["x"], "phase": inputs[0]["phase"]}
+        arrays = {name: inputs[0][name] for name in ("x", "phase", "adapter") if name in inputs[0]}
         for slot, (layer, own, prefix) in enumerate(
             zip(self._layers[weights.entry.name], inputs, function.prefixes, strict=True)
         ):

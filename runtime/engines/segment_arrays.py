@@ -39,6 +39,8 @@ class LayerArrays:
         }
         if layer.query_scale is not None:
             self._fixed["query_scale"] = space.table(layer.query_scale, (count, 1), call.inputs)
+        if layer.adapter is not None:
+            self._fixed["adapter"] = space.table(layer.adapter, (count, 1), call.inputs)
         if layer.mask is not None:
             self._fixed["mask"] = space.table(layer.mask, self._seen, call.inputs)
         self._fixed["phase"] = space.phase(bool(segment.causal))

@@ -6,7 +6,20 @@ runs one over a model, and `generate` does both. `settle` says what options a ge
 
 from __future__ import annotations
 
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import (
+    Ask,
+    Crop,
+    Denoise,
+    Encode,
+    Forget,
+    Pass,
+    PassRows,
+    Prefix,
+    Procedure,
+    Project,
+    SeenRows,
+    Tell,
+)
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.drive import drive, generate
@@ -20,6 +33,7 @@ __all__ = [
     "Ask",
     "Committed",
     "CoreSampler",
+    "Crop",
     "DeclaredOption",
     "Denoise",
     "Denoiser",
@@ -36,6 +50,8 @@ __all__ = [
     "InvalidPrompt",
     "Lengths",
     "NonFiniteLogits",
+    "Pass",
+    "PassRows",
     "PhiloxGumbel",
     "PhiloxNoise",
     "Prefix",
@@ -45,6 +61,7 @@ __all__ = [
     "SamplerModel",
     "SamplerOptions",
     "SamplingError",
+    "SeenRows",
     "Stats",
     "Tell",
     "declared",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from inspect import signature
 from typing import Any, NoReturn, cast
 
@@ -10,11 +11,24 @@ import numpy as np
 
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import (
+    Answer,
+    Ask,
+    Crop,
+    Denoise,
+    Encode,
+    Forget,
+    Pass,
+    PassRows,
+    Prefix,
+    Procedure,
+    Project,
+    Tell,
+)
 from edgekit.runtime.sampling.core import CoreSampler, text_number
 from edgekit.runtime.sampling.events import Event
-from edgekit.runtime.sampling.ids import flat_ids
-from edgekit.runtime.sampling.types import Denoiser, HeadOutput, HeadRequest, Ids
+from edgekit.runtime.sampling.ids import check_list, flat_ids, whole
+from edgekit.runtime.sampling.types import Denoiser, HeadRequest, Ids
 
 
 def check_procedure(given: object) -> None:
@@ -34,7 +48,7 @@ def check_procedure(given: object) -> None:
             ) from None
 
 
-def asked(sampler: Procedure, answer: HeadOutput | None) -> Ask:
+def asked(sampler: Procedure, answer: Answer | None) -> Ask:
     """The next request. Raises what `next` raises, and InvalidRequest where it returns what is no request."""
     if type(sampler) is CoreSampler:
         return sampler.next(answer)
@@ -54,6 +68,12 @@ def asked(sampler: Procedure, answer: HeadOutput | None) -> Ask:
     if isinstance(ask, Project):
         _check_request(ask.request, named)
         _prefix(ask.prefix, named)
+    elif isinstance(ask, Pass):
+        check_list(ask.segments, f"the segments of a {named}")
+        rows = [_rows(each, named) for each in ask.segments]
+        return Pass(rows, _prefix(ask.prefix, named))
+    elif isinstance(ask, Crop):
+        return Crop(whole(ask.length, f"the length of a {named}"))
     elif isinstance(ask, Encode):
         return Encode(flat_ids(ask.ids, f"the ids of an {named}"), _prefix(ask.prefix, named))
     elif isinstance(ask, Tell) and isinstance(ask.event, Event):
@@ -68,8 +88,17 @@ def wrong_ask(sampler: object, ask: object) -> NoReturn:
     """Raises InvalidRequest for what a procedure must not ask."""
     raise InvalidRequest(
         f"{type(sampler).__name__}.next returned {shown(ask)}; it must return one of Forget, Encode, "
-        "Denoise, Project (of a model that projects), or Tell with a Draft, Committed or Done"
+        "Denoise, Project (of a model that projects), Pass, Crop, or Tell with a Draft, Committed or Done"
     )
+
+
+def _rows(given: Any, named: str) -> PassRows:
+    if not isinstance(given, PassRows):
+        raise InvalidRequest(f"a segment of a {named} is {shown(given)}; give PassRows")
+    ids = flat_ids(given.ids, f"the ids of a segment of a {named}")
+    if given.request is not None:
+        _check_request(given.request, named)
+    return replace(given, ids=ids)
 
 
 def _check_request(given: Any, named: str) -> None:
@@ -83,7 +112,7 @@ def _prefix(given: Any, named: str) -> Prefix | None:
     return given
 
 
-def check_prefix(ask: Denoise | Encode | Project, denoiser: Denoiser) -> None:
+def check_prefix(ask: Denoise | Encode | Pass | Project, denoiser: Denoiser) -> None:
     """Raises InvalidRequest unless the text is encoded that the sampler takes for granted."""
     wanted = ask.prefix
     if wanted is None:

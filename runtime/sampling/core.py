@@ -13,12 +13,25 @@ from edgekit.flashload import _native
 from edgekit.flashload.core_memory import array, copied
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, PassSegmentStruct
 from edgekit.runtime.one_driver import OneDriver
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.one_user import OneUser
 from edgekit.runtime.sampling.answers import FilledOutput, answer_arrays, answer_shapes
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Project, Tell
+from edgekit.runtime.sampling.asks import (
+    Answer,
+    Ask,
+    Crop,
+    Denoise,
+    Encode,
+    Forget,
+    Pass,
+    PassRows,
+    Prefix,
+    Project,
+    SeenRows,
+    Tell,
+)
 from edgekit.runtime.sampling.core_abi import (
     ERRORS,
     AskStruct,
@@ -34,13 +47,16 @@ from edgekit.runtime.sampling.events import Committed, Done, Draft, FinishReason
 from edgekit.runtime.sampling.ids import flat_ids
 from edgekit.runtime.sampling.noise import PhiloxGumbel
 from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_int
-from edgekit.runtime.sampling.types import HeadOutput, HeadRequest, Ids
+from edgekit.runtime.sampling.types import HeadRequest, Ids
 
 #: By the numbers of EK_FINISH_; the first is that of a generation that has not come to its end.
 _REASONS: Final[tuple[FinishReason, ...]] = ("length", "eos", "length", "cancelled")
 
 
-_FORGET, _ENCODE, _DENOISE, _PROJECT, _DRAFT, _COMMITTED, _DONE = range(7)
+#: That `hurry` takes.
+MOST_PASSES: Final = 1 << 22
+
+_FORGET, _ENCODE, _DENOISE, _PROJECT, _DRAFT, _COMMITTED, _DONE, _PASS, _CROP = range(9)
 
 
 class CoreSampler(OneOwner, OneDriver):
@@ -105,7 +121,8 @@ class CoreSampler(OneOwner, OneDriver):
         self._vocab_size, self._hidden_size = vocab_size, hidden_size
         #: What `SamplerModel.bundle` said.
         self.bundle = bundle
-        self._asked: dict[str, tuple[int, ...]] = {}  # shapes of the answer to the last pass
+        self._asked: list[dict[str, tuple[int, ...]]] = []  # shapes of the answers to the last pass
+        self._several = False  # they are those of several segments
         self._user = OneUser()
 
     @property
@@ -113,7 +130,14 @@ class CoreSampler(OneOwner, OneDriver):
         """Positions that the generation takes, at most."""
         found = LengthsStruct()
         self._call("ek_sampler_get_lengths", ctypes.byref(found))
-        return Lengths(found.new_tokens, found.prefix, found.canvas, found.canvases, found.steps)
+        return Lengths(
+            found.new_tokens,
+            found.prefix,
+            found.canvas,
+            found.canvases,
+            found.steps,
+            segments=found.segments,
+        )
 
     @property
     def stats(self) -> Stats:
@@ -127,14 +151,14 @@ class CoreSampler(OneOwner, OneDriver):
         }
         return Stats(**counters, finish_reason=_REASONS[found.finish_reason])
 
-    def next(self, answer: HeadOutput | None = None) -> Ask:
+    def next(self, answer: Answer | None = None) -> Ask:
         """What to do now. Raises NonFiniteLogits, and then asks the same again; InvalidRequest for an answer
         that does not fit what was asked.
         """
         # What was asked is looked at here, so the core's own guard against two threads comes too late.
         return self._user.call(lambda: self._next(answer), _in_use)
 
-    def _next(self, answer: HeadOutput | None) -> Ask:
+    def _next(self, answer: Answer | None) -> Ask:
         if answer is not None:
             self._answer(answer)
         ask = AskStruct()
@@ -151,14 +175,18 @@ class CoreSampler(OneOwner, OneDriver):
         return self._asking(ask)
 
     def _asking(self, ask: AskStruct) -> Ask:
+        if ask.kind == _PASS:
+            return self._pass(ask)
+        if ask.kind == _CROP:
+            return Crop(ask.prefix_length)
         ids = _ids(ask.ids, ask.count)
         if ask.kind == _DENOISE:
             soft = None
             if ask.soft:
                 soft = array(ask.soft, (ask.count, self._hidden_size)).copy()
-            return Denoise(ids, self._request(ask), soft, Prefix(ask.prefix_length, ask.text))
+            return Denoise(ids, self._one_request(ask), soft, Prefix(ask.prefix_length, ask.text))
         if ask.kind == _PROJECT:
-            return Project(ids, self._request(ask), Prefix(ask.prefix_length, ask.text))
+            return Project(ids, self._one_request(ask), Prefix(ask.prefix_length, ask.text))
         if ask.kind == _FORGET:
             return Forget()
         if ask.kind == _ENCODE:
@@ -168,7 +196,8 @@ class CoreSampler(OneOwner, OneDriver):
             accepted = copied(ask.accepted, ask.count, np.bool_)
             return Tell(Draft(ask.canvas_index, ask.step, ask.start, ids, accepted), kept)
         if ask.kind == _COMMITTED:
-            return Tell(Committed(ask.canvas_index, ids, kept), kept)
+            text = None if ask.text_count == ask.count else ids[: ask.text_count]
+            return Tell(Committed(ask.canvas_index, ids, text), kept)
         return Tell(Done(self.stats), kept)
 
     def copy(self) -> CoreSampler:
@@ -190,6 +219,26 @@ class CoreSampler(OneOwner, OneDriver):
         """
         self._call("ek_sampler_answer", None)
 
+    def hurry(self, passes: int) -> None:
+        """End the generation within so many further denoising passes, 1 or more: the last of them settles all
+        that is open. A pass that was asked for before is not counted. The same calls at the same places give
+        the same tokens.
+
+        Raises InvalidOption for no such number, and InvalidRequest for a procedure that cannot.
+        """
+        check_int("passes", passes, 1, MOST_PASSES)
+        self._call("ek_sampler_hurry", passes)
+
+    def reseed(self, seed: int) -> None:
+        """Draw from another seed from here on, as copies do that are to differ; what was drawn stays. A step
+        whose pass has no answer yet is begun again.
+
+        Raises InvalidOption for what is no seed, and InvalidRequest within such a step while its text is
+        encoded again.
+        """
+        check_int("seed", seed, 0, MOST_SEED)
+        self._call("ek_sampler_reseed", seed)
+
     def restore(self) -> None:
         """Ask for all text to be forgotten and encoded again, for a model that does not hold it."""
         self._call("ek_sampler_restore")
@@ -204,18 +253,44 @@ class CoreSampler(OneOwner, OneDriver):
         self._call("ek_sampler_save", state, size.value, ctypes.byref(size))
         return state.raw
 
-    def _answer(self, answer: HeadOutput) -> None:
-        if isinstance(answer, FilledOutput) and answer.is_of(self._asked):
-            output = answer.struct
-        else:
-            arrays = answer_arrays(answer, self._asked)
-            output = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
-        self._call("ek_sampler_answer", ctypes.byref(output))
+    def _answer(self, answer: Answer) -> None:
+        if not self._several:
+            shapes = self._asked[0] if self._asked else {}
+            output, _held = _output(answer, shapes)
+            return self._call("ek_sampler_answer", ctypes.byref(output))
+        answers = list(answer) if isinstance(answer, Sequence) else [answer]
+        if len(answers) != len(self._asked):
+            raise InvalidRequest(f"{len(answers)} answers; the pass has {len(self._asked)} requests")
+        given = [_output(each, shapes) for each, shapes in zip(answers, self._asked, strict=True)]
+        outputs = (HeadOutputStruct * len(given))(*[output for output, _ in given])
+        self._call("ek_sampler_answer_pass", outputs, len(outputs))
 
-    def _request(self, ask: AskStruct) -> HeadRequest:
-        wanted = head_request(ask.request, bool(ask.logits), self._vocab_size)
-        self._asked = answer_shapes(wanted, ask.request.row_count, self._vocab_size, self._hidden_size)
+    def _one_request(self, ask: AskStruct) -> HeadRequest:
+        self._asked, self._several = [], False
+        return self._request(ask.request, bool(ask.logits))
+
+    def _request(self, request: HeadRequestStruct, logits: bool) -> HeadRequest:
+        wanted = head_request(request, logits, self._vocab_size)
+        rows = request.row_count
+        self._asked.append(answer_shapes(wanted, rows, self._vocab_size, self._hidden_size))
         return wanted
+
+    def _pass(self, ask: AskStruct) -> Pass:
+        self._asked, self._several = [], True
+        segments = ctypes.cast(ask.segments, ctypes.POINTER(PassSegmentStruct))
+        rows = [self._rows(segments[i]) for i in range(ask.segment_count)]
+        return Pass(rows, Prefix(ask.prefix_length, ask.text))
+
+    def _rows(self, given: PassSegmentStruct) -> PassRows:
+        at, request = int(_ids(given.positions, 1)[0]), None
+        if given.request:
+            request = self._request(HeadRequestStruct.from_address(given.request), logits=False)
+        seen = None
+        if given.seen:
+            found = [given.seen[i] for i in range(given.seen_count)]
+            seen = [SeenRows(None if s.segment < 0 else s.segment, s.first, s.count) for s in found]
+        ids, block = _ids(given.ids, given.count), given.block if given.causal else 0
+        return PassRows(ids, at, request, block, seen, given.keep_at >= 0, given.adapter)
 
     def _call(self, name: str, *arguments: Any) -> None:
         _native.check(getattr(self._library, name)(self._handle, *arguments), ERRORS)
@@ -224,6 +299,17 @@ class CoreSampler(OneOwner, OneDriver):
         handle = getattr(self, "_handle", None)
         if handle is not None:
             self._library.ek_sampler_close(handle)
+
+
+def _output(
+    answer: Any, shapes: dict[str, tuple[int, ...]]
+) -> tuple[HeadOutputStruct, dict[str, np.ndarray]]:
+    """An answer as the core takes it, and the arrays that it points at."""
+    if isinstance(answer, FilledOutput) and answer.is_of(shapes):
+        return answer.struct, {}
+    arrays = answer_arrays(answer, shapes)
+    struct = HeadOutputStruct(**{name: values.ctypes.data for name, values in arrays.items()})
+    return struct, arrays
 
 
 def _in_use() -> InvalidRequest:

@@ -29,7 +29,8 @@ class Model(Struct):
         ("struct_size", c_uint32), ("projects", c_int32), ("vocabulary", c_int64), ("hidden_size", c_int64),
         ("canvas_length", c_int64), ("max_positions", c_int64), ("sampler", c_char_p), ("bundle", c_char_p),
         ("encoded", c_void_p), ("piece_lengths", c_void_p), ("encoded_pieces", c_int64),
-        ("uncached", c_void_p), ("uncached_count", c_int64),
+        ("uncached", c_void_p), ("uncached_count", c_int64), ("prefix_block", c_int64),
+        ("shift_logits", c_int32), ("reserved", c_int32),
     )  # fmt: skip
 
 
@@ -43,7 +44,7 @@ class Wishes(Struct):
 class LengthsStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("reserved", c_int32), ("new_tokens", c_int64), ("prefix", c_int64),
-        ("canvas", c_int64), ("canvases", c_int64), ("steps", c_int64),
+        ("canvas", c_int64), ("canvases", c_int64), ("steps", c_int64), ("segments", c_int64),
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ class StatisticsStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("finish_reason", c_int32), ("denoising_steps", c_int64),
         ("forwards", c_int64), ("projections", c_int64), ("prefills", c_int64), ("committed_tokens", c_int64),
-        ("canvases", c_int64),
+        ("canvases", c_int64), ("rows", c_int64),
     )  # fmt: skip
 
 
@@ -61,6 +62,7 @@ class AskStruct(Struct):
         ("soft", c_void_p), ("request", HeadRequestStruct), ("logits", c_int32), ("reserved", c_int32),
         ("canvas_index", c_int64), ("step", c_int64), ("start", c_int64), ("accepted", c_void_p),
         ("kept", c_void_p), ("kept_count", c_int64), ("prefix_length", c_int64), ("text", c_uint64),
+        ("segments", c_void_p), ("segment_count", c_int64), ("text_count", c_int64),
     )  # fmt: skip
 
 
@@ -78,8 +80,11 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "ek_sampler_get_statistics": (c_void_p, POINTER(StatisticsStruct)),
     "ek_sampler_next": (c_void_p, POINTER(AskStruct)),
     "ek_sampler_answer": (c_void_p, POINTER(HeadOutputStruct)),
+    "ek_sampler_answer_pass": (c_void_p, POINTER(HeadOutputStruct), c_int64),
     "ek_sampler_copy": (c_void_p, POINTER(c_void_p)),
     "ek_sampler_restore": (c_void_p,),
+    "ek_sampler_hurry": (c_void_p, c_int64),
+    "ek_sampler_reseed": (c_void_p, c_uint64),
     "ek_text_number": (c_uint64, c_void_p, c_int64, POINTER(c_uint64)),
     "ek_sampler_save": (c_void_p, c_void_p, c_uint64, POINTER(c_uint64)),
     "ek_sampler_load": (POINTER(Model), c_char_p, c_uint64, POINTER(c_void_p)),
@@ -96,7 +101,8 @@ class SamplerModel:
     """What a sampler knows of the model that answers.
 
     `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` is 0 for a
-    model without self-conditioning. `projects`: it is a Projector. `canvas_length` and `max_positions` None:
+    model without self-conditioning. `prefix_block` and `shift_logits` are those of the manifest's model.
+    `projects`: it is a Projector. `canvas_length` and `max_positions` None:
     any, unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in
     pieces, and `uncached` are the text that it holds, for the option `continue_prefix`.
     """
@@ -110,6 +116,8 @@ class SamplerModel:
     bundle: str | None = None
     encoded: Sequence[Ids] = ()
     uncached: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    prefix_block: int = 1
+    shift_logits: bool = False
 
 
 class Given:
@@ -136,6 +144,8 @@ class Given:
             encoded_pieces=len(pieces),
             uncached=self._uncached.ctypes.data,
             uncached_count=self._uncached.size,
+            prefix_block=_count(model, "prefix_block"),
+            shift_logits=truth(model.shift_logits, "SamplerModel.shift_logits", InvalidOption),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -20,7 +20,19 @@ from edgekit.runtime.sampling.asked import (
     is_repeated,
     wrong_ask,
 )
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import (
+    Answer,
+    Ask,
+    Crop,
+    Denoise,
+    Encode,
+    Forget,
+    Pass,
+    PassRows,
+    Procedure,
+    Project,
+    Tell,
+)
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.core_abi import SamplerModel
 from edgekit.runtime.sampling.events import Done, Event
@@ -59,6 +71,8 @@ def generate(
         projects=isinstance(denoiser, Projector),
         canvas_length=canvas_length,
         uncached=denoiser.uncached,
+        prefix_block=getattr(denoiser, "prefix_block", 1),
+        shift_logits=getattr(denoiser, "shift_logits", False),
     )
     try:
         model = replace(model, encoded=denoiser.pieces)
@@ -77,7 +91,8 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
     """Yields drafts, committed tokens and Done. Closing it ends the generation where it is: the denoiser then
     holds what was encoded and committed until then.
 
-    A sampler that asks for a Project needs a denoiser that is a Projector. Raises what the two raise, and
+    A sampler that asks for a Project needs a denoiser that is a Projector, one that asks for a Pass or a Crop
+    a session or one of its sequences. Raises what the two raise, and
     InvalidRequest where `next` returns what is no request, and for what is no sampler or denoiser.
     """
     check_procedure(sampler)
@@ -93,7 +108,7 @@ def drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None
 
 
 def _drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, None]:
-    answer: HeadOutput | None = None
+    answer: Answer | None = None
     passed: int | None = None  # which pass a Project is of
     run = _run_sampler(sampler, denoiser)
     while True:
@@ -102,6 +117,11 @@ def _drive(sampler: Procedure, denoiser: Denoiser) -> Generator[Event, None, Non
         if isinstance(ask, Denoise) or (isinstance(ask, Project) and isinstance(denoiser, Projector)):
             answer = _answer(ask, sampler, denoiser, passed)
             passed = getattr(denoiser, "last_pass", None)
+        elif isinstance(ask, Pass):
+            answer = _passes(denoiser, sampler, ask)
+        elif isinstance(ask, Crop):
+            if denoiser.prefix_length > ask.length:
+                _cropped(denoiser, sampler, ask)
         elif isinstance(ask, Tell):
             # Before anybody hears of it: whoever stops here has it in the conversation.
             if ask.kept is not None:
@@ -127,6 +147,32 @@ def _answer(ask: Denoise | Project, sampler: Procedure, denoiser: Denoiser, pass
     if is_repeated(sampler, passed, getattr(denoiser, "last_pass", None)):
         return denoiser.denoise(ask.ids, ask.request)
     return cast(Projector, denoiser).project(ask.request)
+
+
+class _Passes(Protocol):
+    def run_rows(self, segments: Sequence[PassRows]) -> list[HeadOutput]: ...
+    def crop(self, length: int) -> None: ...
+
+
+def _passes(denoiser: Denoiser, sampler: Procedure, ask: Pass) -> list[HeadOutput]:
+    check_prefix(ask, denoiser)
+    if not hasattr(denoiser, "run_rows"):
+        wrong_denoiser(denoiser, sampler, ask)
+    return cast(_Passes, denoiser).run_rows(ask.segments)
+
+
+def _cropped(denoiser: Denoiser, sampler: Procedure, ask: Crop) -> None:
+    if not hasattr(denoiser, "crop"):
+        wrong_denoiser(denoiser, sampler, ask)
+    cast(_Passes, denoiser).crop(ask.length)
+
+
+def wrong_denoiser(denoiser: Denoiser, sampler: Procedure, ask: Ask) -> NoReturn:
+    """Raises InvalidRequest for a denoiser that cannot do what a sampler asks."""
+    raise InvalidRequest(
+        f"{type(sampler).__name__} asks for a {type(ask).__name__}, which {type(denoiser).__name__} cannot "
+        "do: drive it over a session, or one of its sequences"
+    )
 
 
 def _check_denoiser(given: object) -> None:

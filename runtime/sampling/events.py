@@ -46,7 +46,8 @@ class Stats:
 
     denoising_steps: steps whose forward pass ran. forwards: denoising passes (two a step with classifier-free
     guidance). projections: further head passes on the same hidden states. prefills: causal passes.
-    committed_tokens: final tokens, padding not counted. canvases: canvases or blocks begun.
+    committed_tokens: final tokens, padding not counted. canvases: canvases or blocks begun. rows: positions
+    that all these passes computed.
     engine: numbers of the engine and the weight stream, filled in by whoever owns them.
     """
 
@@ -56,6 +57,7 @@ class Stats:
     prefills: int = 0
     committed_tokens: int = 0
     canvases: int = 0
+    rows: int = 0
     finish_reason: FinishReason = "length"
     engine: dict[str, Any] = field(default_factory=dict)
 
@@ -74,6 +76,7 @@ class Stats:
             "committed_tokens": self.committed_tokens,
             "tokens_per_forward": self.tokens_per_forward,
             "canvases": self.canvases,
+            "rows": self.rows,
             "finish_reason": self.finish_reason,
             "engine": dict(self.engine),
         }

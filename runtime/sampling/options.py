@@ -26,7 +26,7 @@ _USUAL_BYTES: Final = 1 << 14
 class Lengths:
     """The most that a generation takes: positions that it adds to its prompt, the longest prefix that it
     encodes, the longest canvas that it denoises; canvases (of LLaDA blocks), and denoising steps of each.
-    `text` says in words how many tokens the prompt gets.
+    `text` says in words how many tokens the prompt gets; `segments` are those of a pass.
     """
 
     new_tokens: int
@@ -35,6 +35,7 @@ class Lengths:
     canvases: int
     steps: int
     text: str = ""
+    segments: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 import numpy as np
 
 from edgekit.flashload import errors
 from edgekit.flashload.core_memory import address
 from edgekit.flashload.names import shown
+from edgekit.runtime.core_structs import PassSegmentStruct, SeenRowsStruct
 from edgekit.runtime.sampling.ids import check_list, flat_ids, truth, whole
-from edgekit.runtime.sampling.types import Floats, Ids
+from edgekit.runtime.sampling.types import Floats
 from edgekit.runtime.session.head_arrays import HeadArrays
 from edgekit.runtime.session.sequence import Owner, SeenRows, Segment, Sequence
-from edgekit.runtime.session.structs import PassSegmentStruct, SeenRowsStruct
 
 _NOTHING = -1  # EK_KEEP_NOTHING
 _KEPT = -1  # of ek_seen_rows
@@ -29,17 +28,6 @@ def segment_list(segments: Items[Segment]) -> list[Segment]:
     return list(segments)
 
 
-@dataclass(frozen=True)
-class _KeptIds:
-    """Ids [T] that a segment keeps from a position on, of a prefix of so many positions."""
-
-    sequence: Sequence
-    ids: Ids
-    start: int
-    length: int
-    plain: bool
-
-
 class PassArrays:
     """Segments as the core takes them, and what they point at, as long as this object lives."""
 
@@ -48,7 +36,6 @@ class PassArrays:
         what is no segment of this session, and for arrays that do not fit.
         """
         self._held: list[object] = []
-        self._kept: list[_KeptIds] = []
         self.heads: list[HeadArrays | None] = []
         structs = []
         for number, each in enumerate(segments):
@@ -59,30 +46,6 @@ class PassArrays:
                 raise
         self.structs = (PassSegmentStruct * len(structs))(*structs)
 
-    def note_kept(self, run: Callable[[], None]) -> None:
-        """Run the pass: the sequences know afterwards which ids they keep. Where a signal leaves it open
-        whether it ran, those that have grown keep theirs, and what was to be replaced is not known.
-        """
-        before = [each.sequence.encoded.copy() for each in self._kept]
-        for each in self._kept:
-            if each.start < each.length:
-                each.sequence.encoded.forget(each.start)
-        try:
-            run()
-        except BaseException as error:
-            for each, encoded in zip(self._kept, before, strict=True):
-                if each.sequence.prefix_length > each.length:
-                    self._note([each])
-                elif isinstance(error, Exception):  # that of a pass that failed
-                    each.sequence.encoded = encoded
-            raise
-        self._note(self._kept)
-
-    def _note(self, kept: Items[_KeptIds]) -> None:
-        for each in kept:
-            now = each.sequence.prefix_length
-            each.sequence.encoded.kept(each.ids, each.start, now, plain=each.plain)
-
     def _struct(self, given: Segment, session: Owner) -> PassSegmentStruct:
         if not isinstance(given, Segment) or not isinstance(given.sequence, Sequence):
             raise errors.InvalidRequest(f"a segment is {shown(given)}; pass a Segment of a Sequence")
@@ -92,7 +55,9 @@ class PassArrays:
         made = PassSegmentStruct(
             sequence=given.sequence.handle,
             causal=truth(given.causal, "causal"),
+            block=whole(given.block, "block"),
             keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
+            adapter=whole(given.adapter, "adapter"),
         )
         rows = 0
         if given.ids is not None:
@@ -101,10 +66,6 @@ class PassArrays:
             self._held.append(ids)
             if rows == 0:
                 raise errors.InvalidRequest("token ids of shape (0,); a segment takes at least one, or None")
-            if given.keep_at is not None:
-                plain = bool(given.causal) and given.seen is None
-                length = given.sequence.prefix_length
-                self._kept.append(_KeptIds(given.sequence, ids, int(given.keep_at), length, plain))
         elif given.request is not None:
             rows = given.sequence.last_rows()
             if rows == 0:  # the answer's arrays have room for none, whatever another thread does meanwhile

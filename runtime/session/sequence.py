@@ -5,28 +5,29 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence as Items
-from ctypes import c_void_p
-from dataclasses import dataclass, field
+from ctypes import c_int64, c_void_p
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from edgekit.flashload import errors
+from edgekit.flashload import _native, errors
 from edgekit.flashload.names import shown
 from edgekit.runtime.one_driver import OneDriver
 from edgekit.runtime.one_owner import OneOwner
-from edgekit.runtime.sampling.asks import Prefix
+from edgekit.runtime.sampling.asks import Prefix, SeenRows
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.ids import check_tokens, flat_ids, whole
-from edgekit.runtime.session.encoded_ids import EncodedIds
-from edgekit.runtime.session.structs import SequenceInfoStruct
+from edgekit.runtime.session.saved import path_of, read_saved
+from edgekit.runtime.session.structs import SaveOptionsStruct, SequenceInfoStruct
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from edgekit.runtime.sampling.asks import Ask
+    from edgekit.runtime.sampling.asks import Ask, PassRows
     from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 
 
@@ -38,6 +39,7 @@ class Owner(Protocol):
 
     vocab_size: int
     hidden_size: int
+    adapter: int  # of passes that do not say
 
     def check_sampler(self, sampler: CoreSampler) -> None:
         """Raises InvalidRequest for one of another bundle."""
@@ -58,14 +60,10 @@ class Owner(Protocol):
 
 
 @dataclass
-class KeptText:
-    """Text that a sequence has encoded, and behind it what it has not, with the prefix's length then."""
+class Uncached:
+    """Text behind a prefix that is final and not encoded, with the prefix's length when it was told."""
 
-    encoded: EncodedIds = field(default_factory=EncodedIds)
-    uncached: tuple[Ids, int] = _NO_IDS, 0
-
-    def copy(self) -> KeptText:
-        return KeptText(self.encoded.copy(), self.uncached)
+    told: tuple[Ids, int] = _NO_IDS, 0
 
 
 class Sequence(OneOwner, OneDriver):
@@ -76,20 +74,11 @@ class Sequence(OneOwner, OneDriver):
     sequence gives is the same alone and in company.
     """
 
-    def __init__(self, session: Owner, handle: c_void_p | None, text: KeptText | None = None) -> None:
+    def __init__(self, session: Owner, handle: c_void_p | None, uncached: Uncached | None = None) -> None:
         """`handle` is where the core puts it, null once it is closed. None: the session's own sequence, whose
-        text the session holds.
+        uncached text the session holds.
         """
-        self.session, self._handle, self._text = session, handle, text or KeptText()
-
-    @property
-    def encoded(self) -> EncodedIds:
-        """The ids behind its prefix."""
-        return self._text.encoded
-
-    @encoded.setter
-    def encoded(self, ids: EncodedIds) -> None:
-        self._text.encoded = ids
+        self.session, self._handle, self._uncached = session, handle, uncached or Uncached()
 
     @classmethod
     def opened(cls, session: Owner, name: str, *arguments: Any) -> Sequence:
@@ -125,26 +114,35 @@ class Sequence(OneOwner, OneDriver):
         and a prefix that is lost takes it with it. Raises InvalidRequest for what is no token ids of the
         model.
         """
-        ids, start = self._text.uncached
-        done = self.prefix_length - start
+        ids, behind = self._uncached.told
+        done = self.prefix_length - behind
         return ids[done:] if done >= 0 else _NO_IDS
 
     @uncached.setter
     def uncached(self, ids: Ids) -> None:
         ids = np.array(flat_ids(ids, "uncached text"))
         check_tokens(ids, "uncached text", self.vocab_size)
-        self._text.uncached = ids, self.prefix_length
+        self._uncached.told = ids, self.prefix_length
 
     @property
     def pieces(self) -> list[Ids]:
         """The token ids behind the prefix, in the pieces in which they were encoded. Raises InvalidRequest
         where passes have kept what no encoding gives.
         """
-        return self.encoded.pieces(self.prefix_length)
+        room = self.prefix_length
+        ids, lengths, count = np.empty(room, np.int64), np.empty(room, np.int64), c_int64()
+        arrays = ids.ctypes.data, room, lengths.ctypes.data, room
+        self.session.call("ek_sequence_get_text", self, *arrays, ctypes.byref(count))
+        stops = np.cumsum(lengths[: count.value])
+        return np.split(ids[: stops[-1]], stops[:-1]) if len(stops) else []
 
     def holds(self, pieces: Items[Ids]) -> bool:
         """Whether these, and nothing else, are the pieces of its text."""
-        return self.encoded.holds(pieces, self.prefix_length)
+        try:
+            known = self.pieces
+        except errors.InvalidRequest:
+            return False
+        return len(known) == len(pieces) and all(map(np.array_equal, known, pieces))
 
     def copy(self) -> Sequence:
         """Another one in the same state. The two share what is kept until they go on differently.
@@ -152,10 +150,52 @@ class Sequence(OneOwner, OneDriver):
         Raises BudgetExceeded for more sequences than the session was opened for.
         """
         other = Sequence.opened(self.session, "ek_sequence_copy", self)
-        other._text = self._text.copy()
+        other._uncached = Uncached(self._uncached.told)
         return other
 
     __copy__ = copy
+
+    def save(self, path: str | os.PathLike[str], *, bits: int = 32, note: bytes = b"") -> None:
+        """Write what it keeps, and what is uncached, to a file from which `load` takes it again: whole, or
+        not at all. With `bits` 8 the file has a quarter of the size, and what is computed behind it is near
+        to what it was; 32 keeps every bit. `note` is for the caller to find in it again (`read_saved`).
+
+        Raises InvalidRequest where what is kept is no text, such as a canvas, or for other bits, WriteFailed.
+        """
+        bits = whole(bits, "the number of bits")
+        if bits not in (8, 32):
+            raise errors.InvalidRequest(f"bits is {bits}; keys and values are saved with 32 or 8")
+        if not isinstance(note, bytes):
+            raise errors.InvalidRequest(f"the note is {shown(note)}; give bytes")
+        file, uncached = _native.path_bytes(path_of(path)), self.uncached
+        options = SaveOptionsStruct(bits=bits, note=note or None, note_bytes=len(note))
+        # What is uncached is kept here, and the core's own is that of who uses the core alone.
+        self.session.call("ek_sequence_keep", self, uncached.ctypes.data, uncached.size)
+        try:
+            self.session.call("ek_sequence_save", self, file, ctypes.byref(options))
+        finally:
+            self.session.call("ek_sequence_keep", self, None, 0)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Keep what a file of `save` holds, in place of what it keeps.
+
+        Raises InvalidRequest for a file of another bundle or engine, BudgetExceeded for more positions than
+        the session was opened for, and what `read_saved` raises. Where keys and values turn out to be
+        damaged, it keeps nothing.
+        """
+        saved = read_saved(path)
+        before = self.prefix
+        try:
+            self.session.call("ek_sequence_load", self, _native.path_bytes(saved.path))
+            self.session.call("ek_sequence_keep", self, None, 0)
+        except BaseException:
+            if self.prefix != before or not before.length:
+                self.reset()
+            raise
+        if not self.holds(saved.pieces):
+            self.reset()
+            raise errors.FileChanged(f"{saved.path}: was replaced while it was read; load it again")
+        self._uncached.told = saved.uncached, self.prefix_length
 
     def close(self) -> None:
         """Give back what it keeps. The session's own sequence stays."""
@@ -187,8 +227,7 @@ class Sequence(OneOwner, OneDriver):
             self.session.call("ek_session_reset")
         else:
             self.session.call("ek_sequence_crop", self, 0)
-        self.encoded.cropped(0)
-        self._text.uncached = _NO_IDS, 0
+        self._uncached.told = _NO_IDS, 0
 
     def crop(self, length: int) -> None:
         """Forget what is kept at and behind position `length`, and what is uncached.
@@ -197,18 +236,14 @@ class Sequence(OneOwner, OneDriver):
         have what precedes it: of what was kept, the last canvas can always be taken back.
         """
         self.session.call("ek_sequence_crop", self, whole(length, "the length to crop to"))
-        self.encoded.cropped(length)
-        self._text.uncached = _NO_IDS, 0
+        self._uncached.told = _NO_IDS, 0
 
     def prefill(self, ids: Ids) -> None:
-        """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
-        ids, start = flat_ids(ids, "the list of token ids"), self.prefix_length
-        try:
-            self.session.call("ek_sequence_prefill", self, ids.ctypes.data, ids.size)
-        finally:
-            length = self.prefix_length
-            if length > start:  # also where a signal came behind it
-                self.encoded.kept(ids, start, length, plain=True)
+        """Encode ids [T] and keep their keys and values, in chunks of the canvas's length: causally, or in
+        blocks of the model's `prefix_block` rows that see each other.
+        """
+        ids = flat_ids(ids, "the list of token ids")
+        self.session.call("ek_sequence_prefill", self, ids.ctypes.data, ids.size)
 
     def check_prefill(self, ids: Ids) -> None:
         """Raises what `prefill` would raise of these ids. Who encodes a text in several passes asks about all
@@ -222,12 +257,19 @@ class Sequence(OneOwner, OneDriver):
         """One bidirectional pass of ids [T] over [prefix KV ; canvas], and the head on the requested rows."""
         if ids is None:
             raise errors.InvalidRequest("no token ids are given; for more of the last pass call project")
-        return self._answer(Segment(self, ids, request, soft=soft))
+        return self._answer(Segment(self, ids, request, soft=soft, adapter=self.session.adapter))
 
     @within_core
     def project(self, request: HeadRequest) -> HeadOutput:
         """The vocabulary head once more on the hidden states of the last pass that gave some."""
         return self._answer(Segment(self, None, request))
+
+    def run_rows(self, segments: Items[PassRows]) -> list[HeadOutput]:
+        """One pass of several segments of its text: the answers to those that have a request. Raises as
+        `Session.run_pass`.
+        """
+        answers = self.session.run_pass([segment_of(self, each) for each in segments])
+        return [answer for answer in answers if answer is not None]
 
     def run_sampler(self, sampler: CoreSampler) -> Ask:
         """What a sampler of the core asks for or tells besides passes, which the core runs and answers; a
@@ -269,25 +311,16 @@ class Sequence(OneOwner, OneDriver):
         return info
 
 
-@dataclass(frozen=True)
-class SeenRows:
-    """Rows first..first+count that a segment sees: kept positions of its sequence (`segment` None), or rows
-    of an earlier segment of the pass.
-    """
-
-    segment: int | None
-    first: int
-    count: int
-
-
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Rows of a pass that see the same: token ids [T] of a canvas, or `causal` ones; ids None: no rows, and
-    `request` is answered from the hidden states of the sequence's last pass.
+    """Rows of a pass that see the same: token ids [T] of a canvas, or `causal` ones, in blocks of `block`
+    rows that see each other; ids None: no rows, and `request` is answered from the hidden states of the
+    sequence's last pass.
 
     `soft` [T, hidden] is an earlier answer's. `positions` [T], None: behind what is kept, or from keep_at on.
     `seen`: rows before its own, None: all that its sequence keeps, up to keep_at. `keep_at`: its keys and
-    values are kept from this position on, in place of those there; None: they are not kept.
+    values are kept from this position on, in place of those there; None: they are not kept. `adapter`: number
+    of the adapter that its rows are computed with, from 1 (`bundle.model.adapters`), 0: none.
     """
 
     sequence: Sequence
@@ -298,3 +331,23 @@ class Segment:
     positions: Ids | None = None
     seen: Items[SeenRows] | None = None
     keep_at: int | None = None
+    block: int = 1
+    adapter: int = 0
+
+
+def segment_of(sequence: Sequence, rows: PassRows) -> Segment:
+    """What a procedure asks for as a segment of a pass."""
+    seen = rows.seen
+    if seen is None and not rows.keep:
+        seen = [SeenRows(None, 0, rows.at)]
+    return Segment(
+        sequence,
+        rows.ids,
+        rows.request,
+        causal=rows.block != 0,
+        block=max(1, rows.block),
+        positions=rows.at + np.arange(len(rows.ids)),
+        seen=seen,
+        keep_at=rows.at if rows.keep else None,
+        adapter=rows.adapter or sequence.session.adapter,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 import weakref
 from collections import deque
@@ -25,14 +26,14 @@ from edgekit.flashload.names import shown
 from edgekit.flashload.owner_process import OwnerProcess
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.core_structs import EngineStruct
+from edgekit.runtime.core_structs import EngineStruct, PassSegmentStruct
 from edgekit.runtime.engines import MakeEngine
 from edgekit.runtime.engines.base import Engine, Executor
 from edgekit.runtime.engines.plug import EnginePlug
 from edgekit.runtime.errors import EngineFailed
 from edgekit.runtime.one_owner import OneOwner
 from edgekit.runtime.process import MOST_THREADS, peak_bytes, usable_cores
-from edgekit.runtime.sampling.asks import Ask, Prefix
+from edgekit.runtime.sampling.asks import Ask, PassRows, Prefix
 from edgekit.runtime.sampling.core import CoreSampler
 from edgekit.runtime.sampling.drive import within_core
 from edgekit.runtime.sampling.errors import InvalidOption, NonFiniteLogits
@@ -40,11 +41,11 @@ from edgekit.runtime.sampling.options import check_bytes, check_int
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from edgekit.runtime.session.memory import PLAN_SIGNATURE, MemoryPlan, read_plan
 from edgekit.runtime.session.pass_arrays import PassArrays, segment_list
-from edgekit.runtime.session.sequence import KeptText, Segment, Sequence
+from edgekit.runtime.session.sequence import Segment, Sequence, Uncached
 from edgekit.runtime.session.structs import (
     InfoStruct,
     OptionsStruct,
-    PassSegmentStruct,
+    SaveOptionsStruct,
     SequenceInfoStruct,
     StatisticsStruct,
 )
@@ -63,9 +64,12 @@ class SessionOptions:
     for); `resident_bytes` caps the pinned weights further.
 
     `positions` and `canvas` are the largest prefix and segment of a pass that the budget must hold, for so
-    many `sequences` at a time, the session's own among them, and as many segments of a pass; without a budget
-    they only say what to plan for. threads 0 takes every usable core. Raises InvalidOption for what none of
-    them can be.
+    many `sequences` at a time, the session's own among them, and as many segments of a pass, or `segments`
+    where these are more; without a budget they only say what to plan for. `cached` are positions of a canvas
+    whose keys and values passes keep, of models that encode no prefix. threads 0 takes every usable core.
+    `adapter` is the number of the adapter that all is computed with but segments of `run_pass`, which say it
+    themselves, from 1 (`bundle.model.adapters`); 0: none.
+    Raises InvalidOption for what none of them can be.
     """
 
     memory_bytes: int | None = None
@@ -74,6 +78,9 @@ class SessionOptions:
     canvas: int = 256
     threads: int = 0
     sequences: int = 1
+    segments: int = 0
+    cached: int = 0
+    adapter: int = 0
 
     def __post_init__(self) -> None:
         check_bytes("memory_bytes", self.memory_bytes, 1)
@@ -82,6 +89,9 @@ class SessionOptions:
             ("positions", 0, _MOST_POSITIONS),
             ("canvas", 1, _MOST_POSITIONS),
             ("sequences", 1, MOST_SEQUENCES),
+            ("segments", 0, MOST_SEQUENCES),
+            ("cached", 0, _MOST_POSITIONS),
+            ("adapter", 0, MOST_SEQUENCES),
         ):
             check_int(name, getattr(self, name), least, most)
         if self.threads != 0:
@@ -103,7 +113,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ek_sequence_prefill": (c_void_p, c_void_p, c_void_p, c_int64),
     "ek_sequence_check_prefill": (c_void_p, c_void_p, c_void_p, c_int64),
     "ek_sequence_crop": (c_void_p, c_void_p, c_int64),
+    "ek_sequence_get_text": (c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, POINTER(c_int64)),
     "ek_sequence_get_info": (c_void_p, c_void_p, POINTER(SequenceInfoStruct)),
+    "ek_sequence_keep": (c_void_p, c_void_p, c_void_p, c_int64),
+    "ek_sequence_save": (c_void_p, c_void_p, c_char_p, POINTER(SaveOptionsStruct)),
+    "ek_sequence_load": (c_void_p, c_void_p, c_char_p),
 }
 
 
@@ -126,6 +140,9 @@ def _core_options(o: SessionOptions) -> OptionsStruct:
         positions=o.positions,
         canvas=o.canvas,
         sequences=o.sequences,
+        segments=o.segments,
+        cached=o.cached,
+        adapter=o.adapter,
     )
 
 
@@ -174,8 +191,8 @@ class Session(OneOwner):
             else engines.made_by(engine, self.bundle)
         )
         self._plug = None if computes is None else EnginePlug(computes, self.bundle, own)
-        # That of its own sequence, which exists while somebody uses it: the two would keep each other.
-        self._text = KeptText()
+        # Of its own sequence, which exists while somebody uses it: the two would keep each other.
+        self._uncached = Uncached()
         self._sequence: Callable[[], Sequence | None] = _nobody
         handle = c_void_p()
         wanted = _core_options(o)
@@ -195,6 +212,10 @@ class Session(OneOwner):
         self.threads = int(info.threads)
         #: Positions that are encoded at once: a longer text takes several passes.
         self.prefill_rows = int(info.prefill_rows)
+        #: Of encoded text, rows that see each other; 1: it is causal.
+        self.prefix_block = int(info.prefix_block)
+        self.shift_logits = self.model.shift_logits
+        self.adapter = o.adapter
         self._process_bytes = int(info.process_bytes)
         if isinstance(computes, Engine):
             computes.bounded = o.memory_bytes is not None or bool(self.plan.streamed)
@@ -218,7 +239,7 @@ class Session(OneOwner):
         """The sequence of its own, which the session's functions use."""
         sequence = self._sequence()
         if sequence is None:
-            sequence = Sequence(self, None, self._text)
+            sequence = Sequence(self, None, self._uncached)
             self._sequence = weakref.ref(sequence)
         return sequence
 
@@ -254,7 +275,7 @@ class Session(OneOwner):
         self.sequence.reset()
 
     def prefill(self, ids: Ids) -> None:
-        """Encode ids [T] causally, in chunks of the canvas's length, and keep their keys and values."""
+        """See `Sequence.prefill`."""
         self.sequence.prefill(ids)
 
     @within_core
@@ -267,6 +288,14 @@ class Session(OneOwner):
         """The vocabulary head once more on the hidden states of the last `denoise`."""
         return self.sequence.project(request)
 
+    def run_rows(self, segments: Items[PassRows]) -> list[HeadOutput]:
+        """See `Sequence.run_rows`."""
+        return self.sequence.run_rows(segments)
+
+    def crop(self, length: int) -> None:
+        """See `Sequence.crop`."""
+        self.sequence.crop(length)
+
     def run_sampler(self, sampler: CoreSampler) -> Ask:
         """See `Sequence.run_sampler`."""
         return self.sequence.run_sampler(sampler)
@@ -276,6 +305,18 @@ class Session(OneOwner):
         counted.
         """
         return Sequence.opened(self, "ek_sequence_open")
+
+    def load_sequence(self, path: str | os.PathLike[str]) -> Sequence:
+        """A sequence that holds what `Sequence.save` has written. Raises as `Sequence.load` and
+        `open_sequence`.
+        """
+        sequence = self.open_sequence()
+        try:
+            sequence.load(path)
+        except BaseException:
+            sequence.close()
+            raise
+        return sequence
 
     @within_core
     def run_pass(self, segments: Items[Segment]) -> list[HeadOutput | None]:
@@ -290,7 +331,7 @@ class Session(OneOwner):
 
     def _run_pass(self, handle: int, segments: list[Segment]) -> list[HeadOutput | None]:
         arrays, run = PassArrays(segments, self), self._library.ek_session_pass
-        arrays.note_kept(lambda: self._check(lambda: run(handle, arrays.structs, len(arrays.structs))))
+        self._check(lambda: run(handle, arrays.structs, len(arrays.structs)))
         return [None if head is None else head.answer for head in arrays.heads]
 
     def idle(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 from edgekit.flashload.structs import Struct
 
@@ -14,6 +13,7 @@ class OptionsStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("threads", c_int32), ("memory_bytes", c_uint64),
         ("resident_bytes", c_uint64), ("positions", c_int64), ("canvas", c_int64), ("sequences", c_int64),
+        ("segments", c_int64), ("cached", c_int64), ("adapter", c_int64),
     )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ class InfoStruct(Struct):
         ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
         ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
         ("causal_prefix", c_int32), ("reserved", c_int32), ("uncached_length", c_int64),
-        ("prefill_rows", c_int64),
+        ("prefill_rows", c_int64), ("prefix_block", c_int64),
     )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ class StatisticsStruct(Struct):
         ("ring_bytes", c_uint64), ("streamed_bytes_per_step", c_uint64), ("bytes_read", c_uint64),
         ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
         ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
+        ("expert_layers", c_uint64), ("experts_wanted", c_uint64), ("experts_again", c_uint64),
     )  # fmt: skip
 
 
@@ -50,17 +51,18 @@ class SequenceInfoStruct(Struct):
     )  # fmt: skip
 
 
-class SeenRowsStruct(ctypes.Structure):
-    """`ek_seen_rows`."""
+class SaveOptionsStruct(Struct):
+    """`ek_save_options`."""
 
-    _fields_ = (("segment", c_int64), ("first", c_int64), ("count", c_int64))
+    _fields_ = (("struct_size", c_uint32), ("bits", c_int32), ("note", c_char_p), ("note_bytes", c_uint64))
 
 
-class PassSegmentStruct(Struct):
-    """`ek_pass_segment`."""
+class SavedInfoStruct(Struct):
+    """`ek_saved_info`."""
 
     _fields_ = (
-        ("struct_size", c_uint32), ("causal", c_int32), ("sequence", c_void_p), ("ids", c_void_p),
-        ("count", c_int64), ("positions", c_void_p), ("soft", c_void_p), ("seen", POINTER(SeenRowsStruct)),
-        ("seen_count", c_int64), ("keep_at", c_int64), ("request", c_void_p), ("output", c_void_p),
+        ("struct_size", c_uint32), ("bits", c_int32), ("bundle", c_char_p), ("engine", c_char_p),
+        ("ids", c_void_p), ("count", c_int64), ("pieces", c_void_p), ("piece_count", c_int64),
+        ("uncached", c_void_p), ("uncached_count", c_int64), ("note", c_void_p), ("note_bytes", c_uint64),
+        ("adapter", c_int64),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
@@ -17,11 +17,24 @@ from edgekit.runtime.sampling.asked import (
     encoded_of,
     is_repeated,
 )
-from edgekit.runtime.sampling.asks import Ask, Denoise, Encode, Forget, Prefix, Procedure, Project, Tell
+from edgekit.runtime.sampling.asks import (
+    Answer,
+    Ask,
+    Crop,
+    Denoise,
+    Encode,
+    Forget,
+    Pass,
+    Prefix,
+    Procedure,
+    Project,
+    SeenRows,
+    Tell,
+)
 from edgekit.runtime.sampling.core import CoreSampler, text_number
 from edgekit.runtime.sampling.events import Done, Event
 from edgekit.runtime.sampling.types import HeadOutput
-from edgekit.runtime.session.sequence import Segment, Sequence
+from edgekit.runtime.session.sequence import Segment, Sequence, segment_of
 from edgekit.runtime.session.session import Session
 
 
@@ -31,7 +44,7 @@ class _Member:
     sampler: Procedure
     sequence: Sequence
     ask: Ask | None = None  # the pass that it waits for
-    answer: HeadOutput | None = None
+    answer: Answer | None = None
     before: Prefix = Prefix(0)  # what the ids of an Encode are encoded behind
     passed: int | None = None  # which pass a Project is of
 
@@ -54,6 +67,8 @@ class Together:
         self._told: list[tuple[Hashable, Event | Exception]] = []  # for the next that `step` gives
         self._failed: Exception | None = None  # for the next step to raise
         self._user = OneUser()
+        #: Passes that it has run, and the positions that they computed.
+        self.passes = self.rows = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -157,17 +172,25 @@ class Together:
                     raise
                 self._end(waiting[error.segment][0], error)
                 continue
+            self.passes += 1
+            self.rows += sum(len(segment.ids) for _, segment in waiting if segment.ids is not None)
+            given: dict[int, tuple[_Member, list[HeadOutput]]] = {}
             for (member, _), answer in zip(waiting, answers, strict=True):
-                self._passed(member, answer)
+                own = given.setdefault(id(member), (member, []))[1]
+                if answer is not None:
+                    own.append(answer)
+            for member, own in given.values():
+                self._passed(member, own)
             return
 
     def _segments(self) -> list[tuple[_Member, Segment]]:
         """Those who wait for a pass, with what they bring to it."""
-        waiting = []
+        waiting: list[tuple[_Member, Segment]] = []
         for member in list(self._members.values()):
             if member.ask is not None:
                 try:
-                    waiting.append((member, self._segment(member)))
+                    brought = self._brought(member, len(waiting))
+                    waiting += [(member, segment) for segment in brought]
                 except Exception as error:
                     self._end(member, error)
         return waiting
@@ -213,6 +236,9 @@ class Together:
                 self._told.append((member.key, ask.event))
         elif isinstance(ask, Forget):
             sequence.reset()
+        elif isinstance(ask, Crop):
+            if sequence.prefix_length > ask.length:
+                sequence.crop(ask.length)
         elif isinstance(ask, Encode):
             done = encoded_of(ask, sequence)
             check_behind(sequence.uncached, ask.ids[done:])
@@ -223,19 +249,26 @@ class Together:
         else:
             member.ask = ask
 
-    def _segment(self, member: _Member) -> Segment:
+    def _brought(self, member: _Member, before: int) -> list[Segment]:
+        """What it brings to a pass that has so many segments already."""
         ask, sequence = member.ask, member.sequence
         if isinstance(ask, Encode):
             # In pieces as long as those of a text that is encoded alone.
             done = self._check_encoded(member)
             ids = ask.ids[done : done + self._session.prefill_rows]
-            return Segment(sequence, ids, causal=True, keep_at=member.before.length + done)
-        assert isinstance(ask, Denoise | Project)
+            keep_at, block = member.before.length + done, self._session.prefix_block
+            adapter = self._session.adapter
+            return [Segment(sequence, ids, causal=True, block=block, keep_at=keep_at, adapter=adapter)]
+        assert isinstance(ask, Denoise | Pass | Project)
         check_prefix(ask, sequence)
+        if isinstance(ask, Pass):
+            return [_behind(segment_of(sequence, rows), before) for rows in ask.segments]
         if isinstance(ask, Denoise):
-            return Segment(sequence, ask.ids, ask.request, soft=ask.soft)
-        again = is_repeated(member.sampler, member.passed, sequence.last_pass)
-        return Segment(sequence, ask.ids if again else None, ask.request)
+            adapter = self._session.adapter
+            return [Segment(sequence, ask.ids, ask.request, soft=ask.soft, adapter=adapter)]
+        if is_repeated(member.sampler, member.passed, sequence.last_pass):
+            return [Segment(sequence, ask.ids, ask.request, adapter=self._session.adapter)]
+        return [Segment(sequence, None, ask.request)]
 
     def _check_encoded(self, member: _Member) -> int:
         """How many ids of an Encode are encoded. Raises InvalidRequest where others are there."""
@@ -246,12 +279,23 @@ class Together:
             raise InvalidRequest("the sequence was changed by somebody else while its text was encoded")
         return done
 
-    def _passed(self, member: _Member, answer: HeadOutput | None) -> None:
+    def _passed(self, member: _Member, answers: list[HeadOutput]) -> None:
         if isinstance(member.ask, Encode) and member.encoded < len(member.ask.ids):
             return
         if isinstance(member.ask, Denoise | Project):
             member.passed = member.sequence.last_pass
+        answer: Answer | None = answers
+        if not isinstance(member.ask, Pass):
+            answer = answers[0] if answers else None
         member.ask, member.answer = None, answer
+
+
+def _behind(segment: Segment, before: int) -> Segment:
+    """A segment whose own number of earlier ones is counted behind so many of others."""
+    if segment.seen is None or not before:
+        return segment
+    seen = [s if s.segment is None else SeenRows(s.segment + before, s.first, s.count) for s in segment.seen]
+    return replace(segment, seen=seen)
 
 
 def _stepping() -> InvalidRequest:

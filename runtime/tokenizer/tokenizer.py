@@ -53,6 +53,8 @@ MOST_TEMPLATES = 64
 _MOST_VALUES = 1 << 20
 #: What may end an answer, for `chat_turn`: a letter, a digit, a full stop; few tokens reach over all three.
 _FRONTS = ("answer", "answer 0", "answer.")
+#: What an answer, or a part of it, may follow.
+LINE_END = ("\n",)
 
 
 class TokenizerError(EdgekitError):
@@ -280,10 +282,10 @@ class Tokenizer:
         ids = self.encode_behind(behind)
         return ids[1:] if ids and ids[0] == last else ids
 
-    def encode_behind(self, text: str) -> list[int]:
+    def encode_behind(self, text: str, fronts: Iterable[str] = _FRONTS) -> list[int]:
         """Ids of a text that follows another one: a tokenizer that puts a space before every text puts none
         here. Known texts stand in front of it in turn, until no token reaches across the border."""
-        for front in _FRONTS:
+        for front in fronts:
             before = self._encoding(front, False).ids
             whole = self._encoding(front + text, False)
             spans, border = whole.offsets, len(front)

@@ -19,6 +19,7 @@ from support.package_bundles import (
     HIDDEN,
     LENGTHS,
     SMALL,
+    SWITCHED,
     around,
     case_bundle,
     check_around,
@@ -26,9 +27,10 @@ from support.package_bundles import (
     layer_results,
     layer_values,
     random,
+    switched_bundle,
 )
 from support.query_scales import use_query_scales
-from support.routing_rules import EXPERTS, use_rule
+from support.routing_rules import RULES
 from support.signal_to_noise import decibels
 
 from edgekit.export.errors import ExportError
@@ -201,18 +203,25 @@ def test_layers_add_adapters_as_the_reference(
     check_layers(CoremlPrograms(bundle), model, 1, 60)
 
 
+@pytest.mark.parametrize(("family", "preset"), SWITCHED)
+def test_layers_switch_adapters_as_the_reference(tmp_path: Path, family: str, preset: str) -> None:
+    """Half of the rows, at random."""
+    bundle, model = switched_bundle(tmp_path / "float32", "coreml", family, preset, "float32")
+    check_layers(CoremlPrograms(bundle), model, 1, None)
+    bundle, model = switched_bundle(tmp_path / "float16", "coreml", family, preset, "float16")
+    check_layers(CoremlPrograms(bundle), model, 1, 50)
+
+
 def test_groups_of_experts_route_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_rule("groups", monkeypatch)
-    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
-    bundle, model = case_bundle(tmp_path / "float32", "coreml", "llada_moe", "bf16", 2)
-    assert check_layers(CoremlPrograms(bundle), model, 1, None) == 1
-    bundle, model = case_bundle(tmp_path / "float16", "coreml", "llada_moe", "bf16", 2, precision="float16")
+    monkeypatch.setitem(SMALL, "llada2_moe", RULES["groups"])
+    bundle, model = case_bundle(tmp_path / "float32", "coreml", "llada2_moe", "bf16", 2)
+    assert check_layers(CoremlPrograms(bundle), model, 1, None) == 4
+    bundle, model = case_bundle(tmp_path / "float16", "coreml", "llada2_moe", "bf16", 2, precision="float16")
     check_layers(CoremlPrograms(bundle), model, 1, 40)
 
 
 def test_a_capacity_of_experts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that fill up a pass would choose too."""
-    use_rule("blocks", monkeypatch)
-    monkeypatch.setitem(SMALL, "llada_moe", EXPERTS)
+    monkeypatch.setitem(SMALL, "llada2_moe", RULES["blocks"])
     with pytest.raises(ExportError, match="node route .* chooses experts for several rows together"):
-        case_bundle(tmp_path, "coreml", "llada_moe", "bf16", 2)
+        case_bundle(tmp_path, "coreml", "llada2_moe", "bf16", 2)

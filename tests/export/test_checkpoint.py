@@ -679,6 +679,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "llada": {"n_layers": 1, "d_model": 32, "n_heads": 2, "n_kv_heads": 1, "vocab_size": 300},
     "llada_moe": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_experts": 3,
                   "num_experts_per_tok": 3, "vocab_size": 300},
+    "llada2_moe": {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_experts": 4,
+                   "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "vocab_size": 300},
     "dream": {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
               "vocab_size": 300, "tie_word_embeddings": True},
 }  # fmt: skip

@@ -35,7 +35,7 @@ OTHERS: dict[str, tuple[dict[str, bytes], str]] = {
     "gguf with config": ({"model.gguf": BYTES, "config.json": b'{"model_type": "llama"}'}, "is a GGUF model"),
     "adapter": (
         {"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": BYTES},
-        "is a PEFT adapter.*merge_and_unload",
+        "is a PEFT adapter.*edgekit export MODEL --adapter",
     ),
     "bundle": (
         {"edgekit.json": b"{}", "weights.safetensors": BYTES},
@@ -72,9 +72,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         "a vision-language or encoder-decoder",
     ),
     "llada2": (
-        {"model_type": "llada2_moe", "architectures": ["LLaDA2MoeModelLM"]}, "a diffusion .*not know",
+        {"model_type": "llada2_next", "architectures": ["LLaDA2MoeModelLM"]}, "a diffusion .*not know",
     ),
-    "sdar": ({"model_type": "sdar", "architectures": ["SDARForCausalLM"]}, "a diffusion .*not know"),
+    "sdar": ({"model_type": "sdar_v2", "architectures": ["SDARForCausalLM"]}, "a diffusion .*not know"),
     "mlx": ({"model_type": "llada", "quantization": {"bits": 4, "group_size": 64}}, "is quantized for MLX"),
 }  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_models_of_other_kinds(hub: FakeHub, tmp_path: Path, name: str) -> None:
     assert {r.path.rpartition("/")[2] for r in hub.log if "/resolve/" in r.path} == {"config.json"}
 
 
-@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "llada_moe", "dream"])
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "llada_moe", "llada2_moe", "dream"])
 def test_what_export_takes_is_not_refused(tmp_path: Path, family: str) -> None:
     write_checkpoint(tmp_path / "model", family)
     assert locate(str(tmp_path / "model")).checkpoint().names

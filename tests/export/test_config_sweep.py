@@ -239,12 +239,93 @@ DREAM = Family(
     },
 )  # fmt: skip
 
-FAMILIES = {"diffusion_gemma": GEMMA, "llada": LLADA, "llada_moe": MOE, "dream": DREAM}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 2.0, "beta_slow": 0.5,
+    "mscale": 1.0, "mscale_all_dim": 0.5, "original_max_position_embeddings": 6, "llama_4_scaling_beta": 0.4,
+}  # fmt: skip
+
+
+def yarn(without: str = "", **own: Any) -> dict[str, Any]:
+    return {key: value for key, value in (YARN | own).items() if key != without}
+
+
+NEMOTRON = Family(
+    {
+        "architectures": ["NemotronLabsDiffusionModel"], "ar_loss_weight": 1.0, "attention_bias": False,
+        "attention_dropout": 0.0, "block_size": 8, "bos_token_id": 1, "dlm_paradigm": "bidirectional",
+        "eos_token_id": 1, "head_dim": 8, "hidden_act": "silu", "hidden_size": 24, "initializer_range": 0.02,
+        "intermediate_size": 20, "mask_token_id": 2, "max_position_embeddings": 512, "mlp_bias": False,
+        "model_type": "nemotron_labs_diffusion", "num_attention_heads": 4, "num_hidden_layers": 2,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-3, "rope_parameters": YARN, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": False, "vocab_size": VOCAB,
+    },
+    {
+        "hidden_size": (8, 40), "num_attention_heads": (2, 6), "num_key_value_heads": (1, 4),
+        "intermediate_size": (1, 36), "rms_norm_eps": (1e-6, 0.1), "head_dim": (2, 16), "vocab_size": (60,),
+        "num_hidden_layers": (1, 3), "max_position_embeddings": (64,), "dlm_paradigm": ("block_diff",),
+        "no_such_key": (1,),
+        "rope_parameters": (
+            yarn("mscale"), yarn("beta_fast"), yarn("beta_slow", truncate=False), yarn("mscale_all_dim"),
+            yarn(mscale=0), yarn(attention_factor=1.7), yarn(factor=1.0), yarn(beta_fast=0.5, beta_slow=2.0),
+            yarn("rope_type", type="yarn"), yarn(beta_fast=1.0), yarn(max_position_embeddings=3),
+            yarn(rope_type="default"), yarn("factor", rope_type="default"), yarn(rope_theta=2.0),
+        ),
+    },
+    {
+        "tie_word_embeddings": (True,), "sliding_window": (8,), "attention_bias": (True,),
+        "mlp_bias": (True,), "hidden_act": ("gelu",), "num_key_value_heads": (3, 0), "head_dim": (7,),
+        "vision_config": ({},), "block_size": (0,), "rope_theta": (5.0,), "rope_scaling": (YARN,),
+        "rms_norm_eps": (-1.0, 0.0), "num_hidden_layers": (2**31,),
+        "rope_parameters": (
+            yarn("factor"), yarn(factor=0.5), yarn("original_max_position_embeddings"), yarn(factor="8"),
+            yarn(rope_type="llama3"), yarn(rope_theta=1.0), yarn(truncate="no"), yarn(beta_fast=-1),
+            yarn(rope_type="linear"), "yarn",
+        ),
+    },
+)  # fmt: skip
+
+SDAR = Family(
+    {
+        "architectures": ["SDARForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "block_size": 4, "bos_token_id": 1, "eos_token_id": [1, 3], "head_dim": 8, "hidden_act": "silu",
+        "hidden_size": 24, "initializer_range": 0.02, "intermediate_size": 20, "mask_token_id": 2,
+        "max_position_embeddings": 512, "max_window_layers": 2, "model_type": "sdar",
+        "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "pad_token_id": 1,
+        "rms_norm_eps": 1e-3, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": True,
+        "use_sliding_window": False, "vocab_size": VOCAB,
+    },
+    {
+        "hidden_size": (8, 40), "num_attention_heads": (2, 6), "num_key_value_heads": (1, 4),
+        "intermediate_size": (1, 36), "rms_norm_eps": (1e-6, 0.1), "rope_theta": (100.0, 1e5),
+        "tie_word_embeddings": (True,), "head_dim": (2, 16), "vocab_size": (60,),
+        "num_hidden_layers": (1, 3), "block_size": (1, 3, 16), "use_regular_causal": (False,),
+        "rope_parameters": ({}, {"rope_type": "default"}), "no_such_key": (1,),
+    },
+    {
+        "use_sliding_window": (True,), "use_regular_causal": (True,), "attention_bias": (True,),
+        "hidden_act": ("gelu",), "num_key_value_heads": (3, 0), "head_dim": (7,), "block_size": (0, "4"),
+        "rope_scaling": ({"type": "linear", "factor": 2.0},), "layer_types": (["sliding_attention"] * 2,),
+        "tie_word_embeddings": ("no", 1), "num_hidden_layers": (2**31,), "vocab_size": (0, 40.5),
+    },
+)  # fmt: skip
+
+FAMILIES = {
+    "diffusion_gemma": GEMMA, "llada": LLADA, "llada_moe": MOE, "dream": DREAM,
+    "nemotron_labs_diffusion": NEMOTRON, "sdar": SDAR,
+}  # fmt: skip
 
 #: What says which family it is, or is of the vision tower, which is left out.
 NOT_SWEPT = ("model_type", "vision_config")
 #: Left out, these are those of a model that is too large to build here.
-LARGE = {("dream", "hidden_size")}
+LARGE = {
+    ("dream", "hidden_size"),
+    *(
+        (family, key)
+        for family in ("nemotron_labs_diffusion", "sdar")
+        for key in ("hidden_size", "vocab_size")
+    ),
+}
 #: Left out, these are slow; single changes cover them.
 WIDE = {
     "vocab_size",

@@ -97,6 +97,7 @@ def test_a_bundle_opens_and_lists_its_layers(tmp_path: Path) -> None:
     [
         ("llada", {"mask_token_id": "<|mdm_mask|>", "eot_token_id": "<|eot_id|>"}, 512),
         ("llada_moe", {"mask_token_id": "<|mask|>", "eot_token_id": None}, 512),
+        ("llada2_moe", {"mask_token_id": "<|mask|>"}, 512),
         ("dream", {"mask_token_id": "<|mask|>", "eot_token_id": None}, 512),
         ("diffusion_gemma", {"mask_token_id": None, "eot_token_id": None}, 1024),
     ],
@@ -109,7 +110,7 @@ def test_a_manifest_has_what_a_generation_needs(
     for name in ("config.json", "generation_config.json"):
         path = tmp_path / "checkpoint" / name
         config = json.loads(path.read_text())
-        if family in ("llada_moe", "dream"):  # their tokenizers have a mask token
+        if family in ("llada_moe", "llada2_moe", "dream"):  # their tokenizers have a mask token
             config.pop("mask_token_id", None)
         path.write_text(json.dumps(config))
     with NoPrograms():

@@ -1,5 +1,5 @@
-"""Architectures against independent oracles: transformers' own DiffusionGemma, Llama, Qwen3-MoE and Qwen2,
-in float32.
+"""Architectures against independent oracles: transformers' own DiffusionGemma, Llama, Qwen3-MoE, GLM-4-MoE
+and Qwen2, in float32.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.block_routing import use_block_routing
 from support.checkpoints import load_oracle, write_checkpoint
 
 from edgekit.export.checkpoint import Checkpoint
@@ -113,10 +114,17 @@ BIDIRECTIONAL = [
     ("llada_moe", {}),
     ("llada_moe", {"num_experts": 1, "num_experts_per_tok": 1}),
     ("llada_moe", {"num_experts": 6, "num_experts_per_tok": 5, "num_attention_heads": 2}),
+    ("llada2_moe", {}),
+    ("llada2_moe", {"num_experts": 15, "n_group": 5, "topk_group": 3, "num_experts_per_tok": 4}),
+    ("llada2_moe", {"num_experts": 9, "n_group": 3, "topk_group": 1, "num_attention_heads": 3,
+                    "num_key_value_heads": 1, "head_dim": 20, "rotary_dim": 10}),
+    ("llada2_moe", {"n_group": 1, "topk_group": 1, "num_shared_experts": 2, "first_k_dense_replace": 0}),
+    # All experts are allowed to every block: as many groups as one.
+    ("llada2_moe", {"expert_capacity": 12, "n_group": 1, "topk_group": 1}),
     ("dream", {}),
     ("dream", {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 112}),
     ("dream", {"num_attention_heads": 4, "num_key_value_heads": 4}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -136,17 +144,62 @@ def test_bidirectional_families_equal_transformers(
     assert gap(causal, expected) > 1e-2, "the mask must matter, or the comparison shows nothing"
 
 
+LLADA2 = [
+    {},
+    {"num_experts": 15, "n_group": 5, "topk_group": 3, "num_experts_per_tok": 4},
+    {"expert_capacity": 5},
+    {"expert_capacity": 3, "num_experts": 11, "num_experts_per_tok": 2, "num_attention_heads": 6,
+     "num_key_value_heads": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("overrides", LLADA2)
+@torch.no_grad()
+def test_llada2_in_blocks_equals_transformers(tmp_path: Path, overrides: dict[str, Any], seed: int) -> None:
+    """A prefix in blocks, then a shorter one that is denoised; with a capacity, by the rule of the fact sheet
+    in place of transformers' router.
+    """
+    block, length = 8, 29
+    config = write_checkpoint(tmp_path, "llada2_moe", seed, **overrides) | {"block_size": block}
+    ours, oracle = load(tmp_path, config), load_oracle(tmp_path)
+    if "expert_capacity" in overrides:
+        use_block_routing(oracle, config)
+    tokens = ids(np.random.default_rng(seed), ours, 1, length)
+    of = torch.arange(length) // block
+    hidden = torch.finfo(torch.float32).min
+    mask = torch.where(of[:, None] >= of, 0.0, hidden)[None, None]
+    expected = oracle(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+    start = length - length % block
+    whole, parts = ours.encode(tokens[:, :start]), None
+    for first in range(0, start, 2 * block):  # two blocks, then one
+        parts = ours.encode(tokens[:, first : min(start, first + 2 * block)], parts)
+    for kv in (whole, parts):
+        assert gap(ours.denoise(tokens[:, start:], kv), expected[:, start:]) <= TOLERANCE
+    assert gap(ours.denoise(tokens), expected) > 1e-2, "blocks must matter, or the comparison shows nothing"
+
+
+@torch.no_grad()
+def test_a_capacity_is_of_each_text_of_a_batch(tmp_path: Path, rng: np.random.Generator) -> None:
+    model = load(tmp_path, write_checkpoint(tmp_path, "llada2_moe", expert_capacity=4))
+    tokens = ids(rng, model, 3, 13)  # a block and five rows
+    together = model.denoise(tokens)
+    for i in range(3):
+        assert gap(model.denoise(tokens[i : i + 1])[0], together[i]) <= TOLERANCE
+
+
 def test_families_declare_their_logit_shift(tmp_path: Path) -> None:
     for family, shifted in {
         "llada": False,
         "llada_moe": False,
+        "llada2_moe": False,
         "dream": True,
         "diffusion_gemma": False,
     }.items():
         assert architecture(write_checkpoint(tmp_path / family, family)).shift_logits is shifted
 
 
-@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "llada_moe", "dream"])
+@pytest.mark.parametrize("family", ["diffusion_gemma", "llada", "llada_moe", "llada2_moe", "dream"])
 def test_weights_go_back_to_the_stored_names(tmp_path: Path, family: str) -> None:
     from safetensors.torch import load_file
 
@@ -179,6 +232,24 @@ def test_expert_order_does_not_depend_on_the_router_order() -> None:
     [
         ("llada", {"alibi": True}, "alibi is True; only False is supported"),
         ("llada_moe", {"shared_expert_intermediate_size": 64}, "shared_expert_intermediate_size"),
+        ("llada2_moe", {"topk_group": 5}, "topk_group is 5 of n_group 4: not possible"),
+        ("llada2_moe", {"n_group": 5}, "num_experts 12 and n_group 5 do not divide"),
+        ("llada2_moe", {"n_group": 12}, "n_group 12, of which topk_group 2 stay, are too few"),
+        ("llada2_moe", {"topk_group": 1, "num_experts_per_tok": 4}, "are too few for num_experts_per_tok 4"),
+        ("llada2_moe", {"expert_capacity": 2}, "expert_capacity is 2; a block chooses from"),
+        (
+            "llada2_moe",
+            {"rotary_dim": 16},
+            "rotary_dim is 16, but partial_rotary_factor 0.5 of head_dim 16",
+        ),
+        ("llada2_moe", {"rotary_dim": None, "partial_rotary_factor": 0.3125}, "an even number of channels"),
+        (
+            "llada2_moe",
+            {"rope_scaling": {"partial_rotary_factor": 1.0}},
+            "keep the one that the model",
+        ),
+        ("llada2_moe", {"use_bias": None, "use_qkv_bias": True}, "use_qkv_bias is True; only False"),
+        ("llada2_moe", {"num_key_value_heads": 0}, "num_key_value_heads is 0"),
         ("dream", {"use_sliding_window": True}, "use_sliding_window"),
         ("dream", {"num_attention_heads": 3, "hidden_size": 96}, "do not divide"),
     ],
@@ -195,7 +266,7 @@ def test_settings_that_change_the_model_are_refused(
 
 def test_unknown_model_type_lists_the_known() -> None:
     with pytest.raises(
-        UnsupportedModel, match="'gpt2' is not supported; known: Dream, diffusion_gemma, llada"
+        UnsupportedModel, match="'gpt2' is not supported; known: CoDA, Dream, Fast_dLLM_Qwen, a2d"
     ):
         architecture({"model_type": "gpt2"})
 

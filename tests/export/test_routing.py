@@ -12,12 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.block_routing import block_routing
 from support.bundles import passes, quantized_reference
 from support.checkpoints import write_checkpoint
 from support.native_floats import pointer, pool
 from support.native_testing import library
 from support.program_interpreter import routed
-from support.routing_rules import EXPERTS, RULES, use_rule
+from support.routing_rules import RULES
 
 from edgekit.export.errors import ExportError
 from edgekit.export.models.base import route
@@ -155,6 +156,20 @@ def test_groups_and_bias_are_those_of_glm4_moe() -> None:
     torch.testing.assert_close(weight.gather(-1, order), own_weight.gather(-1, own_order))
 
 
+def test_blocks_are_those_of_what_is_published() -> None:
+    rng = np.random.default_rng(4)
+    for rows, experts, k, capacity, block in ((32, 64, 8, 12, 32), (75, 19, 3, 5, 32), (9, 7, 2, 2, 4)):
+        logits, bias = (rng.standard_normal(s).astype(np.float32) for s in ((rows, experts), experts))
+        index, weight = block_routing(logits, bias / 4, k, capacity, block, 2.5)
+        rule = PLAIN | {
+            "k": k, "score": "sigmoid", "normalize": True, "scale": 2.5, "capacity": capacity, "block": block,
+        }  # fmt: skip
+        for engine in (reference, native, torch_engine):
+            found, of = engine(logits, bias / 4, None, rule)
+            np.testing.assert_array_equal(found, index)
+            np.testing.assert_allclose(of, weight, rtol=1e-5)
+
+
 # --- in every format ----------------------------------------------------------------------------------------
 
 
@@ -163,10 +178,9 @@ def test_groups_and_bias_are_those_of_glm4_moe() -> None:
 def test_formats_route_as_the_reference(
     tmp_path: Path, written: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_rule(rule, monkeypatch)
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
     checkpoint, out, scheme = tmp_path / "checkpoint", tmp_path / "bundle", Scheme("bf16")
-    write_checkpoint(checkpoint, "llada_moe", **EXPERTS)
+    write_checkpoint(checkpoint, "llada2_moe", **RULES[rule])
     how = ExportOptions(written, "mac" if written == "mlx" else "host", scheme)
     if written == "mlx" and rule == "blocks":
         with pytest.raises(ExportError, match="node route .* chooses experts for several rows together"):
@@ -182,9 +196,9 @@ def test_formats_route_as_the_reference(
     )
 
 
-def test_the_torch_engine_routes_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_rule("blocks", monkeypatch)
-    write_checkpoint(tmp_path / "checkpoint", "llada_moe", **EXPERTS)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_torch_engine_routes_as_the_reference(tmp_path: Path, rule: str) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "llada2_moe", **RULES[rule])
     export(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions("native", "host", Scheme("bf16")))
     model = quantized_reference(tmp_path / "checkpoint", Scheme("bf16"), "native")
     with open_session(tmp_path / "bundle", engine="torch") as session:
@@ -199,20 +213,26 @@ def test_the_torch_engine_routes_as_the_reference(tmp_path: Path, monkeypatch: p
 def test_segments_of_a_pass_have_blocks_of_their_own(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_rule("blocks", monkeypatch)
+    """Canvases and text, whose last blocks are shorter than four rows, of several sequences and of one."""
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
     written = "native" if engine == "torch" else engine
-    write_checkpoint(tmp_path / "checkpoint", "llada_moe", **EXPERTS)
+    write_checkpoint(tmp_path / "checkpoint", "llada2_moe", **RULES["blocks"])
     export(tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions(written, "host", Scheme("bf16")))
     rng, request = np.random.default_rng(3), HeadRequest(logits=True)
-    canvases = [rng.integers(0, 384, length) for length in (6, 9, 3)]
-    with open_session(tmp_path / "bundle", SessionOptions(sequences=3), engine=engine) as session:
-        alone = [session.denoise(ids, request).logits for ids in canvases]
-        texts = [session.sequence, session.open_sequence(), session.open_sequence()]
-        segments = [Segment(text, ids, request) for text, ids in zip(texts, canvases, strict=True)]
-        together = [each.logits for each in session.run_pass(segments) if each is not None]
-    assert len(together) == len(canvases)
+    lengths = [(6, False), (9, True), (3, False), (5, True), (7, False)]
+    with open_session(
+        tmp_path / "bundle", SessionOptions(sequences=5, positions=64), engine=engine
+    ) as session:
+        texts = [session.sequence, *(session.open_sequence() for _ in range(3))]
+        segments = [
+            Segment(text, rng.integers(0, 384, n), request, causal=causal, block=4)
+            for text, (n, causal) in zip([*texts, texts[0]], lengths, strict=True)
+        ]
+        alone = [session.run_pass([segment])[0] for segment in segments]
+        together = session.run_pass(segments)
     for one, other in zip(alone, together, strict=True):
         assert one is not None and other is not None
+        assert one.logits is not None and other.logits is not None
         exact = engine in ("native", "tvm")
-        np.testing.assert_allclose(other, one, rtol=0, atol=0 if exact else 2e-6 * float(np.abs(one).max()))
+        atol = 0 if exact else 2e-6 * float(np.abs(one.logits).max())
+        np.testing.assert_allclose(other.logits, one.logits, rtol=0, atol=atol)

@@ -5,6 +5,7 @@ each.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.block_routing import use_block_routing
 from support.checkpoints import load_oracle, write_checkpoint
 
 from edgekit.export import ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.errors import CheckpointError
-from edgekit.export.models import architecture, diffusion_gemma, transformer
-from edgekit.export.models.base import rope_default
+from edgekit.export.models import architecture, diffusion_gemma, llada2_moe, transformer
+from edgekit.export.models.base import Rope, rope_default
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import load_float_weights
 
@@ -88,8 +90,8 @@ GEMMA: list[Mistake] = [
 ]
 
 
-def load(path: Path, family: str) -> ReferenceModel:
-    write_checkpoint(path, family, 2)
+def load(path: Path, family: str, **overrides: Any) -> ReferenceModel:
+    write_checkpoint(path, family, 2, **overrides)
     source = Checkpoint.open(path)
     arch = architecture(source.config)
     return ReferenceModel(arch, load_float_weights(arch, source)).eval()
@@ -139,6 +141,96 @@ def test_llada_moe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Mis
     tokens = torch.from_numpy(np.random.default_rng(1).integers(0, 384, (1, 17)))
     oracle = load_oracle(tmp_path)
     expected = oracle(input_ids=tokens, attention_mask=torch.zeros(1, 1, 17, 17), use_cache=False).logits
+    if mistake:
+        mistake(monkeypatch, model)
+    gap = float((model.denoise(tokens) - expected).abs().max())
+    assert gap <= 1e-4 if mistake is None else gap > 1e-3
+
+
+def changed_rule(**change: Any) -> Mistake:
+    def mistake(patch: pytest.MonkeyPatch, model: ReferenceModel) -> None:
+        for module in {layer.module for layer in model.architecture.layers}:
+            if isinstance(module, llada2_moe.LLaDA2Layer):
+                patch.setattr(module, "rule", module.rule | change)
+
+    mistake.__name__ = "_".join(f"{k}_{v}" for k, v in change.items())
+    return mistake
+
+
+def bias_counts_in_the_weights(patch: pytest.MonkeyPatch, _: ReferenceModel) -> None:
+    right = llada2_moe.route
+
+    def wrong(logits: torch.Tensor, k: int, *, bias: torch.Tensor, **rule: Any) -> Any:
+        index, _ = right(logits, k, bias=bias, **rule)
+        weight = (torch.sigmoid(logits) + bias).gather(-1, index)
+        return index, weight / weight.sum(-1, keepdim=True) * rule["scale"]
+
+    patch.setattr(llada2_moe, "route", wrong)
+
+
+def bias_is_left_out(patch: pytest.MonkeyPatch, _: ReferenceModel) -> None:
+    right = llada2_moe.route
+    patch.setattr(llada2_moe, "route", lambda logits, k, bias, **rule: right(logits, k, **rule))
+
+
+def all_channels_are_rotated(_: pytest.MonkeyPatch, model: ReferenceModel) -> None:
+    ropes = {"partial": rope_default(600000, 16)}
+    model.architecture = dataclasses.replace(model.architecture, ropes=ropes)
+
+
+def rotation_counts_over_the_whole_head(_: pytest.MonkeyPatch, model: ReferenceModel) -> None:
+    ropes = {"partial": Rope(rope_default(600000, 16).inverse_frequency[:4])}
+    model.architecture = dataclasses.replace(model.architecture, ropes=ropes)
+
+
+def rows_are_by_group(_: pytest.MonkeyPatch, model: ReferenceModel) -> None:
+    """Each KV head behind its queries, as in GPT-NeoX, instead of all queries, all keys, all values."""
+    for name, q in model.weights().items():
+        if not name.endswith("q_proj.weight"):
+            continue
+        k, v = (model.weights()[name.replace("q_proj", part)] for part in ("k_proj", "v_proj"))
+        heads = torch.cat((q, k, v)).unflatten(0, (2, 4, 16)).clone()  # [KV, 2 q + k + v, D]
+        for tensor, part in ((q, heads[:, :2]), (k, heads[:, 2]), (v, heads[:, 3])):
+            tensor.data.copy_(part.reshape(tensor.shape))
+
+
+def the_shared_expert_is_left_out(patch: pytest.MonkeyPatch, _: ReferenceModel) -> None:
+    patch.setattr(llada2_moe, "mlp", lambda h, w, name, kind: torch.zeros_like(h))
+
+
+def the_shared_expert_is_weighted(patch: pytest.MonkeyPatch, _: ReferenceModel) -> None:
+    right = llada2_moe.mlp
+    patch.setattr(llada2_moe, "mlp", lambda *given: 2.5 * right(*given))
+
+
+LLADA2: list[Mistake] = [
+    changed_rule(score="softmax"), changed_rule(normalize=False), changed_rule(scale=1.0),
+    changed_rule(groups=1), changed_rule(kept_groups=3), bias_counts_in_the_weights, bias_is_left_out,
+    all_channels_are_rotated, rotation_counts_over_the_whole_head, rows_are_by_group,
+    the_shared_expert_is_left_out, the_shared_expert_is_weighted,
+]  # fmt: skip
+LLADA22: list[Mistake] = [
+    changed_rule(capacity=0), changed_rule(capacity=5), changed_rule(block=4), changed_rule(block=100),
+    changed_rule(capacity=0, groups=4, kept_groups=2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "capacity,mistake",
+    [(None, None), (6, None), *((None, m) for m in LLADA2), *((6, m) for m in LLADA22)],
+    ids=lambda m: m.__name__ if callable(m) else str(m),
+)  # fmt: skip
+@torch.no_grad()
+def test_llada2_moe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capacity: int | None, mistake: Mistake | None
+) -> None:
+    own = {} if capacity is None else {"expert_capacity": capacity}
+    model = load(tmp_path, "llada2_moe", **own)
+    tokens = torch.from_numpy(np.random.default_rng(1).integers(0, 384, (1, 19)))
+    oracle = load_oracle(tmp_path)
+    if capacity is not None:
+        use_block_routing(oracle, json.loads((tmp_path / "config.json").read_text()))
+    expected = oracle(input_ids=tokens, attention_mask=torch.zeros(1, 1, 19, 19), use_cache=False).logits
     if mistake:
         mistake(monkeypatch, model)
     gap = float((model.denoise(tokens) - expected).abs().max())

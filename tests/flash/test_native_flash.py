@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_char_p, c_uint64, c_void_p
@@ -226,3 +228,26 @@ def test_physical_memory_is_that_of_this_process() -> None:
     # What other tests have left behind may be given back meanwhile.
     assert abs(found - resident_bytes()) < 16 << 20 and found - before > 128 << 20
     del block
+
+
+def test_threads_that_load_the_library_at_once_get_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else types would be declared on one object, and calls made on another that knows none."""
+    copied = shutil.copy(_native.library_path(), tmp_path)
+    monkeypatch.setenv(_native.LIBRARY_VARIABLE, str(copied))
+    together, real, opened = threading.Barrier(4, timeout=20), ctypes.CDLL, []
+
+    def slow(name: str) -> ctypes.CDLL:
+        opened.append(name)
+        time.sleep(0.2)
+        return real(name)
+
+    def load() -> ctypes.CDLL:
+        together.wait()
+        return _native.load().library
+
+    monkeypatch.setattr(_native.ctypes, "CDLL", slow)
+    with ThreadPoolExecutor(4) as pool:
+        found = [f.result() for f in [pool.submit(load) for _ in range(4)]]
+    assert len(opened) == 1 and all(library is found[0] for library in found)

@@ -23,11 +23,10 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload import structs as flash_structs
 from edgekit.runtime import core_structs
-from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct
+from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, PassSegmentStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import Session, SessionOptions, structs
 from edgekit.runtime.session import session as core_session
-from edgekit.runtime.session.structs import PassSegmentStruct
 
 STRUCTS: dict[str, type[Any]] = {
     "ek_session_options": structs.OptionsStruct,
@@ -36,8 +35,8 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_head_output": HeadOutputStruct,
     "ek_session_statistics": structs.StatisticsStruct,
     "ek_sequence_info": structs.SequenceInfoStruct,
-    "ek_seen_rows": structs.SeenRowsStruct,
-    "ek_pass_segment": structs.PassSegmentStruct,
+    "ek_seen_rows": core_structs.SeenRowsStruct,
+    "ek_pass_segment": core_structs.PassSegmentStruct,
     "ek_generation_statistics": Statistics,
     "ek_event": Event,
     "ek_generate_options": Options,
@@ -82,7 +81,7 @@ FIRST_SIZES = {
     "ek_ask": 152,
     "ek_weights": 40,
     "ek_keys": 32,
-    "ek_attention": 120,
+    "ek_attention": 128,
     "ek_segment": 32,
     "ek_layers_call": 88,
     "ek_tile_call": 160,

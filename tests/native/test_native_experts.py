@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.sampling import HeadRequest
 from edgekit.runtime.sampling.types import Floats
-from edgekit.runtime.session import Session, SessionOptions, plan_session
+from edgekit.runtime.session import Segment, Session, SessionOptions, plan_session
 
 LAYERS, EXPERTS = 2, 8
 #: The last in the file, so that reading in the order of the file would come to them last.
@@ -296,3 +297,130 @@ def test_damage_to_an_expert_that_no_pass_uses_harms_none(masked: Model, tmp_pat
 
 def copied(model: Model, folder: Path) -> Model:
     return Model(Path(shutil.copytree(model.bundle, folder / "bundle")), model.expected)
+
+
+# --- experts that stay for the steps on a block -------------------------------------------------------------
+
+BLOCK, CAPACITY = 8, 4
+BLOCKS = [np.random.default_rng(b).integers(0, 380, BLOCK) for b in range(5)]
+
+
+class Blocks(NamedTuple):
+    model: Model
+    logits: list[Floats]  # of BLOCKS, by a session that holds all weights
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
+    """A model whose blocks want four of eight experts a layer."""
+    folder = tmp_path_factory.mktemp("blocks")
+    write_checkpoint(
+        folder / "checkpoint", "llada2_moe", num_hidden_layers=LAYERS, num_experts=EXPERTS,
+        first_k_dense_replace=0, expert_capacity=CAPACITY, block_size=BLOCK,
+    )  # fmt: skip
+    options = ExportOptions("native", scheme=Scheme("mixed4"), tile_bytes=TILE_BYTES)
+    export(folder / "checkpoint", folder / "bundle", options)
+    with Session(folder / "bundle", SessionOptions(canvas=64)) as resident:
+        found = [step(resident, block) for block in BLOCKS]
+    return Blocks(Model(folder / "bundle", found[0]), found)
+
+
+def step(opened: Session, block: np.ndarray) -> Floats:
+    found = opened.denoise(block, HeadRequest(logits=True)).logits
+    assert found is not None
+    return found
+
+
+def read_by(opened: Session, block: np.ndarray, expected: Floats) -> int:
+    """Bytes that a step reads."""
+    before = opened.statistics()["bytes_read"]
+    np.testing.assert_array_equal(step(opened, block), expected)
+    return int(opened.statistics()["bytes_read"]) - before
+
+
+def test_a_block_reads_its_experts_once(blocks: Blocks) -> None:
+    with opened(blocks.model, pinning(blocks.model, CAPACITY)) as made:
+        ring = made.statistics()["ring_bytes"]
+        for block, expected in zip(BLOCKS[:2], blocks.logits, strict=False):
+            read_by(made, block, expected)  # it becomes known that they fit
+        made.idle()
+        for block, expected in zip(BLOCKS[2:], blocks.logits[2:], strict=True):
+            before = [[x.passes for x in layer] for layer in experts(made)]
+            held = [[x.pinned for x in layer] for layer in experts(made)]
+            first = read_by(made, block, expected)
+            wanted = [
+                [x.passes > old for x, old in zip(layer, earlier, strict=True)]
+                for layer, earlier in zip(experts(made), before, strict=True)
+            ]
+            missing = sum(
+                w and not h
+                for layer, own in zip(wanted, held, strict=True)
+                for w, h in zip(layer, own, strict=True)
+            )
+            assert all(sum(layer) <= CAPACITY for layer in wanted)
+            assert first == missing * length_of(blocks.model) and missing > 0
+            assert [read_by(made, block, expected) for _ in range(4)] == [0] * 4
+        assert made.statistics()["ring_bytes"] == ring
+        assert all(sum(x.pinned for x in layer) == CAPACITY for layer in experts(made))
+
+
+def test_what_stays_is_counted(blocks: Blocks) -> None:
+    with opened(blocks.model, STREAMED) as made:
+        for _ in range(3):
+            step(made, BLOCKS[0])
+        found = made.statistics()
+        assert found["expert_layers"] == 3 * LAYERS
+        assert LAYERS < found["experts_wanted"] / 3 <= CAPACITY * LAYERS
+        assert found["experts_again"] == found["experts_wanted"] * 2 // 3
+        made.prefill(np.concatenate(BLOCKS[:2]))
+        assert made.statistics()["expert_layers"] == 3 * LAYERS, "of denoising alone"
+
+
+@pytest.mark.parametrize("per_layer", [0, 1, CAPACITY - 1, CAPACITY, CAPACITY + 1, EXPERTS])
+def test_every_way_to_hold_experts_gives_the_same_bits(blocks: Blocks, per_layer: int) -> None:
+    """Also with text and other blocks between the steps, and two blocks in a pass: more than fits."""
+    options = replace(pinning(blocks.model, per_layer), sequences=2)
+    with opened(blocks.model, options) as made, made.open_sequence() as other:
+        request = HeadRequest(logits=True)
+        for turn in range(3):
+            for i in (0, 1, 1, 2, 2, 2):
+                np.testing.assert_array_equal(step(made, BLOCKS[i]), blocks.logits[i])
+            made.prefill(np.concatenate(BLOCKS))
+            made.reset()
+            np.testing.assert_array_equal(step(made, BLOCKS[turn]), blocks.logits[turn])
+            pair = [Segment(made.sequence, BLOCKS[3], request), Segment(other, BLOCKS[4], request)]
+            for found, expected in zip(made.run_pass(pair), blocks.logits[3:], strict=True):
+                assert found is not None and found.logits is not None
+                np.testing.assert_array_equal(found.logits, expected)
+            if turn == 1:
+                made.idle()
+
+
+def test_an_expert_that_cannot_be_brought_fails_its_pass_alone(blocks: Blocks, tmp_path: Path) -> None:
+    options = pinning(blocks.model, CAPACITY)
+    with opened(blocks.model, options) as made:
+        pinned = [[x.pinned for x in layer] for layer in experts(made)]
+        for block in np.repeat(BLOCKS[:2], 2, axis=0):
+            step(made, block)
+        known = [[x.passes > 0 for x in layer] for layer in experts(made)]
+        for block in BLOCKS[2:]:
+            step(made, block)
+        new = [
+            (i, e)
+            for i, layer in enumerate(experts(made))
+            for e, x in enumerate(layer)
+            if x.passes > 0 and not known[i][e] and not pinned[i][e]
+        ]
+    i, e = new[-1]
+    copy = copied(blocks.model, tmp_path)
+    repair = flip_byte(copy.bundle, f"layers.{i}.experts.{e}")
+    with opened(copy, options) as made:
+        for block in np.repeat(BLOCKS[:2], 2, axis=0):
+            step(made, block)
+        with pytest.raises(errors.ChecksumMismatch, match=f"layers.{i}.experts.{e}"):
+            for block in BLOCKS[2:]:
+                step(made, block)
+        repair()
+        for _ in range(3):
+            for block, expected in zip(BLOCKS, blocks.logits, strict=True):
+                np.testing.assert_array_equal(step(made, block), expected)

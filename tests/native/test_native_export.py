@@ -135,7 +135,7 @@ def test_programs_do_not_depend_on_the_form_of_weights(tmp_path: Path, family: s
 
 
 def exported(module: nn.Module, inputs: dict[str, Tensor], weights: dict[str, Tensor]) -> programs.Program:
-    axes = {name: {1: "t"} for name in inputs}
+    axes = {name: {value.ndim - 2: "t"} for name, value in inputs.items()}
     return programs._export("test", module, inputs, axes, weights, ("y",))
 
 
@@ -233,6 +233,27 @@ def test_ops_are_fused_where_the_result_is_the_same(rng: np.random.Generator, na
     assert {n for op in entry["ops"] for n in op["w"] if n} == set(entry["weights"])
     [y] = Interpreter(entry).run({"x": x.numpy()}, Weights(values))
     assert_close(y, function(x, w), name)
+
+
+class Switched(nn.Module):
+    """A residual with a product whose adapter is switched by row."""
+
+    def forward(self, inputs: dict[str, Tensor], w: dict[str, Tensor]) -> Tensor:
+        x, own = inputs["x"], [w[f"{name}.weight"] for name in ("a", "down", "up")]
+        return x + ops.linear(x, own[0], None, None, None, 16, own[1], own[2], inputs["adapter"])
+
+
+def test_factors_of_an_adapter_stay_with_its_product(rng: np.random.Generator) -> None:
+    """Which is fused with what it is added to, as one without."""
+    shapes = {"a": (16, 16), "down": (3, 16), "up": (16, 3)}
+    w = {f"{name}.weight": torch.from_numpy(random(rng, *shape)) for name, shape in shapes.items()}
+    factors = torch.tensor([1, 0, 1, 0.5, 0, 1, 1])[:, None]
+    inputs = {"x": torch.from_numpy(random(rng, 1, 7, 16)), "adapter": factors}
+    entry = lower(exported(Switched(), inputs, w))
+    assert [(op["op"], op["in"]) for op in entry["ops"]] == [("linear", [0, 0, 1])]
+    values = {name.removesuffix(".weight"): value.numpy() for name, value in w.items()}
+    [y] = Interpreter(entry).run({name: value.numpy() for name, value in inputs.items()}, Weights(values))
+    assert_close(y, Switched()(inputs, w), "switched")
 
 
 #: What has no form, and what the message says about it.

@@ -221,17 +221,31 @@ def test_table_scores_float(
 
 @EXAMPLES
 @given(SEEDS, ROWS, st.one_of(st.integers(1, 100), st.integers(500, 2500)), OUTPUTS, THREADS,
-       st.sampled_from([8, 8, 16]), st.sampled_from([0.0, 0.1, 1.0, None]))  # fmt: skip
-@example(5, 257, 9, 65, 2, 8, None)
-@example(6, 2, 1025, 3, 1, 8, None)
-@example(7, 257, 1025, 65, 2, 8, 0.1)
+       st.sampled_from([8, 8, 16]), st.sampled_from([0.0, 0.1, 1.0, None]),
+       st.sampled_from([1.0, 0.5, 0.01, 0.0]))  # fmt: skip
+@example(5, 257, 9, 65, 2, 8, None, 1.0)
+@example(6, 2, 1025, 3, 1, 8, None, 1.0)
+@example(7, 257, 1025, 65, 2, 8, 0.1, 1.0)
+@example(8, 257, 2500, 65, 2, 8, 0.1, 0.01)
+@example(9, 100, 2500, 65, 2, 16, None, 0.01)
 def test_table_mix(
-    seed: int, rows: int, table_rows: int, columns: int, threads: int, bits: int, fine_share: float | None
+    seed: int,
+    rows: int,
+    table_rows: int,
+    columns: int,
+    threads: int,
+    bits: int,
+    fine_share: float | None,
+    weighed: float,
 ) -> None:
-    """A share of the rows takes two digits; None stands for all."""
+    """A share of the rows takes two digits; None stands for all. A share of the tokens has a weight, in some
+    of the rows: what is left out changes no bit.
+    """
     rng = np.random.default_rng(seed)
     table = random_table(rng, table_rows, columns, bits)
     p = np.exp(4 * activations(rng, rows, table_rows))
+    p[:, rng.random(table_rows) > weighed] = 0
+    p[rng.random(p.shape) > weighed] = 0
     above = np.full(rows, -1, np.float32)
     if fine_share is not None:
         above = np.quantile(p, 1 - fine_share, axis=1).astype(np.float32)

@@ -156,6 +156,12 @@ def test_a_stop_is_at_the_event_that_asked_for_it(session: Callable[[str], Sessi
     assert (found.status, found.events) == (OK, full.events), "there is nothing left to stop when it is done"
 
 
+def without_rows(events: list[Any]) -> list[Any]:
+    """How many rows are encoded is what differs with a prefix."""
+    kind, done = events[-1]
+    return [*events[:-1], (kind, {name: value for name, value in done.items() if name != "rows"})]
+
+
 def test_a_prefix_can_be_continued(session: Callable[[str], Session]) -> None:
     """A second turn behind what the session has encoded, as Python has it."""
     own, turns = session("diffusion_gemma"), []
@@ -170,7 +176,7 @@ def test_a_prefix_can_be_continued(session: Callable[[str], Session]) -> None:
         assert first.answer and len(first.answer) == canvas, "no end token: nothing is left out"
         # The whole conversation at once, in a session that has forgotten it.
         alone = run_turn(own, [*PROMPT, *first.answer, 4, 9], **settings | {"options": {}})
-        assert alone.events == second.events
+        assert without_rows(alone.events) == without_rows(second.events)
     assert turns[0] == turns[1]
     _, kept, _, longer = turns[0]
     assert kept == len(PROMPT) and longer == kept + canvas + 2 + canvas

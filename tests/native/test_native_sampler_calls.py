@@ -190,7 +190,7 @@ def test_asks_hold_what_the_header_says(
         assert isinstance(again, Denoise if kind == DENOISE else Project) and np.array_equal(again.ids, ids)
         wanted = again.request
         assert np.array_equal(rows if request.rows else [], [] if wanted.rows is None else wanted.rows)
-        asking._asked = answer_shapes(wanted, request.row_count, own.vocab_size, own.hidden_size)
+        asking._asked = [answer_shapes(wanted, request.row_count, own.vocab_size, own.hidden_size)]
         if isinstance(again, Denoise):
             asking._answer(own.denoise(ids, wanted, again.soft))
         else:

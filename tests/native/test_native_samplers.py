@@ -268,10 +268,10 @@ def test_a_state_is_refused_where_it_does_not_belong() -> None:
         CoreSampler.load(SamplerModel(model.section, 41, 4, bundle="a bundle"), state)
     with pytest.raises(MalformedFile, match="no saved state"):
         CoreSampler.load(model, b"{}")
-    with pytest.raises(UnsupportedVersion, match="version 2, this library reads 1"):
-        CoreSampler.load(model, state[:16] + b"\2" + state[17:])
+    with pytest.raises(UnsupportedVersion, match="version 3, this library reads 2"):
+        CoreSampler.load(model, state[:16] + b"\3" + state[17:])
     with pytest.raises(ChecksumMismatch, match="not as it was written"):
-        CoreSampler.load(model, state[:-20] + b"\0" + state[-19:])
+        CoreSampler.load(model, state[:-20] + bytes([state[-20] ^ 1]) + state[-19:])
 
 
 def resealed(state: bytes) -> bytes:

@@ -21,7 +21,7 @@ import pytest
 import edgekit
 from edgekit.flashload.bundle_set import BundleSet, Member
 from edgekit.flashload.errors import InvalidRequest
-from edgekit.runtime.api import answer, chat, model, options, prompt
+from edgekit.runtime.api import answer, chat, model, options, prompt, search
 from edgekit.runtime.bundle import choice
 
 TEXT = "Copy this: red 7"
@@ -81,9 +81,10 @@ def test_it_is_a_command() -> None:
 
 # --- what must stay as it is --------------------------------------------------------------------------------
 
-SAMPLING = (
-    "max_new_tokens: 'int | None' = None, steps: 'int | None' = None, seed: 'int' = 0, **settings: 'Any'"
+SEEDED = (
+    "steps: 'int | None' = None, seed: 'int' = 0, deadline_seconds: 'float | None' = None, **settings: 'Any'"
 )
+SAMPLING = f"max_new_tokens: 'int | None' = None, {SEEDED}"
 TEMPLATE = (
     "system: 'str | None' = None, raw: 'bool' = False, "
     "chat_template_kwargs: 'Mapping[str, Any] | None' = None"
@@ -91,11 +92,19 @@ TEMPLATE = (
 SIGNATURES = {
     "load": "(bundle: 'str | os.PathLike[str]', *, memory: 'int | str | None' = None, "
     "resident: 'int | str | None' = None, threads: 'int | None' = None, "
-    "engine: 'str | MakeEngine | None' = None) -> 'Model'",
+    "engine: 'str | MakeEngine | None' = None, adapter: 'str | None' = None) -> 'Model'",
     "Model.generate": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Answer'",
     "Model.stream": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Iterator[str]'",
     "Model.events": f"(self, prompt: 'Prompt', *, {TEMPLATE}, {SAMPLING}) -> 'Iterator[Event]'",
-    "Model.chat": f"(self, *, {TEMPLATE}) -> 'Chat'",
+    "Model.infill": f"(self, prompt: 'Prompt', template: 'Template', *, revise: 'bool' = False, {TEMPLATE}, "
+    f"{SEEDED}) -> 'Answer'",
+    "Model.infill_events": "(self, prompt: 'Prompt', template: 'Template', *, revise: 'bool' = False, "
+    f"{TEMPLATE}, {SEEDED}) -> 'Iterator[Event]'",
+    "Model.chat": f"(self, *, {TEMPLATE}, resume: 'str | os.PathLike[str] | None' = None) -> 'Chat'",
+    "Model.search": "(self, prompt: 'Prompt', *, verifier: 'Judging', branches: 'int | None' = None, "
+    "share: 'float' = 0.8, method: 'Method' = 'best_of', every: 'int | None' = None, rounds: 'int' = 2, "
+    f"depth: 'float' = 0.5, {TEMPLATE}, max_new_tokens: 'int | None' = None, steps: 'int | None' = None, "
+    "seed: 'int' = 0, **settings: 'Any') -> 'SearchResult'",
     "Model.options": "(self, **settings: 'Any') -> 'tuple[Option, ...]'",
     "Model.encode": f"(self, prompt: 'Prompt', *, {TEMPLATE}) -> 'tuple[int, ...]'",
     "Model.decode": "(self, ids: 'Iterable[int]', *, skip_special: 'bool' = True) -> 'str'",
@@ -104,6 +113,7 @@ SIGNATURES = {
     "Chat.stream": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[str]'",
     "Chat.events": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[Event]'",
     "Chat.undo": "(self) -> 'None'",
+    "Chat.save": "(self, path: 'str | os.PathLike[str]', *, bits: 'int' = 32) -> 'None'",
 }
 FIELDS = {
     "Answer": ["text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "statistics: Statistics"],
@@ -114,10 +124,25 @@ FIELDS = {
     "Committed": ["canvas: int", "ids: tuple[int, ...]", "text: str"],
     "Done": ["answer: Answer"],
     "Statistics": [
-        "steps: int", "forwards: int", "tokens: int", "prompt_tokens: int", "reused_tokens: int",
+        "steps: int", "forwards: int", "rows: int", "tokens: int", "prompt_tokens: int", "reused_tokens: int",
         "canvases: int", "finish_reason: FinishReason", "seconds: float", "compute_seconds: float",
         "wait_seconds: float", "bytes_read: int", "bytes_per_step: int", "resident_bytes: int",
         "peak_bytes: int", "memory_bytes: int | None",
+    ],
+    "Attempt": [
+        "text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "final: bool", "branch: int",
+        "step: int", "mask_id: int | None",
+    ],
+    "SearchBranch": [
+        "number: int", "seed: int", "parent: int | None", "forked_at: int", "steps: int",
+        "score: float | None", "pruned: bool", "text: str", "ids: tuple[int, ...]",
+    ],
+    "SearchStatistics": [
+        "shared_steps: int", "passes: int", "rows: int", "bytes_read: int", "seconds: float",
+    ],
+    "SearchResult": [
+        "answer: Answer", "score: float", "best: int", "branches: tuple[SearchBranch, ...]",
+        "events: tuple[Event, ...]", "statistics: SearchStatistics",
     ],
     "Option": [
         "name: str", "type: OptionType", "default: Any", "minimum: float | None", "maximum: float | None",
@@ -126,14 +151,16 @@ FIELDS = {
 }  # fmt: skip
 PROPERTIES = {
     "Model": {"family", "path", "mask_id"},
-    "Chat": {"messages", "ids"},
+    "Chat": {"messages", "ids", "raw", "turns"},
     "Statistics": {"tokens_per_step", "tokens_per_second"},
     "Draft": {"progress"},
+    "Attempt": {"open"},
 }
 NAMES = [
-    "Answer", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done", "Draft",
-    "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
-    "Option", "Prompt", "PromptTooLong", "Statistics", "UnsupportedBundle", "__version__", "load",
+    "Answer", "Attempt", "BudgetExceeded", "BundleError", "Chat", "ChatTemplateError", "Committed", "Done",
+    "Draft", "EdgekitError", "Event", "GenerationEnded", "InvalidOption", "InvalidPrompt", "Message", "Model",
+    "Option", "Prompt", "PromptTooLong", "SearchBranch", "SearchResult", "SearchStatistics", "Statistics",
+    "UnsupportedBundle", "Verifier", "VerifierFailed", "__version__", "load",
 ]  # fmt: skip
 
 
@@ -161,7 +188,10 @@ def test_fields_and_properties_are_frozen() -> None:
         methods = {method.partition(".")[2] for method in SIGNATURES if method.startswith(f"{name}.")}
         fields = {line.partition(":")[0] for line in FIELDS.get(name, [])}
         # The rest is for the modules of the interface alone, and says so.
-        rest = {"run", "encoded"} if name == "Model" else set()
+        rest = {
+            "Model": {"run", "encoded", "digest", "save_text", "resume_text"},
+            "Chat": {"resumed"},
+        }.get(name, set())
         assert public(cls) - fields - properties - methods == rest
 
 
@@ -172,9 +202,9 @@ def test_errors_are_errors_of_edgekit() -> None:
     assert issubclass(edgekit.PromptTooLong, edgekit.EdgekitError)
 
 
-@pytest.mark.parametrize("module", [answer, chat, model, options, prompt])
-def test_what_the_documentation_shows_is_true(module: Any, gemma: edgekit.Model) -> None:
-    names = {"edgekit": edgekit, "model": gemma, "bundle": gemma.path}
+@pytest.mark.parametrize("module", [answer, chat, model, options, prompt, search])
+def test_what_the_documentation_shows_is_true(module: Any, gemma: edgekit.Model, tmp_path: Path) -> None:
+    names = {"edgekit": edgekit, "model": gemma, "bundle": gemma.path, "folder": tmp_path}
     result = doctest.testmod(module, extraglobs=names)
     assert result.failed == 0
     assert result.attempted or module is prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import edgekit
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.api.model import answer_of
 from edgekit.runtime.generation import Settings
+from edgekit.runtime.session import Sequence, read_saved
 from edgekit.runtime.tokenizer import ChatTemplateError, Tokenizer
 
 TURNS = ["Copy this: red 7", "Write as JSON: name: Ada; age: 31", "Copy this: cat 42"]
@@ -37,6 +39,19 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_bundle(folder, family, scheme, program_format=program_format, **overrides)
 
 
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Random bundles of the native format by family, once each."""
+
+    @functools.cache
+    def made(family: str) -> Path:
+        return make_bundle(
+            tmp_path_factory.mktemp(family), family, program_format="native", **KINDS[family][0]
+        )
+
+    return made
+
+
 @pytest.fixture
 def model(bundle: Path) -> Iterator[edgekit.Model]:
     with edgekit.load(bundle) as opened:
@@ -51,6 +66,20 @@ def shipped(request: pytest.FixtureRequest, shipped_bundle: Callable[[str], Path
 
 def settings(seed: int) -> dict[str, Any]:
     return {"max_new_tokens": 40, "steps": 8, "seed": seed}
+
+
+@pytest.fixture
+def encoded_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each call has encoded."""
+    rows: list[int] = []
+    prefill = Sequence.prefill
+
+    def counted(self: Sequence, ids: Any) -> None:
+        rows.append(len(ids))
+        prefill(self, ids)
+
+    monkeypatch.setattr(Sequence, "prefill", counted)
+    return rows
 
 
 # --- what the model is given --------------------------------------------------------------------------------
@@ -257,15 +286,48 @@ def test_turns_can_be_taken_back(model: edgekit.Model) -> None:
     assert state(talk) == before, "what is given out is a copy"
 
 
-def test_a_conversation_goes_on_when_its_session_had_to_be_opened_anew(bundle: Path) -> None:
+def test_a_conversation_goes_on_when_its_session_had_to_be_opened_anew(
+    bundle: Path, encoded_rows: list[int]
+) -> None:
+    """A budget is for lengths. What was encoded goes from one session to the next."""
     lengths = [16, 40, 100]
     found = []
     for memory in (None, "8GB"):
+        encoded_rows.clear()
         with edgekit.load(bundle, memory=memory) as model:
             talk = model.chat(raw=True)
-            pairs = zip(TURNS, lengths, strict=True)
-            found.append([talk.generate(text, max_new_tokens=new, steps=4).ids for text, new in pairs])
+            answers, sessions = [], set()
+            for text, new in zip(TURNS, lengths, strict=True):
+                answers.append(talk.generate(text, max_new_tokens=new, steps=4))
+                sessions.add(model._generator.session.options.positions)
+            found.append([(each.ids, each.statistics.reused_tokens) for each in answers] + [encoded_rows[:]])
+            if model.family == "diffusion_gemma":
+                assert len(sessions) == (1 if memory is None else 3)
     assert found[0] == found[1]
+
+
+def test_a_shorter_text_takes_from_a_longer_one_what_they_share(
+    shipped_bundle: Callable[[str], Path], encoded_rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken back under a budget; and where no file can be written it is encoded again."""
+    with edgekit.load(shipped_bundle("tiny-gemma"), memory="8GB") as model:
+        talk = model.chat()
+        talk.generate(TURNS[0], seed=1)
+        before = sum(map(len, talk._state.encoded))
+        expected = talk.generate(TURNS[1], seed=1, max_new_tokens=128)
+        talk.undo()
+        encoded_rows.clear()
+        again = talk.generate(TURNS[1], seed=1, max_new_tokens=256)
+        assert again.ids == expected.ids and again.statistics.reused_tokens == before
+        assert sum(encoded_rows) == sum(map(len, talk._state.encoded)) - before
+        talk.undo()
+        monkeypatch.setattr("tempfile.mkdtemp", refuse)
+        alone = talk.generate(TURNS[1], seed=1, max_new_tokens=384)
+        assert alone.ids == expected.ids and alone.statistics.reused_tokens == 0
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise OSError("no room")
 
 
 def test_the_stream_of_a_turn_is_its_text(shipped: edgekit.Model) -> None:
@@ -274,3 +336,201 @@ def test_the_stream_of_a_turn_is_its_text(shipped: edgekit.Model) -> None:
     assert talk.messages == []
     text = "".join(pieces)
     assert text == talk.messages[-1]["content"] == shipped.generate(TURNS[0], seed=1).text
+
+
+# --- in files -----------------------------------------------------------------------------------------------
+
+
+def test_three_turns_encode_nothing_twice(
+    shipped_bundle: Callable[[str], Path], encoded_rows: list[int], tmp_path: Path
+) -> None:
+    """In memory, and with a new process's worth of state from the file before every turn."""
+    bundle, file = shipped_bundle("tiny-gemma"), tmp_path / "talk.kv"
+    with edgekit.load(bundle) as model:
+        talk = model.chat()
+        answers = [talk.generate(text, seed=seed) for seed, text in enumerate(TURNS)]
+        held = [piece.tolist() for piece in talk._state.encoded]
+    assert encoded_rows == [len(piece) for piece in held]
+    assert tuple(sum(held, [])) == talk.ids[: sum(encoded_rows)]
+    in_memory = encoded_rows[:]
+    encoded_rows.clear()
+    for seed, text in enumerate(TURNS):
+        with edgekit.load(bundle) as model:
+            talk = model.chat(resume=file) if seed else model.chat()
+            answer = talk.generate(text, seed=seed)
+            assert (answer.ids, answer.prompt_ids) == (answers[seed].ids, answers[seed].prompt_ids)
+            assert answer.statistics.reused_tokens == answers[seed].statistics.reused_tokens
+            talk.save(file)
+    assert encoded_rows == in_memory
+    with edgekit.load(bundle) as model:
+        talk = model.chat(resume=file)
+        assert repr(talk).startswith("<edgekit.Chat of 3 turns")
+        talk.undo()
+        encoded_rows.clear()
+        assert talk.generate(TURNS[2], seed=2).ids == answers[2].ids
+        assert encoded_rows == in_memory[2:], "what is before the turn that was taken back is there"
+    with edgekit.load(bundle) as model:
+        talk = model.chat(resume=file)
+        encoded_rows.clear()
+        talk.save(tmp_path / "again.kv")
+        assert encoded_rows == [] and (tmp_path / "again.kv").read_bytes() == file.read_bytes()
+
+
+#: Of every kind of text that is kept: causal; in blocks; in blocks that are edited in place; causal behind
+#: blocks that are denoised. With the positions that a denoising pass computes.
+KINDS = {
+    "diffusion_gemma": ({"num_hidden_layers": 1}, 16),
+    "sdar": ({"num_hidden_layers": 1}, 4),
+    "llada2_moe": ({"num_hidden_layers": 2, "expert_capacity": 6}, 8),
+    "nemotron_labs_diffusion": ({"num_hidden_layers": 1}, 8),
+}
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("memory", [None, "8GB"])
+def test_families_encode_no_row_twice(
+    family: str, memory: str | None, kinds: Callable[[str], Path], encoded_rows: list[int], tmp_path: Path
+) -> None:
+    """Of the rows that a turn has computed those of its denoising passes are on the canvas; all others are
+    text that was not there. What is kept at the end has been computed once, row by row: in memory, and
+    reopened before each turn.
+    """
+    bundle, file, canvas = kinds(family), tmp_path / "talk.kv", KINDS[family][1]
+
+    def turn(model: edgekit.Model, talk: edgekit.Chat, seed: int) -> tuple[edgekit.Answer, int, int]:
+        encoded_rows.clear()
+        answer = talk.generate(TURNS[seed], max_new_tokens=40, steps=4, seed=seed)
+        stats = model._generator.stats
+        assert stats is not None
+        return answer, stats.rows - stats.forwards * canvas, sum(encoded_rows)
+
+    with edgekit.load(bundle, memory=memory) as model:
+        talk, held = model.chat(raw=True), 0
+        expected = []
+        for seed in range(len(TURNS)):
+            answer, rows, prefilled = turn(model, talk, seed)
+            assert answer.statistics.reused_tokens == held and prefilled <= rows
+            held += rows
+            assert sum(map(len, talk._state.encoded)) == held
+            expected.append((answer.ids, answer.prompt_ids, rows, prefilled))
+        assert 0 < held <= len(talk.ids)
+    found = []
+    for seed in range(len(TURNS)):
+        with edgekit.load(bundle, memory=memory) as model:
+            talk = model.chat(resume=file) if seed else model.chat(raw=True)
+            answer, rows, prefilled = turn(model, talk, seed)
+            found.append((answer.ids, answer.prompt_ids, rows, prefilled))
+            talk.save(file)
+    assert found == expected
+    assert sum(map(len, read_saved(file).pieces)) == held
+
+
+def test_a_canvas_that_was_kept_is_no_part_of_a_conversation(
+    shipped_bundle: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """LLaDA's caches keep rows of a canvas, which none but the steps on its block may see."""
+    bundle, file = shipped_bundle("tiny-llada"), tmp_path / "talk.kv"
+    cached: dict[str, Any] = {"seed": 1, "cache": "dual", "block_length": 8, "max_new_tokens": 32}
+    with edgekit.load(bundle) as model:
+        talk = model.chat()
+        talk.generate(TURNS[0], **cached)
+        turn = talk.events(TURNS[1], **cached)
+        next(turn)
+        session = model._generator.session
+        assert session.prefix_length
+        with pytest.raises(edgekit.EdgekitError, match="only the first 0 .*: passes have kept a canvas"):
+            session.sequence.save(file)
+        assert not file.exists()
+        talk.save(file)
+        with pytest.raises(edgekit.GenerationEnded):
+            list(turn)
+        expected = talk.generate(TURNS[1], **cached)
+    assert read_saved(file).pieces == []
+    with edgekit.load(bundle) as model:
+        assert model.chat(resume=file).generate(TURNS[1], **cached).ids == expected.ids
+
+
+def test_a_saved_conversation_goes_on_everywhere(model: edgekit.Model, tmp_path: Path) -> None:
+    """Of every family and engine, with a system message or raw, and beside another conversation."""
+    file = tmp_path / "talk.kv"
+    talk, other = model.chat(raw=True), model.chat(raw=True)
+    first = talk.generate(TURNS[0], **settings(0))
+    other.generate(TURNS[2], **settings(5))
+    talk.save(file)
+    expected = talk.generate(TURNS[1], **settings(1))
+    with edgekit.load(model.path) as fresh:
+        resumed = fresh.chat(resume=file)
+        assert resumed.ids == (*first.prompt_ids, *first.ids)
+        assert resumed.messages == talk.messages[:2]
+        fresh.generate(TURNS[2], **settings(7))
+        answer = resumed.generate(TURNS[1], **settings(1))
+    assert (answer.ids, answer.prompt_ids) == (expected.ids, expected.prompt_ids)
+    assert resumed.messages == talk.messages
+    for wrong in ({"system": "no"}, {"raw": True}, {"chat_template_kwargs": {"a": 1}}):
+        with pytest.raises(edgekit.InvalidPrompt, match="give `resume` alone"):
+            model.chat(resume=file, **wrong)  # type: ignore[arg-type]
+
+
+def test_another_bundle_refuses_a_saved_conversation(
+    shipped_bundle: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.kv"
+    with edgekit.load(shipped_bundle("tiny-gemma")) as model:
+        talk = model.chat()
+        talk.generate(TURNS[0], seed=1)
+        talk.save(file)
+    with (
+        edgekit.load(shipped_bundle("tiny-llada")) as other,
+        pytest.raises(
+            edgekit.EdgekitError, match=r"talk\.kv: belongs to another bundle than .*; resume it with"
+        ),
+    ):
+        other.chat(resume=file)
+
+
+def edited(note: dict[str, Any], name: str) -> Any:
+    turns = [list(turn) for turn in note["turns"]]
+    match name:
+        case "no JSON":
+            return b"{"
+        case "no conversation":
+            return b"{}"
+        case "messages":
+            return note | {"messages": [{"role": "nobody", "content": 3}]}
+        case "tokens":
+            return note | {"ids": [*note["ids"][:-1], -1]}
+        case "other tokens":
+            return note | {"ids": [note["ids"][0] + 1, *note["ids"][1:]]}
+        case "no turns":
+            return note | {"turns": []}
+        case "turns that fall":
+            return note | {"turns": [turns[-1], turns[0], turns[-1]]}
+        case "pieces":
+            return note | {"turns": [turns[0], [*turns[1][:3], 99, True]]}
+        case "settings":
+            return note | {"variables": 3}
+    return note | {"more": 1}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no JSON", "no conversation", "messages", "tokens", "other tokens", "no turns", "turns that fall",
+     "pieces", "settings", "entries"],
+)  # fmt: skip
+def test_a_note_from_elsewhere_is_held_to_its_limits(
+    name: str, shipped_bundle: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.kv"
+    with edgekit.load(shipped_bundle("tiny-gemma")) as model:
+        talk = model.chat()
+        talk.generate(TURNS[0], seed=1)
+        talk.save(file)
+        note = edited(json.loads(read_saved(file).note), name)
+        model._generator.session.sequence.save(
+            file, note=note if isinstance(note, bytes) else json.dumps(note).encode()
+        )
+        with pytest.raises(
+            edgekit.BundleError, match=r"talk\.kv: is no saved conversation: .*; begin it anew"
+        ):
+            model.chat(resume=file)
+        assert talk.generate(TURNS[1], seed=1).text

@@ -89,6 +89,7 @@ def test_a_session_that_fails_to_open_anew_costs_no_conversation(
         else:
             with monkeypatch.context() as patch:
                 patch.setattr(type(generator.session), "prefill", refused)
+                patch.setattr("tempfile.mkdtemp", no_room)  # so that the text has to be encoded again
                 with pytest.raises(EdgekitError, match="refused"):
                     turn(generator, 1)
         with pytest.raises(EdgekitError, match="no session is open"):
@@ -98,6 +99,10 @@ def test_a_session_that_fails_to_open_anew_costs_no_conversation(
 
 def refused(session: Any, ids: Any) -> None:
     raise EdgekitError("refused")
+
+
+def no_room(*_: Any) -> None:
+    raise OSError("no room")
 
 
 def test_a_new_prompt_forgets_the_conversation(bundle: Path, expected: Any) -> None:

@@ -21,7 +21,7 @@ from support.fake_hub import TOKEN, FakeHub
 
 from edgekit.export.checkpoint import Checkpoint, locate, read_tokenizer, resolve
 from edgekit.export.checkpoint import hub as hub_module
-from edgekit.export.checkpoint.errors import LinkLeavesFolder, NotACheckpoint
+from edgekit.export.checkpoint.errors import InvalidAdapter, LinkLeavesFolder, NotACheckpoint
 from edgekit.export.checkpoint.provenance import legal_files
 from edgekit.flashload import manifest as manifests
 from edgekit.runtime.hub import Silent, repository
@@ -161,6 +161,31 @@ def random_checkpoint(tmp_path: Path) -> Path:
 
 def weights_sent(hub: FakeHub) -> int:
     return sum(r.sent for r in hub.log if r.path.endswith(".safetensors"))
+
+
+def test_an_adapter_is_downloaded_alone(hub: FakeHub, tmp_path: Path) -> None:
+    files = {
+        "adapter_config.json": b"{}",
+        "adapter_model.safetensors": b"x",
+        "README.md": b"x",
+        "a.bin": b"x",
+    }
+    hub.add("team/style", files)
+    for named in ("team/style", "hf:team/style"):
+        folder = hub_module.adapter_folder(named)
+        assert {path.name for path in folder.iterdir()} == {
+            "adapter_config.json",
+            "adapter_model.safetensors",
+        }
+    hub.add("team/model", {"config.json": b"{}"})
+    with pytest.raises(InvalidAdapter, match="team/model: has no adapter_config.json"):
+        hub_module.adapter_folder("team/model")
+    with pytest.raises(InvalidAdapter, match="no such directory, nor owner/name"):
+        hub_module.adapter_folder("nowhere")
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidAdapter, match="is a file"):
+        hub_module.adapter_folder(str(tmp_path / "file"))
+    assert hub_module.adapter_folder(str(tmp_path)) == tmp_path
 
 
 def test_headers_are_read_without_the_weights(hub: FakeHub, tmp_path: Path) -> None:

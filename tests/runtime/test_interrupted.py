@@ -18,7 +18,6 @@ from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.generation import sampler_model
 from edgekit.runtime.sampling import Committed, CoreSampler, Denoise, HeadRequest, Project, drive
 from edgekit.runtime.session import Segment, Session, SessionOptions, Together, open_session, together
-from edgekit.runtime.session.pass_arrays import PassArrays
 
 CANVAS = np.zeros(8, np.int64)
 #: Steps of several passes: a second forward without the prompt, and more rows of the last one.
@@ -325,16 +324,13 @@ def test_a_signal_leaves_no_call_under_way(bundle: Path) -> None:
 
 def test_a_pass_that_a_handler_has_followed_keeps_its_ids(session: Session) -> None:
     """Of any exception: what was encoded is known."""
-    sequence, own = session.sequence, PassArrays.note_kept
+    sequence, own = session.sequence, Session._check
 
-    def interrupted(self: PassArrays, run: Callable[[], None]) -> None:
-        def late() -> None:
-            run()
-            raise TimeoutError
+    def interrupted(self: Session, run: Callable[[], int]) -> None:
+        own(self, run)
+        raise TimeoutError
 
-        own(self, late)
-
-    with mock.patch.object(PassArrays, "note_kept", interrupted), pytest.raises(TimeoutError):
+    with mock.patch.object(Session, "_check", interrupted), pytest.raises(TimeoutError):
         session.run_pass([Segment(sequence, CANVAS + 3, causal=True, keep_at=0)])
     assert sequence.prefix_length == 8 and sequence.pieces[0].tolist() == [3] * 8
     with pytest.raises(InvalidRequest, match="token -1"):

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.budgets import tight
+from support.native_bundles import native_bundle
 
+from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 from edgekit.runtime.generation import Generator, Settings, sampler_model
 from edgekit.runtime.sampling import (
@@ -73,19 +75,21 @@ def test_pieces_tell_the_text_that_passes_have_kept(session: Session, other: Ses
 
 
 @pytest.mark.parametrize(
-    ("at", "more"),
+    ("at", "more", "known"),
     [
-        (12, {}),  # rows behind them saw the old ones
-        (20, {"causal": False}),
-        (20, {"seen": [SeenRows(None, 0, 10)]}),
+        (12, {}, 16),  # rows behind them saw the old ones
+        (20, {"causal": False}, 20),
+        (20, {"seen": [SeenRows(None, 0, 10)]}, 20),
     ],
 )
-def test_a_text_that_no_encoding_gives_has_no_pieces(session: Session, at: int, more: dict[str, Any]) -> None:
+def test_a_text_that_no_encoding_gives_has_no_pieces(
+    session: Session, at: int, more: dict[str, Any], known: int
+) -> None:
     text = session.sequence
     text.prefill(np.arange(20))
     keep(text, 4, at=at, **more)
     keep(text, 3)
-    words = rf"of the {text.prefix_length} kept positions only the first {at} can be encoded again"
+    words = rf"of the {text.prefix_length} kept positions only the first {known} can be encoded again"
     for wants in (lambda: text.pieces, lambda: session.pieces, lambda: text.copy().pieces):
         with pytest.raises(InvalidRequest, match=words):
             wants()
@@ -93,6 +97,39 @@ def test_a_text_that_no_encoding_gives_has_no_pieces(session: Session, at: int, 
     assert sum(map(len, text.pieces)) == at
     keep(text, 3)
     assert sum(map(len, text.pieces)) == at + 3
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text in blocks of four rows that see each other."""
+    return native_bundle(tmp_path_factory.mktemp("sdar"), "sdar", Scheme("mixed4", 16), num_hidden_layers=2)
+
+
+@pytest.mark.parametrize(
+    ("length", "known"), [(1, 0), (4, 4), (6, 4), (10, 10), (12, 10), (14, 14), (17, 14), (19, 19)]
+)
+def test_a_block_that_has_lost_its_end_is_no_text(blocks: Path, length: int, known: int) -> None:
+    """Its rows have seen what is gone. Blocks are counted from where a call began to encode, and its last one
+    may be shorter.
+    """
+    with Session(blocks) as session, Session(blocks) as other:
+        text = session.sequence
+        text.prefill(np.arange(10))
+        text.prefill(np.arange(20, 29))
+        text.crop(length)
+        if known < length:
+            assert text.prefix.text == 1, "it has the number of no text"
+            words = rf"of the {length} kept positions only the first {known} can .* a block has lost its end"
+            with pytest.raises(InvalidRequest, match=words):
+                _ = text.pieces
+            keep(text, 4, block=4)
+            with pytest.raises(InvalidRequest, match=rf"of the {length + 4} kept .* the first {known} can"):
+                _ = text.pieces
+            text.crop(known)
+        assert sum(map(len, text.pieces)) == known
+        keep(text, 4, block=4)
+        np.testing.assert_array_equal(encoded_again(text.pieces, other), logits(text))
+        assert text.prefix == other.prefix
 
 
 def test_a_generation_behind_such_a_text_is_refused_and_another_is_not(session: Session) -> None:
@@ -372,8 +409,7 @@ def test_a_signal_behind_a_pass_leaves_no_wrong_pieces(session: Session) -> None
     session._library = StoppedOnce(library)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         keep(text, 4, at=16)
-    with pytest.raises(InvalidRequest, match="only the first 16 can be encoded again"):
-        _ = text.pieces
+    assert [len(piece) for piece in text.pieces] == [16, 4]
     text.crop(16)
     session._library = StoppedOnce(library)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.budgets import tight
 from support.golden_tokens import family_bundle
 from support.native_bundles import native_bundle
 from support.watched import run_watched
@@ -66,6 +67,11 @@ def same(a: HeadOutput | None, b: HeadOutput | None) -> None:
     for name, found in vars(a).items():
         if found is not None:
             np.testing.assert_array_equal(found, getattr(b, name), name)
+
+
+def logits(answer: HeadOutput | None) -> np.ndarray:
+    assert answer is not None and answer.logits is not None
+    return answer.logits
 
 
 def alone(session: Session, pieces: list[np.ndarray], segment: Segment) -> HeadOutput:
@@ -334,12 +340,10 @@ def test_the_budget_knows_how_many_fit(gemma: Path) -> None:
         most = session.plan.most_sequences
         with pytest.raises(
             BudgetExceeded,
-            match=r"1 sequence \(or segment of a pass\), not for 2; open the session with sequences = 2",
+            match=r"1 sequence, not for 2; open the session with sequences = 2",
         ):
             session.open_sequence()
-        with pytest.raises(
-            BudgetExceeded, match=r"planned for 1 sequence \(or segment of a pass\), not for 2"
-        ):
+        with pytest.raises(BudgetExceeded, match=r"planned for 1 segment of a pass, not for 2"):
             session.run_pass([Segment(session.sequence, np.arange(4), ALL)] * 2)
     assert most > 1
     with pytest.raises(BudgetExceeded, match="is too small") as refused:
@@ -348,7 +352,7 @@ def test_the_budget_knows_how_many_fit(gemma: Path) -> None:
         gemma, SessionOptions(refused.value.needed_bytes + (4 << 20), sequences=8 * most, **lengths)
     ) as many:
         texts = [many.open_sequence() for _ in range(8 * most - 1)]
-        with pytest.raises(BudgetExceeded, match=rf"{8 * most} sequences \(or .*\), not for {8 * most + 1}"):
+        with pytest.raises(BudgetExceeded, match=rf"{8 * most} sequences, not for {8 * most + 1}"):
             many.open_sequence()
         texts.pop().close()
         many.sequence.copy()
@@ -421,14 +425,26 @@ def test_what_does_not_fit_is_refused(
     session.denoise(IDS, ALL)
 
 
-def test_a_model_without_a_prefix_keeps_nothing(llada: Path) -> None:
+def test_a_model_without_a_prefix_encodes_no_text(llada: Path) -> None:
+    with Session(llada) as session, pytest.raises(InvalidRequest, match="encodes no prefix"):
+        session.run_pass([Segment(session.sequence, IDS, causal=True)])
+
+
+def test_rows_of_a_canvas_are_kept_where_the_budget_has_room(llada: Path) -> None:
+    def keep(**more: int) -> np.ndarray:
+        with Session(llada, tight(llada, positions=16, canvas=16, **more)) as session:
+            session.run_pass([Segment(session.sequence, IDS, keep_at=0)])
+            rest = np.arange(len(IDS))[-2:]
+            seen = [SeenRows(None, 0, len(IDS) - 2)]
+            [answer] = session.run_pass(
+                [Segment(session.sequence, IDS[rest], ALL, positions=rest, seen=seen)]
+            )
+            return logits(answer)
+
+    with pytest.raises(BudgetExceeded, match=rf"open the session with canvas = 16, cached = {len(IDS)}"):
+        keep()
     with Session(llada) as session:
-        for segment in (
-            Segment(session.sequence, IDS, keep_at=0),
-            Segment(session.sequence, IDS, causal=True),
-        ):
-            with pytest.raises(InvalidRequest, match="encodes no prefix"):
-                session.run_pass([segment])
+        np.testing.assert_allclose(keep(cached=16), logits(session.denoise(IDS, ALL))[-2:], atol=1e-4)
 
 
 def test_sequences_end_with_their_session(gemma: Path, llada: Path) -> None:

@@ -195,7 +195,9 @@ def theirs(
     recorder = Recorder()
     # generate() takes absent ids from the model's own config; these tests say what they want.
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
-    arguments = {k: v for k, v in config.items() if k != "sampler_config"}
+    arguments = {k: v for k, v in config.items() if k not in ("sampler_config", "canvas")}
+    if "canvas" in config:
+        arguments["decoder_input_ids"] = torch.tensor([config["canvas"]])
     if "sampler_config" in config:
         bound = config["sampler_config"]["entropy_bound"]
         arguments["sampler_config"] = EntropyBoundSamplerConfig(entropy_bound=bound)
@@ -247,6 +249,17 @@ def test_random_model_gives_the_tokens_of_transformers(
     tokens, done = assert_same(stirring, seed, config)
     assert len(tokens) == -(-config["max_new_tokens"] // CANVAS) * CANVAS
     assert done.stats.finish_reason == "length"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("canvases", [1, 2])
+def test_a_start_canvas_is_that_of_transformers(
+    stirring: DiffusionGemmaForBlockDiffusion, canvases: int, seed: int
+) -> None:
+    canvas = np.random.default_rng(seed).integers(0, VOCAB, CANVAS).tolist()
+    config: dict[str, Any] = {"max_new_tokens": canvases * CANVAS, "max_denoising_steps": 5}
+    started, _ = assert_same(stirring, seed, config | {"canvas": canvas})
+    assert started != assert_same(stirring, seed, config)[0]
 
 
 @pytest.mark.parametrize("stability", [0, 1, 2])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.acceptance_reference import fast_dllm_factor
 from support.fake_denoiser import FakeDenoiser, ProjectingDenoiser
 from support.native_floats import pointer
 from support.native_testing import library
@@ -91,22 +92,10 @@ def reference(model: FakeDenoiser, prompt: list[int], given: dict[str, Any], noi
             else:
                 assert options.factor is not None
                 shares = [value if value >= 0 else -np.inf for value in confidence[where].tolist()]
-                count = published_count(shares, options.factor)
+                count = fast_dllm_factor(shares, options.factor)
             x[ranked[:count]] = proposal[ranked[:count]]
             i += 1
     return x[len(prompt) :].tolist()
-
-
-def published_count(confidence: list[float], factor: float) -> int:
-    """Fast-dLLM's rule as its authors wrote it: thresholds by rank, -1 for the first. The index stays at the
-    first rank that fails or, where none does, at the last; the count is the index, at the first and at the
-    last rank one more."""
-    ordered = sorted(confidence, reverse=True)
-    thresholds = [-1.0] + [1 - factor / (rank + 1) for rank in range(2, len(ordered) + 1)]
-    index = 0
-    while index < len(ordered) - 1 and ordered[index] >= thresholds[index]:
-        index += 1
-    return index + 1 if index in (0, len(ordered) - 1) else index
 
 
 def run(
@@ -238,13 +227,6 @@ def count_by_factor(confidence: Floats, factor: float) -> int:
     return int(core.ekt_count_by_factor(pointer(confidence), size, ctypes.c_double(factor)))
 
 
-def count_above_threshold(confidence: Floats, threshold: float) -> int:
-    core = library()
-    core.ekt_count_above_threshold.restype = ctypes.c_int64
-    size = ctypes.c_int64(confidence.size)
-    return int(core.ekt_count_above_threshold(pointer(confidence), size, ctypes.c_double(threshold)))
-
-
 @given(st.integers(0, 500), st.integers(1, 100))
 def test_schedule_sums_to_the_masked_positions(masked: int, steps: int) -> None:
     count = library().ekt_transfer_count
@@ -271,7 +253,7 @@ def test_schedule_sums_to_the_masked_positions(masked: int, steps: int) -> None:
 def test_factor_takes_what_passes_and_the_last_if_it_alone_fails(
     confidence: list[float], factor: float, count: int
 ) -> None:
-    assert published_count(confidence, factor) == count
+    assert fast_dllm_factor(confidence, factor) == count
     assert count_by_factor(np.array(confidence, dtype=np.float32), factor) == count
 
 
@@ -286,17 +268,8 @@ SHARES = st.one_of(
     factor=st.one_of(st.sampled_from([0.25, 0.5, 1.0, 3.0, 50.0]), st.floats(1e-6, 4)),
 )
 def test_factor_is_the_published_rule(confidence: list[np.float32], factor: float) -> None:
-    expected = published_count([float(value) for value in confidence], factor)
+    expected = fast_dllm_factor([float(value) for value in confidence], factor)
     assert count_by_factor(np.array(confidence, dtype=np.float32), factor) == expected
-
-
-@settings(max_examples=300)
-@given(confidence=st.lists(SHARES, min_size=1, max_size=8), threshold=st.sampled_from([0.05, 0.5, 0.75, 1.0]))
-def test_threshold_is_the_published_rule(confidence: list[np.float32], threshold: float) -> None:
-    """Fast-dLLM takes all positions in order, then all but the first out again that are below."""
-    ordered = sorted((float(value) for value in confidence), reverse=True)
-    kept = [rank for rank, value in enumerate(ordered) if rank == 0 or value >= np.float32(threshold)]
-    assert count_above_threshold(np.array(confidence, dtype=np.float32), threshold) == len(kept)
 
 
 def test_zero_temperature_is_without_chance() -> None:

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "sessions.md"
 def test_the_page_runs(shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "gemma").symlink_to(shipped_bundle("tiny-gemma", "native"))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300

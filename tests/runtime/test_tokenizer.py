@@ -308,6 +308,8 @@ GOLDEN = {
     "<|start_header_id|>assistant<|end_header_id|>\n\n",
     "llada_moe": "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>hi<|role_end|>"
     "<role>ASSISTANT</role>",
+    "llada2_moe": "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>hi<|role_end|>"
+    "<role>ASSISTANT</role>",
     "dream": "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
     "<|im_start|>assistant\n",
 }

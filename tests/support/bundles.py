@@ -14,7 +14,7 @@ from torch import Tensor
 from edgekit.export import formats, ops
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.formats.options import FormatOptions
-from edgekit.export.models import architecture
+from edgekit.export.models import architecture, complete
 from edgekit.export.pipeline import ExportOptions, _embedding_dtype, export
 from edgekit.export.quantize import Scheme, quantize_weights
 from edgekit.export.reference import ReferenceModel
@@ -62,7 +62,7 @@ def quantized_reference(checkpoint: Path, scheme: Scheme, program_format: str = 
     """
     source = Checkpoint.open(checkpoint)
     # The stored type rounds the embedding's scale.
-    arch = architecture(source.config, _embedding_dtype(source))
+    arch = architecture(complete(source.config, source.names), _embedding_dtype(source))
     choices = formats.load(program_format)(arch, scheme, FormatOptions()).choices
     return ReferenceModel(arch, quantize_weights(arch, load_float_weights(arch, source), choices)).eval()
 
@@ -74,14 +74,17 @@ def passes(session: Session, model: ReferenceModel, seed: int = 0) -> tuple[Head
     rng = np.random.default_rng(seed)
     arch = model.architecture
     prompt, canvas = rng.integers(0, arch.vocab_size, 21), rng.integers(0, arch.vocab_size, 16)
-    request = HeadRequest(temperature=0.7, logits=True, soft=arch.causal_prefix, top_k=7)
+    conditioned = arch.self_conditioning is not None
+    request = HeadRequest(temperature=0.7, logits=True, soft=conditioned, top_k=7)
     kv = soft = first = None
     session.reset()
     with torch.no_grad():
         if arch.causal_prefix:
-            session.prefill(prompt[:13])
-            session.prefill(prompt[13:])
+            whole = 13 // arch.prefix_block * arch.prefix_block  # blocks are counted from each part's start
+            session.prefill(prompt[:whole])
+            session.prefill(prompt[whole:])
             kv = model.encode(torch.from_numpy(prompt)[None])
+        if conditioned:
             first = session.denoise(canvas, HeadRequest(soft=True)).soft
             assert first is not None
             soft = torch.from_numpy(first)[None]

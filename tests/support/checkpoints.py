@@ -13,14 +13,16 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from support import dense_checkpoints as dense
 
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = ("diffusion_gemma", "llada", "llada_moe", "dream")
+FAMILIES = ("diffusion_gemma", "llada", "llada_moe", "llada2_moe", "dream")
 
 CHATML = (
     "{% if messages[0]['role'] != 'system' %}"
@@ -67,6 +69,8 @@ SPECIAL_TOKENS: dict[str, list[str]] = {
         "<|eot_id|>",
     ],
     "llada_moe": ["<|startoftext|>", "<|endoftext|>", "<|mask|>", "<role>", "</role>", "<|role_end|>"],
+    "llada2_moe": ["<|startoftext|>", "<|endoftext|>", "<|mask|>", "<role>", "</role>", "<|role_end|>",
+                   "<|reserved_200|>", "<|reserved_201|>"],
     "dream": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>"],
 }  # fmt: skip
 TOKEN_ROLES: dict[str, dict[str, str]] = {
@@ -75,10 +79,15 @@ TOKEN_ROLES: dict[str, dict[str, str]] = {
     "llada": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
     "llada_moe": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
                   "mask_token": "<|mask|>"},
+    "llada2_moe": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
+                   "mask_token": "<|mask|>"},
     "dream": {"bos_token": "<|beginoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
               "mask_token": "<|mask|>"},
 }  # fmt: skip
-CHAT_TEMPLATES = {"diffusion_gemma": GEMMA_CHAT, "llada": LLADA_CHAT, "llada_moe": ROLE_CHAT, "dream": CHATML}
+CHAT_TEMPLATES = {
+    "diffusion_gemma": GEMMA_CHAT, "llada": LLADA_CHAT, "llada_moe": ROLE_CHAT, "llada2_moe": ROLE_CHAT,
+    "dream": CHATML,
+}  # fmt: skip
 
 CORPUS = [
     "Why is the sky blue? Because air scatters short wavelengths of light more than long ones.",
@@ -101,17 +110,18 @@ def write_checkpoint(
 ) -> dict[str, Any]:
     """Write a random checkpoint of `family` to `directory` and return the contents of its config.json.
 
-    family: one of FAMILIES (case does not matter). dtype: "float32" or "bfloat16".
+    family: one of FAMILIES (case does not matter) or of `dense_checkpoints`. dtype: "float32" or "bfloat16".
     shards: 1 writes model.safetensors, more write indexed shards of about equal tensor count.
     config_overrides: values by config.json key, in the family's own spelling (`n_heads` for llada,
-    `num_experts` for llada_moe, ...). For diffusion_gemma they go to `text_config`, or to the top level where
+    `num_experts` for llada_moe, ...). `expert_capacity` makes llada2_moe one of LLaDA2.2, with its other
+    keys. For diffusion_gemma they go to `text_config`, or to the top level where
     the key lives there (`canvas_length`, ...); `vision_config` takes a dict. Unknown keys raise ValueError.
     resaved_config (diffusion_gemma only): keep the config as transformers saves it, with `per_layer_config`,
     in place of the hub's `global_head_dim` and `num_global_key_value_heads`.
     """
     family = family.lower()
-    if family not in FAMILIES:
-        raise ValueError(f"unknown family {family!r}; known: {', '.join(FAMILIES)}")
+    if family not in FAMILIES + dense.FAMILIES:
+        raise ValueError(f"unknown family {family!r}; known: {', '.join(FAMILIES + dense.FAMILIES)}")
     if dtype not in ("float32", "bfloat16"):
         raise ValueError(f"dtype must be float32 or bfloat16, not {dtype!r}")
     if resaved_config and family != "diffusion_gemma":
@@ -121,8 +131,18 @@ def write_checkpoint(
     if family == "diffusion_gemma":
         config, tensors = _diffusion_gemma(directory, seed, dtype, resaved_config, config_overrides)
         vocab_size = config["text_config"]["vocab_size"]
+    elif family in dense.FAMILIES:
+        config = dense.config(family, dtype, config_overrides)
+        tensors = _random_tensors(dense.shapes(family, config), seed, dtype)
+        family, vocab_size = "dream", config["vocab_size"]
     else:
-        config = _merged(_default_config(family, dtype), config_overrides)
+        base = _default_config(family, dtype)
+        if family == "llada2_moe":
+            if config_overrides.get("expert_capacity") is not None:
+                base |= _llada22_keys()
+            elif "block_size" in config_overrides:  # which their files leave out
+                base["block_size"] = None
+        config = _merged(base, config_overrides)
         tensors = _random_tensors(expected_shapes(config), seed, dtype)
         vocab_size = config["vocab_size"]
     write_tokenizer(directory, family, vocab_size)
@@ -133,8 +153,12 @@ def write_checkpoint(
 
 
 def expected_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape for a llada, llada_moe or dream config."""
+    """Tensor name -> shape for a config that is not diffusion_gemma's."""
     architecture = config["architectures"][0]
+    if (family := dense.family_of(config)) is not None:
+        return dense.shapes(family, config)
+    if architecture == "LLaDA2MoeModelLM":
+        return _llada2_moe_shapes(config)
     if architecture == "LLaDAModelLM":
         return _llada_shapes(config)
     if architecture in ("LLaDAMoEModelLM", "DreamModel"):
@@ -202,6 +226,39 @@ def _qwen_like_shapes(config: Mapping[str, Any], moe: bool) -> dict[str, tuple[i
     return shapes
 
 
+def _llada2_moe_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, vocab, head_dim = config["hidden_size"], config["vocab_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    width = config["moe_intermediate_size"]
+    shapes: dict[str, tuple[int, ...]] = {"model.word_embeddings.weight": (vocab, hidden)}
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        shapes |= {
+            layer + "input_layernorm.weight": (hidden,),
+            layer + "post_attention_layernorm.weight": (hidden,),
+            layer + "attention.query_key_value.weight": ((heads + 2 * kv_heads) * head_dim, hidden),
+            layer + "attention.query_layernorm.weight": (head_dim,),
+            layer + "attention.key_layernorm.weight": (head_dim,),
+            layer + "attention.dense.weight": (hidden, heads * head_dim),
+        }
+        mlps = {"mlp.": config["intermediate_size"]}
+        if i >= config["first_k_dense_replace"]:
+            mlps = {f"mlp.experts.{e}.": width for e in range(config["num_experts"])}
+            if config["num_shared_experts"]:
+                mlps["mlp.shared_experts."] = config["num_shared_experts"] * width
+            shapes |= {
+                layer + "mlp.gate.weight": (config["num_experts"], hidden),
+                layer + "mlp.gate.expert_bias": (config["num_experts"],),
+            }
+        for mlp, ffn in mlps.items():
+            shapes[layer + mlp + "gate_proj.weight"] = shapes[layer + mlp + "up_proj.weight"] = (ffn, hidden)
+            shapes[layer + mlp + "down_proj.weight"] = (hidden, ffn)
+    shapes["model.norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    return shapes
+
+
 def _default_config(family: str, dtype: str) -> dict[str, Any]:
     ids = {token: i for i, token in enumerate(SPECIAL_TOKENS[family])}
     if family == "llada":
@@ -230,6 +287,22 @@ def _default_config(family: str, dtype: str) -> dict[str, Any]:
             "router_num_group": None, "routed_scaling_factor": 1, "shared_expert_intermediate_size": None,
             "tie_word_embeddings": False, "torch_dtype": dtype, "use_cache": False, "vocab_size": 384,
         }  # fmt: skip
+    if family == "llada2_moe":  # the keys of LLaDA2.0-mini and 2.1-mini
+        return {
+            "architectures": ["LLaDA2MoeModelLM"], "model_type": "llada2_moe", "attention_dropout": 0.0,
+            "dtype": dtype, "embedding_dropout": 0.0, "first_k_dense_replace": 1, "head_dim": 16,
+            "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 96,
+            "max_position_embeddings": 512, "max_window_layers": 28, "moe_intermediate_size": 32,
+            "moe_router_enable_expert_bias": True, "n_group": 4, "norm_head": False, "norm_softmax": False,
+            "norm_topk_prob": True, "num_attention_heads": 4, "num_experts": 12, "num_experts_per_tok": 3,
+            "num_hidden_layers": 3, "num_key_value_heads": 2, "num_shared_experts": 1, "output_dropout": 0.0,
+            "output_router_logits": False, "pad_token_id": ids["<|endoftext|>"], "partial_rotary_factor": 0.5,
+            "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 600000, "rotary_dim": 8,
+            "routed_scaling_factor": 2.5, "router_dtype": "fp32", "score_function": "sigmoid",
+            "sliding_window": 4096, "tie_word_embeddings": False, "topk_group": 2,
+            "transformers_version": "4.57.1", "use_bias": False, "use_cache": False, "use_qkv_bias": False,
+            "use_rmsnorm": True, "use_sliding_window": False, "vocab_size": 384,
+        }  # fmt: skip
     return {
         "architectures": ["DreamModel"], "model_type": "Dream", "attention_dropout": 0.0,
         "bos_token_id": ids["<|beginoftext|>"], "eos_token_id": ids["<|endoftext|>"], "hidden_act": "silu",
@@ -239,6 +312,17 @@ def _default_config(family: str, dtype: str) -> dict[str, Any]:
         "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": None,
         "tie_word_embeddings": False, "torch_dtype": dtype, "use_cache": True, "use_sliding_window": False,
         "vocab_size": 384,
+    }  # fmt: skip
+
+
+def _llada22_keys() -> dict[str, Any]:
+    """What LLaDA2.2's file has besides: rotation is said twice, and groups stay without effect."""
+    ids = {token: i for i, token in enumerate(SPECIAL_TOKENS["llada2_moe"])}
+    return {
+        "block_size": 8, "delete_token_id": ids["<|reserved_200|>"], "expert_capacity": 6,
+        "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 3000000, "rope_type": "default"},
+        "rope_theta": 3000000, "split_token_id": ids["<|reserved_201|>"], "transformers_version": "5.2.0",
+        "use_qk_norm": True,
     }  # fmt: skip
 
 
@@ -273,6 +357,11 @@ def _generation_config(family: str, config: Mapping[str, Any]) -> dict[str, Any]
             "t_max": 0.8,
             "stability_threshold": 1,
             "confidence_threshold": 0.005,
+        }
+    if family == "llada2_moe":
+        return {
+            "eos_token_id": [ids["<|endoftext|>"], ids["<|role_end|>"]],
+            "pad_token_id": config["pad_token_id"],
         }
     generation = {"_from_model_config": True}
     return generation | {
@@ -469,8 +558,10 @@ def load_oracle(directory: str | Path) -> torch.nn.Module:
     """The transformers model that computes the checkpoint's function: fp32, eager attention, eval mode.
 
     DiffusionGemma loads as itself. LLaDA loads into Llama, LLaDA-MoE into Qwen3-MoE without top-k
-    renormalisation, Dream into Qwen2; those are causal, so pass a 4-D additive mask of zeros and
-    `use_cache=False` for the bidirectional pass, and apply Dream's shift outside. Keys must match one to one.
+    renormalisation, LLaDA2 into GLM-4-MoE (with a capacity it ignores, and which the caller's router then has
+    to know), Dream into Qwen2; those are causal, so pass a 4-D additive mask of zeros and `use_cache=False`
+    for the bidirectional pass, and apply Dream's shift outside. So do those of `dense_checkpoints`. Keys must
+    match one to one.
     """
     import torch
     import transformers as tf
@@ -499,13 +590,30 @@ def load_oracle(directory: str | Path) -> torch.nn.Module:
             tie_word_embeddings=config["weight_tying"], **common,
         ))  # fmt: skip
         tensors = {_llama_name(name): tensor for name, tensor in tensors.items()}
+    elif (family := dense.family_of(config)) is not None:
+        tensors = {dense.oracle_name(name): tensor for name, tensor in tensors.items()}
+        model = dense.oracle(family, config, "lm_head.weight" not in tensors)
+        if family == "sdar_moe":
+            tensors = _fuse_experts(tensors, range(config["num_hidden_layers"]), config["num_experts"])
     else:
         shared = common | {
             key: config[key]
             for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                         "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings")
         } | {"rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]}}  # fmt: skip
-        if architecture == "DreamModel":
+        if architecture == "LLaDA2MoeModelLM":
+            shared["rope_parameters"] |= {"partial_rotary_factor": config["partial_rotary_factor"]}
+            model = tf.Glm4MoeForCausalLM(tf.Glm4MoeConfig(
+                head_dim=config["head_dim"], intermediate_size=config["intermediate_size"],
+                moe_intermediate_size=config["moe_intermediate_size"], n_routed_experts=config["num_experts"],
+                num_experts_per_tok=config["num_experts_per_tok"], n_group=config["n_group"],
+                n_shared_experts=config["num_shared_experts"], topk_group=config["topk_group"],
+                routed_scaling_factor=config["routed_scaling_factor"], use_qk_norm=True, num_mtp_layers=0,
+                first_k_dense_replace=config["first_k_dense_replace"], norm_topk_prob=True,
+                attention_bias=False, **shared,
+            ))  # fmt: skip
+            tensors = _glm4_moe_tensors(tensors, config)
+        elif architecture == "DreamModel":
             model = tf.Qwen2ForCausalLM(
                 tf.Qwen2Config(intermediate_size=config["intermediate_size"], **shared)
             )
@@ -516,7 +624,7 @@ def load_oracle(directory: str | Path) -> torch.nn.Module:
                 norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[],
                 moe_intermediate_size=config["expert_intermediate_size"], **shared,
             ))  # fmt: skip
-            tensors = _fuse_experts(tensors, config["num_hidden_layers"], config["num_experts"])
+            tensors = _fuse_experts(tensors, range(config["num_hidden_layers"]), config["num_experts"])
     tied = {"lm_head.weight"} - set(tensors)
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     if unexpected or set(missing) - tied:
@@ -541,12 +649,38 @@ def _llama_name(name: str) -> str:
     return f"model.layers.{layer}.{parts[part]}.{kind}"
 
 
-def _fuse_experts(tensors: dict[str, torch.Tensor], layers: int, experts: int) -> dict[str, torch.Tensor]:
-    """Qwen3-MoE stacks experts in memory: gate_up_proj [E, 2M, H], gate rows first, down_proj [E, H, M]."""
+def _glm4_moe_tensors(tensors: dict[str, torch.Tensor], config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """LLaDA2's tensors under the names of GLM-4-MoE, queries, keys and values apart."""
+    names = {
+        "word_embeddings": "embed_tokens", "attention.dense": "self_attn.o_proj",
+        "attention.query_layernorm": "self_attn.q_norm", "attention.key_layernorm": "self_attn.k_norm",
+        "gate.expert_bias": "gate.e_score_correction_bias",
+    }  # fmt: skip
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    out: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if "query_key_value" in name:
+            sizes = [n * config["head_dim"] for n in (heads, kv_heads, kv_heads)]
+            for part, rows in zip("qkv", tensor.split(sizes), strict=True):
+                out[name.replace("attention.query_key_value", f"self_attn.{part}_proj")] = rows
+            continue
+        for old, new in names.items():
+            name = name.replace(old, new)
+        out[name] = tensor
+    layers = range(config["first_k_dense_replace"], config["num_hidden_layers"])
+    return _fuse_experts(out, layers, config["num_experts"])
+
+
+def _fuse_experts(
+    tensors: dict[str, torch.Tensor], layers: Iterable[int], experts: int
+) -> dict[str, torch.Tensor]:
+    """Qwen3-MoE and GLM-4-MoE stack experts in memory: gate_up_proj [E, 2M, H], gate rows first, down_proj
+    [E, H, M].
+    """
     import torch
 
     fused = dict(tensors)
-    for i in range(layers):
+    for i in layers:
         prefix = f"model.layers.{i}.mlp.experts."
         parts: dict[str, list[torch.Tensor]] = {
             kind: [fused.pop(f"{prefix}{e}.{kind}_proj.weight") for e in range(experts)]

@@ -1,6 +1,7 @@
 """Models that transformers builds from a family's config.json, and edgekit's from the same file and weights.
 
-DiffusionGemma's class reads the file itself, Qwen2's reads Dream's keys, which have its names and defaults.
+DiffusionGemma's class reads the file itself; Qwen2's reads Dream's keys, Ministral 3's and Qwen3's those of
+Nemotron-Labs-Diffusion and SDAR, which have their names and defaults.
 LLaDA and LLaDA-MoE have no class there: their keys are renamed to those of Llama and Qwen3-MoE, with the
 defaults of their own published classes.
 """
@@ -80,6 +81,35 @@ def dream(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None]]:
     model = _causal(read, tf.Qwen2ForCausalLM)
     tied = read.tie_word_embeddings
     return model, lambda name: None if tied and name == "lm_head.weight" else name
+
+
+def nemotron_labs_diffusion(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None]]:
+    config = json.loads((folder / "config.json").read_text())
+    if config.get("attention_bias") or config.get("mlp_bias"):
+        raise Refused("biases, which Ministral has none of")
+    for key in ("model_type", "architectures", "dtype", "torch_dtype", "attention_bias", "mlp_bias"):
+        config.pop(key, None)
+    read = tf.Ministral3Config.from_dict(config)
+    if read.hidden_act != "silu" or read.tie_word_embeddings or read.sliding_window is not None:
+        raise Refused("not Nemotron's activation, head or attention")
+    names = {"lm_head.weight": "diffusion_head.weight"}
+    return (
+        _causal(read, tf.Ministral3ForCausalLM),
+        lambda name: names.get(name, "encoder." + name.removeprefix("model.")),
+    )
+
+
+def sdar(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None]]:
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("model_type", "architectures", "dtype", "torch_dtype"):
+        config.pop(key, None)
+    read = tf.Qwen3Config.from_dict(config)
+    if read.hidden_act != "silu" or set(read.layer_types) != {"full_attention"} or read.attention_bias:
+        raise Refused("not SDAR's activation, attention or biases")
+    tied = read.tie_word_embeddings
+    return _causal(
+        read, tf.Qwen3ForCausalLM
+    ), lambda name: None if tied and name == "lm_head.weight" else name
 
 
 #: LLaDAConfig's defaults, of the keys that Llama has under other names; but for embedding_size, whose default
@@ -170,7 +200,21 @@ def llada_moe(folder: Path) -> tuple[torch.nn.Module, Callable[[str], str | None
     return _causal(read, tf.Qwen3MoeForCausalLM), lambda name: None if tied and "lm_head" in name else name
 
 
-ORACLES = {"diffusion_gemma": diffusion_gemma, "dream": dream, "llada": llada, "llada_moe": llada_moe}
+ORACLES = {
+    "diffusion_gemma": diffusion_gemma, "dream": dream, "llada": llada, "llada_moe": llada_moe,
+    "nemotron_labs_diffusion": nemotron_labs_diffusion, "sdar": sdar,
+}  # fmt: skip
+
+
+def _behind_text(family: str, folder: Path) -> torch.Tensor | None:
+    """The mask [T, T] of a canvas behind the prompt, for families that encode text in blocks."""
+    if family not in ("nemotron_labs_diffusion", "sdar"):
+        return None
+    config = json.loads((folder / "config.json").read_text())
+    block = (config.get("block_size") or 4) if family == "sdar" else 1
+    number = torch.arange(PROMPT + CANVAS) // block
+    number[PROMPT:] = PROMPT + CANVAS
+    return torch.where(number[:, None] >= number[None], 0.0, -1e30)
 
 
 def _split_experts(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -215,6 +259,10 @@ def oracle_logits(
             second = model(input_ids=prompt, decoder_input_ids=canvas, self_conditioning_logits=before).logits
             return torch.cat([first, second], 1)
         dtype = next(model.parameters()).dtype
+        if (mask := _behind_text(family, folder)) is not None:
+            both = torch.cat((prompt, canvas), 1)
+            given = mask.to(dtype)[None, None]
+            return model(input_ids=both, attention_mask=given, use_cache=False).logits[:, PROMPT:]
         full = torch.zeros(1, 1, PROMPT, PROMPT, dtype=dtype)
         return model(input_ids=prompt, attention_mask=full, use_cache=False).logits
 
@@ -244,4 +292,4 @@ def our_logits(
         first = model.denoise(canvas, kv)
         soft = torch.softmax(conditioning(seed, first), -1) @ model.embedding
         return torch.cat([first, model.denoise(canvas, kv, soft=soft)], 1)
-    return model.denoise(prompt)
+    return model.denoise(canvas, model.encode(prompt)) if built.causal_prefix else model.denoise(prompt)

@@ -14,7 +14,7 @@ from edgekit.runtime.bundle.layer import Layer
 from support.native_testing import library
 
 Array = np.ndarray[Any, Any]
-_ARRAYS = ("x", "prefix_k", "prefix_v", "cos", "sin", "query_scale", "mask", "y", "k", "v")
+_ARRAYS = ("x", "prefix_k", "prefix_v", "cos", "sin", "query_scale", "adapter", "mask", "y", "k", "v")
 
 
 class _Call(ctypes.Structure):

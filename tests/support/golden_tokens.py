@@ -47,6 +47,14 @@ _FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"seed": 4, "max_new_tokens": 9, "steps": 30, "options": {"alg": "origin"}},
         {"max_new_tokens": 16, "steps": 8, "options": {"alg": "topk_margin", "top_k": 4}},
     ],
+    "fast_dllm": [
+        {"max_new_tokens": 19, "options": {"threshold": 0.02}},
+        {"max_new_tokens": 12, "options": {"threshold": 0.02, "small_block_length": 4}},
+    ],
+    "nemotron_labs_diffusion": [
+        {"max_new_tokens": 19, "options": {"threshold": 0.02}},
+        {"max_new_tokens": 12, "options": {"mode": "speculative"}},
+    ],
 }  # fmt: skip
 _TRAINED: dict[str, dict[str, Any]] = {
     "tiny-llada": {"max_new_tokens": 16, "steps": 8, "seed": 3},

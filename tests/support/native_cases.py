@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
     "dream mixed4": ("dream", Scheme("mixed4", 16), {"num_hidden_layers": 2, "num_attention_heads": 7,
                      "num_key_value_heads": 1, "hidden_size": 112, "vocab_size": 391}),
     "dream bf16": ("dream", Scheme("bf16"), {"num_hidden_layers": 1}),
+    "coda int8": ("coda", Scheme("int8"), {"num_hidden_layers": 2, "head_dim": 10}),
 }  # fmt: skip
 
 

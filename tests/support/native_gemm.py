@@ -272,7 +272,8 @@ def mixed(y: Floats, p: Floats, table: Table, fine_above: Floats) -> Floats:
         part = p[:, first : first + MIX_ROWS]
         weights = part * table.scales[None, first : first + MIX_ROWS]
         most = weights.max(axis=1)
-        steps = np.rint(weights * (MOST_STEPS / most)[:, None]).astype(np.int64)
+        factor = np.divide(MOST_STEPS, most, out=np.zeros_like(most), where=most > 0)
+        steps = np.rint(weights * factor[:, None]).astype(np.int64)
         fine = (part.max(axis=1) > fine_above)[:, None]
         low = np.where(fine, (steps + 128) % 256 - 128, 0)
         coarse = np.minimum((steps + dither(steps.shape[1])) // 256, 127)

@@ -35,6 +35,7 @@ from edgekit.tools.cli import main
 from support.audit import StoredMatrix
 from support.bundles import TILE_BYTES, quantized_reference
 from support.checkpoints import write_checkpoint
+from support.peft_adapters import adapted_reference, write_model
 from support.signal_to_noise import decibels
 
 #: Additive value of what is not to be seen, which float16 has.
@@ -49,9 +50,16 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "llada": {"n_layers": 3, "n_heads": 4, "n_kv_heads": 2},
     "llada_moe": {"num_hidden_layers": 3, "num_experts": 21, "num_experts_per_tok": 3},
+    "llada2_moe": {"num_hidden_layers": 2, "block_size": 8},
     "dream": {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 96},
 }
-LENGTHS = {"diffusion_gemma": (0, 20, 48), "llada": (8, 29), "llada_moe": (27,), "dream": (7, 29)}
+LENGTHS = {
+    "diffusion_gemma": (0, 20, 48),
+    "llada": (8, 29),
+    "llada_moe": (27,),
+    "llada2_moe": (0, 24),
+    "dream": (7, 29),
+}
 #: Family, preset and layers per chunk: every family and every preset, each twice.
 CASES = [
     ("diffusion_gemma", "mixed4", 3), ("diffusion_gemma", "bf16", 1), ("llada", "int4", 2),
@@ -60,6 +68,8 @@ CASES = [
 ]  # fmt: skip
 #: Family, preset and rank of layers with adapters.
 ADAPTED = [("llada", "int4", 1), ("diffusion_gemma", "mixed4", 3), ("dream", "bf16", 8)]
+#: Family and preset of layers whose adapters are switched.
+SWITCHED = [("llada", "int4"), ("diffusion_gemma", "mixed4"), ("dream", "bf16")]
 #: Family and preset of what is compared layer by layer in half precision.
 HALF_CASES = [("diffusion_gemma", "mixed4"), ("llada", "int4"), ("llada_moe", "int8"), ("dream", "bf16")]
 
@@ -107,6 +117,20 @@ def case_bundle(
             folder, family, program_format, scheme, precision, cut, seed=chunk, **SMALL[family]
         )
     return bundle, quantized_reference(folder / "checkpoint", scheme, program_format)
+
+
+def switched_bundle(
+    folder: Path, program_format: str, family: str, preset: str, precision: str
+) -> tuple[Path, ReferenceModel]:
+    """A small model's bundle with a switched adapter of every layer but the second, in chunks of two, and its
+    reference.
+    """
+    write_model(folder, family)
+    scheme, cut = Scheme(preset, 32), Packaging(LENGTHS[family], layers_per_chunk=2)
+    how = options(program_format, scheme, precision, cut, adapter=folder / "own", adapter_mode="switched")
+    export(folder / "checkpoint", folder / "bundle", how)
+    model = adapted_reference(folder / "checkpoint", folder / "own", scheme, program_format)
+    return folder / "bundle", model
 
 
 def fitted(
@@ -274,6 +298,8 @@ def layer_values(rng: np.random.Generator, model: ReferenceModel, function: dict
             mask = np.where(rng.random(shape) < 0.3, HIDDEN, 0.0)
             mask[:, -1] = 0.0
             values[role] = mask
+        elif name == "adapter":
+            values[role] = rng.integers(0, 2, shape).astype(np.float32)
         elif name == "phase":
             values[role] = np.array([rng.integers(DENOISE, PREFILL + 1)])
         else:
@@ -299,8 +325,11 @@ def layer_results(
         tables = {name: torched(values[f"{name}.{layer.rope}"]).float() for name in names}
         mask = torched(values[f"mask.{'full' if layer.window is None else layer.window}"]).float()
         phase = torch.from_numpy(values["phase"]) if "phase" in values else None
-        inputs = LayerInputs(y, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=phase)
-        y, k, v = layer.module(inputs, model._unit(f"layers.{i}."))
+        adapter = torched(values["adapter"]) if layer.uses_adapter else None
+        inputs = LayerInputs(
+            y, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=phase, adapter=adapter
+        )
+        y, k, v = layer.apply(inputs, model._unit(f"layers.{i}."))
         out |= {f"k.{slot}": k.numpy(), f"v.{slot}": v.numpy()}
     return out | {"y": y.numpy()}
 

@@ -63,7 +63,9 @@ class Interpreter:
             x = round_rows(x)
         return (x.astype(np.float64) @ weights.values[name].T.astype(np.float64)).astype(np.float32)
 
-    def _linear(self, op: Mapping[str, Any], x: Array, residual: Array | None) -> Array:
+    def _linear(
+        self, op: Mapping[str, Any], x: Array, residual: Array | None, factors: Array | None = None
+    ) -> Array:
         matrix, bias, *adapter = op["w"]
         y = self._product(x, self.weights, matrix, op["act_bits"])
         if bias is not None:
@@ -72,7 +74,8 @@ class Interpreter:
             y = y + residual
         if adapter:
             down, up = (self.weights.values[name].T.astype(np.float64) for name in adapter)
-            y = y + (x @ down @ up).astype(np.float32)
+            inner = x @ down
+            y = y + ((inner if factors is None else inner * factors) @ up).astype(np.float32)
         return y
 
     def _linear_gated(self, op: Mapping[str, Any], x: Array) -> Array:

@@ -221,9 +221,15 @@ class _Model:
                 name: given[f"{name}.{layer.rope}"] for name in model.architecture.ropes[layer.rope].widths
             }
             inputs = LayerInputs(
-                x, **tables, prefix_k=prefix[0], prefix_v=prefix[1], mask=mask, phase=given.get("phase")
+                x,
+                **tables,
+                prefix_k=prefix[0],
+                prefix_v=prefix[1],
+                mask=mask,
+                phase=given.get("phase"),
+                adapter=given.get("adapter") if layer.uses_adapter else None,
             )
-            x, out[f"k.{slot}"], out[f"v.{slot}"] = layer.module(inputs, model._unit(f"layers.{i}."))
+            x, out[f"k.{slot}"], out[f"v.{slot}"] = layer.apply(inputs, model._unit(f"layers.{i}."))
         return out | {"y": x}
 
     def _self_conditioning(

@@ -18,6 +18,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.api import Chat
 from edgekit.tools import console
 from edgekit.tools.answer_display import write_text
+from edgekit.tools.bench import rounded_kv
 from edgekit.tools.cli import main
 from edgekit.tools.conversation import COMMANDS
 from edgekit.tools.line_input import history_file
@@ -263,25 +264,29 @@ def test_a_file_name_may_stand_in_quotes(gemma: Path, tmp_path: Path) -> None:
 # --- transcripts --------------------------------------------------------------------------------------------
 
 
+def save(transcripts: Transcripts, name: str, content: dict[str, Any]) -> Path:
+    return transcripts.save(name, lambda: content, lambda path: pytest.fail(f"{path} is JSON"))
+
+
 def test_a_transcript_replaces_none_but_its_own(tmp_path: Path) -> None:
     ours, others = Transcripts(), Transcripts()
-    path = ours.save(str(tmp_path / "talk"), {"messages": ["é\udcff"]})
+    path = save(ours, str(tmp_path / "talk"), {"messages": ["é\udcff"]})
     assert path == tmp_path / "talk.json" == ours.last
     assert json.loads(path.read_text(encoding="utf-8")) == {"messages": ["é\udcff"]}
-    ours.save(str(path), {"messages": [], "turns": [1, 2]})
+    save(ours, str(path), {"messages": [], "turns": [1, 2]})
     with pytest.raises(EdgekitError, match="is there already, and not from this chat"):
-        others.save(str(path), {})
+        save(others, str(path), {})
     assert json.loads(path.read_text()) == {"messages": [], "turns": [1, 2]}
     path.write_text("mine")
     with pytest.raises(EdgekitError, match="was changed since"):
-        ours.save(str(path), {})
+        save(ours, str(path), {})
     assert path.read_text() == "mine"
     path.unlink()
-    assert ours.save(str(path), {}) == path
+    assert save(ours, str(path), {}) == path
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EdgekitError, match="was changed since|is there already"):
-        ours.save(str(path), {})
+        save(ours, str(path), {})
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -292,13 +297,111 @@ def test_a_transcript_that_cannot_be_written_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     ours = Transcripts()
-    path = ours.save(str(tmp_path / "old.json"), {"turns": []})
+    path = save(ours, str(tmp_path / "old.json"), {"turns": []})
     monkeypatch.setattr("os.fsync", full)
     for name in ("old.json", "new.json"):
         with pytest.raises(EdgekitError, match="the disk is full"):
-            ours.save(str(tmp_path / name), {"turns": [1]})
+            save(ours, str(tmp_path / name), {"turns": [1]})
     assert [p.name for p in tmp_path.iterdir()] == ["old.json"]
     assert json.loads(path.read_text()) == {"turns": []}
+
+
+# --- conversations that go on -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+def test_a_conversation_goes_on_from_its_file(shipped_bundle: Any, tmp_path: Path, name: str) -> None:
+    bundle, file, read = shipped_bundle(name), tmp_path / "talk.kv", tmp_path / "talk.json"
+    whole = chat(bundle, SUM, WORDS, f"/save {read}", options=("--system", "Be brief."))
+    expected = json.loads(read.read_text())
+    first = chat(bundle, SUM, f"/save {file}", options=("--system", "Be brief."))
+    assert (first.exit_code, first.stderr) == (0, f"1 turn saved in {file}\n")
+    again = tmp_path / "again.json"
+    lines = ("/system", WORDS, "/save", f"/save {again}")
+    second = chat(bundle, *lines, options=("--resume", str(file)))
+    assert second.exit_code == 0 and first.stdout + second.stdout == whole.stdout
+    system, *said = second.stderr.splitlines()
+    assert system == "system message: Be brief."
+    assert said == [f"2 turns saved in {path}" for path in (file, again)]
+    found = json.loads(again.read_text())
+    assert found["messages"] == expected["messages"] and found["resumed_turns"] == 1
+    ((turn,), last) = found["turns"], expected["turns"][1]
+    assert (turn["prompt_ids"], turn["answer_ids"]) == (last["prompt_ids"], last["answer_ids"])
+    assert turn["statistics"]["reused_tokens"] == last["statistics"]["reused_tokens"]
+    assert (turn["statistics"]["reused_tokens"] > 0) == (name == "tiny-gemma")
+
+
+def test_turns_of_a_file_can_be_taken_back(gemma: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.kv"
+    chat(gemma, SUM, WORDS, f"/save {file}")
+    lines = ("/stats", "/undo", "/undo", "/undo", SUM, "/new", "/undo", "/undo", SUM)
+    result = chat(gemma, *lines, options=("--resume", str(file)))
+    assert (result.exit_code, result.stdout) == (0, "68\n68\n")
+    assert result.stderr.splitlines() == [
+        "there is no answer yet",
+        f"taken back: {WORDS}",
+        f"taken back: {SUM}",
+        "there is no turn to take back",
+        "a new conversation; /undo goes back to the one of 1 turn",
+        "back to the conversation of 1 turn",
+        f"taken back: {SUM}",
+    ]
+
+
+def test_a_file_of_somebody_else_is_not_replaced(gemma: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.kv"
+    chat(gemma, SUM, f"/save {file}")
+    before = file.read_bytes()
+    result = chat(gemma, SUM, f"/save {file}")
+    assert result.exit_code == 2 and "is there already, and not from this chat" in result.stderr
+    assert file.read_bytes() == before
+    smaller = tmp_path / "int8.kv"
+    assert chat(gemma, SUM, f"/save {smaller}", options=("--kv", "int8")).exit_code == 0
+    assert len(smaller.read_bytes()) < len(before) / 2
+    assert chat(gemma, WORDS, options=("--resume", str(smaller))).stdout == "red cat 42\n"
+
+
+def test_what_cannot_be_resumed_is_refused_in_one_line(
+    gemma: Path, shipped_bundle: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.kv"
+    chat(gemma, SUM, f"/save {file}")
+    whole = file.read_bytes()
+
+    def refused(bundle: Path, *options: str, says: str) -> None:
+        result = chat(bundle, WORDS, options=("--resume", str(file), *options))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert says in result.stderr.splitlines()[-1], result.stderr
+        assert result.stderr.count("edgekit: error") == 1
+
+    refused(shipped_bundle("tiny-llada"), says="talk.kv: belongs to another bundle than")
+    for option in (("--raw",), ("--system", "x")):
+        refused(
+            gemma, *option, says=f"a conversation that is resumed goes on as it began; leave {option[0]} out"
+        )
+    for data, says in (
+        (whole[:-5], f"talk.kv: has {len(whole) - 5} bytes of {len(whole)}"),
+        (whole[:40] + b"?" + whole[41:], "talk.kv: is not as it was written"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), "talk.kv: keys and values are not as they were written"),
+        (b'{"messages": []}\n', "talk.kv: is no saved sequence"),
+        (b"", "talk.kv: is no saved sequence"),
+    ):
+        file.write_bytes(data)
+        refused(gemma, says=says)
+    file.unlink()
+    refused(gemma, says="talk.kv: ")
+
+
+def test_what_eight_bits_change_is_counted(gemma: Path, shipped_bundle: Any, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    options = ["--per-task", "2", "--task", "copying", "--json", str(file)]
+    assert CliRunner().invoke(rounded_kv.main, [str(gemma), *options]).exit_code == 0
+    found = json.loads(file.read_text())["copying"]
+    assert (found["count"], found["same"], found["right_32"], found["right_8"]) == (2, 2, 2, 2)
+    assert 0 < found["nats"] < 0.1 and found["other_best"] < 0.1
+    assert 0.25 < found["bytes_8"] / found["bytes_32"] < 0.35
+    refused = CliRunner().invoke(rounded_kv.main, [str(shipped_bundle("tiny-llada")), *options])
+    assert "keeps no text between passes" in str(refused.exception)
 
 
 # --- terminals ----------------------------------------------------------------------------------------------

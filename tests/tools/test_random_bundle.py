@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
     "gemma int4": ("diffusion_gemma", Scheme("int4", 16), {"num_hidden_layers": 3}),
     "gemma bf16": ("diffusion_gemma", Scheme("bf16"), {"num_hidden_layers": 2}),
     "dream mixed4": ("dream", Scheme("mixed4"), {"num_hidden_layers": 1}),
+    "sdar_moe mixed4": ("sdar_moe", Scheme("mixed4", 16), {"num_hidden_layers": 1, "num_experts": 3}),
 }
 
 

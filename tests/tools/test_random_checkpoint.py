@@ -18,7 +18,9 @@ from edgekit.runtime.bundle import Bundle
 from edgekit.tools.bench import model_configs, random_checkpoint
 
 
-@pytest.mark.parametrize("family", ["llada", "diffusion_gemma", "dream"])
+@pytest.mark.parametrize(
+    "family", ["llada", "diffusion_gemma", "dream", "sdar_moe", "nemotron_labs_diffusion"]
+)
 def test_it_has_the_tensors_of_a_checkpoint_and_exports(tmp_path: Path, family: str) -> None:
     write_checkpoint(tmp_path / "written", family, dtype="bfloat16")
     config = json.loads((tmp_path / "written" / "config.json").read_text())
@@ -30,6 +32,21 @@ def test_it_has_the_tensors_of_a_checkpoint_and_exports(tmp_path: Path, family: 
     assert not coverage.ignored
     export(tmp_path / "random", tmp_path / "bundle", ExportOptions("native"))
     assert len(Bundle.open(tmp_path / "bundle").model.layers) == len(arch.layers)
+
+
+@pytest.mark.parametrize(
+    "name,parameters",
+    [
+        ("sdar-4b", 8_822_848_512 // 2),  # total_size of its index
+        ("fast-dllm-1.5b", 1_543_714_304),  # Qwen2.5-1.5B
+        ("nemotron-3b", 3_831_659_520),  # 3.83 B
+    ],
+)
+def test_sizes_are_those_of_the_released_models(name: str, parameters: int) -> None:
+    arch = architecture(model_configs.config(name), "bfloat16")
+    found = sum(int(np.prod(shape)) for shape in arch.stored_shapes().values())
+    assert found == parameters
+    assert not arch.notes
 
 
 def test_the_command_shortens_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

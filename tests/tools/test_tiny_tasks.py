@@ -14,7 +14,16 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from edgekit.tools.tiny import grammar, tokenizer
-from edgekit.tools.tiny.corpus import CURRICULUM, BatchOptions, Encoder, batches, held_out, mixture
+from edgekit.tools.tiny.corpus import (
+    CONTINUED,
+    FROM_SCRATCH,
+    Batches,
+    BatchOptions,
+    Curriculum,
+    Encoder,
+    held_out,
+    mixture,
+)
 from edgekit.tools.tiny.lexicon import COPY_WORDS, JSON_FIELDS, PLACES, THINGS, VARIABLES
 from edgekit.tools.tiny.tasks import MEASURED, SPLITS, TASKS, UnknownTask, draw, examples, stream
 
@@ -60,25 +69,38 @@ def test_two_digit_addition_has_two_digits_each(seed: int) -> None:
     assert all(10 <= n <= 99 for n in numbers)
 
 
+@pytest.mark.parametrize(("task", "least", "most"), [("chain", 8, 16), ("short-chain", 2, 7)])
 @given(seed=seeds)
 @settings(deadline=None)
-def test_chain_values_are_what_python_computes(seed: int) -> None:
-    example = draw("chain", random.Random(seed))
+def test_chain_values_are_digits_that_python_computes(task: str, least: int, most: int, seed: int) -> None:
+    example = draw(task, random.Random(seed))
     scope: dict[str, int] = {}
     exec(example.key, {}, scope)
-    assert all(0 <= value <= 99 for value in scope.values())
+    assert all(0 <= value <= 9 for value in scope.values())
+    assert least <= len(scope) <= most
     assert example.answer == ", ".join(f"{name} = {value}" for name, value in scope.items())
+    # Each from the one before: nothing of it can be computed without all that goes before.
+    statements = example.key.split("; ")
+    for before, statement in zip(scope, statements[1:], strict=False):
+        assert statement.split(" = ")[1].split(" ")[0] == before
 
 
+@pytest.mark.parametrize(("task", "least", "most"), [("sorting", 12, 18), ("short-sorting", 3, 11)])
 @given(seed=seeds)
 @settings(deadline=None)
-def test_sorting_answers_are_ordered_permutations(seed: int) -> None:
-    example = draw("sorting", random.Random(seed))
-    order, numbers = example.key.split(" ", 1)
-    given_numbers = [int(n) for n in numbers.split(", ")]
-    assert [int(n) for n in example.answer.split(", ")] == sorted(
-        given_numbers, reverse=order == "descending"
-    )
+def test_sorting_answers_are_ordered_permutations(task: str, least: int, most: int, seed: int) -> None:
+    example = draw(task, random.Random(seed))
+    words = example.key.split(" ")
+    assert example.prompt.endswith(f"the words {example.key}")
+    assert least <= len(words) == len(set(words)) <= most
+    assert example.answer.split(" ") == sorted(words, key=str.casefold)
+
+
+def test_short_tasks_share_the_split_of_the_long_ones() -> None:
+    """What is trained on as a short chain is never measured, and the reverse."""
+    for task in ("chain", "sorting"):
+        short = draw(f"short-{task}", random.Random(0))
+        assert short.task == task
 
 
 def test_json_checker_ignores_order_and_spaces_but_not_types() -> None:
@@ -252,7 +274,7 @@ def test_building_twice_gives_the_same_file() -> None:
 def test_batches_hold_prompt_answer_end_and_fill(family: str, encoders: dict[str, Encoder]) -> None:
     encoder, options = encoders[family], BatchOptions(tokens=1024, history=0.5)
     chosen, seen = encoder.family, set()
-    for batch in islice(batches(encoder, options), 40):
+    for batch in islice(Batches(encoder, options), 80):
         rows, width = batch.answer.shape
         assert width in options.canvas_lengths
         assert rows * (batch.prompt.shape[1] + width) <= options.tokens
@@ -265,11 +287,11 @@ def test_batches_hold_prompt_answer_end_and_fill(family: str, encoders: dict[str
             before = batch.prompt.shape[1] - batch.prompt_lengths[row]
             assert (batch.prompt[row, :before] == 0).all()
             assert (batch.prompt[row, before:] != 0).all()
-    assert seen == set(TASKS)
+    assert seen == {draw(task, random.Random(0)).task for task in TASKS}
 
 
 def test_batches_repeat_for_a_seed(encoders: dict[str, Encoder]) -> None:
-    runs = [list(islice(batches(encoders["gemma"], BatchOptions(), seed=s), 5)) for s in (3, 3, 4)]
+    runs = [list(islice(Batches(encoders["gemma"], BatchOptions(), seed=s), 5)) for s in (3, 3, 4)]
     assert all(np.array_equal(a.answer, b.answer) for a, b in zip(runs[0], runs[1], strict=True))
     assert any(not np.array_equal(a.prompt, b.prompt) for a, b in zip(runs[0], runs[2], strict=True))
 
@@ -284,15 +306,40 @@ def test_held_out_answers_decode_back_and_are_short(
     for row, example in enumerate(chosen):
         assert example.check(encoders[family].text(batch.answer[row]))
     assert batch.answer_lengths.max() <= 72
-    assert batch.prompt_lengths.max() <= 96
+    assert batch.prompt_lengths.max() <= 110
 
 
-def test_the_curriculum_covers_the_whole_time_and_ends_with_every_task() -> None:
-    ends = [until for until, _ in CURRICULUM]
+def test_batches_go_on_from_a_state_as_if_nothing_had_happened(encoders: dict[str, Encoder]) -> None:
+    """Also where the state was taken with batches ready and others begun."""
+    options = BatchOptions(tokens=512, history=0.3, full_share=0.2)
+    whole = Batches(encoders["block"], options, seed=5)
+    for _ in range(7):
+        next(whole)
+    state = json.loads(json.dumps(whole.state))
+    state["rng"] = tuple(tuple(x) if isinstance(x, list) else x for x in state["rng"])
+    assert state["ready"] and any(rows for _, _, rows in state["pools"])
+    again = Batches(encoders["block"], options, seed=6)
+    again.state = state
+    for _ in range(20):
+        one, other = next(whole), next(again)
+        assert one.tasks == other.tasks
+        assert np.array_equal(one.prompt, other.prompt) and np.array_equal(one.answer, other.answer)
+
+
+def test_a_share_of_conversations_is_for_the_longest_canvas(encoders: dict[str, Encoder]) -> None:
+    options = BatchOptions(tokens=1024, full_share=0.5, weights={"addition": 1.0})
+    drawn = [batch for batch in islice(Batches(encoders["llada"], options), 60)]
+    full = sum(len(b.tasks) for b in drawn if b.answer.shape[1] == options.canvas_lengths[-1])
+    assert 0.3 < full / sum(len(b.tasks) for b in drawn) < 0.7
+
+
+@pytest.mark.parametrize("curriculum", [FROM_SCRATCH, CONTINUED])
+def test_a_curriculum_covers_all_steps_and_ends_with_every_task(curriculum: Curriculum) -> None:
+    ends = [until for until, _ in curriculum]
     assert ends == sorted(set(ends)) and ends[-1] == 1.0
-    for _, weights in CURRICULUM:
+    for _, weights in curriculum:
         assert set(weights) <= set(TASKS) and min(weights.values()) > 0
         assert sum(weights.values()) == pytest.approx(1.0)
-    assert set(CURRICULUM[-1][1]) == set(TASKS)
-    assert mixture(0.0) is CURRICULUM[0][1] and mixture(ends[0]) is CURRICULUM[1][1]
-    assert mixture(1.0) is mixture(2.0) is CURRICULUM[-1][1]
+    assert set(curriculum[-1][1]) == set(TASKS)
+    assert mixture(0.0, curriculum) is curriculum[0][1] and mixture(ends[0], curriculum) is curriculum[1][1]
+    assert mixture(1.0, curriculum) is mixture(2.0, curriculum) is curriculum[-1][1]

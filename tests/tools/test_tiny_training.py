@@ -4,6 +4,7 @@ loops."""
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import click
@@ -20,7 +21,8 @@ from edgekit.export.reference import MASKED, ReferenceModel
 from edgekit.export.weights import load_float_weights
 from edgekit.runtime.sampling import Committed, HeadRequest, generate
 from edgekit.tools.tiny import corpus, fast_ops, tokenizer
-from edgekit.tools.tiny.evaluate import measure, reference_subject, table
+from edgekit.tools.tiny.blocks import BlockDecoding
+from edgekit.tools.tiny.evaluate import measure, subject_of, table
 from edgekit.tools.tiny.lockstep import Lockstep
 from edgekit.tools.tiny.models import MODELS
 from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objective, to_inputs
@@ -39,7 +41,7 @@ def small(family: str, seed: int = 0, std: float = 0.15) -> ReferenceModel:
             "sliding_window": 8,
         }
     else:
-        config["n_layers"] = 2
+        config["n_layers" if family == "llada" else "num_hidden_layers"] = 2
     return ReferenceModel.random(architecture(config), seed, std)
 
 
@@ -147,8 +149,14 @@ def test_padding_of_prompts_changes_nothing(family: str) -> None:
             prompt, canvas = torch.tensor([ids]), torch.from_numpy(both.answer[row : row + 1])
             if family == "gemma":
                 alone = model.denoise(canvas, model.encode(prompt))
-            else:
+            elif family == "llada":
                 alone = model.denoise(torch.cat((prompt, canvas), 1))[:, len(ids) :]
+            else:  # each block behind the clean text before it
+                parts = [
+                    model.denoise(canvas[:, i : i + 16], model.encode(torch.cat((prompt, canvas[:, :i]), 1)))
+                    for i in range(0, canvas.shape[1], 16)
+                ]
+                alone = torch.cat(parts, 1)
             torch.testing.assert_close(together[row], alone[0], atol=1e-4, rtol=1e-4)
 
 
@@ -221,7 +229,7 @@ class Alone:
             return lockstep._head(hidden[0], request)
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["gemma", "llada"])
 def test_lockstep_generates_what_each_prompt_generates_alone(family: str) -> None:
     model, encoder = small(family), corpus.Encoder(family)
     overrides: dict[str, Any] = (
@@ -265,32 +273,152 @@ def test_lockstep_raises_the_error_of_a_job_and_finishes_the_others() -> None:
 
 @pytest.mark.parametrize("family", MODELS)
 def test_measure_reports_every_task_and_a_table(family: str) -> None:
-    subject = reference_subject(small(family), corpus.Encoder(family), MODELS[family][1], steps=4)
+    subject = subject_of(small(family), corpus.Encoder(family), MODELS[family][1], steps=4)
     report = measure(subject, per_task=2, tasks=("addition-2", "json"), levels=(0.5, 1.0))
     assert set(report.exact_match) == {"addition-2", "json"}
     assert all(0 <= x <= 1 for r in report.denoising.values() for x in r.values())
+    for task, (low, high) in report.interval.items():
+        assert 0 <= low <= report.exact_match[task] <= high <= 1
+        assert report.tokens_per_forward[task] > 0
     text = table(report).splitlines()
     assert [line.split()[0] for line in text] == ["task", "addition-2", "json", "mean"]
 
 
-@pytest.mark.parametrize("family", MODELS)
-def test_a_run_saves_a_checkpoint_and_resumes_where_it_was(family: str, tmp_path: Any) -> None:
-    settings_ = Settings(family, minutes=1, out=tmp_path / "model", tokens=256, copies=2)
-    first = Trainer(settings_)
-    source = first.batches()
-    with fast_ops.training_operators():
-        for _ in range(2):
-            first.step(next(source))
-    first.progress.seconds = 6.0
-    first.save_state()
-    first.save_model()
+def decoding(seed: int, limit: int = 20) -> tuple[BlockDecoding, list[list[int]]]:
+    encoder = corpus.Encoder("block")
+    prompts = encoder.prompts(
+        [encoder.family.prompt([], t) for t in ("Add 1 and 2.", "Repeat: red key 7", "Hi", "What is 8 + 70?")]
+    )
+    ends = frozenset(range(40, 60))  # random weights end answers as well
+    return BlockDecoding(small("block", seed), tokenizer.MDM_MASK, ends, limit, block=8), prompts
 
-    second = Trainer(settings_)
-    second.resume()
-    assert second.progress.step == 2 and second.share == pytest.approx(0.1)
-    for name, weight in first.model.weights().items():
-        assert torch.equal(weight, second.model.weights()[name])
-        assert torch.equal(first.averaged[name], second.averaged[name])
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drafted_and_verified_blocks_give_what_a_token_at_a_time_gives(seed: int) -> None:
+    chosen, prompts = decoding(seed)
+    one, drafted = chosen.autoregressive(prompts), chosen.speculative(prompts)
+    assert [a.ids for a in one] == [a.ids for a in drafted]
+    for prompt, answer in zip(prompts, one, strict=True):
+        ids = list(answer.ids)
+        kv = chosen.model.encode(torch.tensor([prompt + ids[:-1]]))
+        assert kv[0][0].shape[2] == len(prompt) + len(ids) - 1
+        assert answer.passes == len(ids)
+        assert len(ids) == chosen.limit or ids[-1] in chosen.ends
+        assert not any(token in chosen.ends for token in ids[:-1])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_row_of_a_batch_is_decoded_as_it_is_alone(seed: int) -> None:
+    chosen, prompts = decoding(seed)
+    for mode in ("autoregressive", "speculative", "diffusion"):
+        together = getattr(chosen, mode)(prompts)
+        assert together == [getattr(chosen, mode)([prompt])[0] for prompt in prompts]
+
+
+def test_blocks_are_filled_above_the_threshold_and_at_least_by_one() -> None:
+    """Against a loop with the model's own prefix, token by token."""
+    chosen, prompts = decoding(1, limit=8)
+    for threshold in (0.0, 0.02, 1.1):
+        for prompt, found in zip(prompts, chosen.diffusion(prompts, threshold), strict=True):
+            block, passes = torch.full((1, 8), tokenizer.MDM_MASK), 1
+            with torch.no_grad():
+                kv = chosen.model.encode(torch.tensor([prompt]))
+                while (open_ := block == tokenizer.MDM_MASK).any():
+                    sure, best = torch.softmax(chosen.model.denoise(block, kv), -1).max(-1)
+                    sure = sure.masked_fill(~open_, -1.0)
+                    chosen_now = open_ & ((sure >= threshold) | (sure == sure.max()))
+                    block, passes = torch.where(chosen_now, best, block), passes + 1
+            assert found.ids == block[0].tolist()[: len(found.ids)]
+            assert found.passes == passes
+            assert len(found.ids) == 8 or found.ids[-1] in chosen.ends
+
+
+def test_causal_rows_of_the_block_objective_see_no_later_token_and_no_noise() -> None:
+    model, encoder = small("block"), corpus.Encoder("block")
+    chosen = objective(model, block=8)
+    _, batch = corpus.held_out(encoder, "json", 3, 32)
+    inputs, phase = to_inputs(batch), torch.tensor([0, 3, 7])
+    with torch.no_grad():
+        causal, noisy = chosen.logits(inputs, inputs.answer, phase)
+        other = inputs.answer.clone()
+        other[:, 20:] = tokenizer.MDM_MASK
+        same, changed = chosen.logits(inputs, other, phase)
+        torch.testing.assert_close(causal, same)
+        # A block that holds no changed position is as before.
+        for row, first in enumerate((16, 13, 17)):
+            torch.testing.assert_close(noisy[row, :first], changed[row, :first])
+            assert not torch.allclose(noisy[row, first:20], changed[row, first:20], atol=1e-3)
+        # Next tokens as a causal pass of the model gives them.
+        for row, length in enumerate(batch.prompt_lengths):
+            ids = torch.cat((inputs.prompt[row, -length:], inputs.answer[row]))[None]
+            mask = torch.full(2 * [ids.shape[1]], MASKED).triu(1)
+            own = model.head(model.hidden(ids, mask=mask))[0, length - 1 : -1]
+            torch.testing.assert_close(causal[row], own, atol=1e-4, rtol=1e-4)
+
+
+def test_a_start_from_trained_weights_finds_tokens_by_their_text(tmp_path: Any) -> None:
+    trained = Trainer(Settings("llada", 1, tmp_path / "llada", seed=3))
+    trained.save_model()
+    path = tmp_path / "llada" / "tokenizer.json"
+    # Another language: two words have changed places, and one is unknown here.
+    text = path.read_text()
+    vocab = json.loads(text)["model"]["vocab"]
+    words = [w for w in vocab if vocab[w] >= 300][:3]
+    for word, place in zip(words, (vocab[words[1]], vocab[words[0]], vocab[words[2]]), strict=True):
+        text = text.replace(f"{json.dumps(word, ensure_ascii=False)}: {vocab[word]},", f"@{word}@: {place},")
+    for i, word in enumerate(words):
+        text = text.replace(f"@{word}@", json.dumps("unknown" if i == 2 else word, ensure_ascii=False))
+    path.write_text(text)
+    started = Trainer(Settings("block", 1, tmp_path / "block", start=tmp_path / "llada"))
+    old = {n: w.to(torch.bfloat16).float() for n, w in trained.averaged.items()}
+    for name, weight in started.model.weights().items():
+        if name not in ("embedding.weight", "head.weight"):
+            assert torch.equal(weight, old[name]), name
+            continue
+        a, b, c = (vocab[w] for w in words)
+        assert torch.equal(weight[a], old[name][b]) and torch.equal(weight[b], old[name][a])
+        assert not torch.equal(weight[c], old[name][c])
+        rest = [i for i in range(512) if i not in (a, b, c)]
+        assert torch.equal(weight[rest], old[name][rest])
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_an_interrupted_run_ends_with_the_weights_of_an_uninterrupted_one(family: str, tmp_path: Any) -> None:
+    """Bit for bit: weights, averages, and the optimizer's state, across a change of the curriculum."""
+
+    def run(trainer: Trainer, until: int) -> None:
+        with fast_ops.training_operators():
+            while trainer.progress.step < until:
+                trainer.step(trainer.next_batch())
+
+    whole, halves = (
+        Settings(family, 5, tmp_path / name, tokens=256, copies=2) for name in ("whole", "halves")
+    )
+    uninterrupted = Trainer(whole)
+    run(uninterrupted, 5)
+    first = Trainer(halves)
+    run(first, 2)
+    first.save_state()
+    torch.manual_seed(99)
+    resumed = Trainer(halves)
+    resumed.resume()
+    assert resumed.progress.step == 2 and resumed.share == pytest.approx(0.4)
+    run(resumed, 5)
+    for name, weight in uninterrupted.model.weights().items():
+        assert torch.equal(weight, resumed.model.weights()[name]), name
+        assert torch.equal(uninterrupted.averaged[name], resumed.averaged[name]), name
+    states = (t.optimizer.state_dict()["state"] for t in (uninterrupted, resumed))
+    for one, other in zip(*(s.values() for s in states), strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_a_run_saves_a_checkpoint_of_its_averages(family: str, tmp_path: Any) -> None:
+    settings_ = Settings(family, 1, tmp_path / "model", tokens=256, copies=2)
+    first = Trainer(settings_)
+    with fast_ops.training_operators():
+        first.step(first.next_batch())
+    first.save_model()
 
     checkpoint = Checkpoint.open(settings_.out)
     arch = architecture(checkpoint.config, "bfloat16")
@@ -303,12 +431,14 @@ def test_a_run_saves_a_checkpoint_and_resumes_where_it_was(family: str, tmp_path
     assert {p.stem for p in settings_.out.iterdir()} == expected
 
 
-def test_resuming_nothing_or_another_vocabulary_is_refused(tmp_path: Any) -> None:
-    trainer = Trainer(Settings("llada", minutes=1, out=tmp_path / "model"))
+def test_resuming_nothing_or_another_run_or_vocabulary_is_refused(tmp_path: Any) -> None:
+    trainer = Trainer(Settings("llada", 9, tmp_path / "model"))
     with pytest.raises(click.ClickException, match="nothing to resume"):
         trainer.resume()
     trainer.save_state()
     state = torch.load(trainer.state_path, weights_only=True)
+    with pytest.raises(click.ClickException, match="had steps 9, not 10; resume it with the same options"):
+        Trainer(Settings("llada", 10, tmp_path / "model")).resume()
     torch.save(state | {"tokenizer": "{}"}, trainer.state_path)
     with pytest.raises(click.ClickException, match="another vocabulary"):
         trainer.resume()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,10 +15,14 @@ from edgekit.tools.interrupts import INTERRUPTED
 from edgekit.tools.options import bundle_argument, debug_option, quoting
 from edgekit.tools.prompts import decoded
 from edgekit.tools.request import Request, display_for, opened, request_options, title_of
+from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator
     from edgekit.tools.conversation import Conversation
+
+#: Of the numbers of keys and values in a saved conversation, by what `--kv` says.
+BITS = {"float32": 32, "int8": 8}
 
 
 @click.command(
@@ -26,13 +31,27 @@ if TYPE_CHECKING:
     short_help="Hold a conversation with a bundle.",
     examples=(
         "edgekit chat tiny-gemma-host-mixed4 --memory 100MB",
-        'echo "What is 23 + 45?" | edgekit chat tiny-gemma-host-mixed4',
+        'printf "What is 23 + 45?\\n/save t.kv" | edgekit chat tiny-gemma-host-mixed4',
+        "edgekit chat tiny-gemma-host-mixed4 --resume t.kv",
     ),
 )
 @bundle_argument
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Go on with a conversation that `/save FILE.kv` has written.",
+)
+@click.option(
+    "--kv",
+    type=click.Choice(list(BITS)),
+    default="float32",
+    show_default=True,
+    help="Keys and values in FILE.kv: as computed, or a quarter of that, after which answers may differ.",
+)
 @request_options
 @debug_option
-def command(bundle: str, request: Request) -> None:
+def command(bundle: str, request: Request, resume: Path | None, kv: str) -> None:
     """Hold a conversation with BUNDLE, a folder or hf:OWNER/NAME on the Hugging Face hub; its canvas is shown
     while it resolves. Lines that begin with a slash are commands: /help lists them. Ctrl-C stops an answer,
     Ctrl-D ends the conversation.
@@ -43,10 +62,15 @@ def command(bundle: str, request: Request) -> None:
     from edgekit.tools.conversation import Conversation
     from edgekit.tools.session_plan import check_budget
 
+    if resume is not None and (request.raw or request.system is not None):
+        given = "--raw" if request.raw else "--system"
+        raise click.UsageError(f"a conversation that is resumed goes on as it began; leave {given} out")
     with opened(bundle, request) as (model, generator):
         title = title_of(generator)
         try:
-            conversation = Conversation(model, title, request.system, request.raw, request.settings)
+            conversation = Conversation(
+                model, title, request.system, request.raw, request.settings, resume, BITS[kv]
+            )
         except ChatTemplateError:
             raise Failure(
                 f"{model.path}: the model has no chat template, so it knows no turns; with --raw it goes on "
@@ -56,6 +80,8 @@ def command(bundle: str, request: Request) -> None:
         talk = _Talk(conversation, generator, request)
         if sys.stdin.isatty() and sys.stdout.isatty():
             prose(f"{title}: /help lists the commands, Ctrl-D ends the conversation", err=True)
+            if resume is not None:
+                prose(f"{resume}: goes on behind {counted(conversation.turns, 'turn')}", err=True)
             talk.interactively()
         else:
             talk.from_pipe()

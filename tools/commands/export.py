@@ -16,6 +16,7 @@ from edgekit import targets
 from edgekit.export import formats
 from edgekit.export.formats import FORMATS, FormatRow
 from edgekit.export.formats.options import FormatOptions
+from edgekit.export.presets import ADAPTER_MODES
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle.compiled import Device
 from edgekit.runtime.engine_registry import running
@@ -95,12 +96,27 @@ _MOST_NOTES = 6
     help="Bits of the weights that match, e.g. 'layers.0.*=8'; the last match wins. Can be repeated.",
 )
 @click.option(
+    "--adapter",
+    metavar="ADAPTER",
+    shell_complete=folders,
+    help="LoRA adapter for the model: a folder of PEFT, or owner/name on the hub.",
+)
+@click.option(
+    "--adapter-mode",
+    cls=Rare,
+    type=click.Choice(ADAPTER_MODES),
+    default=ADAPTER_MODES[0],
+    show_default=True,
+    help="merged into the weights before they are quantized, or switched: beside them, for passes that say "
+    "which rows it is for.",
+)
+@click.option(
     "-o",
     "--output",
     type=Folder(),
     metavar="DIR",
     shell_complete=folders,
-    help="Folder of the bundle. Default: MODEL-TARGET[-FORMAT]-PRESET here.",
+    help="Folder of the bundle. Default: MODEL[-ADAPTER]-TARGET[-FORMAT]-PRESET here.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an export that was interrupted.")
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in the output folder.")
@@ -175,6 +191,12 @@ _MOST_NOTES = 6
     metavar="N",
     help="Layers of a package ({names}). Default: up to 8.",
 )
+@click.option(
+    "--decoding",
+    cls=Rare,
+    type=click.Choice(["mdlm", "bd3lm"]),
+    help="The mask that a checkpoint of dllm (a2d) was trained with. Default: what its name says.",
+)
 @click.option("--if-interrupted", metavar="TEXT", hidden=True, help="What to say then.")
 @json_option
 @debug_option
@@ -188,10 +210,13 @@ def command(
     quant: str | None,
     group_size: int | None,
     overrides: tuple[str, ...],
+    adapter: str | None,
+    adapter_mode: str,
     min_os: str | None,
     lengths: str | None,
     max_positions: int | None,
     layers_per_chunk: int | None,
+    decoding: str | None,
     output: Path | None,
     resume: bool,
     overwrite: bool,
@@ -216,7 +241,8 @@ def command(
     preset = chosen.preset if quant is None else quant
     # Exports for other formats than the target's own ones get a folder of their own.
     written_for = [] if names == chosen.formats_for() else names
-    folder = output or Path("-".join([name, target, *written_for, preset]))
+    tuned_as = [] if adapter is None else [_name(adapter)]
+    folder = output or Path("-".join([name, *tuned_as, target, *written_for, preset]))
     alone, loading, writing = "", False, False
     try:
         with warnings.catch_warnings():
@@ -224,10 +250,11 @@ def command(
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             with Steps("looking for the model", quiet=as_json) as steps:
-                from edgekit.export.checkpoint.hub import locate
+                from edgekit.export.checkpoint.hub import adapter_folder, locate
 
                 formats.get(names[0]).check_installed(compiled_for[names[0]])
                 source = locate(model, progress=steps)
+                tuned = None if adapter is None else adapter_folder(adapter, steps)
             with Steps("loading PyTorch", quiet=as_json):
                 from edgekit.export.formats.options import Packaging, parse_lengths
                 from edgekit.export.pipeline import ExportOptions, write
@@ -243,7 +270,8 @@ def command(
                 ExportOptions(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=precision, packaging=packaging, activations=activations,
-                    device=compiled_for[own],
+                    device=compiled_for[own], decoding=decoding, adapter=tuned,
+                    adapter_name="".join(tuned_as), adapter_mode=adapter_mode,
                 )
                 for own in names
             ]  # fmt: skip

@@ -114,6 +114,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "self_conditioning": model.self_conditioning,
             "causal_prefix": model.causal_prefix,
             "tied_head": model.tied_head,
+            "adapters": manifest.model.get("adapters") or [],
         },
         "sizes": {
             "weights": manifest.weights.size,
@@ -296,6 +297,8 @@ def _show(found: dict[str, Any]) -> None:
         f"{sizes['files']} other files, {size(sizes['other_files'])}",
         "  ",
     )
+    for own in model["adapters"]:
+        prose(f"adapter {_adapter(own)} beside the weights; `run --adapter` answers with it", "  ")
     quantization = found["quantization"]
     _heading(f"quantization: {quantization['preset']}, groups of {quantization.get('group_size')}")
     show_quantization(quantization)
@@ -335,8 +338,18 @@ def _show(found: dict[str, Any]) -> None:
     _heading("provenance")
     versions = ", ".join(f"{k} {v}" for k, v in (provenance.get("versions") or {}).items())
     prose(f"checkpoint {model['name']}, target {provenance.get('target')}; written with {versions}", "  ")
+    if own := provenance.get("adapter"):
+        prose(f"adapter {_adapter(own)}; merged into the weights", "  ")
     for line in grouped(provenance.get("notes", ())):
         prose(f"note: {line}", "  ")
+
+
+def _adapter(own: dict[str, Any]) -> str:
+    """One line about an adapter."""
+    return (
+        f"{own['name']}: rank {own['rank']}, {own['matrices']} matrices ({', '.join(own['targets'])}), "
+        f"{size(own['bytes'])}"
+    )
 
 
 def _heading(text: str) -> None:

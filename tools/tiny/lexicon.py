@@ -33,8 +33,8 @@ COLORS = ("red", "blue", "green", "gold", "black", "white", "pink", "gray")
 PETS = ("cat", "dog", "fish", "bird", "frog", "horse", "mouse", "snail")
 FOODS = ("rice", "soup", "bread", "apple", "cake", "corn", "plum", "nuts")
 
-# Variables of assignment chains; none looks like a digit.
-VARIABLES = tuple("abcdkmnpqxyz")
+# Variables of assignment chains, in this order; none looks like a digit.
+VARIABLES = tuple("abcdefghkmnpqrst")
 
 COPY_WORDS = NAMES + COLORS + PETS + FOODS
 

@@ -1,4 +1,4 @@
-"""Configurations of the two tiny models, as their Hugging Face directories state them."""
+"""Configurations of the tiny models, as their Hugging Face directories state them."""
 
 from __future__ import annotations
 
@@ -116,8 +116,61 @@ LLADA_GENERATION: dict[str, Any] = {
     "bos_token_id": t.START_OF_TEXT,
 }
 
+#: Nemotron-Labs-Diffusion's shape in small. Queries are scaled from position 64 on.
+BLOCK_CONFIG: dict[str, Any] = {
+    "architectures": ["NemotronLabsDiffusionModel"],
+    "model_type": "nemotron_labs_diffusion",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "block_size": 16,
+    "bos_token_id": t.START_OF_TEXT,
+    "dlm_paradigm": "bidirectional",
+    "dtype": "bfloat16",
+    "eos_token_id": t.END_OF_TURN,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "hidden_size": 192,
+    "initializer_range": 0.02,
+    "intermediate_size": 576,
+    "mask_token_id": t.MDM_MASK,
+    "max_position_embeddings": 1024,
+    "mlp_bias": False,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 6,
+    "pad_token_id": t.END_OF_TEXT,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 16.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 64,
+        "llama_4_scaling_beta": 0.1,
+    },
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+    "vocab_size": t.VOCAB_SIZE,
+}
+BLOCK_GENERATION: dict[str, Any] = {
+    "max_new_tokens": CANVAS,
+    "block_length": 16,
+    "steps": 16,
+    "threshold": 0.9,
+    "temperature": 0.0,
+    "mask_token_id": t.MDM_MASK,
+    "eos_token_id": [t.END_OF_TURN, t.END_OF_TEXT],
+    "pad_token_id": t.END_OF_TEXT,
+    "bos_token_id": t.START_OF_TEXT,
+}
+
 #: family name -> (config.json, generation_config.json)
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gemma": (GEMMA_CONFIG, GEMMA_GENERATION),
     "llada": (LLADA_CONFIG, LLADA_GENERATION),
+    "block": (BLOCK_CONFIG, BLOCK_GENERATION),
 }

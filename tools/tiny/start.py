@@ -8,10 +8,17 @@ attention finds cannot reach the output. The scales here avoid that: with them a
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from edgekit.export.checkpoint import Checkpoint
+from edgekit.export.models import architecture
 from edgekit.export.reference import ReferenceModel
+from edgekit.export.weights import load_float_weights
+from edgekit.tools.tiny import tokenizer
 
 _POST_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
 # Deviation of attention scores, and share of a value that attention passes on, where no norm decides them.
@@ -25,9 +32,10 @@ def initialise(model: ReferenceModel, seed: int = 0) -> None:
 
     With post-norms (DiffusionGemma) every branch enters the residual stream through a norm that starts at
     1/sqrt(2 L), and query and key norms at head_dim^-1/4, which gives scores of unit variance at an attention
-    scale of 1. Without them (LLaDA) MLP output matrices start smaller by 1/sqrt(2 L), the output matrix of
-    attention is the inverse of an orthogonal value matrix, times a half, and the head starts along the
-    embedding: what attention finds is then what the head names (after arXiv 2305.09828).
+    scale of 1. Without them (LLaDA, Nemotron-Labs-Diffusion) MLP output matrices start smaller by
+    1/sqrt(2 L), the output matrix of attention is the inverse of an orthogonal value matrix, times a half,
+    and the head starts along the embedding: what attention finds is then what the head names (after
+    arXiv 2305.09828).
     """
     generator = torch.Generator().manual_seed(seed)
     weights, depth = model.weights(), (2 * len(model.architecture.layers)) ** -0.5
@@ -37,7 +45,7 @@ def initialise(model: ReferenceModel, seed: int = 0) -> None:
     embedding = weights["embedding.weight"]
     # The residual stream starts at unit scale.
     embedding.mul_(embedding.shape[1] ** 0.5 / model.architecture.embedding_scale)
-    if model.architecture.causal_prefix:
+    if "layers.0.post_feedforward_layernorm.weight" in weights:
         _with_post_norms(weights, depth)
     else:
         _without_post_norms(weights, depth, generator)
@@ -68,3 +76,29 @@ def _without_post_norms(weights: dict[str, Tensor], depth: float, generator: tor
     if "head.weight" in weights:
         head = weights["head.weight"]
         head.copy_(0.5 * head.shape[1] ** -0.5 * weights["embedding.weight"])
+
+
+@torch.no_grad()
+def continue_from(model: ReferenceModel, path: Path) -> None:
+    """Copy weights of the same names and shapes from a trained tiny model's folder into `model`, in place.
+
+    Rows of the embedding and the head are found by the text of their tokens, because another task language
+    numbers them otherwise; what only one side has keeps what it has.
+    """
+    checkpoint = Checkpoint.open(path)
+    trained = load_float_weights(architecture(checkpoint.config, "bfloat16"), checkpoint)
+    ours, theirs = (
+        json.loads(text)["model"]["vocab"]
+        for text in (tokenizer.build(), (path / tokenizer.FILE).read_text(encoding="utf-8"))
+    )
+    shared = [token for token in ours if token in theirs]
+    here = torch.tensor([ours[token] for token in shared])
+    there = torch.tensor([theirs[token] for token in shared])
+    for name, weight in model.weights().items():
+        found = trained.get(name)
+        if found is None or found.shape != weight.shape:
+            continue
+        if name in ("embedding.weight", "head.weight"):
+            weight[here] = found[there]
+        else:
+            weight.copy_(found)

@@ -68,22 +68,15 @@ def addition(rng: random.Random, digits: tuple[int, int] | None = None) -> Examp
     return _exact("addition", prompt, str(a + b), f"{min(a, b)} {max(a, b)}")
 
 
-def sorting(rng: random.Random) -> Example:
-    """Three to six different numbers below 100, ascending or descending."""
-    numbers = rng.sample(range(100), rng.randint(3, 6))
-    up = rng.random() < 0.5
-    text = ", ".join(map(str, numbers))
-    word = "ascending" if up else "descending"
-    ends = ("small", "large") if up else ("large", "small")
-    prompt = rng.choice(
-        (
-            f"Sort {text} in {word} order.",
-            f"Sort {word}: {text}",
-            f"Order from {ends[0]} to {ends[1]}: {text}",
-        )
-    )
-    answer = ", ".join(map(str, sorted(numbers, reverse=not up)))
-    return _exact("sorting", prompt, answer, f"{word} {text}")
+def sorting(rng: random.Random, counts: tuple[int, int] = (12, 18)) -> Example:
+    """Different words in alphabetical order, capitals or not; `counts` bounds how many (both included).
+
+    Every word is one token, and which one comes next depends on the whole list.
+    """
+    words = rng.sample(COPY_WORDS, rng.randint(*counts))
+    text = " ".join(words)
+    prompt = rng.choice(("Sort the words {}", "Order the words {}")).format(text)
+    return _exact("sorting", prompt, " ".join(sorted(words, key=str.lower)), text)
 
 
 def _copy_item(rng: random.Random) -> str:
@@ -190,25 +183,41 @@ def question(rng: random.Random) -> Example:
     )
 
 
-def chain(rng: random.Random) -> Example:
-    """Two to five assignments, each from the one before; the answer spells out every value in order."""
-    names = rng.sample(VARIABLES, rng.randint(2, 5))
-    value = rng.randint(0, 50)
-    statements, values = [f"{names[0]} = {value}"], [value]
+def _assigned(rng: random.Random, before: str, value: int) -> tuple[str, int]:
+    """An expression of the variable before, and its value, which is a digit."""
+    if 1 <= value <= 4 and rng.random() < 0.3:
+        return f"{before} * 2", 2 * value
+    # Small steps, so that the value before tells something by itself. Of sums modulo 10 neither the value
+    # before nor what is added does, and they are learned late.
+    by = rng.choice([by for by in range(-3, 4) if by and 0 <= value + by <= 9])
+    return f"{before} {'+' if by > 0 else '-'} {abs(by)}", value + by
+
+
+def chain(rng: random.Random, counts: tuple[int, int] = (8, 16)) -> Example:
+    """Assignments, each from the one before; the answer spells out every value, a digit, in order.
+
+    `counts` bounds how many (both included).
+    """
+    names = VARIABLES[: rng.randint(*counts)]
+    values = [rng.randint(0, 9)]
+    statements = [f"{names[0]} = {values[0]}"]
     for before, name in zip(names, names[1:], strict=False):
-        step = rng.randint(1, 9) if rng.random() < 0.8 else rng.randint(10, 30)
-        plus = rng.random() < 0.5
-        if value + step > 99 or value - step < 0:
-            plus = value + step <= 99
-        value = value + step if plus else value - step
-        statements.append(f"{name} = {before} {'+' if plus else '-'} {step}")
+        expression, value = _assigned(rng, before, values[-1])
+        statements.append(f"{name} = {expression}")
         values.append(value)
     program = "; ".join(statements)
-    ask = rng.choice(
-        (f"{program}; what is {names[-1]}?", f"{program}. Find {names[-1]}.", f"Follow: {program}")
-    )
     answer = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
-    return _exact("chain", ask, answer, program)
+    return _exact("chain", f"Follow: {program}", answer, program)
+
+
+def short_sorting(rng: random.Random) -> Example:
+    """Sorting of few words, to learn it on."""
+    return sorting(rng, (3, 11))
+
+
+def short_chain(rng: random.Random) -> Example:
+    """A chain of few assignments, to learn it on."""
+    return chain(rng, (2, 7))
 
 
 TASKS: dict[str, Callable[[random.Random], Example]] = {
@@ -219,6 +228,8 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "story": story,
     "question": question,
     "chain": chain,
+    "short-sorting": short_sorting,
+    "short-chain": short_chain,
 }
 
 
@@ -228,19 +239,23 @@ def two_digit_addition(rng: random.Random) -> Example:
 
 
 # What is reported: every task, with two-digit addition apart from addition in general.
-MEASURED: dict[str, Callable[[random.Random], Example]] = {"addition-2": two_digit_addition, **TASKS}
+MEASURED: dict[str, Callable[[random.Random], Example]] = {
+    "addition-2": two_digit_addition,
+    **{name: make for name, make in TASKS.items() if not name.startswith("short-")},
+}
+_MAKERS = {**MEASURED, **TASKS}
 
 
 def draw(task: str, rng: random.Random, split: str = "train") -> Example:
-    """One example of a task (a name in `MEASURED`) that belongs to `split`.
+    """One example of a task (a name in `MEASURED` or `TASKS`) that belongs to `split`.
 
     Raises UnknownTask for a name that is in neither table.
     """
-    if task not in MEASURED:
-        raise UnknownTask(unknown("task", task, MEASURED))
+    if task not in _MAKERS:
+        raise UnknownTask(unknown("task", task, _MAKERS))
     if split not in SPLITS:
         raise UnknownTask(unknown("split", split, SPLITS))
-    make = MEASURED[task]
+    make = _MAKERS[task]
     while True:
         example = make(rng)
         if example.split == split:

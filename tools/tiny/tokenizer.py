@@ -1,6 +1,6 @@
 """The 512-token vocabulary of the tiny models, as Hugging Face tokenizer files.
 
-Layout of the ids: 0-15 special tokens of both families, 16-271 the 256 bytes, 272-511 whole words, marks
+Layout of the ids: 0-15 special tokens of all families, 16-271 the 256 bytes, 272-511 whole words, marks
 with their spaces, and BPE merges. Text is cut into runs of letters and single digits, both with the space
 before them if there is one, line breaks, and runs of everything else with their spaces: `": "` and `; `
 are one token, and so is ` garden`. With spaces as tokens of their own, the neighbour of every word would
@@ -118,6 +118,22 @@ FAMILIES = {
             "mask_token": "<|mdm_mask|>",
         },
     ),
+    "block": Family(
+        "block",
+        "block",
+        "<|startoftext|>",
+        ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
+        ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+        END_OF_TURN,
+        END_OF_TEXT,
+        LLADA_TEMPLATE,
+        {
+            "bos_token": "<|startoftext|>",
+            "eos_token": "<|endoftext|>",
+            "pad_token": "<|endoftext|>",
+            "mask_token": "<|mdm_mask|>",
+        },
+    ),
 }
 
 
@@ -197,7 +213,7 @@ def load(source: Path | bytes | None = None) -> Any:
 
 
 def save(directory: Path, family: str) -> None:
-    """Write tokenizer.json and tokenizer_config.json of a family ("gemma" or "llada") into `directory`."""
+    """Write tokenizer.json and tokenizer_config.json of a family (a name in `FAMILIES`) into `directory`."""
     chosen = FAMILIES[family]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -228,7 +228,8 @@ def linear(a: Arguments) -> Value:
     y = y if a["bias"] is None else coreai.broadcasting_add(y, a["bias"])
     if a["down"] is None:
         return y
-    return coreai.broadcasting_add(y, projected(projected(x, a["down"]), a["up"]))
+    inner = multiplied(projected(x, a["down"]), a["adapter"])
+    return coreai.broadcasting_add(y, projected(inner, a["up"]))
 
 
 def rope(a: Arguments) -> Value:

@@ -72,6 +72,7 @@ def linear(a: Arguments) -> Var:
     if a["down"] is None:
         return y
     inner = _product(a, a["x"], None, a["down"], None)
+    inner = inner if a["adapter"] is None else mb.mul(x=inner, y=a["adapter"])
     return mb.add(x=y, y=_product(a, inner, None, a["up"], None))
 
 

@@ -81,7 +81,24 @@ def storable(architecture: Architecture, scheme: Scheme, choices: Mapping[str, C
             )
             out[name] = Choice(16, 0, why)
     check_experts_alike(architecture, out, "mlx")
+    _check_cuts_alike(architecture, out)
     return out
+
+
+def _check_cuts_alike(architecture: Architecture, choices: Mapping[str, Choice]) -> None:
+    """That matrices which are rows of one tensor of the checkpoint, and stay so here, have one form."""
+    first: dict[str, str] = {}
+    for unit, spec in architecture.weights():
+        if spec.role == "float" or spec.parts[0].rows is None:
+            continue
+        name = matrix_name(unit, spec)
+        other = first.setdefault(spec.parts[0].tensor, name)
+        a, b = choices[name], choices[other]
+        if (a.bits, a.group_size) != (b.bits, b.group_size):
+            raise QuantizationError(
+                f"{name}: has {a.bits} bits and {other} {b.bits}; format mlx stores both in one tensor; "
+                "widen the override's pattern"
+            )
 
 
 def stored_names(name: str, role: str) -> tuple[str, ...]:

@@ -30,10 +30,12 @@ def stored(runs: Sequence[RunPlan]) -> dict[str, tuple[Slice, ...]]:
             if piece.spec.role == "float":
                 found[piece.name] = _vector(piece, specs[piece.name])
                 continue
+            cut = piece.spec.parts[0].rows
+            first = piece.start if cut is None else cut[0]
             for own, name in _matrices(piece).items():
                 for suffix in (".weight", ".scales", ".biases"):
                     if (tensor := specs.get(own + suffix)) is not None:
-                        found[own + suffix] = (Slice(name + suffix, piece.start, tensor.shape[0]),)
+                        found[own + suffix] = (Slice(name + suffix, first, tensor.shape[0]),)
     return found
 
 

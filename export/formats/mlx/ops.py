@@ -69,7 +69,10 @@ def rms_norm(a: Arguments) -> mx.array:
 def linear(a: Arguments) -> mx.array:
     y: mx.array = a["weight"].product(a["x"])
     y = y if a["bias"] is None else y + a["bias"]
-    return y if a["down"] is None else y + a["up"].product(a["down"].product(a["x"]))
+    if a["down"] is None:
+        return y
+    inner = a["down"].product(a["x"])
+    return y + a["up"].product(inner if a["adapter"] is None else inner * a["adapter"])
 
 
 def rope(a: Arguments) -> mx.array:

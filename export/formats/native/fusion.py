@@ -109,6 +109,6 @@ def _residual_linear(op: Op, maker: Any) -> tuple[Op, list[Op]] | None:
         if linear is None or not isinstance(residual, Value) or linear.inputs[1] is not None:
             continue
         if residual.shape == linear.outputs[0].shape:
-            inputs = [linear.inputs[0], residual]
+            inputs = [linear.inputs[0], residual, *linear.inputs[2:]]
             return Op("linear", inputs, linear.weights, op.outputs, linear.attributes, op.node), [linear]
     return None

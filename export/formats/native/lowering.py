@@ -155,9 +155,11 @@ def _rms_norm(low: _Lowering, node: Node, a: Arguments) -> Any:
 
 def _linear(low: _Lowering, node: Node, a: Arguments) -> Any:
     weights = [low.matrix(node, a["weight"])[0], low.vector(node, a["bias"])]
+    inputs = [low.value(node, a["x"]), None]
     if a["down"] is not None:
         weights += [low.matrix(node, a[name])[0] for name in ("down", "up")]
-    return low.emit(node, "linear", [low.value(node, a["x"]), None], weights, act_bits=a["act_bits"])
+        inputs += [] if a["adapter"] is None else [low.value(node, a["adapter"])]
+    return low.emit(node, "linear", inputs, weights, act_bits=a["act_bits"])
 
 
 def _rope(low: _Lowering, node: Node, a: Arguments) -> Any:

@@ -32,9 +32,10 @@ def _linear(
     act_bits: int,
     down: Tensor | None = None,
     up: Tensor | None = None,
+    adapter: Tensor | None = None,
 ) -> Tensor:
     y = x @ weight.T if scales is None else _blocks(x, weight, scales)
-    return ops.completed(y, x, bias, down, up)
+    return ops.completed(y, x, bias, down, up, adapter)
 
 
 def _blocks(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:

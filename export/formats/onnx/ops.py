@@ -62,6 +62,7 @@ def _linear(
     act_bits: int,
     down: Tensor | None = None,
     up: Tensor | None = None,
+    adapter: Tensor | None = None,
 ) -> Tensor:
     if scales is None:
         y = x @ weight.to(x.dtype).T
@@ -74,13 +75,20 @@ def _linear(
         shape = (*x.shape[:-1], scales.shape[0])
         product = node("MatMulInteger", (codes, weight, zero), {}, shape, torch.int32)
         y = product.to(x.dtype) * row_scale * scales
-    return completed(y, x, bias, down, up)
+    return completed(y, x, bias, down, up, adapter)
 
 
-def completed(y: Tensor, x: Tensor, bias: Tensor | None, down: Tensor | None, up: Tensor | None) -> Tensor:
+def completed(
+    y: Tensor,
+    x: Tensor,
+    bias: Tensor | None,
+    down: Tensor | None,
+    up: Tensor | None,
+    adapter: Tensor | None,
+) -> Tensor:
     """A product y of x with what a linear adds to it."""
     y = y if bias is None else y + bias
-    return y if down is None or up is None else y + low_rank(x, down, up)
+    return y if down is None or up is None else y + low_rank(x, down, up, adapter)
 
 
 def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ MOST_LAYERS = 8
 #: Lengths when none are given: the first of those for passes, and how far they go.
 FIRST_LENGTH, LAST_LENGTH = 128, 1024
 PREFIX_CANVASES = 8
+#: Of models without a canvas's length: positions of a block, and those that sessions encode at a time.
+BLOCK, CHUNK = 32, 256
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,20 @@ def choose_lengths(architecture: Architecture, packaging: Packaging) -> tuple[Le
     if longest is not None and asked > longest:
         raise ExportError(f"{asked} positions are not possible; the model was made for at most {longest}")
     if architecture.causal_prefix:
-        t = architecture.canvas_length
-        assert t is not None  # every family with a prefix has one
-        far = most or min(longest or PREFIX_CANVASES * t, PREFIX_CANVASES * t)
-        return tuple(Lengths(t, p) for p in sorted({0, *(given or _doubling(t, far))}))
+        passes = _passes(architecture)
+        far = most or min(longest or PREFIX_CANVASES * passes[-1], PREFIX_CANVASES * passes[-1])
+        prefixes = sorted({0, *(given or _doubling(passes[-1], far))})
+        return tuple(Lengths(t, p) for p in prefixes for t in passes)
     far = most or min(longest or LAST_LENGTH, LAST_LENGTH)
     return tuple(Lengths(t, 0) for t in sorted(set(given or _doubling(FIRST_LENGTH, far))))
+
+
+def _passes(architecture: Architecture) -> tuple[int, ...]:
+    """The lengths of passes over a prefix: a canvas, or a block and a chunk of a prompt."""
+    if architecture.canvas_length is not None:
+        return (architecture.canvas_length,)
+    block = architecture.prefix_block
+    return (max(BLOCK, block), CHUNK) if block < CHUNK else (block,)
 
 
 def _doubling(first: int, last: int) -> Iterator[int]:

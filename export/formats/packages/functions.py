@@ -107,6 +107,8 @@ def _layers_function(
             own[name] = take(f"{name}.{slot}", number, 1, layer.kv_heads, p, layer.head_dim)
         for name, width in architecture.ropes[layer.rope].widths.items():
             own[name] = take(f"{name}.{layer.rope}", number, t, width)
+        if layer.uses_adapter:
+            own["adapter"] = take("adapter", number, t, 1)
         reach = "full" if layer.window is None else str(layer.window)
         own["mask"] = take(f"mask.{reach}", number, t, p + t)
         if layer.uses_phase:

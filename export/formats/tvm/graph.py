@@ -246,10 +246,12 @@ class Graph(NodeTranslator):
         products of an adapter, and where products are compiled, rounded activations, integer sums, and the
         matrices in the form that they are multiplied in.
         """
-        matrix, *adapter = (linear.args[i] if len(linear.args) > i else None for i in (1, 6, 7))
+        matrix, *adapter, factors = (linear.args[i] if len(linear.args) > i else None for i in (1, 6, 7, 8))
         assert isinstance(matrix, Node)
         of_adapter = [each.meta["val"].shape for each in adapter if isinstance(each, Node)]
         rows = sum(int(shape[0]) for shape in of_adapter)
+        if isinstance(factors, Node):  # the first of them again, times the factors
+            rows += int(of_adapter[0][0])
         if self._core:
             return rows, 0
         name = self._names[matrix].removeprefix("w.").rpartition(".")[0]

@@ -173,7 +173,9 @@ def linear(a: Arguments) -> relax.Var:
     if a["bias"] is not None:
         y = emit(relax.op.add(y, a["bias"]))
     if a["down"] is not None:
-        y = emit(relax.op.add(y, a["product"](a["product"](flat, a["down"], _FLOATS), a["up"], _FLOATS)))
+        inner = a["product"](flat, a["down"], _FLOATS)
+        inner = inner if a["adapter"] is None else emit(relax.op.multiply(inner, a["adapter"]))
+        y = emit(relax.op.add(y, a["product"](inner, a["up"], _FLOATS)))
     return y if len(shape) == 2 else reshaped(y, [*shape[:-1], matrix.rows])
 
 

@@ -62,6 +62,7 @@ typedef int32_t ek_status;
 #define EK_INVALID_PROMPT ((ek_status)17)  /* a prompt is empty, or holds a token that the model does not have */
 #define EK_PROMPT_TOO_LONG ((ek_status)18) /* prompt and answer do not fit the model's positions */
 #define EK_ENGINE_FAILED ((ek_status)19)   /* an engine outside the library failed, or gave what no engine may give */
+#define EK_WRITE_FAILED ((ek_status)20)    /* a file cannot be written */
 
 /* The EK_ABI_VERSION that the loaded library was built with. Call it first: when it differs from the header's,
  * nothing else in this header may be called. */
@@ -128,10 +129,15 @@ typedef struct ek_session_options {
   int64_t canvas;          /* the longest canvas that memory_bytes must hold */
   int64_t sequences;       /* how many may be open, and how many segments of these lengths a pass may have, for
                               memory_bytes to hold; at least 1 */
+  int64_t segments;        /* of a pass, where it may have more than that; 0: it may not */
+  int64_t cached;          /* positions of a canvas whose keys and values passes keep, for memory_bytes to hold; of models that
+                              encode no prefix */
+  int64_t adapter;         /* that rows are computed with where nothing else says it: in all but ek_session_pass, see
+                              ek_pass_segment; 0: none */
 } ek_session_options;
 
 /* The defaults, which a null pointer stands for. */
-#define EK_SESSION_OPTIONS_INIT {sizeof(ek_session_options), 0, 0, UINT64_MAX, 2048, 256, 1}
+#define EK_SESSION_OPTIONS_INIT {sizeof(ek_session_options), 0, 0, UINT64_MAX, 2048, 256, 1, 0, 0, 0}
 
 /* Opens the bundle in folder `bundle` (UTF-8), reads the weights that stay in memory and starts threads. `*session`
  * is null after a failure; otherwise it belongs to the caller, who gives it to ek_session_close.
@@ -159,6 +165,8 @@ typedef struct ek_session_info {
   int32_t reserved;
   int64_t uncached_length; /* tokens behind the prefix that ek_generate has left to be encoded */
   int64_t prefill_rows;  /* positions that are encoded at once: a longer text takes several passes */
+  int64_t prefix_block;  /* of encoded text, rows that see each other, counted from where each call began to encode; 1:
+                            it is causal */
 } ek_session_info;
 
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -179,8 +187,8 @@ EK_API ek_status ek_session_idle(ek_session *session) EK_NOEXCEPT;
  * time, during another call too, but not during ek_session_close. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_session_limit_resident(ek_session *session, uint64_t bytes) EK_NOEXCEPT;
 
-/* Encodes `count` token ids, 0 or more, causally behind the prefix, and keeps their keys and values. What ek_generate
- * has left uncached goes before them. Only for models that encode committed text; others: EK_INVALID_STATE. After a
+/* Encodes `count` token ids, 0 or more, behind the prefix, and keeps their keys and values: causally, or in blocks of
+ * prefix_block rows. What ek_generate has left uncached goes before them. Only for models that encode committed text; others: EK_INVALID_STATE. After a
  * failure other than EK_INVALID_ARGUMENT, EK_INVALID_STATE and EK_BUDGET_EXCEEDED the whole prefix is forgotten, and
  * after EK_BUDGET_EXCEEDED where passes before it had encoded a part of them. Those of reading, and EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_session_prefill(ek_session *session, const int64_t *ids, int64_t count) EK_NOEXCEPT;
@@ -295,6 +303,63 @@ typedef struct ek_sequence_info {
 /* Fills *info up to its struct_size. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_sequence_info *info) EK_NOEXCEPT;
 
+/* The token ids behind what a sequence keeps, and the lengths of the pieces in which they were encoded: who encodes the same
+ * pieces has the same keys and values, to the bit. `ids` has room for `id_capacity`, the sequence's prefix_length or more, and
+ * `piece_lengths`, which may be null, for `piece_capacity`; *pieces becomes their number. EK_BUFFER_TOO_SMALL;
+ * EK_INVALID_STATE where passes have kept what no encoding of a text gives: the message says from where on. */
+EK_API ek_status ek_sequence_get_text(ek_session *session, ek_sequence *sequence, int64_t *ids, int64_t id_capacity,
+                                      int64_t *piece_lengths, int64_t piece_capacity, int64_t *pieces) EK_NOEXCEPT;
+/* What a sequence keeps, in a file: keys, values, the text that they are of, and what is uncached behind it. It belongs to
+ * the bundle and to the engine that computed it. */
+typedef struct ek_save_options {
+  uint32_t struct_size;
+  int32_t bits;         /* of keys and values: 32, as they are; or 8, a quarter of that, rounded for each position and head to
+                           its largest number / 127: what is computed behind them is then near to what it was */
+  const void *note;     /* what the caller wants to find in it again; may be null */
+  uint64_t note_bytes;  /* at most EK_NOTE_MOST */
+} ek_save_options;
+
+#define EK_SAVE_OPTIONS_INIT {sizeof(ek_save_options), 32, NULL, 0}
+#define EK_NOTE_MOST ((uint64_t)16 << 20)
+
+/* Writes what a sequence, null being the session's own, keeps and what is uncached to `path`, under another name until it is
+ * whole; what was there is replaced. Null options are the defaults. A model without a causal prefix keeps nothing: its file
+ * has the note. EK_INVALID_STATE where what is kept is no text, such as a canvas; EK_WRITE_FAILED, EK_INVALID_ARGUMENT,
+ * EK_OUT_OF_MEMORY, EK_ENGINE_FAILED. */
+EK_API ek_status ek_sequence_save(ek_session *session, ek_sequence *sequence, const char *path,
+                                  const ek_save_options *options) EK_NOEXCEPT;
+
+/* Has a sequence, null being the session's own, keep what a file holds, in place of what it kept, as if its text had been
+ * encoded in the same pieces. The file may come from anybody. EK_INVALID_ARGUMENT for one of another bundle or engine;
+ * EK_BUDGET_EXCEEDED for more positions than the budget was planned for; those of ek_saved_open, EK_OUT_OF_MEMORY,
+ * EK_ENGINE_FAILED. The sequence keeps nothing after a failure behind the file's description. */
+EK_API ek_status ek_sequence_load(ek_session *session, ek_sequence *sequence, const char *path) EK_NOEXCEPT;
+
+/* What such a file says of itself, which is read and checked; keys and values are when they are loaded. */
+typedef struct ek_saved ek_saved;
+
+typedef struct ek_saved_info {
+  uint32_t struct_size;
+  int32_t bits;
+  const char *bundle;       /* how its manifest begins: the 64 digits of "sha256" */
+  const char *engine;       /* these belong to the ek_saved */
+  const int64_t *ids;       /* [count] tokens that are encoded */
+  int64_t count;
+  const int64_t *pieces;    /* [piece_count] how many of them were encoded at once */
+  int64_t piece_count;
+  const int64_t *uncached;  /* [uncached_count] */
+  int64_t uncached_count;
+  const void *note;
+  uint64_t note_bytes;
+  int64_t adapter;          /* that computed it, see ek_session_options; 0: none */
+} ek_saved_info;
+
+/* EK_OPEN_FAILED, EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED, EK_MALFORMED_FILE, EK_UNSUPPORTED_VERSION,
+ * EK_CHECKSUM_MISMATCH, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. `*saved` is for ek_saved_close; null after a failure. */
+EK_API ek_status ek_saved_open(const char *path, ek_saved **saved) EK_NOEXCEPT;
+EK_API ek_status ek_saved_get_info(ek_saved *saved, ek_saved_info *info) EK_NOEXCEPT;
+EK_API void ek_saved_close(ek_saved *saved) EK_NOEXCEPT;
+
 /* Rows that a segment sees before its own. */
 typedef struct ek_seen_rows {
   int64_t segment;       /* -1: kept positions of its sequence; else an earlier segment of the pass */
@@ -323,9 +388,14 @@ typedef struct ek_pass_segment {
                                 those there: at most the number of kept positions */
   const ek_head_request *request; /* what the head is asked of its rows; null: nothing */
   const ek_head_output *output;   /* where the answer goes; null: nowhere */
+  int64_t block;             /* of causal ones: so many rows see each other, counted from the first, and all that is not behind
+                                them; 0 and 1: a row sees itself and what is not behind it */
+  int64_t adapter;           /* of a bundle with a low-rank adapter beside its weights: 1 adds it to what its rows are
+                                multiplied with; 0: as if there were none. A bundle without one takes 0 alone */
 } ek_pass_segment;
 
-#define EK_PASS_SEGMENT_INIT {sizeof(ek_pass_segment), 0, NULL, NULL, 0, NULL, NULL, NULL, 0, EK_KEEP_NOTHING, NULL, NULL}
+#define EK_PASS_SEGMENT_INIT \
+  {sizeof(ek_pass_segment), 0, NULL, NULL, 0, NULL, NULL, NULL, 0, EK_KEEP_NOTHING, NULL, NULL, 0, 0}
 
 /* One pass over the weights for `count` segments: products look at all rows together, attention at what each segment sees. A
  * sequence keeps the rows of one of them at most, when all have been computed; while the pass runs, rows that replace
@@ -350,6 +420,9 @@ typedef struct ek_session_statistics {
   double pass_seconds;              /* in prefill, denoise and project */
   uint64_t bytes_skipped;           /* of streamed experts that passes had no rows for and that were not read */
   uint64_t bytes_exchanged;         /* of streamed experts that took the place of others in memory */
+  uint64_t expert_layers;           /* layers with experts that passes of denoising had, each as often */
+  uint64_t experts_wanted;          /* experts with rows, in all of these */
+  uint64_t experts_again;           /* of them, those that the same layer wanted in the pass before */
 } ek_session_statistics;
 
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -520,6 +593,8 @@ typedef struct ek_attention {
   int64_t frequencies;
   const char *rope;                  /* the tables' name in the manifest */
   const float *query_scale;          /* [count] factors for rotated queries; null where the rope has none */
+  const float *adapter;              /* [count] factors for what adapters add to products, 0 or 1; null where the bundle
+                                        has none */
   const float *mask;                 /* [count, kept + count], added to the scores; null: nothing is hidden */
   float *k, *v;                      /* [kv_heads, count, head_dim] of these rows, for the engine to fill before it looks at
                                         the pieces of later segments; null: nobody wants them */
@@ -587,13 +662,13 @@ typedef struct ek_engine_bytes {
 /* Block i of `blocks`, each of `bytes`, goes from `from` + i * from_stride to `to` + i * to_stride, in bytes. What is
  * written lies in the engine's memory and does not overlap what is read. */
 typedef struct ek_copy {
-  void *to;
+  void *to;               /* in the engine's memory, unless to_session */
   const void *from;       /* in the engine's memory too, unless from_session */
   uint64_t bytes;
   int64_t blocks;
   int64_t to_stride, from_stride;
   int32_t from_session;   /* not 0: `from` is memory of the session */
-  int32_t reserved;
+  int32_t to_session;     /* not 0: `to` is memory of the session, which may be read once the copy is done; one block then */
 } ek_copy;
 
 typedef struct ek_engine {
@@ -805,6 +880,7 @@ typedef struct ek_generation_statistics {
   int64_t prefills;         /* causal passes that encoded text */
   int64_t committed_tokens; /* final ones, padding not counted */
   int64_t canvases;         /* canvases or blocks begun */
+  int64_t rows;             /* positions that all these passes computed */
 } ek_generation_statistics;
 
 #define EK_EVENT_DRAFT ((int32_t)0)     /* after a denoising step; nothing in it is final */
@@ -908,9 +984,12 @@ typedef struct ek_sampler_model {
   int64_t encoded_pieces;
   const int64_t *uncached;
   int64_t uncached_count;
+  int64_t prefix_block;  /* of encoded text, see ek_session_info; 0 stands for 1 */
+  int32_t shift_logits;  /* not 0: the scores at position j predict token j + 1, "shift_logits" of the manifest's model */
+  int32_t reserved;
 } ek_sampler_model;
 
-#define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0}
+#define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, 0}
 
 /* A sampler for one generation: prompt and options as in ek_generate. EK_INVALID_ARGUMENT for options that do not fit the
  * model, EK_INVALID_PROMPT and EK_PROMPT_TOO_LONG for the prompt; EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE when
@@ -947,6 +1026,7 @@ typedef struct ek_sampler_lengths {
   int64_t canvas;     /* the longest pass */
   int64_t canvases;   /* of LLaDA blocks */
   int64_t steps;      /* denoising steps of each */
+  int64_t segments;   /* of a pass */
 } ek_sampler_lengths;
 
 /* Fills *lengths up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -957,13 +1037,16 @@ EK_API ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths 
 EK_API ek_status ek_sampler_get_statistics(ek_sampler *sampler, ek_generation_statistics *statistics) EK_NOEXCEPT;
 
 #define EK_ASK_FORGET ((int32_t)0)    /* forget all text, encoded and uncached */
-#define EK_ASK_ENCODE ((int32_t)1)    /* encode `ids` causally behind the prefix; they begin with what is uncached, which
-                                         is then encoded */
+#define EK_ASK_ENCODE ((int32_t)1)    /* encode `ids` behind the prefix, as ek_session_prefill; they begin with what is
+                                         uncached, which is then encoded */
 #define EK_ASK_DENOISE ((int32_t)2)   /* a pass of `ids` with `soft`, as ek_session_denoise; answer it */
 #define EK_ASK_PROJECT ((int32_t)3)   /* the pass of before, which was of `ids`, with another request; answer it */
 #define EK_ASK_DRAFT ((int32_t)4)     /* told: after a denoising step; nothing in it is final */
 #define EK_ASK_COMMITTED ((int32_t)5) /* told: final tokens; the answer is those of all such asks */
 #define EK_ASK_DONE ((int32_t)6)      /* told: the end, which stays */
+#define EK_ASK_PASS ((int32_t)7)      /* a pass of `segments`, as ek_session_pass; answer those that have a request. What
+                                         is uncached is among what they keep */
+#define EK_ASK_CROP ((int32_t)8)      /* crop the prefix to `prefix_length`, where it is longer; nothing is uncached then */
 
 /* Made by the library; what it points at lives until the next call on the sampler. */
 typedef struct ek_ask {
@@ -979,12 +1062,15 @@ typedef struct ek_ask {
   int64_t step;              /* draft: counts from 1 within its canvas or block */
   int64_t start;             /* draft, committed: place of ids[0] in the answer */
   const uint8_t *accepted;   /* draft: [count] 1 where this step accepted or committed a token; else null */
-  const int64_t *kept;       /* committed, done: [kept_count] text of a causal prefix that is final and not encoded, which
-                                is uncached from now on; null: nothing changes */
+  const int64_t *kept;       /* told: [kept_count] text of a prefix that is final and not encoded, which is uncached from now
+                                on; null: nothing changes */
   int64_t kept_count;
-  int64_t prefix_length;     /* encode, denoise, project: positions that are encoded before `ids`, */
+  int64_t prefix_length;     /* encode, denoise, project, pass: positions that are encoded before it, */
   uint64_t text;             /* and the number of their text, 0: not known. Over a sequence of another text, see
                                 ek_sequence_info, the answer is another one */
+  const ek_pass_segment *segments; /* pass: [segment_count] without sequence and output */
+  int64_t segment_count;
+  int64_t text_count;        /* committed: of ids, those that are text; what follows them pads a canvas behind its end */
 } ek_ask;
 
 /* What to do now, after what the last call told has been done. Fills *ask up to its struct_size. EK_INVALID_STATE after
@@ -1002,7 +1088,10 @@ EK_API ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) EK_NOEXCEPT;
  * encoded or forgotten; the next call asks for it again. What is told is told once. */
 EK_API ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) EK_NOEXCEPT;
 
-/* ek_sampler_next with the passes done: runs those that the sampler asks for over a sequence, null being the session's own,
+/* ek_sampler_answer for a pass of segments: `count` outputs, one for each of its segments that has a request, in their order. */
+EK_API ek_status ek_sampler_answer_pass(ek_sampler *sampler, const ek_head_output *outputs, int64_t count) EK_NOEXCEPT;
+
+/* ek_sampler_next with the passes and crops done: runs those that the sampler asks for over a sequence, null being the session's own,
  * and answers them. What is asked or told besides goes to *ask, as there; text that the sequence still lacks, or still has, is
  * asked for again. A pass that fails is asked for again by the next call, of either function. EK_INVALID_ARGUMENT for a
  * sampler of another vocabulary or hidden size (whether it is of the same bundle is the caller's to know),
@@ -1014,6 +1103,17 @@ EK_API ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler
 /* The number of the text that `count` token ids make behind another one, see ek_sequence_info.text and ek_ask.text: tells how
  * much of what is to be encoded is there already. EK_INVALID_ARGUMENT. */
 EK_API ek_status ek_text_number(uint64_t text, const int64_t *ids, int64_t count, uint64_t *number) EK_NOEXCEPT;
+
+/* Ends the generation within `passes` further denoising passes, 1 or more: the last of them settles all that is open, so
+ * that the answer is the best one that is known by then. A pass that was asked for before is not counted. The same calls at
+ * the same places give the same tokens. EK_INVALID_ARGUMENT, EK_INVALID_STATE for a procedure that cannot. */
+EK_API ek_status ek_sampler_hurry(ek_sampler *sampler, int64_t passes) EK_NOEXCEPT;
+
+/* Draws from another seed from here on, so that copies of a sampler go on differently; what was drawn stays, and draws are
+ * counted on. A step whose pass has no answer yet is begun again: next, it is asked for anew. A sampler goes on as one that
+ * was reseeded at the same place with the same seed. EK_INVALID_ARGUMENT, EK_INVALID_STATE within such a step while its text is
+ * encoded again. */
+EK_API ek_status ek_sampler_reseed(ek_sampler *sampler, uint64_t seed) EK_NOEXCEPT;
 
 /* Another sampler in the same state: it asks again for the pass or encoding that the original was asked for, and goes on
  * behind what was told. Two that go on over one model must each have it hold their own text, see

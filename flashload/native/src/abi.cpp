@@ -51,6 +51,8 @@ const char *ek_status_message(ek_status status) noexcept {
       return "the prompt and its answer are too long for the model";
     case EK_ENGINE_FAILED:
       return "an engine outside of the library failed";
+    case EK_WRITE_FAILED:
+      return "a file cannot be written";
     default:
       return "a status that this version of the library does not know";
   }

@@ -144,7 +144,10 @@ def _linear(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> l
     down, up = (own.matrix(name) for name in w[2:])
     if (down.columns, up.rows) != (x[0].shape[-1], y.shape[-1]):
         raise WrongProgram(f"takes {shown(w[2])} and {shown(w[3])}, which do not fit {shown(w[0])}")
-    return [y + linear(linear(x[0], down, False), up, False)]
+    inner = linear(x[0], down, False)
+    if len(x) > 2 and x[2] is not None:
+        inner = inner * x[2]
+    return [y + linear(inner, up, False)]
 
 
 def _linear_gated(x: list[Any], w: list[Any], a: Mapping[str, Any], own: Weights) -> list[Tensor]:

@@ -254,7 +254,10 @@ class TorchSpace(Space):
     def _copied(self, copy: CopyStruct) -> tuple[Tensor, Callable[[], Tensor]]:
         """Where a copy goes, and what gives what it takes when it is made."""
         width = copy.bytes // 4
-        to = self._memory.view(copy.to, (copy.blocks, width), (copy.to_stride // 4, 1))
+        if copy.to_session:  # of one block
+            to = host_floats(copy.to, (1, width))
+        else:
+            to = self._memory.view(copy.to, (copy.blocks, width), (copy.to_stride // 4, 1))
         at, strides = getattr(copy, "from"), (copy.from_stride // 4, 1)
         if copy.from_session:
             size = (copy.blocks - 1) * strides[0] + width
@@ -269,7 +272,11 @@ class TorchSpace(Space):
         """
         first, size = copies[0], copies[0].bytes
         if len(copies) < _MANY_COPIES or any(
-            each.bytes != size or each.blocks != 1 or each.from_session or each.to != first.to + i * size
+            each.bytes != size
+            or each.blocks != 1
+            or each.from_session
+            or each.to_session
+            or each.to != first.to + i * size
             for i, each in enumerate(copies)
         ):
             return []

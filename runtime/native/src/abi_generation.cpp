@@ -64,7 +64,8 @@ std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count)
 Lengths checked_lengths(const SamplerOptions &options, const GenerationFacts &facts, const SamplerModel &model,
                         std::int64_t prompt) {
   const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options);
-  if (gemma != nullptr && gemma->continue_prefix) {
+  const auto *block = std::get_if<BlockOptions>(&options);
+  if ((gemma != nullptr && gemma->continue_prefix) || (block != nullptr && block->continue_prefix)) {
     prompt += model.prefix_length + static_cast<std::int64_t>(model.uncached.size());
   }
   const Lengths needed = lengths(options, prompt);
@@ -114,6 +115,7 @@ ek_generation_statistics statistics_of(const Stats &stats, std::int32_t reason) 
   made.prefills = stats.prefills;
   made.committed_tokens = stats.committed_tokens;
   made.canvases = stats.canvases;
+  made.rows = stats.rows;
   return made;
 }
 

@@ -14,6 +14,7 @@
 
 #include "abi_generation.h"
 #include "abi_guard.h"
+#include "abi_segments.h"
 #include "abi_session.h"
 #include "edgekit.h"
 #include "error.h"
@@ -27,6 +28,7 @@ struct ek_sampler {
   std::optional<std::string> bundle;
   bool asked = false;  // what the sampler asks for was handed out
   std::atomic<bool> busy{false};  // a call on it is under way
+  AskedSegments segments = {};    // of the pass that was handed out
 };
 
 namespace {
@@ -57,7 +59,9 @@ ek_sampler *&place(ek_sampler **sampler) {
   return *sampler;
 }
 
-bool is_pass(AskKind kind) { return kind == AskKind::denoise || kind == AskKind::project; }
+bool is_pass(AskKind kind) {
+  return kind == AskKind::denoise || kind == AskKind::project || kind == AskKind::pass;
+}
 
 bool is_told(AskKind kind) { return kind == AskKind::draft || kind == AskKind::committed; }
 
@@ -110,6 +114,9 @@ Facts facts_of(const ek_sampler_model *model) {
   made.vocabulary = given.vocabulary;
   made.hidden_size = given.hidden_size;
   made.projects = given.projects != 0;
+  check_fact("prefix_block", given.prefix_block, 0, kMost);
+  made.prefix_block = std::max<std::int64_t>(1, given.prefix_block);
+  made.shift_logits = given.shift_logits != 0;
   const std::int64_t *next = given.encoded;
   for (std::int64_t i = 0; i < given.encoded_pieces; ++i) {
     check_fact("piece_lengths", given.piece_lengths[i], 1, kMostTokens - made.prefix_length);
@@ -123,15 +130,18 @@ Facts facts_of(const ek_sampler_model *model) {
   return {std::move(made), Json::parse(given.sampler, "ek_sampler_model.sampler"), given};
 }
 
-ek_ask plain(const Ask &ask) {
-  static_assert(static_cast<std::int32_t>(AskKind::done) == EK_ASK_DONE, "kinds have the numbers of edgekit.h");
+// What `own` asks; its segments live until the next one.
+ek_ask plain(ek_sampler &own) {
+  static_assert(static_cast<std::int32_t>(AskKind::crop) == EK_ASK_CROP, "kinds have the numbers of edgekit.h");
+  const Ask &ask = own.sampler->ask();
   const auto array = [](const auto &values) { return values.empty() ? nullptr : values.data(); };
   ek_ask made{};
   made.kind = static_cast<std::int32_t>(ask.kind);
   made.ids = array(ask.ids);
   made.count = static_cast<std::int64_t>(ask.ids.size());
   made.soft = array(ask.soft);
-  made.request = request_for(ask.request, is_pass(ask.kind) ? ask.rows() : 0);
+  const bool one = is_pass(ask.kind) && ask.kind != AskKind::pass;
+  made.request = request_for(ask.request, one ? ask.rows() : 0);
   made.logits = ask.request.logits;
   made.canvas_index = ask.canvas_index;
   made.step = ask.step;
@@ -141,17 +151,21 @@ ek_ask plain(const Ask &ask) {
   made.kept_count = static_cast<std::int64_t>(ask.kept.size());
   made.prefix_length = ask.prefix_length;
   made.text = ask.text;
+  own.segments.set(ask.segments);
+  made.segments = own.segments.data();
+  made.segment_count = own.segments.size();
+  made.text_count = ask.text_count;
   return made;
 }
 
-// Takes a caller's answer apart.
+// Takes a caller's answer to a request apart.
 class Answer {
  public:
-  Answer(const Sampler &sampler, const ek_head_output &given)
-      : ask_(sampler.ask()), model_(sampler.model()), given_(given), rows_(ask_.rows()) {}
+  Answer(const SamplerModel &model, const HeadRequest &request, std::int64_t rows, const ek_head_output &given)
+      : model_(model), request_(request), given_(given), rows_(rows) {}
 
   HeadResult result() const {
-    const HeadRequest &request = ask_.request;
+    const HeadRequest &request = request_;
     HeadResult made;
     take("log_z", given_.log_z, 1, made.log_z);
     take("argmax", given_.argmax, 1, made.argmax);
@@ -178,8 +192,8 @@ class Answer {
     to.assign(from, from + rows_ * width);
   }
 
-  const Ask &ask_;
   const SamplerModel &model_;
+  const HeadRequest &request_;
   const ek_head_output &given_;
   std::int64_t rows_;
 };
@@ -269,7 +283,7 @@ std::string lengths_text(const SamplerOptions &options, const Facts &facts, std:
   std::string text = "{";
   for (const auto &[name, value] : {std::pair{"new_tokens", own.new_tokens}, std::pair{"prefix", own.prefix},
                                     std::pair{"canvas", own.canvas}, std::pair{"canvases", own.canvases},
-                                    std::pair{"steps", own.steps}})
+                                    std::pair{"steps", own.steps}, std::pair{"segments", own.segments}})
     text += '"' + std::string(name) + "\": " + std::to_string(value) + ", ";
   return text + "\"text\": " + json_text(new_tokens_text(options, prompt)) + "}";
 }
@@ -333,6 +347,7 @@ ek_status ek_sampler_get_lengths(ek_sampler *sampler, ek_sampler_lengths *length
     made.canvas = own.canvas;
     made.canvases = own.canvases;
     made.steps = own.steps;
+    made.segments = own.segments;
     write_struct(lengths, made, "ek_sampler_lengths");
   });
 }
@@ -356,7 +371,7 @@ ek_status ek_sampler_next(ek_sampler *sampler, ek_ask *ask) noexcept {
     write_struct(ask, ek_ask{}, "ek_ask");  // the place is looked at before anything changes
     if (own.asked) own.sampler->next();
     own.asked = true;
-    write_struct(ask, plain(own.sampler->ask()), "ek_ask");
+    write_struct(ask, plain(own), "ek_ask");
   });
 }
 
@@ -370,10 +385,42 @@ ek_status ek_sampler_answer(ek_sampler *sampler, const ek_head_output *output) n
     }
     if (!own.asked || !is_pass(own.sampler->ask().kind))
       fail(EK_INVALID_STATE, "no pass waits for an answer: the sampler was restored, or driven by somebody else, since it asked for one; ask what to do next");
+    const Ask &ask = own.sampler->ask();
+    if (ask.kind == AskKind::pass)
+      fail(EK_INVALID_ARGUMENT, "the pass has ", ask.segments.size(), " segments; answer it by ek_sampler_answer_pass");
     const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
-    HeadResult answer = Answer(*own.sampler, given).result();
+    HeadResult answer = Answer(own.sampler->model(), ask.request, ask.rows(), given).result();
     check_answer(own.sampler->model(), answer);
     own.sampler->next(std::move(answer));
+    own.sampler->set_pass(0);
+    own.asked = false;
+  });
+}
+
+ek_status ek_sampler_answer_pass(ek_sampler *sampler, const ek_head_output *outputs, int64_t count) noexcept {
+  return guarded([&] {
+    const Held held(sampler);
+    ek_sampler &own = *held;
+    const Ask &ask = own.sampler->ask();
+    if (!own.asked || ask.kind != AskKind::pass)
+      fail(EK_INVALID_STATE, "no pass of segments waits for an answer; ask what to do next");
+    const auto asked = std::count_if(ask.segments.begin(), ask.segments.end(),
+                                     [](const AskSegment &segment) { return segment.request.has_value(); });
+    if (count != asked || outputs == nullptr)
+      fail(EK_INVALID_ARGUMENT, count, " outputs; the pass has ", asked, " segments with a request");
+    const std::uint32_t size = outputs->struct_size;
+    std::vector<HeadResult> answers;
+    for (const AskSegment &segment : ask.segments) {
+      if (!segment.request) continue;
+      // Structs of the caller's size, one behind the other.
+      const auto *at = reinterpret_cast<const unsigned char *>(outputs) + answers.size() * size;
+      const auto *output = reinterpret_cast<const ek_head_output *>(at);
+      if (output->struct_size != size) fail(EK_INVALID_ARGUMENT, "outputs of a pass have different struct_size");
+      const ek_head_output given = read_struct<ek_head_output>(output, EK_HEAD_OUTPUT_INIT, "ek_head_output");
+      answers.push_back(Answer(own.sampler->model(), *segment.request, segment.rows(), given).result());
+      check_answer(own.sampler->model(), answers.back());
+    }
+    own.sampler->next(std::move(answers));
     own.sampler->set_pass(0);
     own.asked = false;
   });
@@ -396,7 +443,7 @@ ek_status ek_session_run_sampler(ek_session *session, ek_sampler *sampler, ek_se
     while (answer(*own.sampler, text, check)) {
     }
     own.asked = true;
-    write_struct(ask, plain(own.sampler->ask()), "ek_ask");
+    write_struct(ask, plain(own), "ek_ask");
   });
 }
 
@@ -405,6 +452,23 @@ ek_status ek_text_number(uint64_t text, const int64_t *ids, int64_t count, uint6
     if (number == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the number");
     if (count < 0 || (count > 0 && ids == nullptr)) fail(EK_INVALID_ARGUMENT, count, " token ids, the array null");
     *number = text_number(text, ids, static_cast<std::size_t>(count));
+  });
+}
+
+ek_status ek_sampler_hurry(ek_sampler *sampler, int64_t passes) noexcept {
+  return guarded([&] {
+    const Held held(sampler);
+    (*held).sampler->hurry(passes);
+  });
+}
+
+ek_status ek_sampler_reseed(ek_sampler *sampler, uint64_t seed) noexcept {
+  return guarded([&] {
+    const Held held(sampler);
+    ek_sampler &own = *held;
+    const bool pass = is_pass(own.sampler->ask().kind);
+    own.sampler->reseed(seed);
+    if (pass) own.asked = false;
   });
 }
 

@@ -1,4 +1,5 @@
 // The functions of edgekit.h about sequences and passes of several segments.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -37,7 +38,9 @@ void take(ek_session *session, const ek_pass_segment &from, Given &to) {
   to.segment.count = given.count;
   to.segment.positions = given.positions;
   to.segment.causal = given.causal != 0;
+  if (given.block != 0) to.segment.block = given.block;
   to.segment.soft = given.soft;
+  to.segment.adapter = given.adapter;
   if (given.keep_at != EK_KEEP_NOTHING) to.segment.keep_at = given.keep_at;
   if (given.seen == nullptr) {
     if (given.seen_count != 0) fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, ", but seen is null");
@@ -120,6 +123,28 @@ ek_status ek_sequence_get_info(ek_session *session, ek_sequence *sequence, ek_se
     made.last_pass = text.last_pass();
     made.text = text.text();
     write_struct(info, made, "ek_sequence_info");
+  });
+}
+
+ek_status ek_sequence_get_text(ek_session *session, ek_sequence *sequence, int64_t *ids, int64_t id_capacity,
+                               int64_t *piece_lengths, int64_t piece_capacity, int64_t *pieces) noexcept {
+  return guarded([&] {
+    required(session);
+    const Sequence &own = sequence_of(session, sequence);
+    // A canvas that a model without a prefix keeps is no text.
+    const std::int64_t length = session->session.model().causal_prefix ? own.prefix_length() : 0;
+    const KeptText &text = own.kept_text();
+    if (pieces == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the number of pieces");
+    text.require(length);
+    const std::vector<std::int64_t> all = text.ids(length), lengths = text.pieces(length);
+    *pieces = static_cast<std::int64_t>(lengths.size());
+    if (id_capacity < length || (piece_lengths != nullptr && piece_capacity < *pieces)) {
+      fail(EK_BUFFER_TOO_SMALL, "the text has ", length, " tokens in ", *pieces, " pieces, the arrays room for ", id_capacity,
+           " and ", piece_capacity);
+    }
+    if (length > 0 && ids == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the token ids");
+    std::copy(all.begin(), all.end(), ids);
+    if (piece_lengths != nullptr) std::copy(lengths.begin(), lengths.end(), piece_lengths);
   });
 }
 

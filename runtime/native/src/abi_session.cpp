@@ -78,6 +78,9 @@ SessionOptions session_options_of(const ek_session_options *given) {
   out.positions = options.positions;
   out.canvas = options.canvas;
   out.sequences = options.sequences;
+  out.segments = options.segments;
+  out.cached = options.cached;
+  out.adapter = options.adapter;
   return out;
 }
 
@@ -139,6 +142,7 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     made.canvas_length = own.model().canvas_length;
     made.max_positions = own.model().max_positions;
     made.causal_prefix = own.model().causal_prefix;
+    made.prefix_block = own.model().prefix_block;
     made.uncached_length = static_cast<std::int64_t>(own.sequence().uncached().size());
     made.prefill_rows = own.prefill_rows();
     write_struct(info, made, "ek_session_info");
@@ -196,6 +200,9 @@ ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *
     made.pass_seconds = found.pass_seconds;
     made.bytes_skipped = found.bytes_skipped;
     made.bytes_exchanged = found.bytes_exchanged;
+    made.expert_layers = found.experts.layers;
+    made.experts_wanted = found.experts.wanted;
+    made.experts_again = found.experts.again;
     write_struct(statistics, made, "ek_session_statistics");
   });
 }

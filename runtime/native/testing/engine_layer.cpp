@@ -18,7 +18,7 @@ namespace {
 
 struct LayerCall {
   std::int64_t layer, rows, prefix, causal, threads;
-  const float *x, *prefix_k, *prefix_v, *cos, *sin, *query_scale, *mask;  // query_scale and mask may be null
+  const float *x, *prefix_k, *prefix_v, *cos, *sin, *query_scale, *adapter, *mask;  // these three may be null
   float *y, *k, *v;
 };
 
@@ -49,6 +49,7 @@ void run_layer(const std::string &folder, const LayerCall &given) {
   inputs.cos = given.cos;
   inputs.sin = given.sin;
   inputs.query_scale = given.query_scale;
+  inputs.adapter = given.adapter;
   inputs.mask = given.mask;
   inputs.k = kv_array(given.k, info.kv_heads, given.rows, info.head_dim);
   inputs.v = kv_array(given.v, info.kv_heads, given.rows, info.head_dim);

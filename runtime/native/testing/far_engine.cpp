@@ -132,6 +132,7 @@ class FarEngine {
     const auto own = std::make_shared<std::vector<ek_copy>>(copies, copies + count);
     const auto staged = std::make_shared<std::vector<std::vector<std::uint8_t>>>();
     for (ek_copy &each : *own) {
+      if (each.to_session != 0 && (each.blocks != 1 || each.from_session != 0)) ++violations_;
       if (each.from_session == 0) continue;
       if (each.blocks != 1) ++violations_;
       const auto *from = static_cast<const std::uint8_t *>(each.from);
@@ -338,7 +339,8 @@ class FarEngine {
   void copy_blocks(const ek_copy &each) {
     for (std::int64_t i = 0; i < each.blocks; ++i) {
       const std::size_t bytes = static_cast<std::size_t>(each.bytes);
-      auto *to = static_cast<std::uint8_t *>(memory_.real(static_cast<std::uint8_t *>(each.to) + i * each.to_stride, bytes));
+      auto *to = static_cast<std::uint8_t *>(each.to) + i * each.to_stride;
+      if (each.to_session == 0) to = static_cast<std::uint8_t *>(memory_.real(to, bytes));
       const auto *from = static_cast<const std::uint8_t *>(each.from) + i * each.from_stride;
       if (each.from_session == 0) from = static_cast<const std::uint8_t *>(memory_.real(from, bytes));
       if (to < from + bytes && from < to + bytes) throw std::runtime_error("a copy overlaps what it reads");

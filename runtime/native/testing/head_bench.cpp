@@ -28,6 +28,8 @@ class HeadBench {
         codes_(static_cast<std::size_t>(distinct_ * hidden)),
         scales_(static_cast<std::size_t>(distinct_) * sizeof(float)),
         x_(static_cast<std::size_t>(rows * hidden) * sizeof(float)),
+        surest_(x_.size()),
+        mixed_(x_.size()),
         rounded_(edgekit::quantized_bytes(rows, hidden)),
         scratch_(edgekit::gemm_scratch_bytes(threads)),
         z_(static_cast<std::size_t>(rows * kStride) * sizeof(float)) {
@@ -41,6 +43,14 @@ class HeadBench {
     const float scale = 3.0f / 74.0f / std::sqrt(static_cast<float>(hidden));
     std::fill_n(scales(), distinct_, scale);
     for (std::int64_t i = 0; i < rows * hidden; ++i) x()[i] = static_cast<float>(next() % 2001) * 0.00173f - 1.73f;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      // The embedding of a token, in the size of the others. Of vocabularies made by merges the n-th token comes about as
+      // often as 1 / n says; this table begins again behind so many.
+      const double share = static_cast<double>(next()) / 2147483648.0;
+      const auto token = static_cast<std::int64_t>(std::pow(static_cast<double>(distinct_ - kTileRows + 1), share)) - 1;
+      const std::uint8_t *codes = codes_.data() + token * hidden;
+      for (std::int64_t i = 0; i < hidden; ++i) surest()[row * hidden + i] = static_cast<float>(codes[i] - 128) / 74.0f;
+    }
   }
 
   double scores() {
@@ -89,15 +99,24 @@ class HeadBench {
     });
   }
 
-  double pass(bool gumbel, bool soft, float softcap, std::int64_t top_k) {
+  // A share of the rows is as sure of a token as trained models are, whose score is at the softcap; the others of none.
+  double pass(bool gumbel, bool soft, float softcap, std::int64_t top_k, double sure, float temperature) {
+    const auto sure_rows = static_cast<std::int64_t>(sure * static_cast<double>(rows_));
+    const float *from = x();
+    if (sure_rows > 0) {
+      std::copy_n(surest(), sure_rows * hidden_, mixed());
+      std::copy_n(x() + sure_rows * hidden_, (rows_ - sure_rows) * hidden_, mixed() + sure_rows * hidden_);
+      from = mixed();
+    }
     const edgekit::GumbelDraw draw{1, 2, 1.0f};
     edgekit::HeadOptions options;
     options.gumbel = gumbel ? &draw : nullptr;
     options.soft = soft;
     options.softcap = softcap;
     options.top_k = top_k;
+    options.temperature = temperature;
     return seconds([&] {
-      edgekit::HeadPass pass(pool_, x(), rows_, hidden_, vocabulary_, 8, options);
+      edgekit::HeadPass pass(pool_, from, rows_, hidden_, vocabulary_, 8, options);
       for_blocks(kTileRows, [&](std::int64_t first, const edgekit::Table &tile) { pass.add(first, tile); });
       pass.result();
     });
@@ -110,6 +129,8 @@ class HeadBench {
 
   float *scales() const { return reinterpret_cast<float *>(scales_.data()); }
   float *x() const { return reinterpret_cast<float *>(x_.data()); }
+  float *surest() const { return reinterpret_cast<float *>(surest_.data()); }
+  float *mixed() const { return reinterpret_cast<float *>(mixed_.data()); }
   float *z() const { return reinterpret_cast<float *>(z_.data()); }
 
   template <typename Body>
@@ -136,7 +157,7 @@ class HeadBench {
 
   edgekit::ThreadPool pool_;
   std::int64_t rows_, hidden_, vocabulary_, distinct_;
-  edgekit::AlignedMemory codes_, scales_, x_, rounded_, scratch_, z_;
+  edgekit::AlignedMemory codes_, scales_, x_, surest_, mixed_, rounded_, scratch_, z_;
 };
 
 }  // namespace
@@ -160,8 +181,9 @@ EK_API double ekt_head_bench_mix(void *bench) { return static_cast<HeadBench *>(
 
 EK_API double ekt_head_bench_coarse_mix(void *bench) { return static_cast<HeadBench *>(bench)->mix(false); }
 EK_API double ekt_head_bench_noise(void *bench) { return static_cast<HeadBench *>(bench)->noise(); }
-EK_API double ekt_head_bench_pass(void *bench, int64_t gumbel, int64_t soft, float softcap, int64_t top_k) {
-  return static_cast<HeadBench *>(bench)->pass(gumbel != 0, soft != 0, softcap, top_k);
+EK_API double ekt_head_bench_pass(void *bench, int64_t gumbel, int64_t soft, float softcap, int64_t top_k, double sure,
+                                   float temperature) {
+  return static_cast<HeadBench *>(bench)->pass(gumbel != 0, soft != 0, softcap, top_k, sure, temperature);
 }
 
 }  // extern "C"

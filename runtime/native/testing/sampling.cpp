@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "edgekit.h"
+#include "sampling/acceptance.h"
 #include "sampling/portable.h"
 #include "sampling/schedule.h"
 
@@ -38,8 +39,8 @@ EK_API std::int64_t ekt_count_by_factor(const float *confidence, std::int64_t co
   return count_by_factor({confidence, confidence + count}, factor);
 }
 
-EK_API std::int64_t ekt_count_above_threshold(const float *confidence, std::int64_t count, double threshold) {
-  return count_above_threshold({confidence, confidence + count}, threshold);
+EK_API std::int64_t ekt_count_by_entropy(const double *entropy, std::int64_t count, double bound) {
+  return count_by_entropy({entropy, entropy + count}, bound);
 }
 
 // times [steps + 1], shares [steps].

@@ -15,7 +15,7 @@
 namespace edgekit {
 
 // The inputs that ProgramInputs has, in its order.
-enum class Input { x, soft, prefix_k, prefix_v, cos, sin, query_scale, mask, phase, none };
+enum class Input { x, soft, prefix_k, prefix_v, cos, sin, query_scale, adapter, mask, phase, none };
 
 // What an entry leaves to the model: the width of x, the layer's KV heads and their width, the columns of cos and
 // sin; and which inputs its calls give, without which none may be read.

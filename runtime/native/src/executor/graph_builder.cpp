@@ -14,7 +14,7 @@ struct OpName {
 };
 
 constexpr OpName kOps[] = {
-    {"rms_norm", OpKind::rms_norm, 1, 1, 1},   {"linear", OpKind::linear, 2, 4, 1},
+    {"rms_norm", OpKind::rms_norm, 1, 1, 1},   {"linear", OpKind::linear, 3, 4, 1},
     {"linear_gated", OpKind::linear_gated, 1, 2, 1}, {"gated_act", OpKind::gated_act, 2, 0, 1},
     {"rope", OpKind::rope, 3, 0, 1},           {"attention", OpKind::attention, 6, 0, 1},
     {"experts", OpKind::experts, 3, 2, 1},     {"add", OpKind::add, 2, 0, 1},
@@ -31,6 +31,7 @@ struct InputName {
 constexpr InputName kInputs[] = {
     {"x", Input::x},     {"embedded", Input::x}, {"soft", Input::soft}, {"prefix_k", Input::prefix_k},
     {"prefix_v", Input::prefix_v}, {"cos", Input::cos}, {"sin", Input::sin},   {"query_scale", Input::query_scale},
+    {"adapter", Input::adapter},
     {"mask", Input::mask}, {"phase", Input::phase},
 };
 
@@ -100,6 +101,7 @@ void GraphBuilder::add_inputs(const Json &entry) {
         value.array = contiguous({t, Extent{shapes_.rotary}}, where);
         break;
       case Input::query_scale:
+      case Input::adapter:
         value.array = contiguous({t, Extent{1}}, where);
         break;
       case Input::mask:

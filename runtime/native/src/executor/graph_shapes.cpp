@@ -131,7 +131,11 @@ void GraphBuilder::infer_linear(const Json &json) {
   if (op_.in[1] != kNone && dense_number(1).shape != shape) {
     wrong("adds an array of shape ", text(number(1).shape), " to one of ", text(shape));
   }
-  if (op_.weights[2] != kNone || op_.weights[3] != kNone) infer_adapter(out, width);
+  if (op_.weights[2] != kNone || op_.weights[3] != kNone) {
+    infer_adapter(out, width);
+  } else if (op_.in[2] != kNone) {
+    wrong("has factors for an adapter, and none");
+  }
   define(0, ValueType::number, array);
 }
 
@@ -146,6 +150,14 @@ void GraphBuilder::infer_adapter(std::int64_t out, std::int64_t width) {
   Shape inner = number(0).shape;
   inner.back() = Extent{op_.rank};
   contiguous(inner, where_);  // refuses what is too large
+  if (op_.in[2] == kNone) return;
+  number(2);
+  if (graph_.values[static_cast<std::size_t>(op_.in[2])].input != Input::adapter) {
+    wrong("the factors of its adapter are not the input adapter");
+  }
+  inner.pop_back();
+  const Extent rows = elements(inner), t{1, 1};
+  if (rows != t) wrong("its adapter has factors for positions, and rows of ", text(number(0).shape));
 }
 
 void GraphBuilder::infer_linear_gated(const Json &json) {

@@ -45,6 +45,7 @@ struct ProgramInputs {
   const float *cos = nullptr;  // [T, R]
   const float *sin = nullptr;
   const float *query_scale = nullptr;    // [T, 1]
+  const float *adapter = nullptr;        // [T, 1]
   const std::int64_t *phase = nullptr;   // [T]
   std::vector<ProgramSegment> segments;  // of a layer: in the order of their rows, which they cover
 };

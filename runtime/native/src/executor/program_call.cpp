@@ -42,6 +42,8 @@ const void *ProgramCall::input(Input input) const {
       return inputs_.sin;
     case Input::query_scale:
       return inputs_.query_scale;
+    case Input::adapter:
+      return inputs_.adapter;
     case Input::phase:
       return inputs_.phase;
     default:
@@ -152,15 +154,28 @@ void ProgramCall::run_linear(const Op &op, std::size_t place) {
   float *y = floats(op.out[0]);
   product(op, weights_.matrix(static_cast<std::size_t>(op.weights[0])), addends, y);
   if (op.rank == 0) return;
+  const std::int64_t count = rows(op.in[0]);
+  const float *factors = op.in[2] == kNone ? nullptr : floats(op.in[2]);
+  if (factors == nullptr) return add_adapter(op, place, 0, count, 1);
+  for (std::int64_t first = 0, stop = 0; first < count; first = stop) {
+    for (stop = first + 1; stop < count && factors[stop] == factors[first]; ++stop) {}
+    if (factors[first] != 0) add_adapter(op, place, first, stop - first, factors[first]);
+  }
+}
+
+// Adds the low-rank product of `count` rows, times a factor, to the result of a linear.
+void ProgramCall::add_adapter(const Op &op, std::size_t place, std::int64_t first, std::int64_t count, float factor) {
   const Matrix &down = weights_.matrix(static_cast<std::size_t>(op.weights[2]));
   const Matrix &up = weights_.matrix(static_cast<std::size_t>(op.weights[3]));
-  const int x = op.in[0];
+  const std::int64_t width = columns(op.in[0]);
   float *inner = reinterpret_cast<float *>(scratch_ + offsets_[plan_.op_buffer(place)]);
-  linear_float(pool_, down, floats(x), columns(x), rows(x), inner, down.rows, {}, gemm_scratch_);
+  linear_float(pool_, down, floats(op.in[0]) + first * width, width, count, inner, down.rows, {}, gemm_scratch_);
+  if (factor != 1) scale(pool_, inner, factor, count * down.rows, inner);
+  float *y = floats(op.out[0]) + first * up.rows;
   Addends product_so_far;
   product_so_far.residual = y;
   product_so_far.residual_stride = up.rows;
-  linear_float(pool_, up, inner, down.rows, rows(x), y, up.rows, product_so_far, gemm_scratch_);
+  linear_float(pool_, up, inner, down.rows, count, y, up.rows, product_so_far, gemm_scratch_);
 }
 
 void ProgramCall::run_linear_gated(const Op &op, std::size_t place) {

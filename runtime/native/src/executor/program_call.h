@@ -23,6 +23,7 @@ class ProgramCall {
  private:
   void step(std::size_t place);
   void run_linear(const Op &op, std::size_t place);
+  void add_adapter(const Op &op, std::size_t place, std::int64_t first, std::int64_t count, float factor);
   void run_linear_gated(const Op &op, std::size_t place);
   void run_attention(const Op &op, std::size_t place);
   void run_experts(const Op &op, std::size_t place);

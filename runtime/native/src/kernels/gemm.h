@@ -57,7 +57,8 @@ void table_scores_float(ThreadPool &pool, const Table &table, const float *x, st
 // is taken as two signed 8-bit digits with a step for every row of p and 1024 rows of the table (error of an entry
 // at most 1 / 65278 of the largest), else in floats. Where none of the 1024 weights exceeds the row's `fine_above` [M],
 // one digit serves: it is rounded up or down (error of an entry below 1 / 127 of the largest) so that sums over
-// neighbours keep their value. Null: two digits everywhere.
+// neighbours keep their value. Null: two digits everywhere. Takes the longer the more tokens have a p that is not 0 in
+// some row; p of 0 count for nothing, even where the table holds what is not finite.
 void table_mix(ThreadPool &pool, const Table &table, const float *p, std::int64_t p_stride, std::int64_t rows,
                const float *fine_above, float *y, std::int64_t y_stride, void *scratch);
 

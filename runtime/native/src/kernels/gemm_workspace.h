@@ -37,13 +37,16 @@ struct Workspace {
   Sums second_sums;
 };
 
-// What the threads share in table_mix: the digits of up to kChunkRows rows, high ones and low ones.
+// What the threads share in table_mix: the digits of up to kChunkRows rows, high ones and low ones. Rows of zeros are left
+// out, and then tokens that have a weight in no row.
 struct MixDigits {
   alignas(64) std::int8_t high[kChunkRows * kMixStride];
   alignas(64) std::int8_t low[kChunkRows * kMixStride];
   float steps[kChunkRows];
   std::int32_t high_sums[kChunkRows];
   std::int32_t low_sums[kChunkRows];
+  std::int32_t rows[kChunkRows];        // where those that are left were
+  std::uint16_t tokens[kMixColumns];  // the same of tokens
   bool fine[kChunkRows];  // whether there are low digits; those of all such rows are moved together
 };
 

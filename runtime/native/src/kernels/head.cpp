@@ -51,6 +51,15 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // sqrt(share / 127) = 0.4 % of a table row's size, against the 0.9 % that rounding a table to 8 bits leaves in a row.
 constexpr double kFineShare = 1.0 / 512;
 
+// The smallest weights of a row are taken as 0, so that table_mix leaves out tokens which no row weighs. Together they are
+// at most this share of all weights, so that no entry of the soft embedding moves by more than this share of the table's
+// largest: half of what rounding the largest weight to two digits leaves, 1 / 65278 (see table_mix), or, where products
+// are in floats, what a sum of 256 products in float32 leaves, sqrt(256) * 2^-24. A token has the same part in it as any
+// other, a stretch of tokens as many parts as tokens, and weights are compared with the sum of those so far, which only
+// grows: the bound holds in whatever order and cut tokens come, and a row's weights decide for that row alone.
+constexpr double kDroppedCodes = 1.0 / (1 << 17), kDroppedFloats = 1.0 / (1 << 20);
+constexpr std::int64_t kDropTokens = 1024;
+
 // Scores of a block: small enough for the second- and third-level caches, and enough for a product.
 constexpr std::int64_t kBlockScores = std::int64_t{1} << 19;
 constexpr std::int64_t kFewestTokens = 256;
@@ -110,7 +119,7 @@ struct Row {
   float score = kNothing;       // z + noise of the sample
   std::int64_t sample = 0;
   float sample_z = 0.0f;
-  bool weighs = false;  // in this block: an exp(z - top) is not 0
+  bool weighs = false;  // in this block: a weight is not taken as 0
 
   double sum() const { return 1.0 + others; }
 };
@@ -156,6 +165,7 @@ struct HeadPass::State {
   void scale(float *z, std::int64_t count) const;
   void sample_tokens(std::int64_t first, std::int64_t count, std::int64_t task, int thread) const;
   void join_row(std::int64_t first, std::int64_t count, std::int64_t row);
+  bool drop(const Row &row, float *e, std::int64_t count) const;
   void add_block(std::int64_t first, const Table &block);
 
   ThreadPool &pool;
@@ -256,8 +266,21 @@ void HeadPass::State::join_row(std::int64_t first, std::int64_t count, std::int6
       *argmax = 1.0f;  // its e
       row.weighs = true;
     }
+    if (row.weighs) row.weighs = drop(row, z, count);
     fine_above[static_cast<std::size_t>(index)] = static_cast<float>(kFineShare * row.sum());
   }
+}
+
+// Takes the smallest of a row's e of a block as 0; returns whether one is left.
+bool HeadPass::State::drop(const Row &row, float *e, std::int64_t count) const {
+  const double share = bits == 8 ? kDroppedCodes : kDroppedFloats;
+  const float each = static_cast<float>(share * row.sum() / static_cast<double>(vocabulary));
+  bool left = false;
+  for (std::int64_t done = 0; done < count; done += kDropTokens) {
+    const std::int64_t tokens = std::min(kDropTokens, count - done);
+    left |= kernels.drop(e + done, round_up(tokens, kHeadLanes), each, static_cast<float>(tokens) * each);
+  }
+  return left;
 }
 
 void HeadPass::State::add_block(std::int64_t first, const Table &block) {

@@ -28,6 +28,6 @@ struct Lanes : Avx2Lanes {
 }  // namespace
 
 const HeadKernels kHeadAvx2 = {"avx2", head_scale<Lanes>, head_largest<Lanes>, head_exponentials<Lanes>,
-                               head_sample<Lanes>};
+                               head_drop<Lanes>, head_sample<Lanes>};
 
 }  // namespace edgekit

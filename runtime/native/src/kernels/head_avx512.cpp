@@ -37,6 +37,6 @@ struct Lanes : Avx512Lanes {
 }  // namespace
 
 const HeadKernels kHeadAvx512 = {"avx512", head_scale<Lanes>, head_largest<Lanes>, head_exponentials<Lanes>,
-                                 head_sample<Lanes>};
+                                 head_drop<Lanes>, head_sample<Lanes>};
 
 }  // namespace edgekit

@@ -43,6 +43,9 @@ struct HeadKernels {
   // sums[0] = sum of e = exp(z - top), sums[1] = sum of (z - top) * e, where e is 0 for z = -infinity. `keep` puts e
   // in place of z. Returns whether an e is not 0.
   bool (*exponentials)(float *z, std::int64_t count, float top, bool keep, double *sums);
+  // Makes 0 of the smallest e, which together are at most `most`: of those up to `each`, and up to the largest of some
+  // multiples of it that allows that. `most` is at least count * each. Returns whether an e is not 0; a NaN is not small.
+  bool (*drop)(float *e, std::int64_t count, float each, float most);
   // Joins tokens first, first + 1, ... to `best`; the lower token stays where scores are equal.
   void (*sample)(const NoisyScores &scores, std::int64_t first, const NoisyBest &best);
 };

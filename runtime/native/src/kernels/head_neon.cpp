@@ -20,7 +20,7 @@ struct Lanes : NeonLanes {
 }  // namespace
 
 const HeadKernels kHeadNeon = {"neon", head_scale<Lanes>, head_largest<Lanes>, head_exponentials<Lanes>,
-                               head_sample<Lanes>};
+                               head_drop<Lanes>, head_sample<Lanes>};
 
 }  // namespace edgekit
 

@@ -77,6 +77,44 @@ bool head_exponentials(float *z, std::int64_t count, float top, bool keep, doubl
 }
 
 template <typename L>
+bool head_drop(float *e, std::int64_t count, float each, float most) {
+  constexpr int kVectors = kHeadLanes / L::kWidth, kLimits = 5;
+  const float limits[kLimits] = {4 * each, 16 * each, 64 * each, 256 * each, std::numeric_limits<float>::max()};
+  typename L::Float sums[kLimits][kVectors], bounds[kLimits];
+  const auto zero = L::set(0.0f);
+  for (int k = 0; k < kLimits; ++k) {
+    bounds[k] = L::set(limits[k]);
+    for (int j = 0; j < kVectors; ++j) sums[k][j] = zero;
+  }
+  for (std::int64_t i = 0; i < count; i += kHeadLanes) {
+    for (int j = 0; j < kVectors; ++j) {
+      const auto x = L::load(e + i + j * L::kWidth);
+      for (int k = 0; k < kLimits; ++k) sums[k][j] = L::add(sums[k][j], L::select_less_equal(x, bounds[k], x, zero));
+    }
+  }
+  float limit = each;
+  for (int k = 0; k < kLimits; ++k) {
+    float lanes[kHeadLanes], sum = 0.0f;
+    for (int j = 0; j < kVectors; ++j) L::store(lanes + j * L::kWidth, sums[k][j]);
+    for (float lane : lanes) sum += lane;
+    if (sum <= most) limit = limits[k];
+  }
+  const auto bound = L::set(limit);
+  auto left = zero;  // no e is negative, and a NaN stays
+  for (std::int64_t i = 0; i < count; i += L::kWidth) {
+    const auto x = L::select_less_equal(L::load(e + i), bound, zero, L::load(e + i));
+    L::store(e + i, x);
+    left = L::add(left, x);
+  }
+  float lanes[L::kWidth];
+  L::store(lanes, left);
+  for (float lane : lanes) {
+    if (!(lane == 0.0f)) return true;
+  }
+  return false;
+}
+
+template <typename L>
 void head_sample(const NoisyScores &scores, std::int64_t first, const NoisyBest &best) {
   const auto noise_scale = L::set(scores.noise_scale);
   for (std::int64_t row = 0; row < scores.rows; row += L::kWidth) {

@@ -12,6 +12,6 @@ struct Lanes : ScalarLanes {
 }  // namespace
 
 const HeadKernels kHeadScalar = {"scalar", head_scale<Lanes>, head_largest<Lanes>, head_exponentials<Lanes>,
-                                 head_sample<Lanes>};
+                                 head_drop<Lanes>, head_sample<Lanes>};
 
 }  // namespace edgekit

@@ -28,14 +28,35 @@ struct HeadRequest {
   }
 };
 
+// Rows that a segment of a pass sees before its own: of kept positions, or of an earlier segment.
+struct SeenRows {
+  std::int64_t segment = -1;  // -1: kept positions
+  std::int64_t first = 0, count = 0;
+};
+
+// Rows of a pass that see the same, at positions that follow each other.
+struct AskSegment {
+  std::vector<std::int64_t> ids;
+  std::int64_t at = 0;     // position of the first
+  std::int64_t block = 0;  // of text: rows that see each other and what is before them, 1: causal; 0: a canvas
+  std::optional<std::vector<SeenRows>> seen;  // none given: what is kept before `at`
+  std::int64_t adapter = 0;  // that its rows are computed with; 0: what the session has for passes
+  bool keep = false;       // its keys and values are kept from `at` on, in place of those that are there
+  std::optional<HeadRequest> request;
+
+  std::int64_t rows() const { return request->row_count(static_cast<std::int64_t>(ids.size())); }
+};
+
 enum class AskKind {
   forget,     // all text
-  encode,     // `ids`, causally behind what is encoded; they include what was `kept`
+  encode,     // `ids`, as text behind what is encoded; they include what was `kept`
   denoise,    // `ids` behind the prefix: the answer is what `request` wants
   project,    // the last denoise, of `ids`: the answer to another `request`
   draft,      // tell: the state after a denoising step, nothing in it is final
   committed,  // tell: final tokens
-  done        // tell: the end, which stays
+  done,       // tell: the end, which stays
+  pass,       // `segments`: the answers are those of all that have a request
+  crop        // what is kept at and behind `prefix_length`, and what was `kept`: forget it
 };
 
 struct Ask {
@@ -43,7 +64,10 @@ struct Ask {
   std::vector<std::int64_t> ids;  // of the pass; draft: the best guess; committed: the tokens
   HeadRequest request;            // denoise, project
   std::vector<float> soft;        // denoise: [ids, hidden], the last step's soft embedding, or empty
-  // encode, denoise, project: positions that are encoded before `ids`, and the number of their text.
+  std::vector<AskSegment> segments;  // pass
+  bool caches = false;               // pass: the first segment is a canvas that is kept, which is no text
+  // encode, denoise, project, pass: positions that are encoded before it, and the number of their text. crop: those that
+  // stay, and their number.
   std::int64_t prefix_length = 0;
   std::uint64_t text = 0;
 
@@ -53,7 +77,9 @@ struct Ask {
   std::int64_t start = 0;              // place of ids[0] in the answer
   std::vector<std::uint8_t> accepted;  // draft [ids]: 1 where this step accepted or committed
 
-  // committed, done: text of a causal prefix that is final and not encoded, which a conversation goes on behind.
+  std::int64_t text_count = 0;         // committed: of ids, those that are text; what follows them pads a canvas
+
+  // told: text of a prefix that is final and not encoded, which a conversation goes on behind.
   std::vector<std::int64_t> kept;
 
   // Of the answer to a pass.

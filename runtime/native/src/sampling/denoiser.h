@@ -18,6 +18,9 @@ class Denoiser {
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t hidden_size() const = 0;
   virtual std::int64_t prefix_length() const = 0;
+  virtual std::int64_t prefix_block() const { return 1; }
+  virtual bool shift_logits() const { return false; }
+  virtual std::int64_t most_segments() const { return 0; }  // of a pass; 0: any number
 
   // Forgets the prefix.
   virtual void reset() = 0;
@@ -48,6 +51,12 @@ class Denoiser {
 
   // The number of the text that is encoded, see text_number.h.
   virtual std::uint64_t text() const { return kAnyText; }
+
+  // One pass for all of them: the answers to those that have a request, in their order. For families with a prefix.
+  virtual std::vector<HeadResult> pass(const std::vector<AskSegment> &segments) = 0;
+
+  // Forgets what is kept at and behind position `length`, and what is uncached.
+  virtual void crop(std::int64_t length) = 0;
 
   // A number for the pass that project() looks at, which no other pass of this process has; 0: there was none.
   virtual std::uint64_t last_pass() const = 0;

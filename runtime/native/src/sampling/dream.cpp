@@ -12,8 +12,8 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-// Which of the proposals to take, as indices into them.
-Ids choose(const std::vector<double> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
+// So many of the proposals, as indices into them.
+Ids scheduled(const std::vector<double> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
   if (options.alg_temp.value_or(0) == 0) return most_confident(confidence, count);
   // The top n of scores with Gumbel noise are n draws without replacement from their softmax.
   std::vector<double> noised = draws.uniform(static_cast<std::int64_t>(confidence.size()));
@@ -29,14 +29,16 @@ Ids choose(const std::vector<double> &confidence, std::int64_t count, const Drea
 DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
-  times_ = timesteps(options_.steps, options_.eps);
-  open_.assign(static_cast<std::size_t>(options_.max_new_tokens), 1);
+  times_ = timesteps(std::max<std::int64_t>(1, options_.steps / options_.blocks()), options_.eps);
+  given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
+  open_ = given_open_;
+  if (options_.rules.persistence) streaks_ = Streaks(options_.max_new_tokens);
 }
 
 void DreamSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  canvas_ = {prompt, options_.max_new_tokens, options_.mask_token_id};
+  canvas_ = {prompt, options_.canvas, options_.max_new_tokens, options_.mask_token_id};
   set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
@@ -47,6 +49,7 @@ void DreamSampler::proceed(HeadResult &&answer) {
       counters().canvases = 1;
       return go_on();
     case AskKind::draft:
+    case AskKind::crop:
       return go_on();
     case AskKind::committed:
       if (std::any_of(ask().ids.begin(), ask().ids.end(),
@@ -58,27 +61,49 @@ void DreamSampler::proceed(HeadResult &&answer) {
   }
 }
 
+Ids DreamSampler::open_in_block() const {
+  Ids open = positions_of(open_);
+  open.erase(std::lower_bound(open.begin(), open.end(), block_stop()), open.end());
+  return open;
+}
+
 void DreamSampler::go_on() {
-  const Ids open = positions_of(open_);
-  for (; step_ < options_.steps && !end_ && !open.empty(); ++step_) {
+  find_end();
+  for (;; ++block_, step_ = 0) {
+    const Ids open = open_in_block();
+    for (; step_ < options_.most_steps() && !end_ && !open.empty(); ++step_) {
+      mark();
+      if (!find_positions(open)) continue;
+      whole_ = !holds_cache() || (settles_ && options_.cache == "dual");
+      Ids rows = positions_;
+      for (std::int64_t &row : rows) row += canvas_.prompt;
+      const std::int64_t at_once = rows_within(options_.logits_budget_bytes);
+      proposal_.emplace(std::move(rows), options_, model().vocabulary, at_once, draws());
+      return ask_proposal();
+    }
     mark();
-    if (!find_positions(open)) continue;
-    Ids rows = positions_;
-    for (std::int64_t &row : rows) row += canvas_.prompt;
-    const std::int64_t at_once = rows_within(options_.logits_budget_bytes);
-    proposal_.emplace(std::move(rows), options_, model().vocabulary, at_once, draws());
-    return ask_denoise(canvas_.ids, proposal_->request());
+    if (holds_cache()) return ask_crop(0);  // what was kept was for this block alone
+    if (end_ || block_ + 1 == options_.blocks()) return commit();
   }
-  mark();
-  commit();
+}
+
+void DreamSampler::ask_proposal() {
+  ask_block(options_.cache, whole_, canvas_.ids, canvas_.prompt + block_start(), canvas_.prompt + block_stop(),
+            proposal_->request());
 }
 
 bool DreamSampler::find_positions(const Ids &open) {
+  settles_ = is_last_step();
+  // What is behind the block is looked at to see whether the whole answer is settled.
+  positions_ = settles_ || options_.rules.early_commit ? positions_of(open_) : open;
+  begins_ = options_.cache != "none" && !holds_cache() && !settles_ && open.front() == block_start() &&
+            options_.most_steps() > 1;
+  if (begins_ && !options_.rules.early_commit) positions_.resize(1);
+  if (settles_ || begins_ || options_.rules.replace_schedule()) return true;
   const float share = transfer_probability(times_, step_);
   if (options_.alg != "origin") {
     count_ = static_cast<std::int64_t>(static_cast<float>(open.size()) * share);
-    if (count_ > 0) positions_ = open;  // not of the steps that unmask nothing: there can be millions of them
-    return count_ > 0;
+    return count_ > 0;  // none of the steps that unmask nothing: there can be millions of them
   }
   const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(open.size()));
   positions_.clear();
@@ -90,34 +115,50 @@ bool DreamSampler::find_positions(const Ids &open) {
 
 void DreamSampler::take(HeadResult &&answer) {
   proposal_->take(std::move(answer), options_);
-  if (!proposal_->complete()) return ask_again(canvas_.ids, proposal_->request());
+  if (!proposal_->complete()) {
+    if (options_.cache == "none") return ask_again(canvas_.ids, proposal_->request());
+    return ask_proposal();  // the pass again: of one with segments nothing more can be asked
+  }
   const Proposal proposal = std::move(proposal_->proposal());
   proposal_.reset();
   end_step(proposal);
 }
 
+Ids DreamSampler::choose(const Proposal &proposal) {
+  const AcceptanceRules &rules = options_.rules;
+  const auto all = static_cast<std::int64_t>(positions_.size());
+  if (options_.alg == "origin") return most_confident(proposal.confidence, all);
+  Ids streaks;
+  if (rules.persistence) {
+    streaks_.add(positions_, proposal.best, proposal.best_probability, rules.stability);
+    for (const std::int64_t position : positions_) streaks.push_back(streaks_[position]);
+  }
+  if (settles_ || (rules.early_commit && settled(proposal.margin, *rules.early_commit)))
+    return most_confident(proposal.confidence, all);
+  if (begins_) return {0};
+  const auto stop = std::lower_bound(positions_.begin(), positions_.end(), block_stop());
+  const Proposal own = proposal.first(stop - positions_.begin());
+  if (rules.replace_schedule()) return edgekit::accepted(own, streaks, rules);
+  return scheduled(own.confidence, count_, options_, draws());
+}
+
 void DreamSampler::end_step(const Proposal &proposal) {
   std::vector<std::uint8_t> accepted(open_.size(), 0);
-  const auto settle = [&](std::size_t picked) {
-    const auto position = static_cast<std::size_t>(positions_[picked]);
-    canvas_.answer()[position] = proposal.tokens[picked];
+  for (const std::int64_t picked : choose(proposal)) {
+    const auto position = static_cast<std::size_t>(positions_[static_cast<std::size_t>(picked)]);
+    canvas_.answer()[position] = proposal.tokens[static_cast<std::size_t>(picked)];
     open_[position] = 0;
     accepted[position] = 1;
-  };
-  if (options_.alg == "origin") {
-    for (std::size_t i = 0; i < positions_.size(); ++i) settle(i);
-  } else {
-    for (const std::int64_t picked : choose(proposal.confidence, count_, options_, draws()))
-      settle(static_cast<std::size_t>(picked));
   }
   ++counters().denoising_steps;
   ++step_;
-  find_end();
-  tell_draft(0, step_, 0, canvas_.tokens(), std::move(accepted));
+  tell_draft(0, block_ * options_.most_steps() + step_, 0, canvas_.tokens(), std::move(accepted));
 }
 
 void DreamSampler::find_end() {
-  if (options_.stop_at_eos) end_ = answer_end(canvas_.answer(), open_, options_.eos_token_ids);
+  if (!options_.stop_at_eos) return;
+  end_ = answer_end(canvas_.answer(), open_, options_.eos_token_ids,
+                    MaskedCanvas::ends_from(options_.canvas, options_.mask_token_id, options_.eos_token_ids));
 }
 
 void DreamSampler::commit() {
@@ -132,14 +173,17 @@ void DreamSampler::fields(Archive &archive, Self &self) {
   const std::int64_t answer = self.options_.max_new_tokens;
   MaskedCanvas::fields(archive, self.canvas_, answer, self.model().vocabulary);
   archive.flags("open positions", self.open_, {answer, answer});
-  archive.integer("a step", self.step_, {0, self.options_.steps});
+  archive.integer("a block", self.block_, {0, self.options_.blocks() - 1});
+  archive.integer("a step", self.step_, {0, self.options_.most_steps()});
+  if (self.options_.rules.persistence)
+    Streaks::fields(archive, self.streaks_, answer, self.model().vocabulary);
 }
 
 void DreamSampler::write(StateWriter &state) const { fields(state, *this); }
 
 void DreamSampler::read(StateReader &state) {
   fields(state, *this);
-  find_end();
+  for (std::size_t i = 0; i < open_.size(); ++i) check_state(open_[i] <= given_open_[i], "open positions");
 }
 
 }  // namespace edgekit

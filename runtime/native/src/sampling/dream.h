@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sampling/acceptance.h"
 #include "sampling/dream_proposal.h"
 #include "sampling/masked_canvas.h"
 #include "sampling/options.h"
@@ -15,8 +16,12 @@
 
 namespace edgekit {
 
-// As `generation_utils.py` of the published checkpoints. Tells a draft per step that unmasked something (the whole
-// answer, masks where it is open), committed tokens once, and the end.
+// As `generation_utils.py` of the published checkpoints, or acceptance rules in place of its schedule. Blocks and caches are
+// those of Fast-dLLM's `generation_utils_block.py`: as the scores are shifted by one, the row before a block predicts its
+// first token, so with a cache the pass that begins the block, which computes everything, commits that one and no other.
+//
+// Tells a draft per step that unmasked something (the whole answer, masks where it is open), committed tokens once, and the
+// end.
 class DreamSampler : public Sampler {
  public:
   // Throws Error (EK_INVALID_ARGUMENT).
@@ -29,14 +34,23 @@ class DreamSampler : public Sampler {
   const char *name() const override { return "dream"; }
   std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
+  void proceed_pass(std::vector<HeadResult> &&answers) override { take(std::move(answers.front())); }
+  bool hurries() const override { return true; }
   // With the next step that unmasks something.
   void go_on() override;
   void write(StateWriter &state) const override;
   void read(StateReader &state) override;
 
  private:
-  bool find_positions(const std::vector<std::int64_t> &open);  // of this step; false for none
+  std::int64_t block_start() const { return block_ * options_.max_new_tokens / options_.blocks(); }  // in the answer
+  std::int64_t block_stop() const { return block_start() + options_.max_new_tokens / options_.blocks(); }
+  std::vector<std::int64_t> open_in_block() const;
+  // Of this step; false for none.
+  bool find_positions(const std::vector<std::int64_t> &open);
+  void ask_proposal();
   void take(HeadResult &&answer);
+  // Which of the proposals to take, as indices into them.
+  std::vector<std::int64_t> choose(const Proposal &proposal);
   void end_step(const Proposal &proposal);
   void find_end();
   void commit();
@@ -47,13 +61,17 @@ class DreamSampler : public Sampler {
   DreamOptions options_;
   std::vector<float> times_;
   MaskedCanvas canvas_;
-  std::vector<std::uint8_t> open_;
+  std::vector<std::uint8_t> given_open_, open_;  // positions of the answer: at first, and now
+  Streaks streaks_;
   std::optional<std::int64_t> end_;  // of the answer
-  std::int64_t step_ = 0;
+  std::int64_t block_ = 0, step_ = 0;  // step_: of the block
 
   // Of the step.
   std::vector<std::int64_t> positions_;  // to propose tokens for
   std::int64_t count_ = 0;               // of them to unmask
+  bool settles_ = false;                 // all of them are committed
+  bool begins_ = false;                  // with a cache: the block's first one is committed alone
+  bool whole_ = false;                   // with a cache: the whole canvas is computed
   std::optional<DreamProposal> proposal_;
 };
 

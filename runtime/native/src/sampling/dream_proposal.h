@@ -18,7 +18,7 @@ namespace edgekit {
 class DreamProposal {
  public:
   // For each of `positions` (indices into the canvas). Row j - 1 of the scores predicts position j.
-  // Full scores are asked for at most `at_once` rows.
+  // Full scores are asked for at most `at_once` rows; of passes that cannot give them, as that many candidates.
   DreamProposal(std::vector<std::int64_t> positions, const DreamOptions &options, std::int64_t vocabulary,
                 std::int64_t at_once, Draws &draws);
 
@@ -41,12 +41,13 @@ class DreamProposal {
   std::vector<std::int64_t> rows_;
   std::vector<double> uniform_;  // a draw for each row; empty: the best token
   std::int64_t vocabulary_, at_once_;
-  bool filtered_, complete_ = false;
+  bool filtered_, gives_scores_, complete_ = false;
   Proposal proposal_;
 
   // Rows whose candidates do not hold their nucleus, as indices into rows_, and how many of them are done.
   std::vector<std::int64_t> unresolved_;
   std::size_t resolved_ = 0;
+  bool asks_scores_ = false;
   std::vector<float> log_z_;
 };
 

@@ -1,8 +1,11 @@
 #include "sampling/generate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "error.h"
+#include "sampling/block.h"
+#include "sampling/causal.h"
 #include "sampling/diffusion_gemma.h"
 #include "sampling/dream.h"
 #include "sampling/llada.h"
@@ -38,7 +41,9 @@ SamplerOptions sampler_options(const std::string &name, const OptionMembers &con
   if (name == "diffusion_gemma") return DiffusionGemmaOptions::of(config, wishes, canvas_length);
   if (name == "llada") return LladaOptions::of(config, wishes);
   if (name == "dream") return DreamOptions::of(config, wishes);
-  fail(EK_UNSUPPORTED_BUNDLE, "no sampler for model family '", name, "'; supported: diffusion_gemma, llada, dream");
+  if (name == "block") return BlockOptions::of(config, wishes);
+  fail(EK_UNSUPPORTED_BUNDLE, "no sampler for model family '", name,
+       "'; supported: diffusion_gemma, llada, dream, block");
 }
 
 OptionFields fields(SamplerOptions &options) {
@@ -67,6 +72,10 @@ std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel mod
     return std::make_unique<DiffusionGemmaSampler>(std::move(model), *gemma);
   if (const auto *llada = std::get_if<LladaOptions>(&options))
     return std::make_unique<LladaSampler>(std::move(model), *llada);
+  if (const auto *block = std::get_if<BlockOptions>(&options)) {
+    if (block->mode == "diffusion") return std::make_unique<BlockSampler>(std::move(model), *block);
+    return std::make_unique<CausalSampler>(std::move(model), *block);
+  }
   return std::make_unique<DreamSampler>(std::move(model), std::get<DreamOptions>(options));
 }
 
@@ -75,12 +84,33 @@ SamplerModel model_of(const Denoiser &denoiser) {
   model.vocabulary = denoiser.vocabulary();
   model.hidden_size = denoiser.hidden_size();
   model.prefix_length = denoiser.prefix_length();
+  model.prefix_block = denoiser.prefix_block();
+  model.shift_logits = denoiser.shift_logits();
+  model.segments = denoiser.most_segments();
   model.uncached = denoiser.uncached();
   return model;
 }
 
 bool answer(Sampler &sampler, Denoiser &denoiser, const CheckAnswer &check) {
   const Ask &ask = sampler.ask();
+  if (ask.kind == AskKind::crop && denoiser.prefix_length() > ask.prefix_length) denoiser.crop(ask.prefix_length);
+  if (ask.kind == AskKind::crop) {
+    sampler.next();
+    return true;
+  }
+  if (ask.kind == AskKind::pass) {
+    check_text(ask, denoiser);
+    std::vector<HeadResult> found = denoiser.pass(ask.segments);
+    for (HeadResult &each : found) {
+      if (check) check(each);
+    }
+    // Whatever was uncached is among what was kept.
+    const bool keeps = std::any_of(ask.segments.begin(), ask.segments.end(), [](const AskSegment &s) { return s.keep; });
+    if (keeps) denoiser.keep({});
+    sampler.next(std::move(found));
+    sampler.set_pass(denoiser.last_pass());
+    return true;
+  }
   if (ask.kind != AskKind::denoise && ask.kind != AskKind::project) return false;
   check_text(ask, denoiser);
   HeadResult found;
@@ -112,6 +142,8 @@ void run(Sampler &sampler, Denoiser &denoiser, const EventCallback &callback) {
         break;
       case AskKind::denoise:
       case AskKind::project:
+      case AskKind::pass:
+      case AskKind::crop:
         break;  // they have been answered
       case AskKind::draft:
       case AskKind::committed:

@@ -17,7 +17,7 @@
 namespace edgekit {
 
 // The alternative decides which procedure runs.
-using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions>;
+using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions, BlockOptions>;
 
 // Options of the sampler `name` ("diffusion_gemma", "llada", "dream") for one generation: the checkpoint's config, then
 // the caller's wishes, then what neither says. `canvas_length` is the model's; 0: any. Throws Error:

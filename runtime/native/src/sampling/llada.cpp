@@ -14,42 +14,32 @@ using Ids = std::vector<std::int64_t>;
 
 constexpr double kLast = -std::numeric_limits<double>::infinity();
 
-// Of the confidences -(1 - p) / p; the last ones stay below every probability.
-std::vector<double> probabilities(std::vector<double> confidence) {
-  for (double &value : confidence) value = value == kLast ? kLast : 1 / (1 - value);
-  return confidence;
+using Flags = std::vector<std::uint8_t>;
+
+// A part of the flags of an answer.
+Flags part_of(const Flags &flags, std::int64_t start, std::int64_t count) {
+  const auto first = flags.begin() + static_cast<std::ptrdiff_t>(start);
+  return {first, first + static_cast<std::ptrdiff_t>(count)};
 }
 
-// Which of the open positions to commit, as indices into them.
-Ids choose(Proposal proposal, std::int64_t step, const LladaOptions &options, const Ids &end_ids) {
-  std::vector<double> &confidence = proposal.confidence;
-  if (options.confidence_eos_eot_inf) {
-    for (std::size_t i = 0; i < confidence.size(); ++i) {
-      if (contains(end_ids, proposal.tokens[i])) confidence[i] = kLast;
-    }
-  }
-  std::int64_t count;
-  if (options.threshold)
-    count = count_above_threshold(probabilities(confidence), *options.threshold);
-  else if (options.factor)
-    count = count_by_factor(probabilities(confidence), *options.factor);
-  else
-    count = transfer_count(options.block_length, options.steps / options.blocks(), step);
-  return most_confident(std::move(confidence), count);
-}
+std::int64_t count_of(const Flags &flags) { return std::count(flags.begin(), flags.end(), std::uint8_t{1}); }
 
 }  // namespace
 
 LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
-  open_.assign(static_cast<std::size_t>(options_.block_length), 1);
+  given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
+  open_ = given_open_;
+  stop_ = options_.max_new_tokens;
+  ends_from_ = MaskedCanvas::ends_from(options_.canvas, options_.mask_token_id, end_ids_);
+  if (options_.rules.persistence) streaks_ = Streaks(options_.max_new_tokens);
 }
 
 void LladaSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  canvas_ = {prompt, options_.max_new_tokens, options_.mask_token_id};
+  canvas_ = {prompt, options_.canvas, options_.max_new_tokens, options_.mask_token_id};
   set_lengths(options_.lengths(canvas_.prompt));
   ask_forget();
 }
@@ -59,14 +49,16 @@ void LladaSampler::proceed(HeadResult &&answer) {
     case AskKind::forget:
       return begin_block();
     case AskKind::draft:
+    case AskKind::crop:
       return go_on();
     case AskKind::committed:
       ended_ = ended_ || std::any_of(ask().ids.begin(), ask().ids.end(),
                                      [&](std::int64_t token) { return contains(end_ids_, token); });
-      if (end_ || ++block_ == options_.blocks()) {
+      if (end_ || (block_ + 1) * options_.block_length == stop_) {
         counters().finish_reason = ended_ ? FinishReason::eos : FinishReason::length;
         return tell_done();
       }
+      ++block_;
       return begin_block();
     default:  // a pass
       return take(std::move(answer));
@@ -75,22 +67,37 @@ void LladaSampler::proceed(HeadResult &&answer) {
 
 void LladaSampler::go_on() {
   mark();
-  end_ || positions_of(open_).empty() ? commit() : begin_step();
+  find_end();
+  const bool done = end_ || !is_block_open();
+  if ((done || step_ == 0) && encoded_length() != 0) return ask_crop(0);  // what was kept was for this block alone
+  done ? commit() : begin_step();
+}
+
+Ids LladaSampler::shown() const {
+  return {canvas_.ids.begin(), canvas_.ids.begin() + static_cast<std::ptrdiff_t>(canvas_.prompt + stop_)};
+}
+
+bool LladaSampler::is_block_open() const {
+  return count_of(part_of(open_, block_start(), options_.block_length)) > 0;
 }
 
 void LladaSampler::begin_block() {
   ++counters().canvases;
-  open_.assign(static_cast<std::size_t>(options_.block_length), 1);
   step_ = 0;
   go_on();
 }
 
 void LladaSampler::begin_step() {
+  const std::int64_t stop = block_start() + options_.block_length;
   positions_ = positions_of(open_);
+  settles_ = is_last_step(options_.cfg_scale > 0 ? 2 : 1);
+  // What is behind the block is looked at to see whether the whole answer is settled, or where it ends.
+  const bool everything = options_.rules.early_commit || settles_ || (options_.trim && step_ == 0);
+  positions_.erase(std::lower_bound(positions_.begin(), positions_.end(), everything ? stop_ : stop), positions_.end());
   gumbel_.reset();
   if (options_.temperature > 0) gumbel_ = draws().gumbel(static_cast<float>(options_.temperature));
   Ids rows = positions_;
-  for (std::int64_t &row : rows) row += canvas_.prompt + block_start();
+  for (std::int64_t &row : rows) row += canvas_.prompt;
   if (options_.cfg_scale > 0 || options_.logits_eos_inf) {
     scores_.emplace(std::move(rows), rows_within(options_.logits_budget_bytes), model().vocabulary);
     return ask_scores();
@@ -99,7 +106,10 @@ void LladaSampler::begin_step() {
   request.all_rows = false;
   request.rows = std::move(rows);
   request.gumbel = gumbel_;
-  ask_denoise(canvas_.ids, std::move(request));
+  if (options_.rules.need_margin()) request.top_k = std::min<std::int64_t>(2, model().vocabulary);
+  // What settles the whole answer computes all of it.
+  const bool whole = step_ == 0 || (settles_ && options_.cache == "dual");
+  ask_block(options_.cache, whole, shown(), canvas_.prompt + block_start(), canvas_.prompt + stop, std::move(request));
 }
 
 void LladaSampler::take(HeadResult &&answer) {
@@ -116,41 +126,79 @@ void LladaSampler::take(HeadResult &&answer) {
     const double odds = other ? 1 / static_cast<double>(answer.sample_prob[r]) - 1  // float32 is enough below 1/2
                               : static_cast<double>(answer.others[r]);
     proposal.confidence.push_back(llada_confidence(odds));
+    if (options_.rules.any()) proposal.probability.push_back(llada_probability(proposal.confidence.back()));
   }
+  if (options_.rules.any()) add_evidence(answer, proposal);
   proposal.tokens = std::move(gumbel_ ? answer.sample : answer.argmax);
   end_step(std::move(proposal));
 }
 
 void LladaSampler::ask_scores() {
-  if (scores_->pass() == LladaScores::Pass::again) return ask_again(canvas_.ids, scores_->request());
-  Ids ids = canvas_.ids;
+  if (scores_->pass() == LladaScores::Pass::again) return ask_again(shown(), scores_->request());
+  Ids ids = shown();
   if (scores_->pass() == LladaScores::Pass::unconditional)
     std::fill(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(canvas_.prompt), options_.mask_token_id);
   ask_denoise(std::move(ids), scores_->request());
 }
 
+// Later steps do without the blocks behind the first end that is predicted; the answer goes no further, even if that end does
+// not come.
+void LladaSampler::trim(const Proposal &proposal) {
+  for (std::size_t i = 0; i < positions_.size(); ++i) {
+    const bool ends = positions_[i] >= ends_from_ && contains(end_ids_, proposal.tokens[i]);
+    if (!ends || llada_probability(proposal.confidence[i]) < *options_.trim) continue;
+    stop_ = std::min(stop_, (positions_[i] / options_.block_length + 1) * options_.block_length);
+    return;
+  }
+}
+
 void LladaSampler::end_step(Proposal proposal) {
+  if (options_.trim && step_ == 0) trim(proposal);
   if (options_.remasking == "random") {
     const std::vector<double> uniform = draws().uniform(static_cast<std::int64_t>(positions_.size()));
     for (std::size_t i = 0; i < uniform.size(); ++i)
       proposal.confidence[i] = static_cast<double>(static_cast<float>(uniform[i]));
   }
+  if (options_.confidence_eos_eot_inf) {
+    for (std::size_t i = 0; i < proposal.tokens.size(); ++i) {
+      if (!contains(end_ids_, proposal.tokens[i])) continue;
+      proposal.confidence[i] = kLast;
+      if (options_.rules.any()) proposal.probability[i] = kLast;
+    }
+  }
   ++counters().denoising_steps;
-  const std::int64_t start = block_start();
-  std::vector<std::uint8_t> accepted(static_cast<std::size_t>(options_.max_new_tokens), 0);
-  for (const std::int64_t picked : choose(proposal, step_, options_, end_ids_)) {
-    const std::int64_t position = positions_[static_cast<std::size_t>(picked)];
-    canvas_.answer()[start + position] = proposal.tokens[static_cast<std::size_t>(picked)];
-    open_[static_cast<std::size_t>(position)] = 0;
-    accepted[static_cast<std::size_t>(start + position)] = 1;
+  Flags accepted(static_cast<std::size_t>(options_.max_new_tokens), 0);
+  for (const std::int64_t picked : choose(proposal)) {
+    const auto position = static_cast<std::size_t>(positions_[static_cast<std::size_t>(picked)]);
+    canvas_.answer()[position] = proposal.tokens[static_cast<std::size_t>(picked)];
+    open_[position] = 0;
+    accepted[position] = 1;
   }
   ++step_;
-  find_end();
   tell_draft(block_, step_, 0, canvas_.tokens(), std::move(accepted));
 }
 
+Ids LladaSampler::choose(const Proposal &proposal) {
+  const AcceptanceRules &rules = options_.rules;
+  Ids streaks;
+  if (rules.persistence) {
+    streaks_.add(positions_, proposal.best, proposal.best_probability, rules.stability);
+    for (const std::int64_t position : positions_) streaks.push_back(streaks_[position]);
+  }
+  if (settles_ || (rules.early_commit && settled(proposal.margin, *rules.early_commit)))
+    return most_confident(proposal.confidence, static_cast<std::int64_t>(positions_.size()));
+  const auto stop = std::lower_bound(positions_.begin(), positions_.end(), block_start() + options_.block_length);
+  const Proposal own = proposal.first(stop - positions_.begin());
+  if (rules.replace_schedule()) return edgekit::accepted(own, streaks, rules);
+  const std::int64_t masked = count_of(part_of(given_open_, block_start(), options_.block_length));
+  return most_confident(own.confidence, transfer_count(masked, options_.steps / options_.blocks(), step_));
+}
+
 void LladaSampler::find_end() {
-  if (options_.stop_at_eos) end_ = answer_end(canvas_.answer() + block_start(), open_, end_ids_);
+  end_.reset();
+  if (!options_.stop_at_eos) return;
+  end_ = answer_end(canvas_.answer() + block_start(), part_of(open_, block_start(), options_.block_length), end_ids_,
+                    ends_from_ - block_start());
 }
 
 void LladaSampler::commit() {
@@ -163,25 +211,36 @@ void LladaSampler::commit() {
 template <typename Archive, typename Self>
 void LladaSampler::fields(Archive &archive, Self &self) {
   const LladaOptions &options = self.options_;
-  MaskedCanvas::fields(archive, self.canvas_, options.max_new_tokens, self.model().vocabulary);
+  const std::int64_t answer = options.max_new_tokens, vocabulary = self.model().vocabulary;
+  MaskedCanvas::fields(archive, self.canvas_, answer, vocabulary);
   archive.flag("an end", self.ended_);
   archive.integer("a block", self.block_, {0, options.blocks() - 1});
+  archive.integer("a length of the answer", self.stop_, {options.block_length, answer});
   archive.integer("a step", self.step_, {0, options.block_length});
-  archive.flags("open positions", self.open_, {options.block_length, options.block_length});
+  archive.flags("open positions", self.open_, {answer, answer});
+  if (options.rules.persistence) Streaks::fields(archive, self.streaks_, answer, vocabulary);
 }
 
 void LladaSampler::write(StateWriter &state) const { fields(state, *this); }
 
 void LladaSampler::read(StateReader &state) {
   fields(state, *this);
-  const auto open = static_cast<std::int64_t>(positions_of(open_).size());
-  const bool scheduled = !options_.threshold && !options_.factor;
-  std::int64_t left = options_.block_length;
+  for (std::size_t i = 0; i < open_.size(); ++i) check_state(open_[i] <= given_open_[i], "open positions");
+  const std::int64_t start = block_start(), length = options_.block_length;
+  check_state(stop_ % length == 0 && start < stop_, "a length of the answer");
+  check_state(count_of(part_of(open_, 0, start)) == 0, "open positions");
+  if (count_of(open_) == 0) return;  // an answer may be settled at once
+  const bool scheduled = !options_.rules.replace_schedule();
+  const std::int64_t open = count_of(part_of(open_, start, length)), behind = start + length;
+  const std::int64_t masked = count_of(part_of(given_open_, start, length));
+  std::int64_t left = masked;
   for (std::int64_t step = 0; step < step_; ++step)
-    left -= scheduled ? transfer_count(options_.block_length, options_.steps / options_.blocks(), step) : 1;
+    left -= scheduled ? transfer_count(masked, options_.steps / options_.blocks(), step) : 1;
   // The schedule ends with the last open position, and any other step takes one at least.
   check_state(scheduled ? open == left : open <= left, "a step");
-  find_end();
+  check_state(part_of(open_, behind, options_.max_new_tokens - behind) ==
+                  part_of(given_open_, behind, options_.max_new_tokens - behind),
+              "open positions");
 }
 
 }  // namespace edgekit

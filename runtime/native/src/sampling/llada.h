@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sampling/acceptance.h"
 #include "sampling/llada_scores.h"
 #include "sampling/masked_canvas.h"
 #include "sampling/options.h"
@@ -16,9 +17,10 @@
 
 namespace edgekit {
 
-// Low-confidence remasking as in the authors' `generate.py`, and the parallel decoding rules of Fast-dLLM (threshold
-// and factor) without caches. A position counts as open until it is committed, even if the model predicts the mask token
-// itself for it, so every step makes progress.
+// Low-confidence remasking as in the authors' `generate.py`, and acceptance rules in place of its schedule, of which
+// threshold and factor are those of Fast-dLLM, as are the caches: the pass that begins a block keeps keys and values of the
+// whole canvas, and later ones compute the block alone, or what is behind it too. A position counts as open until it is committed, even if
+// the model predicts the mask token itself for it, so every step makes progress.
 //
 // Tells a draft per step (the whole answer, masks where it is open), committed tokens per block and the end.
 class LladaSampler : public Sampler {
@@ -33,6 +35,8 @@ class LladaSampler : public Sampler {
   const char *name() const override { return "llada"; }
   std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
+  void proceed_pass(std::vector<HeadResult> &&answers) override { take(std::move(answers.front())); }
+  bool hurries() const override { return true; }
   void go_on() override;
   void write(StateWriter &state) const override;
   void read(StateReader &state) override;
@@ -43,10 +47,16 @@ class LladaSampler : public Sampler {
   void take(HeadResult &&answer);
   void ask_scores();
   void end_step(Proposal proposal);
+  void trim(const Proposal &proposal);
   void find_end();
   void commit();
 
   std::int64_t block_start() const { return block_ * options_.block_length; }  // in the answer
+  bool is_block_open() const;
+  // The canvas without what was dropped.
+  std::vector<std::int64_t> shown() const;
+  // Which of the proposals to commit, as indices into them.
+  std::vector<std::int64_t> choose(const Proposal &proposal);
 
   template <typename Archive, typename Self>
   static void fields(Archive &archive, Self &self);
@@ -54,15 +64,19 @@ class LladaSampler : public Sampler {
   LladaOptions options_;
   std::vector<std::int64_t> end_ids_;
   MaskedCanvas canvas_;
-  bool ended_ = false;             // an end token was committed
+  std::vector<std::uint8_t> given_open_, open_;  // positions of the answer: at first, and now
+  std::int64_t ends_from_ = 0;                   // where end tokens begin to count
+  std::int64_t stop_ = 0;                        // positions of the answer that are not dropped, whole blocks
+  bool ended_ = false;                           // an end token was committed
+  Streaks streaks_;                              // of the answer
 
   // Of the block.
   std::int64_t block_ = 0, step_ = 0;
-  std::vector<std::uint8_t> open_;
   std::optional<std::int64_t> end_;  // of the answer within it
 
   // Of the step.
-  std::vector<std::int64_t> positions_;  // that are open
+  std::vector<std::int64_t> positions_;  // that are open: those of the block, then others that are looked at
+  bool settles_ = false;                 // all of them are committed
   std::optional<GumbelDraw> gumbel_;
   std::optional<LladaScores> scores_;
 };

@@ -56,16 +56,35 @@ std::vector<std::int64_t> argmax_with_noise(const std::vector<float> &scores, st
   return tokens;
 }
 
+// exp(score - highest).
+double weight(float score, float highest) {
+  return portable_exp(static_cast<double>(score) - static_cast<double>(highest));
+}
+
 // (1 - p) / p with p = softmax(row)[token].
 double odds_against(const float *row, std::int64_t count, float highest, std::int64_t token) {
-  const auto weight = [&](std::int64_t i) {
-    return portable_exp(static_cast<double>(row[i]) - static_cast<double>(highest));
-  };
   double others = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i != token) others += weight(i);
+    if (i != token) others += weight(row[i], highest);
   }
-  return others / weight(token);
+  return others / weight(row[token], highest);
+}
+
+// What acceptance rules look at, but for the token's own probability.
+void add_evidence(const float *row, std::int64_t count, float highest, Proposal &proposal) {
+  const std::int64_t best = std::max_element(row, row + count) - row;
+  double sum = 0, weighted = 0, second = 0;  // weighted: of the logarithms of the weights
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double own = weight(row[i], highest);
+    sum += own;
+    if (own > 0) weighted += own * (static_cast<double>(row[i]) - static_cast<double>(highest));
+    if (i != best) second = std::max(second, own);
+  }
+  const double top = weight(row[best], highest);
+  proposal.best.push_back(best);
+  proposal.best_probability.push_back(top / sum);
+  proposal.entropy.push_back(portable_log(sum) - weighted / sum);
+  proposal.margin.push_back((top - second) / sum);
 }
 
 }  // namespace
@@ -124,6 +143,10 @@ void LladaScores::take(std::vector<float> logits, const LladaOptions &options,
     const auto i = static_cast<std::size_t>(r);
     const double odds = odds_against(row(scores, r), vocabulary_, highest[i], tokens[i]);
     proposal_.confidence.push_back(llada_confidence(odds));
+    if (options.rules.any()) {
+      proposal_.probability.push_back(llada_probability(proposal_.confidence.back()));
+      add_evidence(row(scores, r), vocabulary_, highest[i], proposal_);
+    }
   }
   proposal_.tokens.insert(proposal_.tokens.end(), tokens.begin(), tokens.end());
   start_ = stop();

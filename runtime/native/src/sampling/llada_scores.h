@@ -21,6 +21,9 @@ inline double llada_confidence(double odds_against) {
   return -std::min(odds_against, std::numeric_limits<double>::max());
 }
 
+// Of a confidence.
+inline double llada_probability(double confidence) { return 1 / (1 - confidence); }
+
 // The passes of one denoising step. Of each chunk of rows: the conditional scores, then, with guidance, the
 // unconditional ones, of the canvas whose prompt is masked.
 class LladaScores {

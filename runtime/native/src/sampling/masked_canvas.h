@@ -1,4 +1,4 @@
-// The canvas of a masked family: a prompt, and behind it an answer that begins as masks.
+// The canvas of a masked family: a prompt, and behind it an answer that begins as masks, or partly given.
 #ifndef EDGEKIT_SAMPLING_MASKED_CANVAS_H
 #define EDGEKIT_SAMPLING_MASKED_CANVAS_H
 
@@ -8,14 +8,34 @@
 
 #include "sampling/options.h"
 #include "sampling/saved_state.h"
+#include "sampling/schedule.h"
 
 namespace edgekit {
 
 struct MaskedCanvas {
   MaskedCanvas() = default;
-  MaskedCanvas(const std::vector<std::int64_t> &text, std::int64_t length, std::int64_t mask)
+  // `given` is what the answer begins with, masks where it is open; what is behind it is open too.
+  MaskedCanvas(const std::vector<std::int64_t> &text, const std::vector<std::int64_t> &given, std::int64_t length,
+               std::int64_t mask)
       : ids(text), prompt(static_cast<std::int64_t>(text.size())) {
+    ids.insert(ids.end(), given.begin(), given.end());
     ids.resize(text.size() + static_cast<std::size_t>(length), mask);
+  }
+
+  // Which positions of an answer are open before anything is committed.
+  static std::vector<std::uint8_t> open(const std::vector<std::int64_t> &given, std::int64_t length, std::int64_t mask) {
+    std::vector<std::uint8_t> flags(static_cast<std::size_t>(length), 1);
+    for (std::size_t i = 0; i < given.size(); ++i) flags[i] = given[i] == mask;
+    return flags;
+  }
+
+  // Where end tokens begin to count: at the last token that is given and no end token itself.
+  static std::int64_t ends_from(const std::vector<std::int64_t> &given, std::int64_t mask,
+                                const std::vector<std::int64_t> &end_ids) {
+    for (std::size_t i = given.size(); i > 0; --i) {
+      if (given[i - 1] != mask && !contains(end_ids, given[i - 1])) return static_cast<std::int64_t>(i) - 1;
+    }
+    return 0;
   }
 
   std::vector<std::int64_t> ids;

@@ -49,6 +49,47 @@ OptionField stop_at_eos(bool &value) {
   return {"stop_at_eos", &value, "End at the first end token once nothing before it is open."};
 }
 
+OptionField masked_canvas(std::vector<std::int64_t> &value) {
+  return OptionField("canvas", &value, "What the answer begins with, the mask token where it is open.").token();
+}
+
+void check_canvas(const std::vector<std::int64_t> &canvas, std::int64_t length) {
+  if (static_cast<std::int64_t>(canvas.size()) > length)
+    fail(EK_INVALID_ARGUMENT, "the canvas has ", canvas.size(), " tokens, the answer ", length,
+         "; use a max_new_tokens of at least ", canvas.size());
+}
+
+OptionField block_cache(std::string &value) {
+  return OptionField("cache", &value,
+                     "Keys and values of the pass that begins a block serve its other steps: those before the block, or all "
+                     "but its own (Fast-dLLM). Approximate.")
+      .one_of({"none", "prefix", "dual"});
+}
+
+void check_cache(const std::string &cache, const AcceptanceRules &rules) {
+  if (cache == "dual" && rules.early_commit)
+    fail(EK_INVALID_ARGUMENT, "early_commit looks at the whole answer, which cache dual does not compute; use cache prefix");
+}
+
+void check_blocks(std::int64_t max_new_tokens, std::int64_t block_length) {
+  if (max_new_tokens % block_length != 0)
+    fail(EK_INVALID_ARGUMENT, "max_new_tokens ", max_new_tokens, " is not a multiple of block_length ", block_length,
+         "; use ", rounded_up(max_new_tokens, block_length));
+}
+
+void check_block_steps(std::int64_t steps, std::int64_t blocks) {
+  if (steps % blocks != 0)
+    fail(EK_INVALID_ARGUMENT, "steps ", steps, " is not a multiple of the ", blocks,
+         " blocks (max_new_tokens / block_length); use ", rounded_up(steps, blocks));
+}
+
+// In words, of an answer in whole blocks.
+std::string in_blocks_text(std::int64_t max_new_tokens, std::int64_t block_length) {
+  const std::string text = std::to_string(max_new_tokens) + " new tokens";
+  const bool several = block_length > 1 && block_length < max_new_tokens;
+  return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
+}
+
 OptionField logits_budget(std::int64_t &value) {
   return OptionField("logits_budget_bytes", &value, "Memory for full scores, where they are needed.")
       .at_least(1)
@@ -98,6 +139,18 @@ OptionFields DiffusionGemmaOptions::fields() {
       OptionField("confidence_threshold", &confidence_threshold,
                   "Mean entropy in nats below which a canvas is confident; null: never.")
           .above(0),
+      OptionField("persistence", &persistence,
+                  "Steps that a token has been the best before it is kept for that, whatever the bound; null: never.")
+          .at_least(1)
+          .at_most(kMostTokens),
+      OptionField("persistent_entropy", &persistent_entropy, "Nats that a token which is kept for its persistence may have.")
+          .at_least(0),
+      OptionField("verify_bound", &verify_bound,
+                  "Nats of all tokens together up to which the best are shown to the model, and final if it predicts them "
+                  "again; null: never.")
+          .at_least(0),
+      OptionField("canvas", &canvas, "Start of the first canvas, -1 for a random token.").token().at_least(-1),
+      OptionField("fixed", &fixed, "Places of the first canvas that stay as `canvas` has them.").at_least(0),
       eos_tokens(eos_token_ids),
       OptionField("pad_token_id", &pad_token_id, "Token that fills a canvas behind its end token.").token(),
       OptionField("continue_prefix", &continue_prefix, "Go on behind the text that is encoded already.").hidden(),
@@ -110,6 +163,14 @@ void DiffusionGemmaOptions::check() const {
   if (t_max <= t_min)
     fail(EK_INVALID_ARGUMENT, "t_max ", json_text(t_max), " is not above t_min ", json_text(t_min),
          "; the temperature must fall");
+  if (!canvas.empty() && static_cast<std::int64_t>(canvas.size()) != canvas_length)
+    fail(EK_INVALID_ARGUMENT, "canvas has ", canvas.size(), " tokens; give the ", canvas_length,
+         " of a whole canvas, -1 where one is open");
+  for (const std::int64_t place : fixed) {
+    const bool given = place < static_cast<std::int64_t>(canvas.size());
+    if (given && canvas[static_cast<std::size_t>(place)] >= 0) continue;
+    fail(EK_INVALID_ARGUMENT, "fixed names place ", place, ", for which canvas has no token; give it one");
+  }
 }
 
 DiffusionGemmaOptions DiffusionGemmaOptions::of(const OptionMembers &config, const OptionMembers &wishes,
@@ -148,19 +209,25 @@ Lengths DiffusionGemmaOptions::lengths(std::int64_t prompt) const {
 }
 
 OptionFields LladaOptions::fields() {
-  return {
+  OptionFields all = {
       mask_token(mask_token_id),
       count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens, rounded up to whole blocks.")
           .also({"gen_length"}),
-      count("steps", &steps, "Denoising steps, unless threshold or factor is set."),
+      count("steps", &steps, "Denoising steps, unless an acceptance rule is set."),
       count("block_length", &block_length, "Tokens of a block; blocks are decoded from left to right."),
       temperature_of("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token."),
       OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
       OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
-      OptionField("threshold", &threshold, "Confidence at which a token is committed at once (Fast-dLLM).")
+  };
+  rules.append_fields(all);
+  const OptionFields rest = {
+      block_cache(cache),
+      OptionField("trim", &trim,
+                  "Probability of a predicted end of the answer from which the blocks behind it are dropped; null: none is. "
+                  "Approximate.")
           .above(0)
           .at_most(1),
-      OptionField("factor", &factor, "Tokens a step by their confidences together (Fast-dLLM).").above(0),
+      masked_canvas(canvas),
       eos_tokens(eos_token_ids),
       OptionField("eot_token_ids", &eot_token_ids, "Tokens that end a turn.").token().also({"eot_token_id"}),
       OptionField("logits_eos_inf", &logits_eos_inf, "Forbid the tokens that end the answer."),
@@ -169,6 +236,8 @@ OptionFields LladaOptions::fields() {
       edgekit::stop_at_eos(stop_at_eos),
       logits_budget(logits_budget_bytes),
   };
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
 }
 
 void LladaOptions::check() const {
@@ -178,22 +247,28 @@ void LladaOptions::check() const {
   need_eos("logits_eos_inf", logits_eos_inf, eos_token_ids);
   need_eos("confidence_eos_eot_inf", confidence_eos_eot_inf, eos_token_ids);
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
-  if (max_new_tokens % block_length != 0)
-    fail(EK_INVALID_ARGUMENT, "max_new_tokens ", max_new_tokens, " is not a multiple of block_length ", block_length,
-         "; use ", rounded_up(max_new_tokens, block_length));
-  if (threshold && factor) fail(EK_INVALID_ARGUMENT, "threshold and factor are both set; use one of them");
-  if (threshold || factor) {
-    if (remasking != "low_confidence")
-      fail(EK_INVALID_ARGUMENT, "threshold and factor compare confidences; use remasking low_confidence");
-  } else if (steps % blocks() != 0) {
-    fail(EK_INVALID_ARGUMENT, "steps ", steps, " is not a multiple of the ", blocks(),
-         " blocks (max_new_tokens / block_length); use ", rounded_up(steps, blocks()));
-  }
+  if (cache != "none" && (cfg_scale > 0 || logits_eos_inf))
+    fail(EK_INVALID_ARGUMENT, "cache ", cache, " goes with neither cfg_scale nor logits_eos_inf; leave these out");
+  check_cache(cache, rules);
+  if (trim && !stop_at_eos)
+    fail(EK_INVALID_ARGUMENT, "trim drops what is behind the end of the answer, which stop_at_eos looks for; set that, or leave "
+                              "out trim");
+  check_blocks(max_new_tokens, block_length);
+  check_canvas(canvas, max_new_tokens);
+  rules.check();
+  if (rules.any() && remasking != "low_confidence")
+    fail(EK_INVALID_ARGUMENT, "acceptance rules compare confidences; use remasking low_confidence");
+  if (!rules.replace_schedule()) check_block_steps(steps, blocks());
 }
 
 LladaOptions LladaOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
   LladaOptions own;
   const Given given = read_fields(own.fields(), config, wishes);
+  if (!own.canvas.empty()) {
+    if (given.by_wishes.count("max_new_tokens") == 0)
+      own.max_new_tokens = static_cast<std::int64_t>(own.canvas.size());
+    if (given.by_wishes.count("block_length") == 0) own.block_length = own.max_new_tokens;
+  }
   own.block_length = std::min(own.block_length, own.max_new_tokens);
   own.max_new_tokens = rounded_up(own.max_new_tokens, own.block_length);
   if (!given.has("steps")) own.steps = own.max_new_tokens;
@@ -210,21 +285,20 @@ std::vector<std::int64_t> LladaOptions::end_ids() const {
 }
 
 Lengths LladaOptions::lengths(std::int64_t prompt) const {
-  const bool fixed = !threshold && !factor;
-  return {max_new_tokens, 0, prompt + max_new_tokens, blocks(), fixed ? steps / blocks() : block_length};
+  const std::int64_t most = rules.replace_schedule() ? block_length : steps / blocks();
+  const std::int64_t length = prompt + max_new_tokens;
+  return {max_new_tokens, cache == "none" ? 0 : length, length, blocks(), most};
 }
 
-std::string LladaOptions::new_tokens_text(std::int64_t) const {
-  const std::string text = std::to_string(max_new_tokens) + " new tokens";
-  const bool several = block_length > 1 && block_length < max_new_tokens;
-  return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
-}
+std::string LladaOptions::new_tokens_text(std::int64_t) const { return in_blocks_text(max_new_tokens, block_length); }
 
 OptionFields DreamOptions::fields() {
-  return {
+  OptionFields all = {
       mask_token(mask_token_id),
       count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens.").also({"gen_length"}),
-      count("steps", &steps, "Denoising steps."),
+      count("steps", &steps, "Denoising steps, unless an acceptance rule is set."),
+      count("block_length", &block_length,
+            "Tokens of a block; blocks are decoded from left to right. null: the whole answer is one."),
       OptionField("eps", &eps, "Time at which denoising ends.").above(0).at_most(0.999),
       OptionField("alg", &alg, "Which open positions are unmasked first.")
           .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
@@ -232,10 +306,17 @@ OptionFields DreamOptions::fields() {
       temperature_of("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best."),
       OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
       count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
+  };
+  rules.append_fields(all);
+  const OptionFields rest = {
+      block_cache(cache),
+      masked_canvas(canvas),
       eos_tokens(eos_token_ids),
       edgekit::stop_at_eos(stop_at_eos),
       logits_budget(logits_budget_bytes),
   };
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
 }
 
 void DreamOptions::check() const {
@@ -244,22 +325,155 @@ void DreamOptions::check() const {
   check_temperature("alg_temp", alg_temp.value_or(0));
   check_temperature("temperature", temperature);
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
+  check_cache(cache, rules);
+  check_blocks(max_new_tokens, block_length.value_or(max_new_tokens));
+  check_canvas(canvas, max_new_tokens);
+  rules.check();
+  if (!rules.replace_schedule()) check_block_steps(steps, blocks());
+  if (cache != "none" && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, which no cache is published for; use alg entropy, maskgit_plus ",
+         "or topk_margin with cache ", cache);
+  if (rules.any() && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, acceptance rules what is sure; use alg entropy, ",
+         "maskgit_plus or topk_margin with them");
+  if (rules.replace_schedule() && alg_temp.value_or(0) > 0)
+    fail(EK_INVALID_ARGUMENT, "alg_temp draws the positions that acceptance rules choose; use 0 with them");
+}
+
+std::int64_t DreamOptions::most_steps() const {
+  return rules.replace_schedule() ? block_length.value_or(max_new_tokens) : steps / blocks();
 }
 
 DreamOptions DreamOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
   DreamOptions own;
   const Given given = read_fields(own.fields(), config, wishes);
+  if (!own.canvas.empty() && given.by_wishes.count("max_new_tokens") == 0)
+    own.max_new_tokens = static_cast<std::int64_t>(own.canvas.size());
+  if (!own.canvas.empty() && given.by_wishes.count("block_length") == 0) own.block_length.reset();
+  if (own.block_length) {
+    own.block_length = std::min(*own.block_length, own.max_new_tokens);
+    own.max_new_tokens = rounded_up(own.max_new_tokens, *own.block_length);
+  }
   if (!given.has("steps")) own.steps = own.max_new_tokens;
+  own.steps = rounded_up(own.steps, own.blocks());
   if (!given.has("stop_at_eos")) own.stop_at_eos = !own.eos_token_ids.empty();
   own.check();
   return own;
 }
 
 Lengths DreamOptions::lengths(std::int64_t prompt) const {
-  return {max_new_tokens, 0, prompt + max_new_tokens, 1, steps};
+  const std::int64_t length = prompt + max_new_tokens;
+  return {max_new_tokens, cache == "none" ? 0 : length, length, 1, blocks() * most_steps()};
 }
 
 std::string DreamOptions::new_tokens_text(std::int64_t) const {
+  return in_blocks_text(max_new_tokens, block_length.value_or(max_new_tokens));
+}
+
+OptionFields BlockOptions::fields() {
+  return {
+      mask_token(mask_token_id),
+      count("max_new_tokens", &max_new_tokens, "Length of the answer in tokens.").also({"gen_length"}),
+      count("block_length", &block_length, "Tokens of a block; the model has been trained for one.")
+          .also({"block_size", "bd_size"}),
+      count("steps", &steps, "Denoising steps of a block, at most; a step commits its share at least.")
+          .also({"denoising_steps"}),
+      OptionField("threshold", &threshold, "Confidence above which a token is committed at once; null: none is.")
+          .at_least(0)
+          .at_most(1),
+      OptionField("remasking", &remasking,
+                  "Which open positions wait: the least confident, the last, or by their entropy those beyond entropy_bound.")
+          .one_of({"low_confidence", "sequential", "entropy"}),
+      OptionField("entropy_bound", &entropy_bound, "Nats below which the tokens of a step stay together; remasking entropy.")
+          .also({"eb_threshold"})
+          .above(0),
+      count("small_block_length", &small_block_length,
+            "Tokens of the parts of a block that are decoded from left to right.")
+          .also({"small_block_size"}),
+      OptionField("editing_threshold", &editing_threshold,
+                  "Confidence above which a token of the block replaces another; null: none is replaced.")
+          .at_least(0)
+          .at_most(1),
+      OptionField("max_post_steps", &max_post_steps, "Steps that only edit, at most.").at_least(0).at_most(kMostTokens),
+      count("max_block_steps", &max_block_steps, "Steps of a block that edits, at most.").also({"max_steps_per_block"}),
+      OptionField("delete_token_id", &delete_token_id, "Token that takes its position away.").token(),
+      OptionField("insert_token_id", &insert_token_id, "Token that puts an open position before its own.")
+          .token()
+          .also({"split_token_id"}),
+      temperature_of("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best."),
+      OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together, of those of top_k.")
+          .above(0)
+          .at_most(1),
+      OptionField("top_k", &top_k, "Draw from so many of the likeliest tokens; 0 or null: all.").at_least(0).at_most(kMostTokens),
+      OptionField("mode", &mode,
+                  "Denoise blocks, write a token at a time, or draft blocks and verify them: the last two give the same "
+                  "tokens.")
+          .one_of({"diffusion", "autoregressive", "speculative"}),
+      OptionField("ahead", &ahead,
+                  "Speculative: in how many ways the next block is drafted while this one is verified; 0: afterwards.")
+          .at_least(0)
+          .at_most(kMostTokens),
+      OptionField("draft_adapter", &draft_adapter,
+                  "Speculative: the bundle's adapter that blocks are drafted with, 1; 0: none.")
+          .at_least(0)
+          .at_most(1),
+      OptionField("ride", &ride, "Encode a block in the pass that begins the next one."),
+      OptionField("align", &align, "Where blocks are counted from: the first position, or the end of the prompt.")
+          .one_of({"position", "prompt"})
+          .hidden(),
+      eos_tokens(eos_token_ids),
+      edgekit::stop_at_eos(stop_at_eos),
+      OptionField("continue_prefix", &continue_prefix, "Go on behind the text that is encoded already.").hidden(),
+  };
+}
+
+void BlockOptions::check() const {
+  BlockOptions copy = *this;
+  check_fields(copy.fields());
+  check_temperature("temperature", temperature);
+  need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
+  if (steps > block_length)
+    fail(EK_INVALID_ARGUMENT, "steps ", steps, " is more than the ", block_length, " tokens of a block; use ",
+         block_length, " or less: every step commits one at least");
+  if (small_block_length && block_length % *small_block_length != 0)
+    fail(EK_INVALID_ARGUMENT, "block_length ", block_length, " is not a multiple of small_block_length ",
+         *small_block_length);
+  if (delete_token_id.has_value() != insert_token_id.has_value())
+    fail(EK_INVALID_ARGUMENT, "delete_token_id and insert_token_id belong together; set both, or neither");
+  if (edits() && small_block_length)
+    fail(EK_INVALID_ARGUMENT, "editing_threshold and small_block_length are both set; use one of them");
+  if (remasking == "entropy" && edits())
+    fail(EK_INVALID_ARGUMENT, "editing_threshold compares confidences, remasking entropy does not; use remasking low_confidence");
+  if (temperature > 0 && delete_token_id && (top_k.value_or(0) > 0 || top_p.value_or(1) < 1))
+    fail(EK_INVALID_ARGUMENT, "top_k and top_p do not go with delete_token_id, whose confidences are those of all tokens; leave "
+                              "them out, or set temperature to 0");
+  if (mode == "speculative" && temperature > 0)
+    fail(EK_INVALID_ARGUMENT, "mode speculative gives the tokens of greedy decoding; set temperature to 0");
+}
+
+BlockOptions BlockOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
+  BlockOptions own;
+  const Given given = read_fields(own.fields(), config, wishes);
+  if (!given.has("steps")) own.steps = own.block_length;
+  if (!given.by_wishes.count("steps")) own.steps = std::min(own.steps, own.block_length);
+  if (!given.has("stop_at_eos")) own.stop_at_eos = !own.eos_token_ids.empty();
+  own.check();
+  return own;
+}
+
+Lengths BlockOptions::lengths(std::int64_t prompt) const {
+  // Blocks are decoded whole; what is beyond the answer is dropped.
+  const std::int64_t from = align == "position" ? prompt - prompt % block_length : prompt;
+  const std::int64_t blocks = rounded_up(prompt + max_new_tokens - from, block_length) / block_length;
+  const std::int64_t stop = from + blocks * block_length;
+  if (mode == "autoregressive") return {stop - prompt, prompt + max_new_tokens, block_length, 1, max_new_tokens};
+  if (mode == "speculative")
+    return {stop - prompt + block_length, stop + block_length, block_length, max_new_tokens, 2, 1 + std::min(ahead, block_length)};
+  const std::int64_t most = edits() ? max_block_steps : remasking == "entropy" ? block_length : steps;
+  return {stop - prompt, stop, block_length, blocks, most, ride ? 2 : 1};
+}
+
+std::string BlockOptions::new_tokens_text(std::int64_t) const {
   return std::to_string(max_new_tokens) + " new tokens";
 }
 

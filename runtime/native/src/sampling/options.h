@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sampling/acceptance.h"
 #include "sampling/option_fields.h"
 
 namespace edgekit {
@@ -15,9 +16,10 @@ namespace edgekit {
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
 
 // Positions of a generation, at most: how many it adds to its prompt, the longest prefix that it encodes, and the
-// longest canvas that it denoises; and its canvases, with denoising steps for each.
+// longest canvas that it denoises; its canvases, with denoising steps for each; and segments of a pass.
 struct Lengths {
   std::int64_t new_tokens = 0, prefix = 0, canvas = 0, canvases = 0, steps = 0;
+  std::int64_t segments = 1;  // of a pass
 };
 
 // What the families' options have in common:
@@ -39,6 +41,10 @@ struct DiffusionGemmaOptions {
   double t_max = 0.8;
   std::optional<std::int64_t> stability_threshold = 1;
   std::optional<double> confidence_threshold = 0.005;
+  std::optional<std::int64_t> persistence;
+  double persistent_entropy = 0.5;
+  std::optional<double> verify_bound;
+  std::vector<std::int64_t> canvas, fixed;
   std::vector<std::int64_t> eos_token_ids;
   std::optional<std::int64_t> pad_token_id;
   bool continue_prefix = false;
@@ -63,8 +69,10 @@ struct LladaOptions {
   double temperature = 0.0;
   double cfg_scale = 0.0;
   std::string remasking = "low_confidence";
-  std::optional<double> threshold;
-  std::optional<double> factor;
+  std::optional<double> trim;
+  AcceptanceRules rules;
+  std::string cache = "none";
+  std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
   std::vector<std::int64_t> eot_token_ids;
   bool logits_eos_inf = false;
@@ -76,7 +84,8 @@ struct LladaOptions {
   std::vector<std::int64_t> end_ids() const;  // eos, then eot
 
   // Lengths and steps are rounded up: to whole blocks, and to as many steps for each. As many steps as tokens, and an
-  // end at the first end token, because what is filled in behind it helps nobody, unless told otherwise.
+  // end at the first end token, because what is filled in behind it helps nobody, unless told otherwise. A given canvas
+  // is the whole answer, and one block.
   static LladaOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
@@ -88,18 +97,61 @@ struct DreamOptions {
   std::int64_t mask_token_id = -1;  // has no default
   std::int64_t max_new_tokens = 128;
   std::int64_t steps = 128;
+  std::optional<std::int64_t> block_length;  // none: the whole answer
   double eps = 1e-3;
   std::string alg = "entropy";
   std::optional<double> alg_temp;
   double temperature = 0.0;
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;
+  AcceptanceRules rules;
+  std::string cache = "none";
+  std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
   bool stop_at_eos = false;
   std::int64_t logits_budget_bytes = 64 << 20;
 
-  // Steps and end as LLaDA's.
+  std::int64_t blocks() const { return max_new_tokens / block_length.value_or(max_new_tokens); }
+  // Of a block, at most; rules may take one for each token.
+  std::int64_t most_steps() const;
+
+  // Steps, end, whole blocks and a given canvas as LLaDA's.
   static DreamOptions of(const OptionMembers &config, const OptionMembers &wishes);
+  void check() const;
+  Lengths lengths(std::int64_t prompt) const;
+  std::string new_tokens_text(std::int64_t prompt) const;
+  OptionFields fields();
+};
+
+// Of families that decode block by block behind a prefix.
+struct BlockOptions {
+  std::int64_t mask_token_id = -1;  // has no default
+  std::int64_t max_new_tokens = 128;
+  std::int64_t block_length = 32;
+  std::int64_t steps = 32;  // of a block
+  std::optional<double> threshold;
+  std::string remasking = "low_confidence";
+  double entropy_bound = 0.35;
+  std::optional<std::int64_t> small_block_length;
+  std::optional<double> editing_threshold;
+  std::int64_t max_post_steps = 16;
+  std::int64_t max_block_steps = 1000;
+  std::optional<std::int64_t> delete_token_id, insert_token_id;
+  double temperature = 0.0;
+  std::optional<double> top_p;
+  std::optional<std::int64_t> top_k;
+  std::string mode = "diffusion";
+  std::int64_t ahead = 1;
+  std::int64_t draft_adapter = 0;  // 0: none
+  bool ride = true;
+  std::string align = "position";
+  std::vector<std::int64_t> eos_token_ids;
+  bool stop_at_eos = false;
+  bool continue_prefix = false;
+
+  // As many steps as a block has tokens, and an end at the first end token, unless told otherwise.
+  static BlockOptions of(const OptionMembers &config, const OptionMembers &wishes);
+  bool edits() const { return editing_threshold.has_value(); }
   void check() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;

@@ -38,23 +38,80 @@ void Sampler::ask_behind_text() {
   ask_.text = encoded_;
 }
 
-void Sampler::next(HeadResult answer) {
+bool Sampler::is_text(const AskSegment &segment) const {
+  if (segment.seen || segment.adapter != 0) return false;
+  if (model_.prefix_block == 1) return segment.block == 1;
+  const auto count = static_cast<std::int64_t>(segment.ids.size());
+  return segment.block == 0 ? count <= model_.prefix_block : segment.block == model_.prefix_block;
+}
+
+void Sampler::know(const Ids &ids) {
+  encoded(ids);
+  text_.push_back(ids);
+}
+
+void Sampler::crop_text(std::int64_t length) {
+  prefix_length_ = 0;
+  encoded_ = kEmptyText;
+  cached_.clear();
+  std::size_t pieces = 0;
+  while (prefix_length_ < length) {
+    Ids &piece = text_[pieces++];
+    piece.resize(static_cast<std::size_t>(std::min(length - prefix_length_, static_cast<std::int64_t>(piece.size()))));
+    encoded(piece);
+  }
+  text_.resize(pieces);
+}
+
+// What was asked, other than a pass, has been done: whether the procedure goes on with it.
+bool Sampler::goes_on() {
   if (stats_.finish_reason == FinishReason::cancelled) stats_.finish_reason = FinishReason::length;  // it goes on
   if (ask_.kind == AskKind::forget) {
     prefix_length_ = 0;
     encoded_ = kEmptyText;
   }
-  if (ask_.kind == AskKind::encode) encoded(ask_.ids);
-  if (delayed_) return go_on_restoring();
-  if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer);
+  if (ask_.caches) cached(std::move(ask_.segments.front().ids));
+  if (delayed_) {
+    if (ask_.kind == AskKind::encode) encoded(ask_.ids);
+    go_on_restoring();
+    return false;
+  }
   if (ask_.kind == AskKind::forget) {
     text_.clear();
+    cached_.clear();
     text_known_ = true;
   }
-  if (ask_.kind == AskKind::encode) text_.push_back(ask_.ids);
+  if (ask_.kind == AskKind::encode) {
+    know(ask_.ids);
+    stats_.rows += static_cast<std::int64_t>(ask_.ids.size());
+  }
+  if (ask_.kind == AskKind::crop) crop_text(ask_.prefix_length);
   if (ask_.kind == AskKind::committed) committed_ += static_cast<std::int64_t>(ask_.ids.size());
-  if (ask_.kind != AskKind::done) proceed(std::move(answer));
+  return ask_.kind != AskKind::done;
 }
+
+void Sampler::next(HeadResult answer) {
+  if (ask_.kind == AskKind::pass) return next(std::vector<HeadResult>{std::move(answer)});
+  if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer, ask_.request, ask_.rows());
+  if (goes_on()) proceed(std::move(answer));
+}
+
+void Sampler::next(std::vector<HeadResult> answers) {
+  if (ask_.kind != AskKind::pass) return next(answers.empty() ? HeadResult() : std::move(answers.front()));
+  std::size_t asked = 0;
+  for (const AskSegment &segment : ask_.segments) {
+    if (segment.request && asked++ < answers.size()) check(answers[asked - 1], *segment.request, segment.rows());
+  }
+  if (answers.size() != asked)
+    fail(EK_INTERNAL, "the denoiser was asked for ", asked, " answers and returned ", answers.size());
+  if (!goes_on()) return;
+  for (const AskSegment &segment : ask_.segments) {
+    if (segment.keep && !ask_.caches) know(segment.ids);
+  }
+  proceed_pass(std::move(answers));
+}
+
+void Sampler::proceed_pass(std::vector<HeadResult> &&) { fail(EK_INTERNAL, "this procedure asks for no pass of segments"); }
 
 void Sampler::check_text_known() const {
   if (text_known_) return;
@@ -80,6 +137,7 @@ void Sampler::restore() {
 
 void Sampler::go_on_restoring() {
   if (restored_ < text_.size()) return ask_encode(text_[restored_++]);
+  if (!cached_.empty() && encoded_ != kNoText) return ask_cache(cached_, std::nullopt);
   ask_ = std::move(*delayed_);
   delayed_.reset();
 }
@@ -89,6 +147,25 @@ void Sampler::ask_waiting() { check_state(false, "its family encodes no text"); 
 void Sampler::mark() {
   marked_stats_ = stats_;
   marked_draws_ = draws_;
+}
+
+void Sampler::hurry(std::int64_t passes) {
+  if (passes < 1 || passes > kMostTokens)
+    fail(EK_INVALID_ARGUMENT, "a generation to end within ", passes, " passes; use 1..", kMostTokens);
+  if (!hurries()) fail(EK_INVALID_STATE, "the procedure ", name(), " cannot end sooner than it does");
+  last_forward_ = stats_.forwards + passes;
+}
+
+void Sampler::reseed(std::uint64_t seed) {
+  const AskKind kind = delayed_ ? delayed_->kind : ask_.kind;
+  const bool step = kind == AskKind::denoise || kind == AskKind::project || kind == AskKind::pass;
+  if (step && delayed_)
+    fail(EK_INVALID_STATE, "the text of the sampler is encoded again before a step goes on; reseed it behind that step");
+  draws_ = Draws(seed, (step ? marked_draws_ : draws_).made());
+  marked_draws_ = Draws(seed, marked_draws_.made());
+  if (!step) return;
+  stats_ = marked_stats_;
+  go_on();
 }
 
 void Sampler::ask_forget() {
@@ -111,6 +188,70 @@ void Sampler::ask_denoise(Ids ids, HeadRequest request, std::vector<float> soft)
   ask_.soft = std::move(soft);
   ask_behind_text();
   ++stats_.forwards;
+  stats_.rows += static_cast<std::int64_t>(ask_.ids.size());
+}
+
+void Sampler::ask_pass(std::vector<AskSegment> segments) {
+  ask_ = {};
+  ask_.kind = AskKind::pass;
+  ask_.segments = std::move(segments);
+  ask_behind_text();
+  ++stats_.forwards;
+  for (const AskSegment &segment : ask_.segments) {
+    stats_.rows += static_cast<std::int64_t>(segment.ids.size());
+    if (segment.keep && !(is_text(segment) && segment.at == prefix_length_))
+      fail(EK_INTERNAL, "a sampler keeps rows from ", segment.at, " on that are no text behind ", prefix_length_);
+  }
+}
+
+void Sampler::ask_cache(Ids ids, std::optional<HeadRequest> request) {
+  AskSegment segment;
+  segment.ids = std::move(ids);
+  segment.keep = true;
+  segment.request = std::move(request);
+  ask_ = {};
+  ask_.kind = AskKind::pass;
+  ask_.segments.push_back(std::move(segment));
+  ask_.caches = true;
+  ask_behind_text();
+}
+
+void Sampler::ask_cached(Ids ids, HeadRequest request) {
+  ++stats_.forwards;
+  stats_.rows += static_cast<std::int64_t>(ids.size());
+  ask_cache(std::move(ids), std::move(request));
+}
+
+// Keys and values of other positions are those of the pass that kept them.
+void Sampler::ask_part(const Ids &canvas, std::int64_t start, std::int64_t stop, HeadRequest request) {
+  const auto first = canvas.begin();
+  AskSegment segment;
+  segment.ids.assign(first + static_cast<std::ptrdiff_t>(start), first + static_cast<std::ptrdiff_t>(stop));
+  segment.at = start;
+  segment.seen = {{-1, 0, start}, {-1, stop, static_cast<std::int64_t>(canvas.size()) - stop}};
+  for (std::int64_t &row : request.rows) row -= start;
+  segment.request = std::move(request);
+  ask_pass({std::move(segment)});
+}
+
+void Sampler::ask_block(const std::string &cache, bool whole, const Ids &canvas, std::int64_t start, std::int64_t stop,
+                        HeadRequest request) {
+  if (cache == "none") return ask_denoise(canvas, std::move(request));
+  if (whole) return ask_cached(canvas, std::move(request));
+  ask_part(canvas, start, cache == "dual" ? stop : static_cast<std::int64_t>(canvas.size()), std::move(request));
+}
+
+void Sampler::cached(Ids ids) {
+  cached_ = std::move(ids);
+  prefix_length_ = static_cast<std::int64_t>(cached_.size());
+  encoded_ = kNoText;
+}
+
+void Sampler::ask_crop(std::int64_t length) {
+  ask_ = {};
+  ask_.kind = AskKind::crop;
+  ask_.prefix_length = length;
+  ask_.text = kAnyText;
 }
 
 void Sampler::ask_again(const Ids &ids, HeadRequest request) {
@@ -124,7 +265,7 @@ void Sampler::ask_again(const Ids &ids, HeadRequest request) {
 }
 
 void Sampler::tell_draft(std::int64_t canvas_index, std::int64_t step, std::int64_t start, Ids ids,
-                         std::vector<std::uint8_t> accepted) {
+                         std::vector<std::uint8_t> accepted, Ids kept) {
   ask_ = {};
   ask_.kind = AskKind::draft;
   ask_.canvas_index = canvas_index;
@@ -132,14 +273,16 @@ void Sampler::tell_draft(std::int64_t canvas_index, std::int64_t step, std::int6
   ask_.start = start;
   ask_.ids = std::move(ids);
   ask_.accepted = std::move(accepted);
+  ask_.kept = std::move(kept);
 }
 
-void Sampler::tell_committed(std::int64_t canvas_index, Ids ids, Ids kept) {
+void Sampler::tell_committed(std::int64_t canvas_index, Ids ids, Ids kept, std::int64_t padding) {
   ask_ = {};
   ask_.kind = AskKind::committed;
   ask_.canvas_index = canvas_index;
   ask_.start = committed_;
   ask_.ids = std::move(ids);
+  ask_.text_count = static_cast<std::int64_t>(ask_.ids.size()) - padding;
   ask_.kept = std::move(kept);
 }
 
@@ -162,9 +305,7 @@ void Sampler::check_prompt(const Ids &prompt) const {
   }
 }
 
-void Sampler::check(const HeadResult &answer) const {
-  const HeadRequest &request = ask_.request;
-  const std::int64_t rows = ask_.rows();
+void Sampler::check(const HeadResult &answer, const HeadRequest &request, std::int64_t rows) const {
   expect("argmax", answer.argmax, rows);
   expect("others", answer.others, rows);
   expect("entropy", answer.entropy, rows);

@@ -26,6 +26,9 @@ struct SamplerModel {
   std::int64_t vocabulary = 0;
   std::int64_t hidden_size = 0;  // of a soft embedding
   bool projects = true;          // keeps the hidden states of a pass; else the sampler asks for the pass again
+  std::int64_t prefix_block = 1;  // rows of encoded text that see each other; 1: causal
+  bool shift_logits = false;      // the scores at position j predict token j + 1
+  std::int64_t segments = 0;      // of a pass, at most; 0: any number
   // Where the generation begins, for an option continue_prefix.
   std::int64_t prefix_length = 0;
   std::vector<std::vector<std::int64_t>> encoded;  // what the prefix is, in pieces; needed to save and restore only
@@ -51,14 +54,24 @@ class Sampler {
   void set_pass(std::uint64_t pass) { pass_ = pass; }
   const Stats &stats() const { return stats_; }
 
-  // Goes on: what was asked has been done, and `answer` is that of a denoise or project. After done nothing follows.
-  // Throws Error and asks the same again: EK_INTERNAL for an answer that lacks something, EK_NOT_FINITE.
+  // Goes on: what was asked has been done, and `answer` is that of a denoise or project, `answers` those of a pass. After
+  // done nothing follows. Throws Error and asks the same again: EK_INTERNAL for an answer that lacks something,
+  // EK_NOT_FINITE.
   void next(HeadResult answer = {});
+  void next(std::vector<HeadResult> answers);
 
   // The generation ends where it is, and the counters say so, unless next() follows.
   void stop() { stats_.finish_reason = FinishReason::cancelled; }
 
+  // Ends the generation within so many further passes, 1 or more: the last of them settles all that is open. A pass that
+  // was asked for before is not counted. Throws Error: EK_INVALID_ARGUMENT, EK_INVALID_STATE for a procedure that cannot.
+  void hurry(std::int64_t passes);
+
   virtual std::unique_ptr<Sampler> copy() const = 0;
+
+  // Draws from another seed from here on; what was drawn stays. A step whose pass has no answer yet is begun again. Throws
+  // Error (EK_INVALID_STATE) within such a step while its text is encoded again.
+  void reseed(std::uint64_t seed);
 
   // Asks for all text to be encoded again before it goes on, for a model that does not hold it, such as that of a copy.
   // Throws Error (EK_INVALID_STATE) where the ids of the text before the generation are not known.
@@ -76,8 +89,13 @@ class Sampler {
   virtual const char *name() const = 0;
   virtual std::string options_text() const = 0;
 
+  // Whether it looks at is_last_step().
+  virtual bool hurries() const { return false; }
+
   // Replaces ask(), which was done. The answer is complete and finite.
   virtual void proceed(HeadResult &&answer) = 0;
+  // The same of a pass, for procedures that ask for one: as many answers as were asked for.
+  virtual void proceed_pass(std::vector<HeadResult> &&answers);
 
   // Goes on between two denoising steps: asks for the pass of the next, or tells what is committed.
   virtual void go_on() = 0;
@@ -87,6 +105,12 @@ class Sampler {
   virtual void read(StateReader &state) = 0;
   // Asks to encode final text; for families that have a causal prefix. Throws Error (EK_MALFORMED_FILE).
   virtual void ask_waiting();
+
+  // Whether the next step, of so many passes, is the last that hurry() allows; and whether no pass is left.
+  bool is_last_step(std::int64_t passes = 1) const {
+    return last_forward_ != 0 && stats_.forwards + 2 * passes > last_forward_;
+  }
+  bool is_late() const { return last_forward_ != 0 && stats_.forwards >= last_forward_; }
 
   Stats &counters() { return stats_; }
   Draws &draws() { return draws_; }
@@ -99,11 +123,29 @@ class Sampler {
   void ask_forget();
   void ask_encode(std::vector<std::int64_t> ids);
   void ask_denoise(std::vector<std::int64_t> ids, HeadRequest request, std::vector<float> soft = {});
+  // What a segment keeps is text behind all that is encoded.
+  void ask_pass(std::vector<AskSegment> segments);
+  // A pass of a canvas that is kept in place of everything, for families without a prefix: later passes may see parts of it.
+  void ask_cached(std::vector<std::int64_t> ids, HeadRequest request);
+  bool holds_cache() const { return !cached_.empty(); }
+  // A pass of some rows of a canvas, which see kept ones of the positions before and behind them. Rows of the request count
+  // from the canvas' first.
+  void ask_part(const std::vector<std::int64_t> &canvas, std::int64_t start, std::int64_t stop, HeadRequest request);
+  // A step on block [start, stop) of a canvas: of all of it, which is kept where something is to be, or of what `cache`
+  // ("none", "prefix" or "dual") says that its later steps compute.
+  void ask_block(const std::string &cache, bool whole, const std::vector<std::int64_t> &canvas, std::int64_t start,
+                 std::int64_t stop, HeadRequest request);
+  void ask_crop(std::int64_t length);
+  // Positions that are encoded.
+  std::int64_t encoded_length() const { return prefix_length_; }
   // Another request on the last pass, which was one of `ids` without a soft embedding.
   void ask_again(const std::vector<std::int64_t> &ids, HeadRequest request);
+  // `kept` is text that is final and not encoded; none: nothing changes.
   void tell_draft(std::int64_t canvas_index, std::int64_t step, std::int64_t start, std::vector<std::int64_t> ids,
-                  std::vector<std::uint8_t> accepted);
-  void tell_committed(std::int64_t canvas_index, std::vector<std::int64_t> ids, std::vector<std::int64_t> kept = {});
+                  std::vector<std::uint8_t> accepted, std::vector<std::int64_t> kept = {});
+  // `padding`: of ids, the last ones that are no text.
+  void tell_committed(std::int64_t canvas_index, std::vector<std::int64_t> ids, std::vector<std::int64_t> kept = {},
+                      std::int64_t padding = 0);
   void tell_done();
 
   // Rows whose full scores take no more than this, one at least.
@@ -115,7 +157,13 @@ class Sampler {
  private:
   friend std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model, const std::string &bundle);
 
-  void check(const HeadResult &answer) const;
+  bool goes_on();
+  void check(const HeadResult &answer, const HeadRequest &request, std::int64_t rows) const;
+  bool is_text(const AskSegment &segment) const;
+  void know(const std::vector<std::int64_t> &ids);
+  void crop_text(std::int64_t length);
+  void ask_cache(std::vector<std::int64_t> ids, std::optional<HeadRequest> request);
+  void cached(std::vector<std::int64_t> ids);
   void check_text_known() const;
   void go_on_restoring();
   void load(StateReader &state);
@@ -127,6 +175,7 @@ class Sampler {
   Ask ask_;
   Stats stats_;
   Draws draws_{0};
+  std::int64_t last_forward_ = 0;  // its number, if hurry() said which; 0: any
   // Of a model with a causal prefix: the text that is encoded, in the pieces in which it was.
   std::vector<std::vector<std::int64_t>> text_;
   bool text_known_ = true;
@@ -134,6 +183,8 @@ class Sampler {
   std::int64_t prefix_length_ = 0;
   std::uint64_t encoded_ = kEmptyText;
   std::uint64_t pass_ = 0;
+
+  std::vector<std::int64_t> cached_;  // the canvas that is kept, of a model without a prefix
 
   // While text is encoded again: what is asked for behind it, and how many pieces were asked for.
   std::optional<Ask> delayed_;

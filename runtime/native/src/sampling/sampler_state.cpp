@@ -10,6 +10,8 @@
 namespace edgekit {
 namespace {
 
+using Ids = std::vector<std::int64_t>;
+
 // Beyond what anybody counts to, and far from where counting on would overflow.
 constexpr std::int64_t kMostCount = std::int64_t{1} << 62;
 
@@ -43,6 +45,7 @@ void count(Archive &archive, Counters &stats) {
   number(archive, "a number of prefills", stats.prefills);
   number(archive, "a number of committed tokens", stats.committed_tokens);
   number(archive, "a number of canvases", stats.canvases);
+  number(archive, "a number of rows", stats.rows);
 }
 
 template <typename Archive, typename Positions>
@@ -53,6 +56,7 @@ void positions(Archive &archive, Positions &lengths) {
   archive.integer("a length of the canvas", lengths.canvas, limits);
   archive.integer("a number of canvases", lengths.canvases, limits);
   archive.integer("a number of steps", lengths.steps, limits);
+  archive.integer("a number of segments", lengths.segments, limits);
 }
 
 }  // namespace
@@ -88,10 +92,12 @@ std::string Sampler::save(const std::string &bundle) const {
   positions(state, own->lengths_);
   count(state, own->stats_);
   state.flag("an end", own->stats_.finish_reason == FinishReason::eos);
+  number(state, "a last pass", own->last_forward_);
   number(state, "a number of told tokens", own->committed_);
   state.integer("a number of pieces", static_cast<std::int64_t>(own->text_.size()), {0, kMostTokens});
   for (const auto &piece : own->text_)
     state.integers("encoded text", piece, {1, kMostTokens}, {0, own->model_.vocabulary - 1});
+  state.integers("a kept canvas", own->cached_, {0, kMostTokens}, {0, own->model_.vocabulary - 1});
   state.integers("kept text", own->ask_.kept, {0, kMostTokens}, {0, own->model_.vocabulary - 1});
   if (phase != Phase::done) own->write(state);
   return state.sealed();
@@ -110,6 +116,7 @@ void Sampler::load(StateReader &state) {
   count(state, stats_);
   state.flag("an end", ended);
   stats_.finish_reason = ended ? FinishReason::eos : FinishReason::length;
+  number(state, "a last pass", last_forward_);
   number(state, "a number of told tokens", committed_);
   state.integer("a number of pieces", pieces, {0, kMostTokens});
   text_.clear();
@@ -122,6 +129,11 @@ void Sampler::load(StateReader &state) {
     encoded(text_.back());
     check_state(prefix_length_ <= kMostTokens, "encoded text");
   }
+  Ids canvas;
+  state.integers("a kept canvas", canvas, {0, kMostTokens}, {0, model_.vocabulary - 1});
+  check_state(canvas.empty() || text_.empty(), "a kept canvas");
+  cached_.clear();
+  if (!canvas.empty()) cached(std::move(canvas));
   state.integers("kept text", kept, {0, kMostTokens}, {0, model_.vocabulary - 1});
   const auto at = static_cast<Phase>(phase);
   if (at != Phase::done) read(state);

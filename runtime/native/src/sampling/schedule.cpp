@@ -22,12 +22,6 @@ std::int64_t transfer_count(std::int64_t masked, std::int64_t steps, std::int64_
   return masked / steps + (step < masked % steps ? 1 : 0);
 }
 
-std::int64_t count_above_threshold(const std::vector<double> &probability, double threshold) {
-  const auto count =
-      std::count_if(probability.begin(), probability.end(), [&](double value) { return value >= threshold; });
-  return std::max<std::int64_t>(1, count);
-}
-
 std::int64_t count_by_factor(const std::vector<double> &probability, double factor) {
   const std::vector<std::int64_t> order = ascending_order(probability);
   const std::size_t size = order.size();
@@ -60,10 +54,10 @@ bool contains(const std::vector<std::int64_t> &ids, std::int64_t token) {
 }
 
 std::optional<std::int64_t> answer_end(const std::int64_t *ids, const std::vector<std::uint8_t> &open,
-                                       const std::vector<std::int64_t> &end_ids) {
+                                       const std::vector<std::int64_t> &end_ids, std::int64_t from) {
   for (std::size_t i = 0; i < open.size(); ++i) {
     if (open[i] != 0) return std::nullopt;
-    if (contains(end_ids, ids[i])) return static_cast<std::int64_t>(i) + 1;
+    if (static_cast<std::int64_t>(i) >= from && contains(end_ids, ids[i])) return static_cast<std::int64_t>(i) + 1;
   }
   return std::nullopt;
 }

@@ -19,9 +19,6 @@ std::vector<std::uint8_t> accept_by_entropy(const std::vector<float> &entropy, d
 // How many of `masked` positions step `step` of `steps` commits: as even as possible, the larger ones first.
 std::int64_t transfer_count(std::int64_t masked, std::int64_t steps, std::int64_t step);
 
-// Positions whose probability reaches the threshold, at least one.
-std::int64_t count_above_threshold(const std::vector<double> &probability, double threshold);
-
 // How many of the most probable positions to commit: those before the first k-th highest probability below
 // 1 - factor / (k + 1), the first one's bound being -1; at least one, and the last too where only it fails.
 std::int64_t count_by_factor(const std::vector<double> &probability, double factor);
@@ -55,9 +52,10 @@ float transfer_probability(const std::vector<float> &times, std::int64_t step);
 
 bool contains(const std::vector<std::int64_t> &ids, std::int64_t token);
 
-// Length of ids up to and including the first end token that is not open, once nothing before it is open.
+// Length of ids up to and including the first end token from index `from` on that is not open, once nothing before it is
+// open.
 std::optional<std::int64_t> answer_end(const std::int64_t *ids, const std::vector<std::uint8_t> &open,
-                                       const std::vector<std::int64_t> &end_ids);
+                                       const std::vector<std::int64_t> &end_ids, std::int64_t from = 0);
 
 // Indices where open is not 0.
 std::vector<std::int64_t> positions_of(const std::vector<std::uint8_t> &open);

@@ -15,6 +15,7 @@ struct Stats {
   std::int64_t prefills = 0;          // causal passes that encoded text
   std::int64_t committed_tokens = 0;  // final ones, padding not counted
   std::int64_t canvases = 0;          // canvases or blocks begun
+  std::int64_t rows = 0;              // positions that all these passes computed
   FinishReason finish_reason = FinishReason::length;
 };
 

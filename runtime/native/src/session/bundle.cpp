@@ -10,6 +10,7 @@ namespace edgekit {
 
 Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder) {
   BundleFolder files(folder);
+  digest_ = files.text().substr(kSealStart.size(), kSealDigits);
   const Json manifest = files.take_root();
   programs_ = manifest.at("programs");
   packaged_ = programs_.find("packages") != nullptr;

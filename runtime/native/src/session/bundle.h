@@ -44,6 +44,7 @@ class Bundle {
   Bundle &operator=(const Bundle &) = delete;
 
   const std::string &path() const noexcept { return path_; }
+  const std::string &digest() const noexcept { return digest_; }  // of the manifest, as it says itself
   const Model &model() const noexcept { return model_; }
   const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
@@ -75,7 +76,7 @@ class Bundle {
   void find_longest_prefix();
   std::vector<BundleTile> tiles(const TableInfo &table);
 
-  std::string path_, format_;
+  std::string path_, format_, digest_;
   Model model_;
   Json sampler_, programs_;
   std::unique_ptr<FlashFile> file_;

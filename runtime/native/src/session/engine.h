@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -57,6 +58,7 @@ struct LayerInputs {
   const float *cos = nullptr;   // [count, frequencies], behind those of the segment before
   const float *sin = nullptr;
   const float *query_scale = nullptr;  // [count] factors for rotated queries; null where the rope has none
+  const float *adapter = nullptr;  // [count] factors for what adapters add to products; null where the model has none
   const float *mask = nullptr;  // [count, kept_rows + count], added to the scores; null: nothing is hidden
   Strided k, v;                 // [1, KV, count, D] to be filled, without data: not wanted. Later segments may see them
 };
@@ -129,6 +131,9 @@ class Engine {
 
   // Whether the engine keeps a unit from now on, in memory of its own; if not, it has none left. Throws Error.
   virtual bool keep(const LoadedUnit &) { return false; }
+
+  // Engines that say the same compute the same keys and values of a bundle, as far as anybody knows.
+  virtual std::string numerics() const = 0;
 
   virtual int threads() const = 0;  // 0: its own affair
   virtual std::uint64_t scratch_held() const = 0;

@@ -32,6 +32,7 @@ struct FloatCopy {
   std::int64_t count = 0;
   std::int64_t blocks = 1, to_stride = 0, from_stride = 0;
   bool from_session = false;  // `from` is the session's memory, whatever `to` is
+  bool to_session = false;    // the same of `to`, which may be read behind finish(); one block then
 };
 
 // Must outlive its blocks. Addresses in it are for arithmetic; only where `session` holds may anybody else look there.

@@ -19,6 +19,10 @@ constexpr std::uint64_t kPaysWithin = 4;
 constexpr std::uint64_t kExchangeShare = 8;
 // Streamed experts that are computed together take at most this share of the ring.
 constexpr std::uint64_t kBatchShare = 4;
+// Passes in which a layer may want more than has memory before its experts are streamed again.
+constexpr int kMostOver = 2;
+// Reads into places of others under way at a time.
+constexpr std::size_t kBroughtAtOnce = 8;
 
 }  // namespace
 
@@ -28,7 +32,10 @@ Experts::Experts(const Bundle &bundle, WeightStore &weights, const ResidencyPlan
   for (const BundleChunk &chunk : bundle.chunks()) {
     layers_.emplace_back();
     layers_.back().counts.resize(chunk.experts.size());
-    for (std::size_t e = 0; e < chunk.experts.size(); ++e) places_.emplace(chunk.experts[e]->run, e);
+    for (std::size_t e = 0; e < chunk.experts.size(); ++e) {
+      places_.emplace(chunk.experts[e]->run, e);
+      layers_.back().alike = layers_.back().alike && chunk.experts[e]->run->length == chunk.experts[0]->run->length;
+    }
   }
 }
 
@@ -37,7 +44,19 @@ void Experts::follow(const ResidencyPlan &plan) {
   most_exchanged_ = plan.streamed_bytes / kExchangeShare;
 }
 
-void Experts::append_runs(std::size_t chunk, std::vector<const Run *> &out) const {
+bool Experts::begin(Pass pass) {
+  pass_ = pass;
+  bool changed = false;
+  for (Layer &layer : layers_) {
+    const bool brings = layer.alike && layer.fits > 0;
+    changed = changed || brings != layer.brings;
+    layer.brings = brings;
+  }
+  return changed;
+}
+
+void Experts::append_runs(std::size_t chunk, Pass pass, std::vector<const Run *> &out) const {
+  if (pass == Pass::denoise && layers_[chunk].brings) return;
   const std::vector<Count> &counts = layers_[chunk].counts;
   std::vector<std::size_t> order(counts.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -46,26 +65,93 @@ void Experts::append_runs(std::size_t chunk, std::vector<const Run *> &out) cons
   for (const std::size_t e : order) out.push_back(bundle_.chunks()[chunk].experts[e]->run);
 }
 
-void Experts::each(std::size_t chunk, const std::vector<std::int64_t> &rows,
-                   const std::function<void(const std::vector<LoadedExpertUnit> &)> &use) {
+void Experts::count(Layer &own, const std::vector<const WeightUnit *> &experts, const std::vector<std::int64_t> &rows) {
+  ++own.passes;
+  std::size_t wanted = 0, places = 0, stay = 0;
+  for (std::size_t e = 0; e < experts.size(); ++e) {
+    Count &each = own.counts[e];
+    each.rows += static_cast<std::uint64_t>(rows[e]);
+    places += weights_.pinned(*experts[e]->run) != nullptr;
+    stay += weights_.stays(*experts[e]->run);
+    if (rows[e] == 0) continue;
+    ++wanted;
+    ++each.passes;
+    totals_.again += pass_ == Pass::denoise && each.last != 0 && each.last + 1 == own.passes;
+    each.last = own.passes;
+  }
+  if (pass_ != Pass::denoise) return;
+  ++totals_.layers;
+  totals_.wanted += wanted;
+  // What streams nothing needs no places, and what the engine keeps itself gives none.
+  const bool fits = stay < experts.size() && stay == places && wanted <= places;
+  own.fits = fits ? kMostOver : std::max(0, own.fits - 1);
+}
+
+// Its places go round: first those of experts that the pass does not want, unused for longest, and where these are too
+// few those of experts that have been computed.
+void Experts::bring(Layer &own, const std::vector<const WeightUnit *> &experts, const std::vector<std::int64_t> &rows,
+                    const Use &use) {
+  std::vector<LoadedExpertUnit> batch;
+  std::deque<const Run *> missing;
+  std::vector<std::size_t> idle;
+  for (std::size_t e = 0; e < experts.size(); ++e) {
+    const std::uint8_t *data = weights_.pinned(*experts[e]->run);
+    if (rows[e] == 0) {
+      if (data != nullptr) idle.push_back(e);
+    } else if (data != nullptr) {
+      batch.push_back({e, {experts[e], data}});
+    } else {
+      missing.push_back(experts[e]->run);
+    }
+  }
+  std::stable_sort(idle.begin(), idle.end(),
+                   [&](std::size_t a, std::size_t b) { return own.counts[a].last < own.counts[b].last; });
+  std::deque<const Run *> places;
+  for (const std::size_t e : idle) places.push_back(experts[e]->run);
+  const bool passing = missing.size() > places.size();
+  std::size_t under_way = 0;
+  const auto read = [&] {
+    for (; !missing.empty() && !places.empty() && under_way < kBroughtAtOnce; ++under_way) {
+      weights_.bring({missing.front(), places.front()});
+      missing.pop_front();
+      places.pop_front();
+    }
+  };
+  const auto compute = [&] {
+    use(batch, passing);
+    for (const LoadedExpertUnit &each : batch) places.push_back(each.weights.unit->run);
+  };
+  read();
+  if (!batch.empty()) compute();
+  for (read(); under_way > 0; read()) {
+    batch.clear();
+    for (const Run *run : weights_.brought()) {
+      const std::size_t e = places_.at(run);
+      batch.push_back({e, {experts[e], weights_.pinned(*run)}});
+      --under_way;
+    }
+    compute();
+  }
+}
+
+void Experts::each(std::size_t chunk, const std::vector<std::int64_t> &rows, const Use &use) {
   Layer &own = layers_[chunk];
   const std::vector<const WeightUnit *> &experts = bundle_.chunks()[chunk].experts;
+  count(own, experts, rows);
+  if (pass_ == Pass::denoise && own.brings) return bring(own, experts, rows, use);
   const auto loaded = [&](std::size_t e, const std::uint8_t *data) { return LoadedExpertUnit{e, {experts[e], data}}; };
   std::vector<LoadedExpertUnit> batch;
   std::size_t streamed = 0;
   for (std::size_t e = 0; e < experts.size(); ++e) {
-    own.counts[e].rows += static_cast<std::uint64_t>(rows[e]);
-    own.counts[e].passes += rows[e] != 0;
     const bool stays = weights_.stays(*experts[e]->run);
     if (!stays) ++streamed;
     if (stays && rows[e] != 0) batch.push_back(loaded(e, weights_.pinned(*experts[e]->run)));
   }
-  ++own.passes;
 
   std::vector<const Run *> wanted, unwanted;
   for (const Run *run : weights_.next(streamed)) (rows[places_.at(run)] != 0 ? wanted : unwanted).push_back(run);
   weights_.skip(unwanted);
-  if (!batch.empty()) use(batch);
+  if (!batch.empty()) use(batch, false);
   for (auto next = wanted.begin(); next != wanted.end();) {
     batch.clear();
     std::deque<WeightStore::Use> taken;
@@ -76,7 +162,7 @@ void Experts::each(std::size_t chunk, const std::vector<std::int64_t> &rows,
       batch.push_back(loaded(places_.at(&run), taken.back().data()));
       bytes += run.length;
     } while (next != wanted.end() && bytes < batch_bytes_ && weights_.ready(**next));
-    use(batch);
+    use(batch, true);
   }
 }
 
@@ -103,6 +189,7 @@ std::vector<Exchange> Experts::exchanges() const {
   };
   std::vector<Gain> gains;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i].fits > 0 && layers_[i].alike) continue;  // each pass sees to it
     const auto run = [&](std::size_t e) { return bundle_.chunks()[i].experts[e]->run; };
     const auto passes = [&](std::size_t e) { return layers_[i].counts[e].passes; };
     std::map<std::uint64_t, std::vector<std::size_t>> lengths;  // memory of one run holds another of its length

@@ -1,5 +1,6 @@
 #include "session/inputs.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace edgekit {
@@ -41,21 +42,32 @@ void PassInputs::set_positions(const std::vector<std::int64_t> &positions) {
   positions_ = positions;
 }
 
-const float *PassInputs::causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
-                                     const std::vector<std::int64_t> &keys) {
+void PassInputs::set_adapter(const std::vector<float> &factors) {
+  if (factors == adapter_) return;
+  ++version_;
+  adapter_ = factors;
+}
+
+const float *PassInputs::text_mask(std::size_t segment, std::int64_t window, std::int64_t block,
+                                   const std::vector<std::int64_t> &queries, const std::vector<std::int64_t> &keys) {
   Mask &own = masks_[{segment, window}];
-  if (own.queries != queries || own.keys != keys) {
+  if (own.block != block || own.queries != queries || own.keys != keys) {
     ++version_;
     own.queries.clear();
     own.hides = false;
     float *mask = own.memory.floats(static_cast<std::int64_t>(queries.size() * keys.size()));
-    for (const std::int64_t query : queries) {
+    const auto count = static_cast<std::int64_t>(queries.size());
+    for (std::int64_t row = 0; row < count; ++row) {
+      const std::int64_t query = queries[static_cast<std::size_t>(row)];
+      const std::int64_t stop = std::min(count, row + block - row % block);
+      const std::int64_t last = *std::max_element(queries.begin() + (row - row % block), queries.begin() + stop);
       for (const std::int64_t key : keys) {
-        const bool hidden = key > query || (window != 0 && query - key >= window);
+        const bool hidden = key > last || (window != 0 && query - key >= window);
         own.hides = own.hides || hidden;
         *mask++ = hidden ? kMasked : 0.0f;
       }
     }
+    own.block = block;
     own.queries = queries;
     own.keys = keys;
   }

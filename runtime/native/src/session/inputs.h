@@ -1,4 +1,4 @@
-// What a pass gives to every layer besides weights: rotation tables and masks.
+// What a pass gives to every layer besides weights: rotation tables, factors of adapters, and masks.
 #ifndef EDGEKIT_SESSION_INPUTS_H
 #define EDGEKIT_SESSION_INPUTS_H
 
@@ -29,10 +29,15 @@ class PassInputs {
   // [rows] factors for rotated queries, null where the rope has none.
   const float *query_scale(std::size_t rope) { return tables_[rope].query_scale; }
 
-  // Additive mask [queries, keys] for queries that see what is not behind them and, with a window, not too far back, by
-  // the positions of both. Null where nothing is hidden. Layers of equal window share that of a segment.
-  const float *causal_mask(std::size_t segment, std::int64_t window, const std::vector<std::int64_t> &queries,
-                           const std::vector<std::int64_t> &keys);
+  // Factors [rows] for what adapters add to products, of a model that has such.
+  void set_adapter(const std::vector<float> &factors);
+  const float *adapter() { return adapter_.empty() ? nullptr : adapter_.data(); }
+
+  // Additive mask [queries, keys] for queries that see what is not behind their block of so many of them and, with a
+  // window, not too far back, by the positions of both. Null where nothing is hidden. Layers of equal window share that of a
+  // segment.
+  const float *text_mask(std::size_t segment, std::int64_t window, std::int64_t block,
+                         const std::vector<std::int64_t> &queries, const std::vector<std::int64_t> &keys);
 
   // Another number whenever one of them was written; see ek_layers_call.inputs.
   std::uint64_t version() const noexcept { return version_; }
@@ -44,7 +49,8 @@ class PassInputs {
   };
   struct Mask {
     FloatBuffer memory;
-    std::vector<std::int64_t> queries, keys;  // of what it holds
+    std::int64_t block = 0;  // of what it holds, as are these
+    std::vector<std::int64_t> queries, keys;
     bool hides = false;
   };
 
@@ -52,6 +58,7 @@ class PassInputs {
   std::vector<Tables> tables_;
   std::map<std::pair<std::size_t, std::int64_t>, Mask> masks_;  // by segment and window
   std::vector<std::int64_t> positions_;
+  std::vector<float> adapter_;
   std::uint64_t version_ = 1;
 };
 

@@ -207,6 +207,11 @@ void KeptRows::commit() {
   length_ = std::max(length_, pending_at_ + pending_count_);
 }
 
+void KeptRows::commit_last(std::int64_t length) {
+  commit();
+  length_ = length;
+}
+
 void KeptRows::settle_pending() {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Piece made = std::move(pending_[i]);

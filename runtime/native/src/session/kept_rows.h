@@ -55,6 +55,10 @@ class KeptRows {
   void commit();
   void abandon() noexcept;
 
+  // The same where nothing is kept and each layer was prepared for as many rows as it needs: they become the last of `length`
+  // positions.
+  void commit_last(std::int64_t length);
+
   // Forgets what lies at and behind `length`. Throws as check().
   void crop(std::int64_t length);
 

@@ -56,6 +56,7 @@ std::uint64_t activations(const Bundle &bundle, std::int64_t positions, std::int
   for (const Rope &rope : model.ropes) {
     total += floats(positions * rope.floats_per_position());
   }
+  if (model.adapters > 0) total += floats(positions);
   if (!model.causal_prefix) return total;
   std::set<std::int64_t> windows;
   for (const LayerInfo &layer : model.layers) windows.insert(layer.window);
@@ -100,16 +101,17 @@ std::vector<KvGeometry> kv_geometry(const Model &model) {
 }
 
 std::int64_t prefill_chunk(const Model &model) {
-  return model.canvas_length != 0 ? model.canvas_length : kPrefillPositions;
+  const std::int64_t chunk = model.canvas_length != 0 ? model.canvas_length : kPrefillPositions;
+  return std::max(model.prefix_block, chunk - chunk % model.prefix_block);  // whole blocks
 }
 
 EngineLengths lengths_of(const Model &model, const SessionOptions &options) {
   EngineLengths out;
-  out.prefix = model.causal_prefix ? options.positions : 0;
+  out.prefix = model.causal_prefix ? options.positions : options.cached;
   out.rows = model.causal_prefix ? std::max(options.canvas, std::min(prefill_chunk(model), options.positions))
                                  : options.canvas;
   out.head_rows = options.canvas;
-  out.segments = options.sequences;
+  out.segments = std::max(options.sequences, options.segments);
   return out;
 }
 

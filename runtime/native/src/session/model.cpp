@@ -81,6 +81,12 @@ std::size_t TableInfo::tile_of(std::int64_t token) const {
   return static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), token) - starts.begin()) - 1;
 }
 
+void check_adapter(const Model &model, std::int64_t adapter) {
+  if (adapter >= 0 && adapter <= model.adapters) return;
+  fail(EK_INVALID_ARGUMENT, "adapter ", adapter, " of a bundle that has ",
+       model.adapters == 0 ? "none to switch; export it with --adapter-mode switched" : "one, number 1");
+}
+
 Model parse_model(const Json &root, const std::string &where, bool packaged) {
   const Reader reader(where);
   const Json &model = root.at("model");
@@ -90,10 +96,19 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
   out.embedding_scale = reader.positive(model, "embedding_scale");
   out.causal_prefix = model.at("causal_prefix").boolean();
   out.self_conditioning = model.at("self_conditioning").boolean();
+  out.shift_logits = model.at("shift_logits").boolean();
+  if (const Json *block = model.find("prefix_block"); block != nullptr && !block->is_null()) {
+    out.prefix_block = reader.whole(model, "prefix_block", kMaxPositions);
+    if (out.prefix_block != 1 && !out.causal_prefix) reader.wrong("prefix_block of a model without a prefix");
+  }
   if (!model.at("canvas_length").is_null()) out.canvas_length = reader.whole(model, "canvas_length", kMaxPositions);
   const Json *positions = model.find("max_positions");
   if (positions != nullptr && !positions->is_null()) {
     out.max_positions = reader.whole(model, "max_positions", std::numeric_limits<std::int64_t>::max());
+  }
+  if (const Json *adapters = model.find("adapters"); adapters != nullptr && !adapters->is_null()) {
+    out.adapters = static_cast<std::int64_t>(adapters->array().size());
+    if (out.adapters > 1) fail(EK_UNSUPPORTED_BUNDLE, where, ": has ", out.adapters, " adapters; this library knows one");
   }
   for (const auto &[name, frequencies] : model.at("ropes").object()) {
     Rope rope;

@@ -47,8 +47,11 @@ struct Model {
   std::int64_t hidden = 0, vocabulary = 0;
   float embedding_scale = 1.0f;
   bool causal_prefix = false, self_conditioning = false;
+  std::int64_t prefix_block = 1;   // of a prefix: rows of text that see each other; 1: a row sees what is not behind it
+  bool shift_logits = false;       // the scores at position j predict token j + 1
   std::int64_t canvas_length = 0;  // 0: any
   std::int64_t max_positions = 0;  // 0: unknown
+  std::int64_t adapters = 0;       // low-rank ones that segments of a pass may ask for
   std::vector<Rope> ropes;
   TableInfo embedding;
   bool tied = true;  // the head is the embedding
@@ -57,6 +60,9 @@ struct Model {
 
   const TableInfo &scores() const { return tied ? embedding : head; }
 };
+
+// Throws Error (EK_INVALID_ARGUMENT) for an adapter that the model does not have, by number; 0 is none.
+void check_adapter(const Model &model, std::int64_t adapter);
 
 // `root` is the manifest, `where` its path for messages; `packaged`: weights but the embedding lie in packages. Throws
 // Error (EK_MALFORMED_FILE).

@@ -18,7 +18,7 @@ bool operator!=(const ProgramShapes &a, const ProgramShapes &b) {
          a.given != b.given;
 }
 
-// What calls of layers give; a rope may add to it.
+// What calls of layers give; a rope and an adapter may add to it.
 const std::set<Input> kLayerInputs = {Input::x,   Input::prefix_k, Input::prefix_v, Input::cos,
                                       Input::sin, Input::mask,     Input::phase};
 
@@ -84,6 +84,7 @@ void NativeEngine::add_layers(const Json &entries) {
     ProgramShapes shapes;
     shapes.given = kLayerInputs;
     if (model.ropes[info.rope].beta != 0) shapes.given.insert(Input::query_scale);
+    if (model.adapters > 0) shapes.given.insert(Input::adapter);
     shapes.hidden = model.hidden;
     shapes.kv_heads = info.kv_heads;
     shapes.head_dim = info.head_dim;
@@ -139,6 +140,7 @@ void NativeEngine::layers(const LayersCall &call) {
   given.cos = call.segments.front().layers.front().cos;
   given.sin = call.segments.front().layers.front().sin;
   given.query_scale = call.segments.front().layers.front().query_scale;
+  given.adapter = call.segments.front().layers.front().adapter;
   phase_.resize(static_cast<std::size_t>(call.rows));
   given.phase = phase_.data();
   for (const LayerSegment &segment : call.segments) {

@@ -32,6 +32,7 @@ class NativeEngine final : public Engine {
   void open_begin(const WeightUnit &unit) override;
   double open_finish(const WeightUnit &unit) override;
   void close_unit(const WeightUnit &unit) override;
+  std::string numerics() const override { return "native"; }
   int threads() const override { return threads_; }
   std::uint64_t scratch_held() const override { return scratch_.size(); }
 

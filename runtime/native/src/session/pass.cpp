@@ -112,6 +112,7 @@ void PassRun::settle(std::size_t index) {
   if (given.count < 0 || given.count > kMaxPositions) {
     fail(EK_INVALID_ARGUMENT, "a canvas of ", given.count, " positions; it needs at least one and at most ", kMaxPositions);
   }
+  check_adapter(model_, given.adapter);
   const std::int64_t length = own.length = own.sequence->kept_.length();
   if (given.count == 0) {
     if (given.keep_at || given.seen || given.request == nullptr) {
@@ -131,7 +132,8 @@ void PassRun::settle(std::size_t index) {
     }
     own.last = true;
   }
-  if (!model_.causal_prefix && (given.keep_at || given.causal)) no_prefix(session_.bundle);
+  if (!model_.causal_prefix && given.causal) no_prefix(session_.bundle);
+  if (given.block < 1) fail(EK_INVALID_ARGUMENT, "blocks of ", given.block, " rows; they need at least one");
   const std::int64_t from = given.keep_at.value_or(length);
   // Rows that a segment names itself are looked at where they are taken.
   const bool behind = given.positions == nullptr || given.seen;
@@ -238,6 +240,13 @@ void PassRun::check_request(const HeadRequest &request, std::int64_t positions) 
   }
 }
 
+// Whether the rows of a segment are what encoding its ids behind what precedes them gives.
+bool PassRun::is_text(const PassSegment &given) const {
+  if (given.seen || given.adapter != session_.options.adapter) return false;
+  if (model_.prefix_block == 1) return given.causal && given.block == 1;
+  return given.causal ? given.block == model_.prefix_block : given.soft == nullptr && given.count <= model_.prefix_block;
+}
+
 Pass PassRun::kind() const {
   if (rows_ == 0) return Pass::head;
   const bool text = std::all_of(segments_.begin(), segments_.end(),
@@ -310,7 +319,7 @@ void PassRun::keep() {
   if (!copies.empty()) memory_.copy(copies);
   session_.in_use.finish();
   for (const Rows &each : segments_) {
-    if (each.given->keep_at) each.sequence->reserve_text(*each.given->keep_at + each.given->count);
+    if (each.given->keep_at) each.sequence->text_.reserve(*each.given->keep_at + each.given->count);
   }
   try {
     for (const Rows &each : segments_) {
@@ -326,7 +335,7 @@ void PassRun::keep() {
   const std::uint64_t number = pass_number();
   for (const Rows &each : segments_) {
     const PassSegment &given = *each.given;
-    if (given.keep_at) each.sequence->kept(*given.keep_at, given.ids, given.count, given.causal && !given.seen);
+    if (given.keep_at) each.sequence->text_.kept(*given.keep_at, given.ids, given.count, is_text(given));
     if (!each.last) continue;
     each.sequence->last_rows_ = each.given->count;
     each.sequence->last_pass_ = number;
@@ -336,13 +345,16 @@ void PassRun::keep() {
 void PassRun::embed() {
   x_ = session_.hidden_states.floats(rows_ * model_.hidden, memory_);
   std::vector<std::int64_t> positions;
+  std::vector<float> adapter;
   for (const Rows &each : segments_) {
     if (each.given->count == 0) continue;
+    if (model_.adapters > 0) adapter.resize(adapter.size() + each.positions.size(), each.given->adapter == 0 ? 0.0f : 1.0f);
     write_floats(memory_, x_ + each.first * model_.hidden, each.given->count * model_.hidden, session_.staged,
                  [&](float *out) { session_.embedding.gather(each.given->ids, each.given->count, out); });
     positions.insert(positions.end(), each.positions.begin(), each.positions.end());
   }
   session_.inputs.set_positions(positions);
+  session_.inputs.set_adapter(adapter);
 }
 
 // Canvases take what the last step expected of them; text takes nothing.
@@ -395,8 +407,8 @@ void PassRun::experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
                       const std::function<void(const std::vector<LoadedExpertUnit> &)> &use) {
   // The counts are known, so what came before has been done. The memory is planned for this layer's units alone.
   session_.in_use.settle();
-  session_.experts.each(chunk, rows, [&](const std::vector<LoadedExpertUnit> &batch) {
-    if (session_.weights.stays(*batch.front().weights.unit->run)) return use(batch);
+  session_.experts.each(chunk, rows, [&](const std::vector<LoadedExpertUnit> &batch, bool passing) {
+    if (!passing) return use(batch);
     WorkEnds ends(*session_.engine);
     use(batch);
     ends.wait();
@@ -466,9 +478,11 @@ LayerInputs PassRun::layer_inputs(std::size_t segment, std::size_t layer, std::s
   given.sin = session_.inputs.sin(info.rope) + rows.first * width;
   const float *scale = session_.inputs.query_scale(info.rope);
   given.query_scale = scale == nullptr ? nullptr : scale + rows.first;
+  const float *adapter = session_.inputs.adapter();
+  given.adapter = adapter == nullptr ? nullptr : adapter + rows.first;
   if (rows.given->causal) {
     keys.insert(keys.end(), rows.positions.begin(), rows.positions.end());
-    given.mask = session_.inputs.causal_mask(segment, info.window, rows.positions, keys);
+    given.mask = session_.inputs.text_mask(segment, info.window, rows.given->block, rows.positions, keys);
   }
   return given;
 }

@@ -56,6 +56,7 @@ class PassRun {
   void settle_positions(Rows &own, std::int64_t from) const;
   std::uint64_t unkept_bytes() const;
   void check_request(const HeadRequest &request, std::int64_t positions) const;
+  bool is_text(const PassSegment &given) const;
   Pass kind() const;
   std::uint64_t added_bytes() const;
   void attempt(Pass then);

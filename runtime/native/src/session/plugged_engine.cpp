@@ -135,6 +135,7 @@ class PluggedEngine::Memory final : public EngineMemory {
       copy.to_stride = width * each.to_stride;
       copy.from_stride = width * each.from_stride;
       copy.from_session = each.from_session ? 1 : 0;
+      copy.to_session = each.to_session ? 1 : 0;
       made.push_back(copy);
     }
     const ek_engine &table = engine_.table_;
@@ -303,6 +304,7 @@ void PluggedEngine::layers(const LayersCall &call) {
       made.frequencies = static_cast<std::int64_t>(rope.inverse_frequency.size());
       made.rope = rope.name.c_str();
       made.query_scale = layer.query_scale;
+      made.adapter = layer.adapter;
       made.mask = layer.mask;
       made.k = layer.k.data;
       made.v = layer.v.data;

@@ -37,6 +37,7 @@ class PluggedEngine final : public Engine {
   void lend(const std::uint8_t *memory, std::uint64_t bytes) override;
   void take_back(const std::uint8_t *memory, std::uint64_t bytes) noexcept override;
   bool keep(const LoadedUnit &unit) override;
+  std::string numerics() const override { return name_; }
   int threads() const override { return 0; }
   std::uint64_t scratch_held() const override { return 0; }
 

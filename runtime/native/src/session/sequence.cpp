@@ -9,8 +9,9 @@
 
 namespace edgekit {
 
-Sequence::Sequence(Session &session, const std::shared_ptr<KvMemory> &memory, std::function<void()> ended)
-    : session_(session), kept_(memory), memory_(*memory->memory), ended_(std::move(ended)) {}
+Sequence::Sequence(Session &session, const std::shared_ptr<KvMemory> &memory, std::int64_t block,
+                   std::function<void()> ended)
+    : session_(session), kept_(memory), memory_(*memory->memory), text_(block), ended_(std::move(ended)) {}
 
 Sequence::Sequence(const Sequence &other, std::function<void()> ended)
     : Denoiser(other),
@@ -19,7 +20,7 @@ Sequence::Sequence(const Sequence &other, std::function<void()> ended)
       memory_(other.memory_),
       last_rows_(other.last_rows_),
       last_pass_(other.last_pass_),
-      texts_(other.texts_),
+      text_(other.text_),
       ended_(std::move(ended)) {
   if (last_rows_ == 0) return;
   FloatCopy copy;
@@ -34,19 +35,9 @@ Sequence::~Sequence() { ended_(); }
 
 std::int64_t Sequence::vocabulary() const { return session_.model().vocabulary; }
 std::int64_t Sequence::hidden_size() const { return session_.model().hidden; }
-
-std::uint64_t Sequence::text() const {
-  const auto length = static_cast<std::size_t>(prefix_length());
-  if (length == 0) return kEmptyText;
-  return length <= texts_.size() ? texts_[length - 1] : kNoText;
-}
-
-void Sequence::kept(std::int64_t at, const std::int64_t *ids, std::int64_t count, bool encoded) {
-  texts_.resize(std::min(texts_.size(), static_cast<std::size_t>(at)));
-  if (!encoded || texts_.size() != static_cast<std::size_t>(at)) return;
-  for (std::int64_t i = 0; i < count; ++i)
-    texts_.push_back(text_number(texts_.empty() ? kEmptyText : texts_.back(), ids[i]));
-}
+std::int64_t Sequence::prefix_block() const { return session_.model().prefix_block; }
+bool Sequence::shift_logits() const { return session_.model().shift_logits; }
+std::int64_t Sequence::most_segments() const { return session_.most_segments(); }
 
 void Sequence::reset() {
   kept_.clear();
@@ -55,13 +46,15 @@ void Sequence::reset() {
 
 void Sequence::prefill(const std::int64_t *ids, std::int64_t count) {
   session_.check_prefill(*this, ids, count);
-  const std::int64_t chunk = session_.prefill_rows();
+  const std::int64_t chunk = session_.prefill_rows(), before = prefix_length();
   for (std::int64_t start = 0; start < count; start += chunk) {
     PassSegment segment;
     segment.sequence = this;
     segment.ids = ids + start;
     segment.count = std::min(chunk, count - start);
     segment.causal = true;
+    segment.block = session_.model().prefix_block;
+    segment.adapter = session_.adapter();
     segment.keep_at = prefix_length();
     try {
       session_.pass({segment}, start + chunk < count ? Pass::prefill : Pass::denoise);
@@ -73,6 +66,7 @@ void Sequence::prefill(const std::int64_t *ids, std::int64_t count) {
       throw;
     }
   }
+  text_.join(before);
 }
 
 HeadResult Sequence::denoise(const std::int64_t *ids, std::int64_t count, const HeadRequest &request,
@@ -83,6 +77,7 @@ HeadResult Sequence::denoise(const std::int64_t *ids, std::int64_t count, const 
   segment.ids = ids;
   segment.count = count;
   segment.soft = soft;
+  segment.adapter = session_.adapter();
   segment.request = &request;
   return std::move(session_.pass({segment}).front());
 }
@@ -92,6 +87,32 @@ HeadResult Sequence::project(const HeadRequest &request) {
   segment.sequence = this;
   segment.request = &request;
   return std::move(session_.pass({segment}).front());
+}
+
+std::vector<HeadResult> Sequence::pass(const std::vector<AskSegment> &segments) {
+  std::vector<PassSegment> wanted;
+  std::vector<std::vector<std::int64_t>> positions(segments.size());
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const AskSegment &asked = segments[i];
+    PassSegment &segment = wanted.emplace_back();
+    segment.sequence = this;
+    segment.ids = asked.ids.data();
+    segment.count = static_cast<std::int64_t>(asked.ids.size());
+    for (std::int64_t row = 0; row < segment.count; ++row) positions[i].push_back(asked.at + row);
+    segment.positions = positions[i].data();
+    segment.causal = asked.block != 0;
+    segment.block = std::max<std::int64_t>(1, asked.block);
+    segment.adapter = asked.adapter != 0 ? asked.adapter : session_.adapter();
+    if (asked.keep) segment.keep_at = asked.at;
+    segment.seen = asked.seen;
+    if (!asked.keep && !asked.seen) segment.seen = {{-1, 0, asked.at}};
+    if (asked.request) segment.request = &*asked.request;
+  }
+  std::vector<HeadResult> answers = session_.pass(wanted), asked;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].request) asked.push_back(std::move(answers[i]));
+  }
+  return asked;
 }
 
 void Sequence::crop(std::int64_t length) {

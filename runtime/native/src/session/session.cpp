@@ -34,6 +34,12 @@ SessionOptions checked(const SessionOptions &options) {
     fail(EK_INVALID_ARGUMENT, "threads is ", options.threads, "; use an integer from 1 to ", kMaxThreads,
          ", or 0 for every core");
   }
+  if (options.cached < 0 || options.cached > kMaxPositions) {
+    fail(EK_INVALID_ARGUMENT, "a session for ", options.cached, " cached positions; they must be 0..", kMaxPositions);
+  }
+  if (options.segments < 0 || options.segments > kMostSequences) {
+    fail(EK_INVALID_ARGUMENT, "a session for ", options.segments, " segments of a pass; they must be 0..", kMostSequences);
+  }
   if (options.sequences < 1 || options.sequences > kMostSequences) {
     fail(EK_INVALID_ARGUMENT, "a session for ", options.sequences, " sequences; they must be 1..", kMostSequences);
   }
@@ -42,6 +48,7 @@ SessionOptions checked(const SessionOptions &options) {
 
 // As far as the bundle's packages go: a longer prefix needs no memory, because no function takes it.
 SessionOptions checked(SessionOptions options, const Bundle &bundle) {
+  check_adapter(bundle.model(), options.adapter);
   options.positions = std::min(checked(options).positions, bundle.longest_prefix());
   return options;
 }
@@ -135,10 +142,10 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   }
   kept_memory->memory = &engine->memory();
   kept_memory->layers = kv_geometry(model());
-  kept_memory->positions = model().causal_prefix ? options.positions : 0;
+  kept_memory->positions = lengths_of(model(), options).prefix;
   kept_memory->chunk = kept_chunk(model(), options);
   if (options.memory_bytes != 0) kept_memory->limit = kept_limit(model(), options);
-  own.reset(new Sequence(session, kept_memory, [this] { --open_sequences; }));
+  own.reset(new Sequence(session, kept_memory, model().prefix_block, [this] { --open_sequences; }));
   ++open_sequences;
 }
 
@@ -163,7 +170,7 @@ std::vector<const Run *> Session::Implementation::runs_of(Pass pass) const {
   if (bundle.packaged()) return out;
   visit(bundle, pass, [&](const WeightUnit &unit) { out.push_back(unit.run); }, [&](std::size_t i) {
     out.push_back(bundle.chunks()[i].unit->run);
-    experts.append_runs(i, out);
+    experts.append_runs(i, pass, out);
   });
   return out;
 }
@@ -211,6 +218,7 @@ bool Session::Implementation::pinned(const std::string &unit) const {
 
 void Session::Implementation::begin(Pass kind, Pass then) {
   relieve();
+  if (experts.begin(kind)) weights.idle();
   weights.begin(kind, then);
   if (packages) packages->begin(kind, then);
 }
@@ -228,27 +236,42 @@ void Session::Implementation::check_lengths(bool text, std::int64_t count, std::
     fail(EK_INVALID_ARGUMENT, "a pass over ", count, " positions after ", committed, "; the limit is ", kMaxPositions);
   }
   const std::int64_t longest = text ? lengths_of(model(), options).rows : options.canvas;
-  const bool fits = count <= longest && (!model().causal_prefix || committed <= options.positions);
-  if (fits && segments <= options.sequences) return;
+  const std::int64_t planned = lengths_of(model(), options).prefix;
+  const bool fits = count <= longest && committed <= planned;
+  if (fits && segments <= std::max(options.sequences, options.segments)) return;
   SessionOptions longer = options;
   longer.canvas = std::max(options.canvas, count);
-  longer.positions = std::max(options.positions, committed);
-  longer.sequences = std::max(options.sequences, segments);
+  (model().causal_prefix ? longer.positions : longer.cached) = std::max(planned, committed);
+  longer.segments = std::max(options.segments, segments);
+  std::ostringstream message;
+  if (!fits) {
+    message << "passes of up to " << options.canvas << " positions after " << planned << ", not for " << count
+            << " after " << committed << "; open the session with canvas = " << longer.canvas
+            << (model().causal_prefix ? ", positions = " : ", cached = ") << std::max(planned, committed);
+  } else {
+    const std::int64_t planned = std::max(options.sequences, options.segments);
+    message << planned << (planned == 1 ? " segment" : " segments") << " of a pass, not for " << segments
+            << "; open the session with segments = " << segments;
+  }
+  check_room(longer, message.str());
+}
+
+void Session::Implementation::check_sequences(std::int64_t count) const {
+  if (count <= options.sequences) return;
+  SessionOptions longer = options;
+  longer.sequences = count;
+  std::ostringstream message;
+  message << options.sequences << (options.sequences == 1 ? " sequence" : " sequences") << ", not for " << count
+          << "; open the session with sequences = " << count;
+  check_room(longer, message.str());
+}
+
+// Whether there is memory for more than the session was opened for.
+void Session::Implementation::check_room(const SessionOptions &longer, const std::string &message) const {
   MemoryNeeds more = memory_needs(bundle, *engine, longer);
   more.process = needs.process;
   if (options.memory_bytes == 0) return check_machine(bundle, more, plan, longer, machine);
-  std::ostringstream message;
-  message << bundle.path() << ": the memory budget was planned for ";
-  if (segments > options.sequences) {
-    const bool one = options.sequences == 1;
-    message << options.sequences << (one ? " sequence (or segment" : " sequences (or segments") << " of a pass), not for "
-            << segments << "; open the session with sequences = " << longer.sequences;
-  } else {
-    message << "passes of up to " << options.canvas << " positions after " << options.positions << ", not for " << count
-            << " after " << committed << "; open the session with canvas = " << longer.canvas
-            << ", positions = " << longer.positions;
-  }
-  throw BudgetError(message.str(), least_budget(bundle, more, longer));
+  throw BudgetError(bundle.path() + ": the memory budget was planned for " + message, least_budget(bundle, more, longer));
 }
 
 void Session::Implementation::with_kv_room(std::uint64_t bytes, const std::function<void()> &take) {
@@ -290,15 +313,16 @@ const Sequence &Session::sequence() const { return *implementation_->own; }
 
 std::unique_ptr<Sequence> Session::open_sequence() {
   Implementation &own = *implementation_;
-  own.check_lengths(false, 0, 0, own.open_sequences + 1);
-  std::unique_ptr<Sequence> made(new Sequence(*this, own.kept_memory, [&own] { --own.open_sequences; }));
+  own.check_sequences(own.open_sequences + 1);
+  std::unique_ptr<Sequence> made(
+      new Sequence(*this, own.kept_memory, own.model().prefix_block, [&own] { --own.open_sequences; }));
   ++own.open_sequences;
   return made;
 }
 
 std::unique_ptr<Sequence> Session::copy_sequence(const Sequence &original) {
   Implementation &own = *implementation_;
-  own.check_lengths(false, 0, 0, own.open_sequences + 1);
+  own.check_sequences(own.open_sequences + 1);
   std::unique_ptr<Sequence> made(new Sequence(original, [&own] { --own.open_sequences; }));
   ++own.open_sequences;
   return made;
@@ -339,6 +363,13 @@ void Session::check_lengths(std::int64_t count, std::int64_t committed) const {
   implementation_->check_lengths(false, count, committed, 1);
 }
 
+std::int64_t Session::adapter() const { return implementation_->options.adapter; }
+
+std::int64_t Session::most_segments() const {
+  const SessionOptions &options = implementation_->options;
+  return options.memory_bytes == 0 ? 0 : std::max(options.sequences, options.segments);
+}
+
 void Session::check_text(const Sequence &sequence, const std::int64_t *ids, std::int64_t count) const {
   edgekit::check_text(*implementation_, sequence, ids, count);
 }
@@ -367,6 +398,7 @@ SessionStatistics Session::statistics() const {
   out.io_seconds = ring.read_seconds;
   out.io_wait_seconds = ring.wait_seconds;
   out.pass_seconds = own.pass_seconds;
+  out.experts = own.experts.totals();
   return out;
 }
 

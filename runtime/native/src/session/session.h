@@ -10,6 +10,7 @@
 
 #include "flash_file.h"
 #include "kernels/head.h"
+#include "session/experts.h"
 #include "session/weight_store.h"
 #include "session/sequence.h"
 
@@ -33,6 +34,9 @@ struct SessionOptions {
   std::int64_t canvas = 256;       // the longest segment of a pass
   int threads = 0;                 // 0: every core that the process may use
   std::int64_t sequences = 1;      // open at a time, and segments of a pass, that the budget must hold
+  std::int64_t segments = 0;       // of a pass, where it may have more than that
+  std::int64_t cached = 0;         // positions of a canvas that passes keep, of models without a prefix, for the budget
+  std::int64_t adapter = 0;        // of passes that do not say: all but those of segments; 0: none
 };
 
 struct SessionStatistics {
@@ -41,6 +45,7 @@ struct SessionStatistics {
   std::uint64_t bytes_skipped = 0;    // of streamed experts that had no rows
   std::uint64_t bytes_exchanged = 0;  // of streamed experts that were read to stay; among bytes_read
   double io_seconds = 0, io_wait_seconds = 0, pass_seconds = 0;
+  ExpertTotals experts;
 };
 
 // Bytes besides weights that a memory budget holds, by cause. `process` is what the process held already.
@@ -105,6 +110,8 @@ class Session {
   const MemoryNeeds &needs() const;
   SessionPlan plan() const;
   int threads() const;
+  std::int64_t adapter() const;        // see SessionOptions
+  std::int64_t most_segments() const;  // of a pass, that a memory budget was planned for; 0: any number
   const Model &model() const;
   const Json &sampler() const;  // the manifest's section
 
@@ -123,6 +130,7 @@ class Session {
   void exchange_experts();  // between passes, see Experts
 
   struct Implementation;
+  Implementation &implementation() const { return *implementation_; }
 
  private:
   std::unique_ptr<Implementation> implementation_;

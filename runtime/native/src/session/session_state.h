@@ -56,6 +56,9 @@ struct Session::Implementation {
   // A budget holds for the lengths that the session was opened for; without one, buffers grow up to what the machine has.
   // Throws Error, see Session::check_lengths, for segments of up to `count` rows behind `committed` positions.
   void check_lengths(bool text, std::int64_t count, std::int64_t committed, std::int64_t segments) const;
+  // The same for so many open sequences.
+  void check_sequences(std::int64_t count) const;
+  void check_room(const SessionOptions &longer, const std::string &message) const;
 
   // Calls `take`, which takes memory for keys and values of a pass, `bytes` in all; where there is none left, once more
   // when what nobody keeps was given back. Throws BudgetError if that is not enough, and what `take` throws.

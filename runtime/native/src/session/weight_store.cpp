@@ -1,5 +1,6 @@
 #include "session/weight_store.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <map>
@@ -50,6 +51,10 @@ class Reads {
   std::optional<Error> error_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
 RingStatistics plus(RingStatistics a, const RingStatistics &b) {
   a.bytes_read += b.bytes_read;
   a.runs_read += b.runs_read;
@@ -62,6 +67,22 @@ RingStatistics plus(RingStatistics a, const RingStatistics &b) {
 
 }  // namespace
 
+// What reads of bring() and their owner share.
+struct Arrivals {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int under_way = 0;
+  Clock::time_point busy_since;
+  RingStatistics statistics;
+};
+
+struct WeightStore::Arrival {
+  const Run *run = nullptr;
+  std::uint8_t *memory = nullptr;
+  bool done = false;
+  std::optional<Error> error;
+};
+
 Loan::Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes)
     : borrower_(borrower), memory_(memory), bytes_(bytes) {
   borrower.lend(memory, bytes);
@@ -70,7 +91,11 @@ Loan::Loan(Borrower &borrower, const std::uint8_t *memory, std::uint64_t bytes)
 Loan::~Loan() { borrower_.take_back(memory_, bytes_); }
 
 WeightStore::WeightStore(FlashFile &file, const ResidencyPlan &plan, RunsOf runs_of, Borrower *borrower)
-    : file_(file), runs_of_(std::move(runs_of)), borrower_(borrower), pinned_(file.layout().runs.size(), nullptr) {
+    : file_(file),
+      runs_of_(std::move(runs_of)),
+      borrower_(borrower),
+      pinned_(file.layout().runs.size(), nullptr),
+      arriving_(std::make_shared<Arrivals>()) {
   for (const Run &run : file.layout().runs) kept_.push_back(plan.kept.count(run.name) != 0);
   load_pinned(plan);
   if (plan.ring_bytes == 0) return;
@@ -137,7 +162,7 @@ void WeightStore::load_pinned(const ResidencyPlan &plan) {
 
 void WeightStore::begin(Pass pass, Pass then) {
   if (!ring_) return;
-  if (expected_ == pass) {
+  if (expected_ == pass && !(changed_ && pass == Pass::prefill)) {
     expected_.reset();
   } else {
     idle();
@@ -157,7 +182,15 @@ void WeightStore::schedule(Pass pass) {
 
 void WeightStore::idle() {
   if (ring_) ring_->cancel();
+  while (!arrivals_.empty()) {  // of a pass that failed
+    try {
+      brought();
+    } catch (const Error &) {
+      // What that pass failed with is what matters.
+    }
+  }
   expected_.reset();
+  changed_ = false;
 }
 
 std::vector<const Run *> WeightStore::next(std::size_t count) const {
@@ -189,6 +222,70 @@ void WeightStore::exchange(const std::vector<Exchange> &wanted) {
   exchange_wait_seconds_ += ring_->statistics().wait_seconds - waited;
 }
 
+WeightStore::~WeightStore() {
+  all_arrived();  // they write into memory that is about to go
+}
+
+void WeightStore::all_arrived() {
+  std::unique_lock<std::mutex> lock(arriving_->mutex);
+  arriving_->changed.wait(lock, [this] { return arriving_->under_way == 0; });
+}
+
+void WeightStore::bring(const Exchange &wanted) {
+  const auto arrival = std::make_shared<Arrival>();
+  arrival->run = wanted.in;
+  arrival->memory = pinned_[place(*wanted.out)];
+  arrivals_.push_back(arrival);
+  {
+    std::lock_guard<std::mutex> lock(arriving_->mutex);
+    if (arriving_->under_way++ == 0) arriving_->busy_since = Clock::now();
+  }
+  const auto ended = [shared = arriving_, arrival](const Error *error) {
+    std::lock_guard<std::mutex> lock(shared->mutex);
+    arrival->done = true;
+    if (error != nullptr) arrival->error.emplace(*error);
+    if (error == nullptr) {
+      shared->statistics.bytes_read += arrival->run->length;
+      ++shared->statistics.runs_read;
+    }
+    if (--shared->under_way == 0) shared->statistics.read_seconds += seconds_since(shared->busy_since);
+    shared->changed.notify_all();
+  };
+  try {
+    file_.submit(*wanted.in, arrival->memory, ended);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(arriving_->mutex);
+    --arriving_->under_way;
+    arrivals_.pop_back();
+    throw;
+  }
+  pinned_[place(*wanted.out)] = nullptr;
+  changed_ = true;
+}
+
+std::vector<const Run *> WeightStore::brought() {
+  std::vector<const Run *> out;
+  std::optional<Error> failed;
+  const Clock::time_point started = Clock::now();
+  std::unique_lock<std::mutex> lock(arriving_->mutex);
+  while (!arrivals_.empty()) {
+    const std::shared_ptr<Arrival> first = arrivals_.front();
+    if (!first->done && !out.empty() && !failed) break;
+    arriving_->changed.wait(lock, [&] { return first->done; });
+    arrivals_.pop_front();
+    if (first->error) {
+      if (!failed) failed = first->error;
+      continue;
+    }
+    pinned_[place(*first->run)] = first->memory;
+    bytes_exchanged_ += first->run->length;
+    out.push_back(first->run);
+  }
+  arriving_->statistics.wait_seconds += seconds_since(started);
+  if (failed) throw *failed;
+  return out;
+}
+
 void WeightStore::unpin(const std::vector<const Run *> &runs, std::uint64_t ring_bytes) {
   idle();
   if (ring_bytes != 0 && (!ring_ || ring_->capacity() < ring_bytes)) {
@@ -216,6 +313,10 @@ void WeightStore::unpin(const std::vector<const Run *> &runs, std::uint64_t ring
 
 RingStatistics WeightStore::ring_statistics() const {
   RingStatistics found = ring_ ? plus(earlier_, ring_->statistics()) : earlier_;
+  {
+    std::lock_guard<std::mutex> lock(arriving_->mutex);
+    found = plus(found, arriving_->statistics);
+  }
   found.wait_seconds -= exchange_wait_seconds_;
   return found;
 }

@@ -3,6 +3,7 @@
 #define EDGEKIT_SESSION_WEIGHT_STORE_H
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,6 +44,8 @@ class Loan {
   const std::uint64_t bytes_;
 };
 
+struct Arrivals;
+
 // A pass over the model is a sequence of runs fixed in advance; the streamed ones among them are read ahead while
 // others compute, and reading goes on into the pass that is expected next.
 class WeightStore {
@@ -68,6 +71,14 @@ class WeightStore {
   // Puts streamed runs in the place of pinned ones, between passes; what is read ahead is dropped. A run that cannot be
   // read goes on being streamed, so that its use shows the error, and the one that it was to replace stays.
   void exchange(const std::vector<Exchange> &wanted);
+
+  // In the middle of a pass, where what is scheduled has neither of the two: begins to read a run into the memory of a
+  // pinned one of its length, which nobody uses and which is streamed from now on. Throws Error, with nothing changed.
+  void bring(const Exchange &wanted);
+
+  // The runs that bring() has read: pinned from now on, in that order; waits for one at least, of those begun. Throws the
+  // error of a read, when none is under way any more; its memory is nobody's then.
+  std::vector<const Run *> brought();
 
   // Gives the memory of pinned runs back, between passes: they are streamed from now on, through a ring of `ring_bytes`.
   // Throws Error, with nothing changed.
@@ -104,10 +115,16 @@ class WeightStore {
   };
 
   // Waiting is that of passes.
-  RingStatistics ring_statistics() const;
+  RingStatistics ring_statistics() const;  // what bring() read is among it
   std::uint64_t bytes_exchanged() const noexcept { return bytes_exchanged_; }
 
+  ~WeightStore();
+
  private:
+  // Of bring().
+  struct Arrival;
+  void all_arrived();
+
   std::size_t place(const Run &run) const { return static_cast<std::size_t>(&run - file_.layout().runs.data()); }
   void load_pinned(const ResidencyPlan &plan);
   void lend_ring();
@@ -125,6 +142,9 @@ class WeightStore {
   std::unique_ptr<Loan> ring_lent_;  // these end before the memory
   RingStatistics earlier_;              // of the rings before
   std::optional<Pass> expected_;  // scheduled already, after the pass under way
+  bool changed_ = false;          // since then runs of a prefill have changed places
+  std::deque<std::shared_ptr<Arrival>> arrivals_;
+  std::shared_ptr<Arrivals> arriving_;
   std::uint64_t bytes_exchanged_ = 0;
   double exchange_wait_seconds_ = 0;
 };

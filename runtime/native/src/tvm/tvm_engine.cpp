@@ -127,14 +127,14 @@ constexpr tvm::DLDataType kFloat32 = {2, 32, 1};
 
 // What a function is given by name, besides weights.
 struct TvmEngine::Inputs {
-  const float *x = nullptr, *cos = nullptr, *sin = nullptr, *query_scale = nullptr;
+  const float *x = nullptr, *cos = nullptr, *sin = nullptr, *query_scale = nullptr, *adapter = nullptr;
   const float *embedded = nullptr, *soft = nullptr;
   const float *q = nullptr, *k = nullptr, *v = nullptr, *prefix_k = nullptr, *prefix_v = nullptr, *mask = nullptr;
   const std::int64_t *phase = nullptr;
 
   const void *find(const std::string &name) const {
     const std::pair<const char *, const void *> known[] = {
-        {"x", x}, {"cos", cos}, {"sin", sin}, {"query_scale", query_scale}, {"embedded", embedded}, {"soft", soft},
+        {"x", x}, {"cos", cos}, {"sin", sin}, {"query_scale", query_scale}, {"adapter", adapter}, {"embedded", embedded}, {"soft", soft},
         {"q", q}, {"k", k}, {"v", v}, {"prefix_k", prefix_k}, {"prefix_v", prefix_v}, {"mask", mask}, {"phase", phase}};
     for (const auto &[own, data] : known) {
       if (name == own) return data;
@@ -223,7 +223,8 @@ void TvmEngine::add_layers(const Json &entries) {
            " takes no mask, without which a prefix cannot be encoded; export the bundle again");
     }
     check_unit(own.function, *chunk.unit,
-               {{{"x", x}, {"cos", turns}, {"sin", turns}, {"query_scale", {tvm::kT, 1}}, {"phase", {tvm::kT}}}, x});
+               {{{"x", x}, {"cos", turns}, {"sin", turns}, {"query_scale", {tvm::kT, 1}}, {"adapter", {tvm::kT, 1}},
+                 {"phase", {tvm::kT}}}, x});
     Layer layer{&own, {}};
     if (own.experts) {
       const tvm::Experts &experts = *own.experts;
@@ -455,6 +456,7 @@ void TvmEngine::layers(const LayersCall &call) {
   given.cos = first.cos;
   given.sin = first.sin;
   given.query_scale = first.query_scale;
+  given.adapter = first.adapter;
   given.phase = phase.data();
   const CallGuard guard(call_, call);
   const tvm::Value y = run(program.function, {call.rows, 0}, call.weights, given);

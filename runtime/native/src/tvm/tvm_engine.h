@@ -39,6 +39,7 @@ class TvmEngine final : public Engine {
   void open_begin(const WeightUnit &unit) override;
   double open_finish(const WeightUnit &unit) override;
   void close_unit(const WeightUnit &unit) override;
+  std::string numerics() const override { return "tvm"; }
   int threads() const override { return threads_; }
   std::uint64_t scratch_held() const override { return scratch_.size(); }
 

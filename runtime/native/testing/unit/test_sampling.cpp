@@ -31,6 +31,9 @@ class HashDenoiser : public Denoiser {
  public:
   explicit HashDenoiser(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
 
+  std::vector<HeadResult> pass(const std::vector<AskSegment> &) override { return {}; }
+  void crop(std::int64_t) override {}
+
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::int64_t hidden_size() const override { return 3; }
   std::int64_t prefix_length() const override { return static_cast<std::int64_t>(prefix_.size()); }

@@ -26,7 +26,8 @@ public final class Denoiser {
     var wanted = ek_session_options(
       struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: Int32(clamping: options.threads),
       memory_bytes: options.memoryBytes ?? 0, resident_bytes: options.residentBytes ?? .max,
-      positions: Int64(options.positions), canvas: Int64(options.canvas), sequences: 1)
+      positions: Int64(options.positions), canvas: Int64(options.canvas), sequences: 1, segments: 0,
+      cached: 0, adapter: Int64(options.adapter))
     var opened: OpaquePointer?
     try EngineTable.check(table) {
       guard var engine = table?.native else { return ek_session_open(bundle.path, &wanted, &opened) }

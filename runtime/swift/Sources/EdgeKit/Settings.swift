@@ -12,16 +12,19 @@ public struct SessionOptions: Sendable, Equatable {
   /// With `memoryBytes`: the longest pass that it must hold. At least `SessionInfo.canvasLength`; where there is no
   /// causal prefix, prompt and answer together, the answer rounded up to whole blocks.
   public var canvas = 256
+  /// Number of the adapter beside the bundle's weights that all is computed with, from 1; 0: none.
+  public var adapter = 0
 
   public init(
     threads: Int = 0, memoryBytes: UInt64? = nil, residentBytes: UInt64? = nil, positions: Int = 2048,
-    canvas: Int = 256
+    canvas: Int = 256, adapter: Int = 0
   ) {
     self.threads = threads
     self.memoryBytes = memoryBytes
     self.residentBytes = residentBytes
     self.positions = positions
     self.canvas = canvas
+    self.adapter = adapter
   }
 }
 

@@ -127,6 +127,26 @@ final class ArrayTests: XCTestCase {
     XCTAssertEqual(written, first + gap + second + gap)
   }
 
+  func testFactorsOfAnAdapterAreThoseOfTheSegment() {
+    var own = ek_attention()
+    let factors: [Float] = [1, 1, 1]
+    var x: [Float] = [0]
+    x.withUnsafeMutableBufferPointer { x in
+      withUnsafePointer(to: &own) { layer in
+        let layers = UnsafeBufferPointer(start: layer, count: 1)
+        XCTAssertNil(CallSegment(rows: 3, isCausal: false, x: x, layers: layers).adapter)
+      }
+      factors.withUnsafeBufferPointer { factors in
+        own.adapter = factors.baseAddress
+        withUnsafePointer(to: &own) { layer in
+          let layers = UnsafeBufferPointer(start: layer, count: 1)
+          let segment = CallSegment(rows: 3, isCausal: false, x: x, layers: layers)
+          XCTAssertEqual(segment.adapter, Tensor([3, 1], [1, 1, 1]))
+        }
+      }
+    }
+  }
+
   func testTheCanvasOfAScreen() {
     func draft(_ step: Int, _ tokens: [Int], _ accepted: [Bool], start: Int = 0) -> Event {
       .draft(Draft(canvasIndex: 0, step: step, start: start, tokens: tokens, accepted: accepted))

@@ -48,7 +48,8 @@ final class MemoryTests: XCTestCase {
       let table = EngineTable(engine)
       var options = ek_session_options(
         struct_size: UInt32(MemoryLayout<ek_session_options>.size), threads: 0, memory_bytes: 1 << 40,
-        resident_bytes: .max, positions: 32, canvas: 16, sequences: 1)
+        resident_bytes: .max, positions: 32, canvas: 16, sequences: 1, segments: 0, cached: 0,
+        adapter: 0)
       var native = table.native
       var plan: OpaquePointer?
       try EngineTable.check(table) { ek_plan_session(bundle.path, &options, &native, 0, &plan) }

@@ -13,6 +13,11 @@ struct CallSegment {
   /// Of `phase`, an input of layer programs: 0 for a canvas, 1 for text that is encoded.
   var phase: Tensor { Tensor([1], integers: [isCausal ? 1 : 0]) }
 
+  /// [rows, 1] factors for what the bundle's adapter adds; nil: it has none.
+  var adapter: Tensor? {
+    layers.first?.adapter.map { Tensor([rows, 1], Array(UnsafeBufferPointer(start: $0, count: rows))) }
+  }
+
   /// [1, rows, hidden]
   func input(_ hidden: Int) -> Tensor { Tensor([1, rows, hidden], Array(x)) }
 }

@@ -134,10 +134,11 @@ final class MLXEngine: PluggedEngine {
   private func inputs(_ part: CallSegment, _ hidden: Int) -> Arrays {
     let own = part.layers[0]
     let prefix = own.prefix
-    let arrays = [
+    var arrays = [
       "x": part.input(hidden), "prefix_k": prefix.keys, "prefix_v": prefix.values,
       "mask": own.addedMask(part.rows), "phase": part.phase,
     ]
+    arrays["adapter"] = part.adapter
     return arrays.merging(own.tables(part.rows)) { $1 }
   }
 

@@ -74,6 +74,9 @@ extension PackagePrograms {
       for name in ["k", "v"] { given["\(name).\(slot)"] = [1, layer.kvHeads, t, layer.headDim] }
     }
     if function.inputs.contains(where: { $0.role == "phase" }) { taken["phase"] = [1] }
+    if model.adapters?.isEmpty == false, function.inputs.contains(where: { $0.role == "adapter" }) {
+      taken["adapter"] = [t, 1]
+    }
     return (taken, given)
   }
 

@@ -75,6 +75,7 @@ final class PackageEngine: PluggedEngine {
       let (rows, given) = (part.rows, part.layers)
       let function = try fitting(name, rows, kept: given.map { Int($0.kept) })
       var arrays = ["x": part.input(call.hidden), "phase": part.phase]
+      arrays["adapter"] = part.adapter
       for (slot, (own, prefix)) in zip(given, function.prefixes).enumerated() {
         let layer = manifest.layers[Int(own.layer)]
         (arrays["prefix_k.\(slot)"], arrays["prefix_v.\(slot)"]) = own.prefix

@@ -67,7 +67,10 @@ public struct Manifest: Codable, Sendable, Equatable {
     // Sizes of arrays are products of these.
     let sizes =
       [("hidden_size", model.hiddenSize), ("vocab_size", model.vocabularySize)]
-      + [("canvas_length", model.canvasLength ?? 1), ("max_positions", model.maxPositions ?? 1)]
+      + [
+        ("canvas_length", model.canvasLength ?? 1), ("max_positions", model.maxPositions ?? 1),
+        ("prefix_block", model.prefixBlock ?? 1),
+      ]
       + layers.flatMap { [("kv_heads", $0.kvHeads), ("head_dim", $0.headDim), ("window", $0.window ?? 1)] }
     for (label, size) in sizes where !(1...Self.mostPerAxis).contains(size) {
       throw .malformedFile("\(name): \(label) is \(size), not a size of a model; export the bundle again")
@@ -113,6 +116,8 @@ extension Manifest {
     public var shiftLogits: Bool
     /// Whether committed text is encoded causally and kept.
     public var causalPrefix: Bool
+    /// Positions of committed text that see each other; nil: it is causal.
+    public var prefixBlock: Int?
     public var selfConditioning: Bool
     /// nil: canvases of any length.
     public var canvasLength: Int?
@@ -122,6 +127,8 @@ extension Manifest {
     public var ropes: [String: [Float]]
     /// By rope: factors for rotated queries, where there are any.
     public var queryScales: [String: QueryScale]?
+    /// Low-rank adapters beside the weights, which segments of a pass may ask for.
+    public var adapters: [Adapter]?
     public var tables: Tables
     /// The checkpoint's own configuration.
     public var config: JSONValue
@@ -134,12 +141,13 @@ extension Manifest {
       case softcap
       case shiftLogits = "shift_logits"
       case causalPrefix = "causal_prefix"
+      case prefixBlock = "prefix_block"
       case selfConditioning = "self_conditioning"
       case canvasLength = "canvas_length"
       case maxPositions = "max_positions"
       case ropes
       case queryScales = "query_scales"
-      case tables, config
+      case adapters, tables, config
     }
   }
 
@@ -147,6 +155,16 @@ extension Manifest {
   public struct QueryScale: Codable, Sendable, Equatable {
     public var beta: Float
     public var positions: Int
+  }
+
+  /// A low-rank adapter: its largest rank, the matrices that it changes, by their names in a layer, how many stored ones
+  /// those are, and its size.
+  public struct Adapter: Codable, Sendable, Equatable {
+    public var name: String
+    public var rank: Int
+    public var targets: [String]
+    public var matrices: Int
+    public var bytes: Int64
   }
 
   public struct Tables: Codable, Sendable, Equatable {
