@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -331,6 +332,14 @@ def test_blocks_are_filled_above_the_threshold_and_at_least_by_one() -> None:
             assert found.ids == block[0].tolist()[: len(found.ids)]
             assert found.passes == passes
             assert len(found.ids) == 8 or found.ids[-1] in chosen.ends
+
+
+def test_a_block_is_filled_where_the_model_chooses_the_mask() -> None:
+    chosen, prompts = decoding(0, limit=8)
+    with torch.no_grad():
+        chosen.model.weights()["head.weight"].zero_()
+    mask_always = replace(chosen, mask_id=0, ends=frozenset())  # equal logits: the first token is the likeliest
+    assert [(a.ids, a.passes) for a in mask_always.diffusion(prompts[:1])] == [([0] * 8, 9)]
 
 
 def test_causal_rows_of_the_block_objective_see_no_later_token_and_no_noise() -> None:

@@ -87,10 +87,12 @@ class BlockDecoding:
 
         def advance(texts: list[list[int]], rows: list[Answer]) -> None:
             blocks = [[self.mask_id] * self.block for _ in texts]
-            while active := [i for i, b in enumerate(blocks) if self.mask_id in b]:
+            # Not found by the mask's id: a model may choose it as a token.
+            masked = [set(range(self.block)) for _ in texts]
+            while active := [i for i, positions in enumerate(masked) if positions]:
                 found = self.logits([texts[i] for i in active], [blocks[i] for i in active], causal=False)
                 for i, z in zip(active, found, strict=True):
-                    self._fill(blocks[i], z, threshold)
+                    self._fill(blocks[i], masked[i], z, threshold)
                     rows[i].passes += 1
             for row, block in zip(rows, blocks, strict=True):
                 row.ids += block
@@ -98,13 +100,13 @@ class BlockDecoding:
 
         return self._run(prompts, advance)
 
-    def _fill(self, block: list[int], z: Tensor, threshold: float) -> None:
+    def _fill(self, block: list[int], masked: set[int], z: Tensor, threshold: float) -> None:
         probability, best = torch.softmax(z.float(), -1).max(-1)
-        masked = [i for i, token in enumerate(block) if token == self.mask_id]
-        surest = max(masked, key=lambda i: float(probability[i]))
-        for i in masked:
+        surest = max(sorted(masked), key=lambda i: float(probability[i]))
+        for i in sorted(masked):
             if i == surest or probability[i] >= threshold:
                 block[i] = int(best[i])
+                masked.discard(i)
 
     def speculative(self, prompts: Sequence[list[int]]) -> list[Answer]:
         """Equal to `autoregressive`: after its first token, a block is drafted behind the known token, then

@@ -123,10 +123,18 @@ def experts(
 
 @contextmanager
 def training_operators() -> Iterator[None]:
-    """Use the operators of this file in every model until the block ends."""
+    """Use the operators of this file in every model until the block ends, and torch's deterministic ones: sums
+    of gradients otherwise come in the order in which threads finish.
+    """
     before = ops.attention, ops.experts, ops.rms_norm
+    deterministic, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(True, warn_only=True)
     ops.attention, ops.experts, ops.rms_norm = attention, experts, rms_norm
     try:
         yield
     finally:
         ops.attention, ops.experts, ops.rms_norm = before
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
