@@ -62,6 +62,16 @@ def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def programs_converted_once() -> Iterator[None]:
+    """Has equal programs converted to ONNX once by a worker; see `support.remembered_conversions`."""
+    from support.remembered_conversions import remembering
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgekit.export.formats.onnx.writer.convert", remembering({}))
+        yield
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A generator that gives each test the same numbers on every run."""

@@ -74,29 +74,32 @@ def test_layers_with_factors_are_those_of_ministral(
     torch.testing.assert_close(found, expected.last_hidden_state, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("engine", ["native", "onnx", "onnx-gpu", "tvm", "mlx", "torch"])
+@pytest.mark.parametrize(
+    ("engine", "family"),
+    [
+        *((engine, family) for engine in ("native", "torch") for family in FAMILIES),
+        *((engine, "llada") for engine in ("onnx", "onnx-gpu", "tvm", "mlx")),
+    ],
+)
 def test_engines_scale_queries_as_the_reference(
     tmp_path: Path, engine: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Behind a prefix where the family has one."""
     written = "native" if engine == "torch" else engine
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu"})
-    plain = logits(tmp_path / "plain", family, written, engine)[0]
+    write_checkpoint(tmp_path / "checkpoint", family)
+    without = quantized_reference(tmp_path / "checkpoint", Scheme("bf16"), written)
     use_query_scales(monkeypatch)
-    found, expected = logits(tmp_path / "scaled", family, written, engine)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * float(np.abs(expected).max()))
-    assert np.abs(found - plain).max() > 1e-2 * np.abs(plain).max(), "the factors make a difference"
-
-
-def logits(folder: Path, family: str, written: str, engine: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of an engine and of the reference, behind a prefix where the family has one."""
-    write_checkpoint(folder / "checkpoint", family)
     how = ExportOptions(written, "mac" if written == "mlx" else "host", Scheme("bf16"))
-    export(folder / "checkpoint", folder / "bundle", how)
-    with open_session(folder / "bundle", engine=engine) as session:
-        found, expected = passes(session, quantized_reference(folder / "checkpoint", Scheme("bf16"), written))
+    export(tmp_path / "checkpoint", tmp_path / "bundle", how)
+    model = quantized_reference(tmp_path / "checkpoint", Scheme("bf16"), written)
+    with open_session(tmp_path / "bundle", engine=engine) as session:
+        found, expected = passes(session, model)
+        plain = passes(session, without)[1].numpy()
     assert found.logits is not None
-    return found.logits, expected.numpy()
+    wanted = expected.numpy()
+    np.testing.assert_allclose(found.logits, wanted, rtol=0, atol=1e-4 * float(np.abs(wanted).max()))
+    assert np.abs(found.logits - plain).max() > 1e-2 * np.abs(plain).max(), "the factors make a difference"
 
 
 @pytest.fixture

@@ -338,7 +338,9 @@ def test_a_block_is_filled_where_the_model_chooses_the_mask() -> None:
     chosen, prompts = decoding(0, limit=8)
     with torch.no_grad():
         chosen.model.weights()["head.weight"].zero_()
-    mask_always = replace(chosen, mask_id=0, ends=frozenset())  # equal logits: the first token is the likeliest
+    mask_always = replace(
+        chosen, mask_id=0, ends=frozenset()
+    )  # equal logits: the first token is the likeliest
     assert [(a.ids, a.passes) for a in mask_always.diffusion(prompts[:1])] == [([0] * 8, 9)]
 
 
