@@ -35,13 +35,14 @@ from edgekit.runtime.session import Session, SessionOptions, open_session
 from edgekit.tools.cli import main
 
 NEMOTRON = "nemotron_labs_diffusion"
-#: Engine and family: exports to ONNX and TVM take long. The mask of a prefix shows from the second layer on.
+#: Engine and family: exports to ONNX and TVM take long (their routing: `test_routing`). The mask of a prefix
+#: shows from the second layer on.
 CASES = [
     ("torch", NEMOTRON), ("torch", "sdar_moe"), ("onnx", NEMOTRON), ("onnx-gpu", "sdar"), ("tvm", NEMOTRON),
     ("mlx", NEMOTRON), ("mlx", "sdar_moe"), ("mlx", "fast_dllm"), ("coreml", NEMOTRON),
     ("coreml", "a2d_qwen3"), ("coreai", "sdar_moe"), ("coreai", "coda"),
-    ("torch", "llada2_moe"), ("torch", "llada2.2"), ("onnx", "llada2.2"), ("onnx-gpu", "llada2_moe"),
-    ("mlx", "llada2_moe"), ("coreml", "llada2_moe"), ("coreai", "llada2_moe"),
+    ("torch", "llada2_moe"), ("torch", "llada2.2"), ("mlx", "llada2_moe"),
+    ("coreml", "llada2_moe"), ("coreai", "llada2_moe"),
 ]  # fmt: skip
 #: LLaDA2.2 has the names of 2.0, and another routing.
 OVERRIDES: dict[str, tuple[str, dict[str, Any]]] = {
