@@ -123,8 +123,9 @@ def experts(
 
 @contextmanager
 def training_operators() -> Iterator[None]:
-    """Use the operators of this file in every model until the block ends, and torch's deterministic ones: sums
-    of gradients otherwise come in the order in which threads finish.
+    """Use the operators of this file in every model until the block ends, and torch's deterministic ones.
+
+    Others sum gradients in the order in which threads finish.
     """
     before = ops.attention, ops.experts, ops.rms_norm
     deterministic, warns = (
