@@ -208,7 +208,7 @@ def test_the_command_line_opens_what_a_cache_needs(shipped_bundle: Callable[...,
         "--max-new-tokens",
         "32",
         "--memory",
-        "600MB",
+        "8GB",
         "--json",
     ]
     found = []
