@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgekit.runtime.sampling import HeadOutput, PassRows
+from edgekit.runtime.sampling import HeadOutput, HeadRequest, PassRows
 from support.fake_denoiser import FakeDenoiser, head
 
 #: Scores [T, V] of canvases that are forwarded at once.
@@ -129,9 +129,15 @@ class Drafting(FakeDenoiser):
         self.passes.append(list(segments))
         answers = []
         for each in segments:
-            assert each.at == 0 and not each.seen and not each.keep and each.request is not None
+            assert each.at == 0 and not each.keep and each.request is not None
+            assert not any(seen.count for seen in each.seen or ())
             answers.append(head(self.scores(each.ids), each.request))
         return answers
+
+    def project(self, request: HeadRequest) -> HeadOutput:
+        """Of the last pass, which was of one canvas."""
+        ids, _, soft = self.calls[-1]
+        return head(self.scores(ids, soft), request)
 
     def forward(self, canvases: list[list[int]]) -> list[np.ndarray]:
         """Scores of each."""
