@@ -586,7 +586,7 @@ class _Deadline:
 
     def __init__(self, seconds: object) -> None:
         """Raises InvalidOption for what is no time."""
-        self._last = time.monotonic()
+        self._last, self._passes = time.monotonic(), 0
         self._end = math.inf
         if seconds is None:
             return
@@ -601,8 +601,11 @@ class _Deadline:
             sampler.hurry(MOST_PASSES)  # none of them is the last yet
 
     def passed(self, sampler: CoreSampler) -> None:
-        """Told after each step: where there is no time for two more like it, the next is to be the last."""
-        now = time.monotonic()
+        """Told after each step: where there is no time for two more passes like its own, one is left."""
+        passes = sampler.stats.forwards
+        if passes == self._passes:
+            return  # a drafted step, which took no time
+        self._passes, now = passes, time.monotonic()
         step, self._last = now - self._last, now
         if now + 2 * step > self._end:
             sampler.hurry(1)
