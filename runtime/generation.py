@@ -329,7 +329,7 @@ class Generator:
 
         Raises BudgetExceeded, and what opening a session raises.
         """
-        session = self._open(lengths, _Text(), sequences, beside_bytes)
+        session = self._open(of_several(lengths, sequences), _Text(), sequences, beside_bytes)
         with self._together(session) as (together, turn):
             yield session, together, turn
 
@@ -579,6 +579,11 @@ class Generator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def of_several(lengths: Lengths, count: int) -> Lengths:
+    """The lengths of so many sequences that share passes, to which each brings all of its segments."""
+    return replace(lengths, segments=min(MOST_SEQUENCES, count * lengths.segments))
 
 
 class _Deadline:

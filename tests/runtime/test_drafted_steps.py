@@ -27,6 +27,7 @@ from support.hash_model import HashModel, HashSequence
 from support.reference_denoiser import ReferenceDenoiser
 from support.sampler_runs import committed, core_model, finish, plain, run, saved_run, settled
 
+import edgekit
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.generation import Generator, Settings, sampler_model
@@ -116,7 +117,7 @@ def cases(draw: st.DrawFn, family: str) -> tuple[Drafting, dict[str, Any], int, 
 
 
 @given(cases("llada"))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_llada_tells_what_one_step_a_pass_tells(case: tuple[Drafting, dict[str, Any], int, int]) -> None:
     model, options, draft_steps, seed = case
     before, after = same_tokens("llada", model, options, draft_steps, seed)
@@ -124,7 +125,7 @@ def test_llada_tells_what_one_step_a_pass_tells(case: tuple[Drafting, dict[str, 
 
 
 @given(cases("dream"))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_dream_tells_what_one_step_a_pass_tells(case: tuple[Drafting, dict[str, Any], int, int]) -> None:
     model, options, draft_steps, seed = case
     before, after = same_tokens("dream", model, options, draft_steps, seed)
@@ -176,7 +177,7 @@ def block_cases(draw: st.DrawFn) -> tuple[HashModel, dict[str, Any], int, int, i
 
 
 @given(block_cases())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_blocks_are_those_of_one_step_a_pass(
     case: tuple[HashModel, dict[str, Any], int, int, int, int],
 ) -> None:
@@ -200,7 +201,7 @@ def test_llada_drafts_as_published(noise: float, draft_steps: int, blocks: int, 
     twice.
     """
     length = 16 // blocks
-    for seed in range(4):
+    for seed in range(2):
         model = model_of(noise, seed)
         reference = FreeDave(model.forward, by_probability, MASK, draft_steps)
         canvas = PROMPT + [MASK] * 16
@@ -221,7 +222,7 @@ def test_llada_drafts_as_published(noise: float, draft_steps: int, blocks: int, 
 @pytest.mark.parametrize("steps", [5, 12, 40])
 def test_dream_drafts_as_published(noise: float, draft_steps: int, steps: int) -> None:
     """In one block, whose steps without tokens are left out."""
-    for seed in range(4):
+    for seed in range(2):
         model = model_of(noise, seed)
 
         def shifted(canvases: list[list[int]], model: Drafting = model) -> list[np.ndarray]:
@@ -245,7 +246,7 @@ def test_blocks_draft_as_published(noise: float, draft_steps: int, steps: int) -
     """Keys and values of a finished block are those of a pass of its own, or of the one that begins the next:
     so its canvas is never drafted.
     """
-    for seed in range(3):
+    for seed in range(2):
         model = HashModel(noise=noise, seed=seed)
         text, forwards, accepted = list(PROMPT), 0, 0
         for _ in range(3):
@@ -539,3 +540,16 @@ def test_those_that_share_passes_draft_too(made: Callable[[str], tuple[Path, Any
                 if isinstance(event, Committed):
                     found.setdefault(key, []).extend(event.ids.tolist())
     assert [found[i] for i in range(len(cases))] == alone
+
+
+def test_branches_of_a_search_draft_within_a_budget(shipped_bundle: Callable[..., Path]) -> None:
+    """Each brings its drafts to the passes that they share."""
+    found = []
+    with edgekit.load(shipped_bundle("tiny-llada", "native"), memory="2GB") as model:
+        for draft_steps in (1, 3):
+            best = model.search(
+                "Copy this: red 7", verifier="json", branches=3, temperature=0.7, seed=1,
+                max_new_tokens=16, block_length=16, draft_steps=draft_steps,
+            )  # fmt: skip
+            found.append((best.answer.ids, best.score))
+    assert found[0] == found[1]
