@@ -54,6 +54,9 @@ MASKED: dict[str, dict[str, Any]] = {
         "persistent_threshold": 0.6,
     },
     "threshold 0.9, early commit 0.5": {"threshold": 0.9, "early_commit": 0.5},
+    "2 steps drafted": {"draft_steps": 2},
+    "4 steps drafted": {"draft_steps": 4},
+    "8 steps drafted": {"draft_steps": 8},
     "dual cache": {"cache": "dual", "block_length": 32},
     "threshold 0.9, dual cache": {"threshold": 0.9, "cache": "dual", "block_length": 32},
 }

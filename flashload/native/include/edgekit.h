@@ -875,7 +875,7 @@ typedef struct ek_generation_statistics {
   uint32_t struct_size;
   int32_t finish_reason;    /* EK_FINISH_... */
   int64_t denoising_steps;  /* steps whose pass ran */
-  int64_t forwards;         /* denoising passes: one a step, two with classifier-free guidance */
+  int64_t forwards;         /* denoising passes: one a step, two with guidance, fewer where steps are drafted */
   int64_t projections;      /* further passes of the vocabulary head on the same hidden states */
   int64_t prefills;         /* causal passes that encoded text */
   int64_t committed_tokens; /* final ones, padding not counted */

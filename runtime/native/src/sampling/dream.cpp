@@ -29,6 +29,7 @@ Ids scheduled(const std::vector<double> &confidence, std::int64_t count, const D
 DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
+  options_.draft_steps = draft_ahead(options_.draft_steps);
   times_ = timesteps(std::max<std::int64_t>(1, options_.steps / options_.blocks()), options_.eps);
   given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
   open_ = given_open_;
@@ -116,8 +117,8 @@ bool DreamSampler::find_positions(const Ids &open) {
 void DreamSampler::take(HeadResult &&answer) {
   proposal_->take(std::move(answer), options_);
   if (!proposal_->complete()) {
-    if (options_.cache == "none") return ask_again(canvas_.ids, proposal_->request());
-    return ask_proposal();  // the pass again: of one with segments nothing more can be asked
+    if (options_.asks_again()) return ask_again(canvas_.ids, proposal_->request());
+    return ask_proposal();  // the pass again
   }
   const Proposal proposal = std::move(proposal_->proposal());
   proposal_.reset();

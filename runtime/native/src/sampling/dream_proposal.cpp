@@ -79,7 +79,7 @@ DreamProposal::DreamProposal(Ids positions, const DreamOptions &options, std::in
       vocabulary_(vocabulary),
       at_once_(at_once),
       filtered_(options.top_k || (options.top_p && *options.top_p < 1)),
-      gives_scores_(options.cache == "none") {
+      gives_scores_(options.asks_again()) {
   // Nothing precedes position 0, which keeps its own row.
   for (std::int64_t &row : rows_) row = std::max<std::int64_t>(row - 1, 0);
   request_.all_rows = false;

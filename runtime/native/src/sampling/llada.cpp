@@ -29,6 +29,7 @@ std::int64_t count_of(const Flags &flags) { return std::count(flags.begin(), fla
 LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
+  options_.draft_steps = draft_ahead(options_.draft_steps);
   given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
   open_ = given_open_;
   stop_ = options_.max_new_tokens;

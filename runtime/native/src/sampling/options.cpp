@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "sampling/drafts.h"
 #include "sampling/json_text.h"
 
 namespace edgekit {
@@ -64,6 +65,13 @@ OptionField block_cache(std::string &value) {
                      "Keys and values of the pass that begins a block serve its other steps: those before the block, or all "
                      "but its own (Fast-dLLM). Approximate.")
       .one_of({"none", "prefix", "dual"});
+}
+
+OptionField steps_of_a_pass(std::int64_t &value) {
+  return OptionField("draft_steps", &value,
+                     "Steps that a pass computes at once where they are as the step before predicts; 1: one (FreeDave). Exact.")
+      .at_least(1)
+      .at_most(static_cast<double>(Drafts::kMostSteps));
 }
 
 void check_cache(const std::string &cache, const AcceptanceRules &rules) {
@@ -222,6 +230,7 @@ OptionFields LladaOptions::fields() {
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      steps_of_a_pass(draft_steps),
       OptionField("trim", &trim,
                   "Probability of a predicted end of the answer from which the blocks behind it are dropped; null: none is. "
                   "Approximate.")
@@ -249,6 +258,9 @@ void LladaOptions::check() const {
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
   if (cache != "none" && (cfg_scale > 0 || logits_eos_inf))
     fail(EK_INVALID_ARGUMENT, "cache ", cache, " goes with neither cfg_scale nor logits_eos_inf; leave these out");
+  if (draft_steps > 1 && (cfg_scale > 0 || logits_eos_inf))
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " goes with neither cfg_scale nor logits_eos_inf, whose steps have several "
+                              "passes; use 1, or leave these out");
   check_cache(cache, rules);
   if (trim && !stop_at_eos)
     fail(EK_INVALID_ARGUMENT, "trim drops what is behind the end of the answer, which stop_at_eos looks for; set that, or leave "
@@ -287,7 +299,7 @@ std::vector<std::int64_t> LladaOptions::end_ids() const {
 Lengths LladaOptions::lengths(std::int64_t prompt) const {
   const std::int64_t most = rules.replace_schedule() ? block_length : steps / blocks();
   const std::int64_t length = prompt + max_new_tokens;
-  return {max_new_tokens, cache == "none" ? 0 : length, length, blocks(), most};
+  return {max_new_tokens, cache == "none" ? 0 : length, length, blocks(), most, draft_steps};
 }
 
 std::string LladaOptions::new_tokens_text(std::int64_t) const { return in_blocks_text(max_new_tokens, block_length); }
@@ -310,6 +322,7 @@ OptionFields DreamOptions::fields() {
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      steps_of_a_pass(draft_steps),
       masked_canvas(canvas),
       eos_tokens(eos_token_ids),
       edgekit::stop_at_eos(stop_at_eos),
@@ -333,6 +346,9 @@ void DreamOptions::check() const {
   if (cache != "none" && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, which no cache is published for; use alg entropy, maskgit_plus ",
          "or topk_margin with cache ", cache);
+  if (draft_steps > 1 && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts from what a pass predicts of all open positions, alg origin asks "
+                              "for a few at random; use 1, or alg entropy, maskgit_plus or topk_margin");
   if (rules.any() && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, acceptance rules what is sure; use alg entropy, ",
          "maskgit_plus or topk_margin with them");
@@ -363,7 +379,7 @@ DreamOptions DreamOptions::of(const OptionMembers &config, const OptionMembers &
 
 Lengths DreamOptions::lengths(std::int64_t prompt) const {
   const std::int64_t length = prompt + max_new_tokens;
-  return {max_new_tokens, cache == "none" ? 0 : length, length, 1, blocks() * most_steps()};
+  return {max_new_tokens, cache == "none" ? 0 : length, length, 1, blocks() * most_steps(), draft_steps};
 }
 
 std::string DreamOptions::new_tokens_text(std::int64_t) const {
@@ -418,6 +434,7 @@ OptionFields BlockOptions::fields() {
           .at_least(0)
           .at_most(1),
       OptionField("ride", &ride, "Encode a block in the pass that begins the next one."),
+      steps_of_a_pass(draft_steps),
       OptionField("align", &align, "Where blocks are counted from: the first position, or the end of the prompt.")
           .one_of({"position", "prompt"})
           .hidden(),
@@ -447,6 +464,11 @@ void BlockOptions::check() const {
   if (temperature > 0 && delete_token_id && (top_k.value_or(0) > 0 || top_p.value_or(1) < 1))
     fail(EK_INVALID_ARGUMENT, "top_k and top_p do not go with delete_token_id, whose confidences are those of all tokens; leave "
                               "them out, or set temperature to 0");
+  if (draft_steps > 1 && edits())
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts what is committed, editing_threshold replaces it; use 1, or leave "
+                              "out editing_threshold");
+  if (draft_steps > 1 && mode != "diffusion")
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts denoising steps, mode ", mode, " has none; use 1, or mode diffusion");
   if (mode == "speculative" && temperature > 0)
     fail(EK_INVALID_ARGUMENT, "mode speculative gives the tokens of greedy decoding; set temperature to 0");
 }
@@ -470,7 +492,7 @@ Lengths BlockOptions::lengths(std::int64_t prompt) const {
   if (mode == "speculative")
     return {stop - prompt + block_length, stop + block_length, block_length, max_new_tokens, 2, 1 + std::min(ahead, block_length)};
   const std::int64_t most = edits() ? max_block_steps : remasking == "entropy" ? block_length : steps;
-  return {stop - prompt, stop, block_length, blocks, most, ride ? 2 : 1};
+  return {stop - prompt, stop, block_length, blocks, most, std::max<std::int64_t>(ride ? 2 : 1, draft_steps)};
 }
 
 std::string BlockOptions::new_tokens_text(std::int64_t) const {
