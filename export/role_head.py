@@ -1,10 +1,11 @@
-"""The role head that may lie beside a checkpoint, `role_head.safetensors`: two products over the hidden state that the
-vocabulary head sees, which tell the logical role of the token that it predicts (LogicDiff, arXiv 2603.26771).
+"""The role head that may lie beside a checkpoint, `role_head.safetensors`: two products over the hidden
+state that the vocabulary head sees, which tell the logical role of the token that it predicts (LogicDiff,
+arXiv 2603.26771).
 
     down.weight [W, H], down.bias [W], up.weight [5, W], up.bias [5]     scores = up(relu(down(x)))
 
-with the metadata {"roles": "premise,connective,derived,conclusion,filler", "activation": "relu"}. The paper says how
-many parameters the head has, which W = H / 4 gives, and not what lies between the products.
+with the metadata {"roles": "premise,connective,derived,conclusion,filler", "activation": "relu"}. That the
+head has the number of parameters which W = H / 4 gives is the paper's; the rectifier is edgekit's choice.
 
 Every format takes it, for the core computes it, in float32: a bundle has `role_head.bin`, see
 runtime/native/src/session/role_head.h.

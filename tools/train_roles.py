@@ -3,10 +3,10 @@
 
     python -m edgekit.tools.train_roles MODEL_DIR [--out FOLDER] [--steps 800] [--seed 0] [--json]
 
-The model stays as it is: the head reads its hidden states at masked positions, over random noise levels, half of
-the rows with a block that is being unmasked between text and masks. Labels follow from the task
-(`edgekit.tools.tiny.roles`). Writes `role_head.safetensors` (`edgekit.export.role_head`), which an export takes
-when it lies beside the weights, and prints by role how many held-out positions the head gets right.
+The model stays as it is: the head reads its hidden states at masked positions, over random noise levels,
+half of the rows with a block that is being unmasked between text and masks. Labels follow from the task
+(`edgekit.tools.tiny.roles`). Writes `role_head.safetensors` (`edgekit.export.role_head`), which an export
+takes when it lies beside the weights, and prints by role how many held-out positions the head gets right.
 
 The same arguments and number of threads give the same bytes. It takes minutes on a processor.
 """
@@ -92,7 +92,9 @@ class Features:
         return rows[masked], labels[masked], weight[masked]
 
 
-def trained(features: Features, steps: int, rows: int, seed: int, told: Callable[[int, float], None]) -> RoleHead:
+def trained(
+    features: Features, steps: int, rows: int, seed: int, told: Callable[[int, float], None]
+) -> RoleHead:
     """A head after so many steps of so many examples each; `told` gets every step and its loss."""
     hidden = features.objective.model.architecture.hidden_size
     generator, rng = torch.Generator().manual_seed(seed), random.Random(f"roles {seed}")
@@ -126,8 +128,8 @@ def trained(features: Features, steps: int, rows: int, seed: int, told: Callable
 
 @torch.no_grad()
 def measured(features: Features, head: RoleHead, per_task: int, seed: int) -> list[Measured]:
-    """The head on held-out examples of every task, in noise of all levels; what fills a canvas counts up to the
-    end of the turn alone.
+    """The head on held-out examples of every task, in noise of all levels; what fills a canvas counts up to
+    the end of the turn alone.
     """
     generator = torch.Generator().manual_seed(seed)
     right, count = np.zeros(len(ROLES), np.int64), np.zeros(len(ROLES), np.int64)
@@ -141,7 +143,8 @@ def measured(features: Features, head: RoleHead, per_task: int, seed: int) -> li
                 count[role] += int(own.sum())
                 right[role] += int((found[own] == role).sum())
     return [
-        Measured(name, int(n), float(r / n) if n else 0.0) for name, n, r in zip(ROLES, count, right, strict=True)
+        Measured(name, int(n), float(r / n) if n else 0.0)
+        for name, n, r in zip(ROLES, count, right, strict=True)
     ]
 
 
@@ -156,7 +159,9 @@ def opened(folder: Path) -> Features:
             f"{folder}: is decoded by {own.sampler}; order=logic is an order of LLaDA's and Dream's masks"
         )
     if own.vocab_size != vocabulary.VOCAB_SIZE:
-        raise EdgekitError(f"{folder}: has {own.vocab_size} tokens; roles are known of the tiny models' tasks alone")
+        raise EdgekitError(
+            f"{folder}: has {own.vocab_size} tokens; roles are known of the tiny models' tasks alone"
+        )
     return Features(model.requires_grad_(False), Encoder("llada", folder))
 
 

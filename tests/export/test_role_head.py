@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from support import package_bundles, sealing
 from support.bundles import TILE_BYTES, int8_activations, quantized_reference
 from support.checkpoints import write_checkpoint
+from support.far_engine import FAR, OWN_MEMORY, opened
 from support.reference_denoiser import ReferenceDenoiser
 from support.role_heads import random_head, write_head
 from support.sampler_runs import committed
@@ -110,6 +111,16 @@ def test_an_answer_in_logic_order_is_the_reference_models(tmp_path: Path, family
     assert [e.ids.tolist() for e in plain][:3] != [e.ids.tolist() for e in wanted][:3]
 
 
+@pytest.mark.parametrize("mode", [OWN_MEMORY, FAR], ids=["own-memory", "far"])
+def test_hidden_states_come_from_memory_that_the_session_cannot_read(bundle: Path, mode: int) -> None:
+    request, options = HeadRequest(rows=ROWS, roles=True), SessionOptions(canvas=16)
+    with Session(bundle, options) as session:
+        near = session.denoise(CANVAS, request).roles
+    with opened(bundle, lambda: options, mode) as (session, _):
+        np.testing.assert_array_equal(session.denoise(CANVAS, request).roles, near)
+        np.testing.assert_array_equal(session.project(request).roles, near)
+
+
 # --- memory and refusals ------------------------------------------------------------------------------------
 
 
@@ -141,7 +152,9 @@ def test_the_plan_counts_its_weights(bundle: Path, without: Path) -> None:
 def test_a_bundle_without_one_says_so(without: Path) -> None:
     with Session(without) as session:
         assert not session.role_head
-        with pytest.raises(InvalidRequest, match="has no role head to ask for roles; train one .* export it again$"):
+        with pytest.raises(
+            InvalidRequest, match="has no role head to ask for roles; train one .* export it again$"
+        ):
             session.denoise(CANVAS, HeadRequest(roles=True))
         with pytest.raises(InvalidOption, match="order logic needs a role head"):
             list(generate(session, session.bundle.manifest.sampler, [5], options={"order": "logic"}))
@@ -209,7 +222,11 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("change", "metadata", "words"),
     [
         (lambda t: t.pop("up.bias"), {}, "has no tensor up.bias"),
-        (lambda t: t.update({"up.weight": torch.zeros(4, 16)}), {}, r"up.weight is \[4, 16\]; .* another model's"),
+        (
+            lambda t: t.update({"up.weight": torch.zeros(4, 16)}),
+            {},
+            r"up.weight is \[4, 16\]; .* another model's",
+        ),
         (lambda t: t.update({"down.bias": torch.zeros(16).int()}), {}, "down.bias is I32; store it as F32"),
         (lambda t: t["down.weight"].fill_(torch.nan), {}, "down.weight holds what is not finite"),
         (lambda t: None, {"activation": "gelu"}, "says activation 'gelu', not relu"),

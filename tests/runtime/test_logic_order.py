@@ -85,8 +85,8 @@ def test_a_saved_sampler_goes_on_by_roles(family: str, saved: int) -> None:
 
 
 class Fixed(RoleDenoiser):
-    """The likeliest roles of the answer's positions, whatever the canvas; of every other row, and of those that are
-    unmasked, what would go first. Dream's row j is about position j + 1.
+    """The likeliest roles of the answer's positions, whatever the canvas; of every other row, and of those
+    that are unmasked, what would go first. Dream's row j is about position j + 1.
     """
 
     wanted: tuple[int, ...] = ()
@@ -169,7 +169,9 @@ def test_early_commit_settles_what_is_sure_whatever_its_role() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_without_a_role_head_is_refused_in_one_line(family: str) -> None:
-    words = "^order logic needs a role head, which this bundle has not; train one .*, or use order confidence$"
+    words = (
+        "^order logic needs a role head, which this bundle has not; train one .*, or use order confidence$"
+    )
     with pytest.raises(InvalidOption, match=words):
         run(family, FakeDenoiser(VOCAB), PROMPT, options_of(family))
     section = {"name": family, "config": {"mask_token_id": MASK}}

@@ -22,8 +22,8 @@ TILE = 7
 def head(
     logits: Floats, request: HeadRequest, embeddings: Floats | None = None, roles: Floats | None = None
 ) -> HeadOutput:
-    """The HeadOutput for float32 scores [T, V]; `embeddings` [V, H] is needed for `soft` only, `roles` [T, 5] for
-    roles.
+    """The HeadOutput for float32 scores [T, V]; `embeddings` [V, H] is needed for `soft` only, `roles` [T, 5]
+    for roles.
     """
     rows = np.arange(logits.shape[0]) if request.rows is None else request.rows
     z = logits[rows] / np.float32(request.temperature)

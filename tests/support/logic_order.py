@@ -1,6 +1,7 @@
-"""A plain loop of a masked family that unmasks by logical roles, as arXiv 2603.26771 (LogicDiff) says: premises, then
-connectives, then derived steps, then conclusions. Where the paper is silent: what is none of these comes last, the
-surest of a role first, as many in a step as the family's schedule says, block after block.
+"""A plain loop of a masked family that unmasks by logical roles, as arXiv 2603.26771 (LogicDiff) says:
+premises, then connectives, then derived steps, then conclusions. Where the paper is silent: what is none of
+these comes last, the surest of a role first, as many in a step as the family's schedule says, block after
+block.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ProjectingRoles(RoleDenoiser):
 
 
 def unmasked(model: RoleDenoiser, prompt: list[int], given: dict[str, Any], shift: bool) -> list[list[int]]:
-    """The answer's positions that each step unmasks, and behind them the answer: greedy, all scores in float64."""
+    """The answer's positions that each step unmasks, and behind them the answer: greedy, scores in float64."""
     o = SimpleNamespace(**given)
     x = np.array([*prompt, *[o.mask_token_id] * o.max_new_tokens])
     first, steps_of_all = len(prompt), []

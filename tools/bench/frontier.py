@@ -1,7 +1,8 @@
 """Measures procedures on paired prompts: the passes that they spend, and the answers that they lose.
 
     python -m edgekit.tools.bench.frontier BUNDLE [--task chains] [--per-task 1000] [--at-once 32]
-        [--compare orders] [--procedures FILE] [--only NAME] [--answers ANSWERS.jsonl] [--resident 0] [--json RESULT.json]
+        [--compare orders] [--procedures FILE] [--only NAME] [--answers ANSWERS.jsonl] [--resident 0]
+        [--json RESULT.json]
 
 A procedure is a name and sampler options; the first one is what the others are compared with. Every procedure
 gets the same prompts and seeds. `--compare` chooses among those below: rules that commit several positions at
@@ -393,8 +394,8 @@ def progress(total: int) -> Callable[[int], None]:
 
 
 def chosen(path: Path | None, family: str, only: Sequence[str], compared: str = "rules") -> dict[str, str]:
-    """Options of the procedures by name, as JSON: of a file, or those of `COMPARED` for the family; with `only`
-    these and the first.
+    """Options of the procedures by name, as JSON: of a file, or those of `COMPARED` for the family; with
+    `only` these and the first.
 
     Raises EdgekitError.
     """

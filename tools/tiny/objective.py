@@ -171,11 +171,9 @@ class LladaObjective:
             mask=F.pad(batch.prompt_mask, (0, width)),
         )
 
-    def masks(
-        self, batch: Inputs, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Which positions of the answers [B, A] are masked, which of these lie behind the block that their row
-        is unmasking, and the noise levels [B, 1].
+    def masks(self, batch: Inputs, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Which positions of the answers [B, A] are masked, which of these lie behind the block that their
+        row is unmasking, and the noise levels [B, 1].
         """
         rows, width = batch.answer.shape
         device = batch.answer.device

@@ -6,8 +6,8 @@ An answer is a list of items, in order, with connectives between them:
     chain     a = 2, b = 4, ..., k = 5     items: the digits; connectives: " = " and ", "; premises: the names
     sorting   Ben black ... snail          items: the words; nothing connects them
 
-- premise: what the prompt says, whatever else the answer says: the names of a chain, and the first item. A chain
-  gives its first digit in the prompt; a sorted list begins with a word that no other decides.
+- premise: what the prompt says, whatever else the answer says: the names of a chain, and the first item. A
+  chain gives its first digit in the prompt; a sorted list begins with a word that no other decides.
 - connective: what stands between.
 - derived: the items between the first and the last, which follow from those before them.
 - conclusion: the last item, which follows from all.
