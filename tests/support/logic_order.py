@@ -46,7 +46,7 @@ class ProjectingRoles(RoleDenoiser):
 
 
 def unmasked(model: RoleDenoiser, prompt: list[int], given: dict[str, Any], shift: bool) -> list[list[int]]:
-    """The answer's positions that each step unmasks, and behind them the answer: greedy, scores in float64."""
+    """The answer's positions that each step unmasks, and behind them the answer: greedy, in float64."""
     o = SimpleNamespace(**given)
     x = np.array([*prompt, *[o.mask_token_id] * o.max_new_tokens])
     first, steps_of_all = len(prompt), []
@@ -78,7 +78,7 @@ def unmasked(model: RoleDenoiser, prompt: list[int], given: dict[str, Any], shif
             sure = {i: (p[i] * np.log(p[i])).sum() if shift else p[i].max() for i in where}
             last = getattr(o, "confidence_eos_eot_inf", False)
             ends = {i for i in where if last and best[i] in o.eos_token_ids}
-            key = {i: (i in ends, int(roles[i].argmax()), -sure[i], i) for i in where}
+            key = {i: (5, 0.0, i) if i in ends else (int(roles[i].argmax()), -sure[i], i) for i in where}
             taken = sorted(where, key=key.__getitem__)[:count]
             x[taken] = best[taken]
             steps_of_all.append([i - first for i in sorted(taken)])
