@@ -4,8 +4,9 @@ arXiv 2603.26771).
 
     down.weight [W, H], down.bias [W], up.weight [5, W], up.bias [5]     scores = up(relu(down(x)))
 
-with the metadata {"roles": "premise,connective,derived,conclusion,filler", "activation": "relu"}. That the
-head has the number of parameters which W = H / 4 gives is the paper's; the rectifier is edgekit's choice.
+with the metadata {"role_head": JSON of {"activation": "relu", "roles": their names in order}}: one key, for
+safetensors writes several in any order. That the head has the number of parameters which W = H / 4 gives is
+the paper's; the rectifier is edgekit's choice.
 
 Every format takes it, for the core computes it, in float32: a bundle has `role_head.bin`, see
 runtime/native/src/session/role_head.h.
@@ -14,6 +15,7 @@ runtime/native/src/session/role_head.h.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from edgekit.runtime.sampling.types import ROLES
 
 FILE = "role_head.safetensors"
 BUNDLE_FILE = "role_head.bin"
-_METADATA = {"roles": ",".join(ROLES), "activation": "relu"}
+_KEY, _KIND = "role_head", json.dumps({"activation": "relu", "roles": ROLES})
 
 
 def width_of(hidden_size: int) -> int:
@@ -76,7 +78,7 @@ class RoleHead:
     def save(self, folder: Path) -> Path:
         """Write the file beside a checkpoint's; returns its path. Raises WriteFailed."""
         path = folder / FILE
-        write_atomic(path, save({n: w.contiguous() for n, w in self.weights.items()}, _METADATA))
+        write_atomic(path, save({n: w.contiguous() for n, w in self.weights.items()}, {_KEY: _KIND}))
         return path
 
 
@@ -90,12 +92,11 @@ def read_role_head(folder: Path, hidden_size: int) -> RoleHead | None:
     if not is_there(path):
         return None
     file = open_safetensors(path)
-    for key, value in _METADATA.items():
-        if file.metadata.get(key) != value:
-            raise MalformedWeights(
-                f"{path}: its metadata says {key} {cut(file.metadata.get(key))}, not {value}; train it with "
-                "edgekit.tools.train_roles"
-            )
+    if (said := file.metadata.get(_KEY)) != _KIND:
+        raise MalformedWeights(
+            f"{path}: its metadata says {_KEY} {cut(said)}, not {_KIND}; train it with "
+            "edgekit.tools.train_roles"
+        )
     down = file.entries.get("down.weight")
     width = down.shape[0] if down is not None and len(down.shape) == 2 else 0
     shapes = {

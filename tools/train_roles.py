@@ -117,7 +117,9 @@ def trained(
         chosen = [draw(task, rng) for task in rng.choices(names, shares, k=rows)]
         x, labels, weight = features(chosen, generator)
         each = F.cross_entropy(head.scores(x), labels, reduction="none")
-        loss = (each * weight).sum() / weight.sum()
+        # Every role counts alike: an answer has one conclusion among many steps.
+        of_role = torch.zeros(len(ROLES)).index_add(0, labels, weight)
+        loss = (each * weight / of_role[labels]).sum() / (of_role > 0).sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,15 @@ from edgekit.tools.tiny.tasks import Example, draw
 from edgekit.tools.train_roles import Features, main, measured, trained
 
 TINY = Path(tokenizer.__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums are in one order, and models this small cost less than waking threads for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def labelled(task: str, answer: str) -> list[tuple[str, str]]:
@@ -71,11 +81,10 @@ def small() -> Features:
 
 
 def test_a_head_learns_and_equal_seeds_give_equal_bytes() -> None:
-    torch.set_num_threads(1)
     losses: list[float] = []
-    heads = [trained(small(), 30, 8, seed, lambda _, loss: losses.append(loss)) for seed in (0, 0, 1)]
+    heads = [trained(small(), 24, 6, seed, lambda _, loss: losses.append(loss)) for seed in (0, 0, 1)]
     assert heads[0].digest == heads[1].digest != heads[2].digest
-    assert losses[:30] == losses[30:60] and np.mean(losses[20:30]) < 0.8 * losses[0]
+    assert losses[:24] == losses[24:48] and np.mean(losses[16:24]) < 0.9 * losses[0]
     found = measured(small(), heads[0], 8, seed=0)
     assert [each.role for each in found] == list(ROLES) and all(each.count for each in found)
 
