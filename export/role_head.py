@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def width_of(hidden_size: int) -> int:
 class RoleHead:
     """Weights by their names in the file, float32."""
 
-    weights: dict[str, Tensor]
+    weights: Mapping[str, Tensor]
 
     @property
     def width(self) -> int:

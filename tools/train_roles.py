@@ -121,7 +121,7 @@ def trained(
         of_role = torch.zeros(len(ROLES)).index_add(0, labels, weight)
         loss = (each * weight / of_role[labels]).sum() / (of_role > 0).sum()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
         told(step + 1, loss.item())
