@@ -110,6 +110,7 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
         bundle=bundle.digest,
         prefix_block=model.prefix_block,
         shift_logits=model.shift_logits,
+        role_head=model.role_head,
     )
 
 

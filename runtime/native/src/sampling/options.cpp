@@ -98,6 +98,19 @@ std::string in_blocks_text(std::int64_t max_new_tokens, std::int64_t block_lengt
   return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
 }
 
+OptionField commit_order(std::string &value) {
+  return OptionField("order", &value,
+                     "Which open positions of a block go first: the surest, or by their logical role, premises, connectives, "
+                     "steps, conclusions (LogicDiff); needs a role head.")
+      .one_of({"confidence", "logic"});
+}
+
+void check_order(const std::string &order, const AcceptanceRules &rules) {
+  if (order == "logic" && rules.replace_schedule())
+    fail(EK_INVALID_ARGUMENT, "order logic commits as many positions as the schedule says, acceptance rules those that are "
+                              "sure; leave one of them out");
+}
+
 OptionField logits_budget(std::int64_t &value) {
   return OptionField("logits_budget_bytes", &value, "Memory for full scores, where they are needed.")
       .at_least(1)
@@ -226,6 +239,7 @@ OptionFields LladaOptions::fields() {
       temperature_of("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token."),
       OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
       OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
+      commit_order(order),
   };
   rules.append_fields(all);
   const OptionFields rest = {
@@ -268,6 +282,7 @@ void LladaOptions::check() const {
   check_blocks(max_new_tokens, block_length);
   check_canvas(canvas, max_new_tokens);
   rules.check();
+  check_order(order, rules);
   if (rules.any() && remasking != "low_confidence")
     fail(EK_INVALID_ARGUMENT, "acceptance rules compare confidences; use remasking low_confidence");
   if (!rules.replace_schedule()) check_block_steps(steps, blocks());
@@ -315,6 +330,7 @@ OptionFields DreamOptions::fields() {
       OptionField("alg", &alg, "Which open positions are unmasked first.")
           .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
       temperature_of("alg_temp", &alg_temp, "Randomness of that order; 0 or null: none."),
+      commit_order(order),
       temperature_of("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best."),
       OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
       count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
@@ -352,6 +368,10 @@ void DreamOptions::check() const {
   if (rules.any() && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, acceptance rules what is sure; use alg entropy, ",
          "maskgit_plus or topk_margin with them");
+  check_order(order, rules);
+  if (order == "logic" && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, order logic by roles; use alg entropy, maskgit_plus or topk_margin "
+                              "with it");
   if (rules.replace_schedule() && alg_temp.value_or(0) > 0)
     fail(EK_INVALID_ARGUMENT, "alg_temp draws the positions that acceptance rules choose; use 0 with them");
 }

@@ -69,6 +69,7 @@ struct LladaOptions {
   double temperature = 0.0;
   double cfg_scale = 0.0;
   std::string remasking = "low_confidence";
+  std::string order = "confidence";
   std::optional<double> trim;
   AcceptanceRules rules;
   std::string cache = "none";
@@ -102,6 +103,7 @@ struct DreamOptions {
   double eps = 1e-3;
   std::string alg = "entropy";
   std::optional<double> alg_temp;
+  std::string order = "confidence";
   double temperature = 0.0;
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "error.h"
+#include "sampling/roles.h"
 
 namespace edgekit {
 namespace {
@@ -385,6 +386,7 @@ void Sampler::check(const HeadResult &answer, const HeadRequest &request, std::i
     expect("top_ids", answer.top_ids, rows * request.top_k);
     expect("top_z", answer.top_z, rows * request.top_k);
   }
+  if (request.roles) expect("roles", answer.roles, rows * kRoles);
   if (request.logits) expect("logits", answer.logits, rows * model_.vocabulary);
   const auto bad =
       std::count_if(answer.log_z.begin(), answer.log_z.end(), [](float value) { return !std::isfinite(value); });

@@ -29,6 +29,7 @@ struct SamplerModel {
   bool projects = true;          // keeps the hidden states of a pass; else the sampler asks for the pass again
   std::int64_t prefix_block = 1;  // rows of encoded text that see each other; 1: causal
   bool shift_logits = false;      // the scores at position j predict token j + 1
+  bool role_head = false;         // it tells the logical roles of positions
   std::int64_t segments = 0;      // of a pass, at most; 0: any number
   // Where the generation begins, for an option continue_prefix.
   std::int64_t prefix_length = 0;
