@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "sampling/roles.h"
+
 namespace edgekit {
 namespace {
 
@@ -17,7 +19,7 @@ bool same(const std::optional<GumbelDraw> &a, const std::optional<GumbelDraw> &b
 // Whether both ask the same of each row, whatever the noise.
 bool alike(const HeadRequest &a, const HeadRequest &b) {
   return equal(a.temperature, b.temperature) && a.gumbel.has_value() == b.gumbel.has_value() && a.soft == b.soft &&
-         a.top_k == b.top_k && a.logits == b.logits;
+         a.top_k == b.top_k && a.logits == b.logits && a.roles == b.roles;
 }
 
 bool same(const std::optional<std::vector<SeenRows>> &a, const std::optional<std::vector<SeenRows>> &b) {
@@ -87,6 +89,7 @@ std::optional<HeadResult> Drafts::guess(const AskSegment &step) const {
   guess.sample_prob = rows_of(predicted_.sample_prob, rows);
   guess.top_ids = rows_of(predicted_.top_ids, rows, width);
   guess.top_z = rows_of(predicted_.top_z, rows, width);
+  guess.roles = rows_of(predicted_.roles, rows, static_cast<std::size_t>(kRoles));
   return guess;
 }
 
