@@ -96,12 +96,13 @@ def cases(draw: st.DrawFn, family: str) -> tuple[Drafting, dict[str, Any], int, 
     }
     if draw(st.booleans()):
         options |= draw(st.sampled_from(RULES))
-    elif family == "llada":
-        options["remasking"] = draw(st.sampled_from(["low_confidence", "random"]))
-        if ends:
-            options["trim"] = draw(st.sampled_from([None, 0.1, 0.5]))
     else:
-        options["alg_temp"] = draw(st.sampled_from([None, 0.5]))
+        options["order"] = draw(st.sampled_from(["confidence", "logic"]))
+        if family == "dream":
+            options["alg_temp"] = draw(st.sampled_from([None, 0.5]))
+        else:
+            options["remasking"] = draw(st.sampled_from(["low_confidence", "random"]))
+            options["trim"] = draw(st.sampled_from([None, 0.1, 0.5])) if ends else None
     if family == "dream":
         options["alg"] = draw(st.sampled_from(["entropy", "maskgit_plus", "topk_margin"]))
         options["top_k"] = draw(st.sampled_from([None, 3]))

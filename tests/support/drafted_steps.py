@@ -111,8 +111,10 @@ class FreeDave:
 
 class Drafting(FakeDenoiser):
     """A model of hashes that answers passes of several canvases: what each position likes, and noise of the
-    whole canvas, `noise` times as large. Without noise every draft is right.
+    whole canvas, `noise` times as large. Without noise every draft is right. Each position has a role.
     """
+
+    role_head = True
 
     def __init__(self, vocab_size: int, seed: int = 0, noise: float = 1.0, never: Sequence[int] = ()) -> None:
         super().__init__(vocab_size, seed, scale=noise)
@@ -125,13 +127,21 @@ class Drafting(FakeDenoiser):
         own = likes.standard_normal((len(ids), self.vocab_size), dtype=np.float32)
         return super().scores(ids, soft) + 3 * own
 
+    def roles(self, ids: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Scores [T, 5]."""
+        return np.random.default_rng(self.seed).standard_normal((len(ids), 5), dtype=np.float32)
+
+    def denoise(self, ids: np.ndarray, request: HeadRequest, soft: np.ndarray | None = None) -> HeadOutput:
+        self.calls.append((ids.copy(), request, soft))
+        return head(self.scores(ids, soft), request, self.embeddings, self.roles(ids))
+
     def run_rows(self, segments: Sequence[PassRows]) -> list[HeadOutput]:
         self.passes.append(list(segments))
         answers = []
         for each in segments:
             assert each.at == 0 and not each.keep and each.request is not None
             assert not any(seen.count for seen in each.seen or ())
-            answers.append(head(self.scores(each.ids), each.request))
+            answers.append(head(self.scores(each.ids), each.request, roles=self.roles(each.ids)))
         return answers
 
     def project(self, request: HeadRequest) -> HeadOutput:
