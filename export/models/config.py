@@ -280,6 +280,15 @@ _PLAIN = {
 _PARTIAL = _PLAIN | {"partial_rotary_factor": Key(number(0, 1), None)}
 
 
+def read_needing_theta(schema: Schema, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a schema with `PLAIN_ROPE` whose `rope_theta` has no default: it may stand in
+    `rope_parameters` instead of the top, and is 1 there then. Raises UnsupportedModel as `Schema.read`.
+    """
+    rope = config.get("rope_parameters")
+    inside = isinstance(rope, dict) and "rope_theta" in rope
+    return schema.read({"rope_theta": 1.0, **config} if inside else config)
+
+
 def plain_rope_theta(values: Mapping[str, Any], config: Mapping[str, Any]) -> float:
     """`rope_theta` of a family that has `PLAIN_ROPE` among its keys; `values` are those of `config`. A table
     may hold it instead.

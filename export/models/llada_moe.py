@@ -69,9 +69,7 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
     Raises:
         UnsupportedModel: see `edgekit.export.models.architecture`.
     """
-    rope = config.get("rope_parameters")
-    inside = isinstance(rope, dict) and "rope_theta" in rope
-    v = SCHEMA.read({"rope_theta": 1.0, **config} if inside else config)
+    v = c.read_needing_theta(SCHEMA, config)
     hidden, num_heads, vocab = v["hidden_size"], v["num_attention_heads"], v["vocab_size"]
     kv_heads = num_heads if v["num_key_value_heads"] is None else v["num_key_value_heads"]
     head_dim = v["head_dim"] or c.divided(hidden, num_heads, "hidden_size", "num_attention_heads")

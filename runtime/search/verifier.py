@@ -76,10 +76,8 @@ def _json_score(attempt: Attempt) -> float:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
             return 0.5
         return 0.5 * error.pos / len(text)
-    except (
-        RecursionError,
-        ValueError,
-    ):  # too deep; a number of too many digits; NaN, which is none of JSON's
+    except (RecursionError, ValueError):
+        # Too deep; a number of too many digits; NaN, which is none of JSON's.
         return 0.0
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -84,6 +84,24 @@ class Family:
         return f"{self.start}{before}{self.user[0]}{text}{self.user[1]}{self.model[0]}"
 
 
+#: Written so by the models of both layouts.
+_LLADA = Family(
+    "llada",
+    "llada",
+    "<|startoftext|>",
+    ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
+    ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
+    END_OF_TURN,
+    END_OF_TEXT,
+    LLADA_TEMPLATE,
+    {
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "mask_token": "<|mdm_mask|>",
+    },
+)
+
 FAMILIES = {
     "gemma": Family(
         "gemma",
@@ -102,38 +120,8 @@ FAMILIES = {
             "mask_token": "<mask>",
         },
     ),
-    "llada": Family(
-        "llada",
-        "llada",
-        "<|startoftext|>",
-        ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
-        ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
-        END_OF_TURN,
-        END_OF_TEXT,
-        LLADA_TEMPLATE,
-        {
-            "bos_token": "<|startoftext|>",
-            "eos_token": "<|endoftext|>",
-            "pad_token": "<|endoftext|>",
-            "mask_token": "<|mdm_mask|>",
-        },
-    ),
-    "block": Family(
-        "block",
-        "block",
-        "<|startoftext|>",
-        ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
-        ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
-        END_OF_TURN,
-        END_OF_TEXT,
-        LLADA_TEMPLATE,
-        {
-            "bos_token": "<|startoftext|>",
-            "eos_token": "<|endoftext|>",
-            "pad_token": "<|endoftext|>",
-            "mask_token": "<|mdm_mask|>",
-        },
-    ),
+    "llada": _LLADA,
+    "block": replace(_LLADA, name="block", sampler="block"),
 }
 
 
