@@ -14,6 +14,7 @@ from edgekit.export.checkpoint.errors import CheckpointError
 from edgekit.export.checkpoint.text_files import read_file
 from edgekit.export.formats.base import Format, WrittenPrograms
 from edgekit.export.quantize import QuantizationReport, Scheme
+from edgekit.export.role_head import RoleHead
 from edgekit.export.runs import RunPlan
 from edgekit.flashload import manifest as manifests
 from edgekit.flashload.files import write_atomic
@@ -40,6 +41,7 @@ class Contents:
     config: dict[str, Any]
     sampler_config: dict[str, Any]
     adapters: Sequence[dict[str, Any]] = ()  # beside the weights
+    role_head: RoleHead | None = None
 
 
 def write_manifest(
@@ -142,6 +144,7 @@ def _model_section(contents: Contents) -> dict[str, Any]:
         "ropes": {n: list(r.inverse_frequency) for n, r in architecture.ropes.items()},
         **({"query_scales": scales} if scales else {}),
         **({"adapters": list(contents.adapters)} if contents.adapters else {}),
+        **({"role_head": contents.role_head.facts()} if contents.role_head else {}),
         "tables": tables,
         "config": contents.config,
     }

@@ -58,6 +58,7 @@ from edgekit.export.quantize import (
     joined_report,
     quantize_matrix,
 )
+from edgekit.export.role_head import BUNDLE_FILE, RoleHead, read_role_head
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import check_generation_config, sampler_config
 from edgekit.export.tied_head import check_tied_head
@@ -173,6 +174,7 @@ class ExportPlan:
     sampler: dict[str, Any]  # configuration of the denoising loop
     left_out: str  # what of the checkpoint is not used, if anything
     tuned: Tuned  # the model with its adapter, if it has one
+    role_head: RoleHead | None = None
 
     @property
     def weights_file(self) -> str:
@@ -195,7 +197,8 @@ class ExportPlan:
         texts = sum(map(len, self.checkpoint.tokenizer.values()))
         texts += sum(path.stat().st_size for path in legal_files(self.checkpoint.path).values())
         rows = sum(len(run.pieces) for run in self.runs) + len(self.runs)
-        return weights + texts + rows * _ROW_BYTES + programs * _PROGRAM_BYTES
+        roles = 0 if self.role_head is None else len(self.role_head.stored())
+        return weights + texts + roles + rows * _ROW_BYTES + programs * _PROGRAM_BYTES
 
     def alike(self, other: ExportPlan) -> bool:
         """Whether both store the same arrays."""
@@ -236,11 +239,12 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     form = bind(own.architecture, options.scheme, options.form)
     runs = plan_runs(form, options.tile_bytes)
     sampler = {**_sampler(checkpoint, architecture), **own.defaults}
-    tag = _fingerprint(checkpoint, config, options, architecture, own)
+    role_head = read_role_head(checkpoint.path, architecture.hidden_size)
+    tag = _fingerprint(checkpoint, config, options, architecture, own, role_head)
     left_out = ""
     if coverage.ignored_nbytes:
         left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out, own)
+    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out, own, role_head)
 
 
 def check_output(
@@ -401,8 +405,19 @@ def _complete(
         write_atomic(folder / name, content)
     files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
     contents = Contents(
-        form, options.scheme, plan.runs, report, digest, checkpoint.config, plan.sampler, plan.tuned.beside
+        form,
+        options.scheme,
+        plan.runs,
+        report,
+        digest,
+        checkpoint.config,
+        plan.sampler,
+        plan.tuned.beside,
+        plan.role_head,
     )
+    if plan.role_head is not None:
+        write_atomic(output / BUNDLE_FILE, plan.role_head.stored())
+        files.append(BUNDLE_FILE)
     programs = form.write_programs(output, advance)
     claimed.check()
     files += form.write_files(output, checkpoint.config, plan.runs)
@@ -509,6 +524,7 @@ def _fingerprint(
     options: ExportOptions,
     architecture: Architecture,
     own: Tuned,
+    role_head: RoleHead | None,
 ) -> str:
     """A digest of what the stored bytes depend on beside shapes: the checkpoint's files and the options."""
     stamps = sorted({checkpoint.stamp(n) for n in architecture.stored_shapes()})
@@ -517,11 +533,13 @@ def _fingerprint(
     scheme = [options.scheme.preset, options.scheme.group_size, [asdict(o) for o in options.scheme.overrides]]
     packaging = None if options.packaging is None else asdict(options.packaging)
     form = [options.format, options.precision, packaging, options.activations, options.device]
-    of_adapter: list[Any] = []
+    beside: list[Any] = []
     if own.adapter is not None:
         nbytes, changed = own.adapter.stamp
-        of_adapter = [own.mode, own.adapter.config, nbytes, _commit(own.adapter.path) or changed]
-    text = json.dumps([form, scheme, options.tile_bytes, config, sizes, *of_adapter], sort_keys=True)
+        beside = [own.mode, own.adapter.config, nbytes, _commit(own.adapter.path) or changed]
+    if role_head is not None:
+        beside.append(role_head.digest)
+    text = json.dumps([form, scheme, options.tile_bytes, config, sizes, *beside], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

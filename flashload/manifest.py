@@ -5,7 +5,7 @@ r"""edgekit.json: what a bundle contains, how to run it, and digests of every fi
       "schema_version": 2,
       "model":        family, dimensions, tokenizer facts; "adapters": LoRA adapters beside the weights, each
                       {"name", "rank" (the largest), "targets" (names of matrices in a layer), "matrices" (how
-                      many stored ones it changes), "bytes"}
+                      many stored ones it changes), "bytes"}; "role_head": {"file", "width", "roles"}
       "programs":     program name -> file and inputs
       "layers":       per layer: program, runs, tensor names
       "sampler":      defaults of the denoising loop

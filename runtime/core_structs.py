@@ -15,7 +15,7 @@ class HeadRequestStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("temperature", c_float), ("rows", c_void_p), ("row_count", c_int64),
         ("gumbel", c_int32), ("gumbel_scale", c_float), ("seed", c_uint64), ("draw", c_uint64),
-        ("soft", c_int32), ("reserved", c_int32), ("top_k", c_int64),
+        ("soft", c_int32), ("roles", c_int32), ("top_k", c_int64),
     )  # fmt: skip
 
 
@@ -26,6 +26,7 @@ class HeadOutputStruct(Struct):
         ("struct_size", c_uint32), ("reserved", c_uint32), ("argmax", c_void_p), ("others", c_void_p),
         ("entropy", c_void_p), ("log_z", c_void_p), ("sample", c_void_p), ("sample_prob", c_void_p),
         ("soft", c_void_p), ("top_ids", c_void_p), ("top_z", c_void_p), ("logits", c_void_p),
+        ("roles", c_void_p),
     )  # fmt: skip
 
 

@@ -110,6 +110,7 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
         bundle=bundle.digest,
         prefix_block=model.prefix_block,
         shift_logits=model.shift_logits,
+        role_head=model.role_head,
     )
 
 
@@ -329,7 +330,7 @@ class Generator:
 
         Raises BudgetExceeded, and what opening a session raises.
         """
-        session = self._open(lengths, _Text(), sequences, beside_bytes)
+        session = self._open(of_several(lengths, sequences), _Text(), sequences, beside_bytes)
         with self._together(session) as (together, turn):
             yield session, together, turn
 
@@ -581,12 +582,17 @@ class Generator:
         self.close()
 
 
+def of_several(lengths: Lengths, count: int) -> Lengths:
+    """The lengths of so many sequences that share passes, to which each brings all of its segments."""
+    return replace(lengths, segments=min(MOST_SEQUENCES, count * lengths.segments))
+
+
 class _Deadline:
     """When an answer must be there."""
 
     def __init__(self, seconds: object) -> None:
         """Raises InvalidOption for what is no time."""
-        self._last = time.monotonic()
+        self._last, self._passes = time.monotonic(), 0
         self._end = math.inf
         if seconds is None:
             return
@@ -601,8 +607,11 @@ class _Deadline:
             sampler.hurry(MOST_PASSES)  # none of them is the last yet
 
     def passed(self, sampler: CoreSampler) -> None:
-        """Told after each step: where there is no time for two more like it, the next is to be the last."""
-        now = time.monotonic()
+        """Told after each step: where there is no time for two more passes like its own, one is left."""
+        passes = sampler.stats.forwards
+        if passes == self._passes:
+            return  # a drafted step, which took no time
+        self._passes, now = passes, time.monotonic()
         step, self._last = now - self._last, now
         if now + 2 * step > self._end:
             sampler.hurry(1)

@@ -23,7 +23,7 @@ class Statistics:
 
     #: Denoising steps whose pass ran, over all canvases or blocks.
     steps: int
-    #: Denoising passes: one a step, two with classifier-free guidance.
+    #: Denoising passes: one a step, two with classifier-free guidance, fewer where steps are drafted.
     forwards: int
     #: Positions of these passes and of encoded text: what was computed.
     rows: int

@@ -65,6 +65,7 @@ class Model:
     tied_head: bool
     layers: tuple[Layer, ...]
     adapters: tuple[str, ...] = ()  # names of those that segments of a pass may ask for, from 1 on
+    role_head: bool = False  # it tells the logical roles of positions
 
     def adapter_number(self, name: str | None) -> int:
         """The number of an adapter, as segments of a pass take it; of None 0.
@@ -257,4 +258,5 @@ def _model(model: dict[str, Any], layers: tuple[Layer, ...], held: Packages | No
         tied_head=tied,
         layers=layers,
         adapters=tuple(own["name"] for own in model.get("adapters") or ()),
+        role_head=model.get("role_head") is not None,
     )

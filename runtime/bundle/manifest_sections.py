@@ -57,6 +57,8 @@ def _check_model(model: dict[str, Any], packaged: bool) -> None:
     if not absent(model, "adapters"):
         for own in each(model, "adapters", dict, at):
             check_adapter(own, f"{at}, adapter")
+    if not absent(model, "role_head"):
+        _check_role_head(value(model, "role_head", dict, at), f"{at}, role_head")
     tables = value(model, "tables", dict, at)
     for name in ("embedding", "head") if "head" in tables else ("embedding",):
         _check_table(value(tables, name, dict, f"{at}, tables"), name, rows, packaged and name == "head")
@@ -81,6 +83,12 @@ def check_adapter(own: dict[str, Any], at: str) -> None:
     for key in ("rank", "matrices", "bytes"):
         number(own, key, at, 1)
     each(own, "targets", str, at)
+
+
+def _check_role_head(own: dict[str, Any], at: str) -> None:
+    value(own, "file", str, at)
+    number(own, "width", at, 1, _MOST_WIDTH)
+    each(own, "roles", str, at)
 
 
 def _check_table(table: dict[str, Any], name: str, rows: int, bits_alone: bool) -> None:

@@ -27,7 +27,15 @@ from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt, NonFin
 from edgekit.runtime.sampling.events import Committed, Done, Draft, Event, Stats
 from edgekit.runtime.sampling.noise import PhiloxGumbel, PhiloxNoise
 from edgekit.runtime.sampling.options import DeclaredOption, Lengths, SamplerOptions, declared, settle
-from edgekit.runtime.sampling.types import Denoiser, GumbelTile, HeadOutput, HeadRequest, Ids, Projector
+from edgekit.runtime.sampling.types import (
+    ROLES,
+    Denoiser,
+    GumbelTile,
+    HeadOutput,
+    HeadRequest,
+    Ids,
+    Projector,
+)
 
 __all__ = [
     "Ask",
@@ -58,6 +66,7 @@ __all__ = [
     "Procedure",
     "Project",
     "Projector",
+    "ROLES",
     "SamplerModel",
     "SamplerOptions",
     "SamplingError",

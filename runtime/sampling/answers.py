@@ -13,7 +13,7 @@ from edgekit.flashload.core_memory import address
 from edgekit.flashload.errors import InvalidRequest
 from edgekit.flashload.names import shown
 from edgekit.runtime.core_structs import HeadOutputStruct
-from edgekit.runtime.sampling.types import HeadOutput, HeadRequest
+from edgekit.runtime.sampling.types import ROLES, HeadOutput, HeadRequest
 
 Arrays = dict[str, np.ndarray]
 _IDS: Final = ("argmax", "sample", "top_ids")
@@ -32,6 +32,8 @@ def answer_shapes(
         shapes["soft"] = (rows, hidden_size)
     if request.top_k:
         shapes |= dict.fromkeys(("top_ids", "top_z"), (rows, request.top_k))
+    if request.roles:
+        shapes["roles"] = (rows, len(ROLES))
     if request.logits:
         shapes["logits"] = (rows, vocab_size)
     return shapes

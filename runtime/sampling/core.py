@@ -325,6 +325,7 @@ def head_request(wanted: HeadRequestStruct, logits: bool, vocab_size: int) -> He
         gumbel=noise if wanted.gumbel else None,
         gumbel_scale=wanted.gumbel_scale,
         soft=bool(wanted.soft),
+        roles=bool(wanted.roles),
         top_k=wanted.top_k,
         logits=logits,
     )

@@ -30,7 +30,7 @@ class Model(Struct):
         ("canvas_length", c_int64), ("max_positions", c_int64), ("sampler", c_char_p), ("bundle", c_char_p),
         ("encoded", c_void_p), ("piece_lengths", c_void_p), ("encoded_pieces", c_int64),
         ("uncached", c_void_p), ("uncached_count", c_int64), ("prefix_block", c_int64),
-        ("shift_logits", c_int32), ("reserved", c_int32),
+        ("shift_logits", c_int32), ("role_head", c_int32),
     )  # fmt: skip
 
 
@@ -101,7 +101,8 @@ class SamplerModel:
     """What a sampler knows of the model that answers.
 
     `section` is "sampler" of the bundle's manifest: {"name": ..., "config": {...}}. `hidden_size` is 0 for a
-    model without self-conditioning. `prefix_block` and `shift_logits` are those of the manifest's model.
+    model without self-conditioning. `prefix_block` and `shift_logits` are those of the manifest's model;
+    `role_head`: it has one, and can be asked for roles.
     `projects`: it is a Projector. `canvas_length` and `max_positions` None:
     any, unknown. `bundle` names what saved states are bound to; None: they cannot be saved. `encoded`, in
     pieces, and `uncached` are the text that it holds, for the option `continue_prefix`.
@@ -118,6 +119,7 @@ class SamplerModel:
     uncached: Ids = field(default_factory=lambda: np.empty(0, np.int64))
     prefix_block: int = 1
     shift_logits: bool = False
+    role_head: bool = False
 
 
 class Given:
@@ -146,6 +148,7 @@ class Given:
             uncached_count=self._uncached.size,
             prefix_block=_count(model, "prefix_block"),
             shift_logits=truth(model.shift_logits, "SamplerModel.shift_logits", InvalidOption),
+            role_head=truth(model.role_head, "SamplerModel.role_head", InvalidOption),
         )
 
 

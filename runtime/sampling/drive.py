@@ -73,6 +73,7 @@ def generate(
         uncached=denoiser.uncached,
         prefix_block=getattr(denoiser, "prefix_block", 1),
         shift_logits=getattr(denoiser, "shift_logits", False),
+        role_head=getattr(denoiser, "role_head", False),
     )
     try:
         model = replace(model, encoded=denoiser.pieces)

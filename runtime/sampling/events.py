@@ -45,9 +45,9 @@ class Stats:
     """Counters of one generation.
 
     denoising_steps: steps whose forward pass ran. forwards: denoising passes (two a step with classifier-free
-    guidance). projections: further head passes on the same hidden states. prefills: causal passes.
-    committed_tokens: final tokens, padding not counted. canvases: canvases or blocks begun. rows: positions
-    that all these passes computed.
+    guidance, fewer where steps are drafted). projections: further head passes on the same hidden states.
+    prefills: causal passes. committed_tokens: final tokens, padding not counted. canvases: canvases or blocks
+    begun. rows: positions that all these passes computed.
     engine: numbers of the engine and the weight stream, filled in by whoever owns them.
     """
 

@@ -14,6 +14,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+#: Logical roles of tokens, in the order in which `order="logic"` commits them (LogicDiff, arXiv 2603.26771).
+ROLES = ("premise", "connective", "derived", "conclusion", "filler")
+
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -37,7 +40,8 @@ class HeadRequest:
     `PhiloxNoise.gumbel`, for as many rows and the whole vocabulary. `gumbel_scale` is at least 0 and finite.
     `soft` asks for `softmax(z) @ E` with the table E that the head scores
     by (the embedding's, where they are tied), without any input scale factor. `top_k` is at most the
-    vocabulary size. `logits` asks for all of z.
+    vocabulary size. `logits` asks for all of z, `roles` for scores of the logical roles of the tokens that
+    the rows predict, which only a bundle with a role head has.
     """
 
     rows: Ids | None = None
@@ -47,6 +51,7 @@ class HeadRequest:
     soft: bool = False
     top_k: int = 0
     logits: bool = False
+    roles: bool = False
 
 
 @dataclass(eq=False)
@@ -57,7 +62,8 @@ class HeadOutput:
     probability is 1 / (1 + others)), entropy float32 [R] in nats, log_z float32 [R] (log-sum-exp of z). With
     a `gumbel`: sample int64 [R] = argmax(z + gumbel_scale * gumbel), sample_prob float32 [R] =
     softmax(z)[sample]. With `soft`: soft float32 [R, hidden]. With `top_k`: top_ids int64 [R, k] and top_z
-    float32 [R, k], descending. With `logits`: logits float32 [R, vocabulary] = z.
+    float32 [R, k], descending. With `logits`: logits float32 [R, vocabulary] = z. With `roles`:
+    roles float32 [R, 5], scores in the order of `ROLES`.
     """
 
     argmax: Ids
@@ -70,6 +76,7 @@ class HeadOutput:
     top_ids: Ids | None = None
     top_z: Floats | None = None
     logits: Floats | None = None
+    roles: Floats | None = None
 
 
 class Denoiser(Protocol):

@@ -10,7 +10,7 @@ from typing import Final
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
-from edgekit.runtime.generation import Generator
+from edgekit.runtime.generation import Generator, of_several
 from edgekit.runtime.sampling import Lengths
 from edgekit.runtime.search.judge import Judge
 from edgekit.runtime.search.procedure import Plan
@@ -68,7 +68,8 @@ class Room:
     def _lacks(self, branches: int, judge: int) -> int | None:
         """The budget that so many would need, None where there is room for them."""
         beside = self.beside(branches) + judge
-        options = self.generator.session_options(self.lengths, branches + self.further, beside)
+        count = branches + self.further
+        options = self.generator.session_options(of_several(self.lengths, count), count, beside)
         try:
             self.generator.plan(options)
         except BudgetExceeded as error:

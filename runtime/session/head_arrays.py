@@ -32,6 +32,7 @@ class HeadArrays:
         if k > vocab_size:
             raise errors.InvalidRequest(f"top_k is {k}; the model has {vocab_size} tokens")
         truth(wanted.logits, "logits")
+        roles = truth(wanted.roles, "roles")
         soft, temperature = truth(wanted.soft, "soft"), real(wanted.temperature, "temperature")
         scale = real(wanted.gumbel_scale, "gumbel_scale")
         noise = wanted.gumbel
@@ -55,6 +56,7 @@ class HeadArrays:
             seed=0 if noise is None else noise.seed,
             draw=0 if noise is None else noise.draw,
             soft=soft,
+            roles=roles,
             top_k=k,
         )
         self.answer = FilledOutput.empty(answer_shapes(wanted, count, vocab_size, hidden_size))

@@ -215,6 +215,7 @@ class Session(OneOwner):
         #: Of encoded text, rows that see each other; 1: it is causal.
         self.prefix_block = int(info.prefix_block)
         self.shift_logits = self.model.shift_logits
+        self.role_head = self.model.role_head
         self.adapter = o.adapter
         self._process_bytes = int(info.process_bytes)
         if isinstance(computes, Engine):

@@ -25,7 +25,7 @@ class InfoStruct(Struct):
         ("prefix_length", c_int64), ("process_bytes", c_uint64), ("prefix_bytes", c_uint64),
         ("activation_bytes", c_uint64), ("scratch_bytes", c_uint64), ("head_bytes", c_uint64),
         ("allowance_bytes", c_uint64), ("canvas_length", c_int64), ("max_positions", c_int64),
-        ("causal_prefix", c_int32), ("reserved", c_int32), ("uncached_length", c_int64),
+        ("causal_prefix", c_int32), ("role_head", c_int32), ("uncached_length", c_int64),
         ("prefill_rows", c_int64), ("prefix_block", c_int64),
     )  # fmt: skip
 

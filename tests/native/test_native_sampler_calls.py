@@ -167,7 +167,7 @@ def test_asks_hold_what_the_header_says(
         asking._call("ek_sampler_next", ctypes.byref(ask))
         request, kind, ids = ask.request, ask.kind, ids_at(ask.ids, ask.count)
         assert ask.struct_size == ctypes.sizeof(ask) and not ask.reserved
-        assert request.struct_size == ctypes.sizeof(request) and not request.reserved
+        assert request.struct_size == ctypes.sizeof(request) and not request.roles
         assert bool(ask.ids) == (ask.count > 0) == (kind not in (FORGET, DONE))
         assert bool(ask.accepted) == (kind == DRAFT) and (not ask.soft or kind == DENOISE)
         assert bool(ask.kept) == (ask.kept_count > 0) and (not ask.kept or kind in (COMMITTED, DONE))

@@ -120,20 +120,23 @@ class Clock:
     perf_counter = staticmethod(time.perf_counter)
 
 
+@pytest.mark.parametrize("draft_steps", [1, 2])
 def test_a_deadline_leaves_the_passes_that_there_is_time_for(
-    shipped_bundle: Any, monkeypatch: pytest.MonkeyPatch
+    shipped_bundle: Any, monkeypatch: pytest.MonkeyPatch, draft_steps: int
 ) -> None:
+    """However many steps they have."""
     with Generator(shipped_bundle("tiny-llada", "native")) as generator:
         prompt = generator.encode("Copy this: blue 5 green")
 
         def forwards(deadline: float | None) -> int:
             monkeypatch.setattr(generation, "time", Clock())
-            events = list(generator.generate(prompt, Settings(deadline_seconds=deadline)))
+            own = Settings(deadline_seconds=deadline, options={"draft_steps": draft_steps})
+            events = list(generator.generate(prompt, own))
             assert isinstance(events[-1], Done)
             return events[-1].stats.forwards
 
         whole = forwards(None)
-        # It begins at 1, the session is open at 2, and step n is over at 2 + n; the first is always taken.
+        # It begins at 1, the session is open at 2, and pass n is over at 2 + n; the first is always taken.
         assert [forwards(seconds) for seconds in (0.5, 4, 4.9, 5, 9)] == [2, 3, 3, 4, 8]
         assert forwards(1000.0) == whole > 10
         with pytest.raises(InvalidOption, match="deadline_seconds does not go with several prompts"):

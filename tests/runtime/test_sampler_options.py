@@ -38,7 +38,12 @@ def options_of(
 ) -> SamplerOptions:
     section = {"name": family, "config": config}
     model = SamplerModel(
-        section, 1000, hidden_size=4, canvas_length=canvas_length, max_positions=max_positions
+        section,
+        1000,
+        hidden_size=4,
+        canvas_length=canvas_length,
+        max_positions=max_positions,
+        role_head=True,
     )
     return settle(model, prompt_length=prompt, **wishes)
 

@@ -18,7 +18,7 @@ def test_the_page_runs(shipped_bundle: Callable[..., Path], tmp_path: Path) -> N
     for name in ("gemma", "llada"):
         (tmp_path / name).symlink_to(shipped_bundle(f"tiny-{name}", "native"))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
@@ -30,7 +30,11 @@ def test_the_page_runs(shipped_bundle: Callable[..., Path], tmp_path: Path) -> N
     rows = [int(row) for _, _, row in cached]
     assert rows[0] > rows[1] > rows[2]
     assert int(lines[6]) > 0
-    lines = lines[:3] + lines[7:]
+    drafted = [line.rsplit(" ", 3) for line in lines[7:9]]
+    assert [text for text, *_ in drafted] == [ADA] * 2
+    (steps, one, few), (same, many, more) = ([int(n) for n in numbers] for _, *numbers in drafted)
+    assert steps == same == one > many and few < more
+    lines = lines[:3] + lines[9:]
     counts = [int(line.rsplit(" ", 1)[1]) for line in lines[:5]]
     assert [line.rsplit(" ", 1)[0] for line in lines[:5]] == [ADA] * 5
     assert counts[1] < counts[0] / 4 and counts[2] < counts[0] / 4

@@ -19,8 +19,12 @@ from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 TILE = 7
 
 
-def head(logits: Floats, request: HeadRequest, embeddings: Floats | None = None) -> HeadOutput:
-    """The HeadOutput for float32 scores [T, V]; `embeddings` [V, H] is needed for `soft` only."""
+def head(
+    logits: Floats, request: HeadRequest, embeddings: Floats | None = None, roles: Floats | None = None
+) -> HeadOutput:
+    """The HeadOutput for float32 scores [T, V]; `embeddings` [V, H] is needed for `soft` only, `roles` [T, 5]
+    for roles.
+    """
     rows = np.arange(logits.shape[0]) if request.rows is None else request.rows
     z = logits[rows] / np.float32(request.temperature)
     highest = z.max(axis=1)
@@ -54,6 +58,9 @@ def head(logits: Floats, request: HeadRequest, embeddings: Floats | None = None)
         output.top_z = np.take_along_axis(z, output.top_ids, axis=1)
     if request.logits:
         output.logits = z
+    if request.roles:
+        assert roles is not None
+        output.roles = roles[rows]
     return output
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from edgekit.export.reference import PrefixKV, ReferenceModel
+from edgekit.export.role_head import RoleHead
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from support.fake_denoiser import head
 
@@ -13,8 +14,8 @@ from support.fake_denoiser import head
 class ReferenceDenoiser:
     """Implements `Denoiser`; everything in float32, full scores, no streaming."""
 
-    def __init__(self, model: ReferenceModel) -> None:
-        self.model = model
+    def __init__(self, model: ReferenceModel, roles: RoleHead | None = None) -> None:
+        self.model, self.roles, self.role_head = model, roles, roles is not None
         self.vocab_size = model.architecture.vocab_size
         self.hidden_size = model.embedding.shape[1]
         self.reset()
@@ -34,5 +35,7 @@ class ReferenceDenoiser:
     @torch.no_grad()
     def denoise(self, ids: Ids, request: HeadRequest, soft: Floats | None = None) -> HeadOutput:
         conditioning = None if soft is None else torch.from_numpy(soft)[None]
-        logits = self.model.denoise(torch.from_numpy(ids)[None], self.prefix, conditioning)
-        return head(logits[0].numpy(), request, self.model.embedding.numpy())
+        hidden = self.model.hidden(torch.from_numpy(ids)[None], self.prefix, conditioning)
+        roles = None if self.roles is None else self.roles.scores(hidden[0]).numpy()
+        logits = self.model.head(hidden)[0].numpy()
+        return head(logits, request, self.model.embedding.numpy(), roles)

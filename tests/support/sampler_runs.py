@@ -29,7 +29,7 @@ def settled(
     family: str, vocab_size: int, config: Mapping[str, Any] | None = None, **options: Any
 ) -> SimpleNamespace:
     """The options of a generation as attributes."""
-    model = SamplerModel(section(family, config), vocab_size, hidden_size=4)
+    model = SamplerModel(section(family, config), vocab_size, hidden_size=4, role_head=True)
     return SimpleNamespace(**settle(model, options=options).values())
 
 
@@ -45,6 +45,7 @@ def core_model(family: str, denoiser: Any, hidden: int = 4) -> SamplerModel:
         denoiser.vocab_size,
         hidden,
         projects=hasattr(denoiser, "project"),
+        role_head=getattr(denoiser, "role_head", False),
         bundle="a bundle",
         encoded=denoiser.pieces,
         uncached=denoiser.uncached,

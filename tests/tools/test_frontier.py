@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.role_heads import write_head
 
+from edgekit.export.pipeline import ExportOptions, export
+from edgekit.export.quantize import Scheme
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Committed, Done
 from edgekit.tools.bench import frontier
 from edgekit.tools.intervals import mcnemar, paired_difference, wilson
+from edgekit.tools.tiny import tokenizer
 from edgekit.tools.tiny.tasks import examples
 
 
@@ -160,3 +165,28 @@ def test_wrong_files_and_names_are_one_line(bundle: Path, measured: tuple[Path, 
     ):
         result = measure(bundle, folder, *more)
         assert result.exit_code == 1 and message in result.stderr and result.stderr.count("\n") == 1
+
+
+def compare_orders(bundle: Path, folder: Path, *more: str) -> Result:
+    words = [str(bundle), "--compare", "orders", "--per-task", "1", "--answers", str(folder / "orders.jsonl")]
+    return CliRunner().invoke(frontier.main, [*words, *more])
+
+
+def test_orders_are_compared_on_chains_and_sorting(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(Path(tokenizer.__file__).parent / "tiny-llada", folder)
+    write_head(folder, 192)
+    export(folder, tmp_path / "bundle", ExportOptions("native", scheme=Scheme("mixed4")))
+    chosen = "logic, one block, a quarter of the steps"
+    result = compare_orders(tmp_path / "bundle", tmp_path, "--only", chosen)
+    assert result.exit_code == 0, result.stderr
+    assert f"| {chosen} |" in result.stdout and "| confidence, blocks of 32 |" in result.stdout
+    assert "chain, 1 prompts:" in result.stdout and "sorting, 1 prompts:" in result.stdout
+    found = [json.loads(line)["answer"] for line in (tmp_path / "orders.jsonl").read_text().splitlines()[1:]]
+    assert len(found) == 4 and all(0 < answer["forwards"] <= 128 for answer in found)
+
+
+def test_orders_need_a_role_head(bundle: Path, tmp_path: Path) -> None:
+    result = compare_orders(bundle, tmp_path)
+    assert result.exit_code == 1 and "order logic needs a role head" in result.stderr
+    assert result.stderr.count("\n") == 1

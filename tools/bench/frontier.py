@@ -1,10 +1,13 @@
 """Measures procedures on paired prompts: the passes that they spend, and the answers that they lose.
 
     python -m edgekit.tools.bench.frontier BUNDLE [--task chains] [--per-task 1000] [--at-once 32]
-        [--procedures FILE] [--only NAME] [--answers ANSWERS.jsonl] [--resident 0] [--json RESULT.json]
+        [--compare orders] [--procedures FILE] [--only NAME] [--answers ANSWERS.jsonl] [--resident 0]
+        [--json RESULT.json]
 
 A procedure is a name and sampler options; the first one is what the others are compared with. Every procedure
-gets the same prompts and seeds. `--procedures` is a JSON object of options by name, in place of those below.
+gets the same prompts and seeds. `--compare` chooses among those below: rules that commit several positions at
+once, or orders in which positions are committed, on chains and sorting, of a bundle with a role head
+(`edgekit.tools.train_roles`). `--procedures` is a JSON object of options by name, in their place.
 Answers go to a file, a line each, and what is there is not computed again: interrupt it whenever you like.
 
 The limit is one pass per answer. What counts is passes (forwards), each a read of the weights when these are
@@ -54,6 +57,9 @@ MASKED: dict[str, dict[str, Any]] = {
         "persistent_threshold": 0.6,
     },
     "threshold 0.9, early commit 0.5": {"threshold": 0.9, "early_commit": 0.5},
+    "2 steps drafted": {"draft_steps": 2},
+    "4 steps drafted": {"draft_steps": 4},
+    "8 steps drafted": {"draft_steps": 8},
     "dual cache": {"cache": "dual", "block_length": 32},
     "threshold 0.9, dual cache": {"threshold": 0.9, "cache": "dual", "block_length": 32},
 }
@@ -74,6 +80,26 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
         "entropy bound 2, verify within 2": {"entropy_bound": 2.0, "verify_bound": 2.0},
         "entropy bound 2, verify within 8": {"entropy_bound": 2.0, "verify_bound": 8.0},
     },
+}
+
+
+#: Orders of commitment, each with a position a step and with four. Blocks from left to right
+#: (semi-autoregressive) are what an order has to be better than.
+ORDERS: dict[str, dict[str, Any]] = {
+    name + suffix: options | more
+    for suffix, more in (("", {}), (", a quarter of the steps", {"steps": 32}))
+    for name, options in (
+        ("confidence, blocks of 32", {"block_length": 32}),
+        ("confidence, blocks of 8", {"block_length": 8}),
+        ("confidence, one block", {"block_length": 128}),
+        ("logic, one block", {"block_length": 128, "order": "logic"}),
+        ("logic, blocks of 32", {"block_length": 32, "order": "logic"}),
+    )
+}
+#: What `--compare` takes: procedures by the sampler's name, and the tasks that they are for.
+COMPARED: dict[str, tuple[dict[str, dict[str, dict[str, Any]]], tuple[str, ...]]] = {
+    "rules": (PROCEDURES, tuple(MEASURED)),
+    "orders": ({"llada": ORDERS, "dream": ORDERS}, ("chain", "sorting")),
 }
 
 
@@ -370,13 +396,13 @@ def progress(total: int) -> Callable[[int], None]:
     return show
 
 
-def chosen(path: Path | None, family: str, only: Sequence[str]) -> dict[str, str]:
-    """Options of the procedures by name, as JSON: of a file, or the family's; with `only` these and the
-    first.
+def chosen(path: Path | None, family: str, only: Sequence[str], compared: str = "rules") -> dict[str, str]:
+    """Options of the procedures by name, as JSON: of a file, or those of `COMPARED` for the family; with
+    `only` these and the first.
 
     Raises EdgekitError.
     """
-    found: Any = PROCEDURES.get(family, {"default": {}})
+    found: Any = COMPARED[compared][0].get(family, {"default": {}})
     if path is not None:
         try:
             found = json.loads(path.read_text())
@@ -400,6 +426,7 @@ def measured(
     tasks: Sequence[str],
     per_task: int,
     at_once: int,
+    compared: str,
     procedures: Path | None,
     only: Sequence[str],
     answers: Path,
@@ -409,7 +436,7 @@ def measured(
 ) -> list[Row]:
     """The rows of `main`'s arguments; what the file of answers lacks is computed. Raises EdgekitError."""
     bench = Bench(bundle, per_task, tasks, seed)
-    settings = chosen(procedures, bench.family, only)
+    settings = chosen(procedures, bench.family, only, compared)
     file = Answers(answers, {"bundle": bench.bundle.digest, "seed": seed})
     wanted = [
         Key(options, task, index)
@@ -439,6 +466,10 @@ def measured(
 @click.option(
     "--at-once", default=32, show_default=True, type=click.IntRange(1, 1024), help="Prompts a pass."
 )
+@click.option(
+    "--compare", "compared", default="rules", show_default=True, type=click.Choice(list(COMPARED)),
+    help="Which procedures.",
+)  # fmt: skip
 @click.option("--procedures", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--only", multiple=True, metavar="NAME", help="Only the first procedure and these.")
 @click.option(
@@ -459,6 +490,7 @@ def main(
     tasks: tuple[str, ...],
     per_task: int,
     at_once: int,
+    compared: str,
     procedures: Path | None,
     only: tuple[str, ...],
     answers: Path,
@@ -471,9 +503,10 @@ def main(
     try:
         found = measured(
             bundle,
-            list(tasks or MEASURED),
+            list(tasks or COMPARED[compared][1]),
             per_task,
             at_once,
+            compared,
             procedures,
             only,
             answers,

@@ -115,6 +115,7 @@ def _facts(bundle: Bundle, file: FlashFile) -> dict[str, Any]:
             "causal_prefix": model.causal_prefix,
             "tied_head": model.tied_head,
             "adapters": manifest.model.get("adapters") or [],
+            "role_head": model.role_head,
         },
         "sizes": {
             "weights": manifest.weights.size,
@@ -288,6 +289,8 @@ def _show(found: dict[str, Any]) -> None:
         traits.append(f"canvas {model['canvas_length']}")
     if model["self_conditioning"]:
         traits.append("self-conditioning")
+    if model["role_head"]:
+        traits.append("role head")
     traits.append("prefix KV" if model["causal_prefix"] else "bidirectional over prompt and answer")
     prose(", ".join(traits), "  ")
     held = f"packages {size(sizes['packages'])}; flash file" if sizes["packages"] else "weights"

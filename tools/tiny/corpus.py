@@ -159,6 +159,10 @@ class Encoder:
         """Ids of answers, each ended by the family's end-of-turn id."""
         return [[*ids, self.family.end_id] for ids in self.prompts(texts)]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters of an answer that each of its tokens stands for, without the end of turn."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+
     def text(self, ids: Sequence[int]) -> str:
         """The answer that a canvas holds: what stands before the first end-of-turn or fill id."""
         kept = []

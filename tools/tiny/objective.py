@@ -159,26 +159,36 @@ class LladaObjective:
 
     def logits(self, batch: Inputs, answer: Tensor) -> Tensor:
         """Logits [B, A, V] of the answer positions."""
+        return self.model.head(self.hidden(batch, answer)[:, -answer.shape[1] :])
+
+    def hidden(self, batch: Inputs, answer: Tensor) -> Tensor:
+        """Final hidden states [B, P + A, H] of prompt and answer."""
         width = answer.shape[1]
         behind = batch.lengths[:, None] + torch.arange(width, device=answer.device)
-        hidden = self.model.hidden(
+        return self.model.hidden(
             torch.cat((batch.prompt, answer), 1),
             positions=torch.cat((batch.positions, behind), 1),
             mask=F.pad(batch.prompt_mask, (0, width)),
         )
-        return self.model.head(hidden[:, -width:])
 
-    def loss(self, batch: Inputs) -> Tensor:
+    def masks(self, batch: Inputs, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Which positions of the answers [B, A] are masked, which of these lie behind the block that their
+        row is unmasking, and the noise levels [B, 1].
+        """
         rows, width = batch.answer.shape
         device = batch.answer.device
-        level = noise_levels(rows, device)[:, None]
+        level = noise_levels(rows, device, generator)[:, None]
         # Where the row's block begins; a row without blocks is one that reaches over the whole answer.
         blocks = (batch.ends + BLOCK - 1) // BLOCK
-        begin = (torch.rand(rows, device=device) * blocks).long()[:, None] * BLOCK
-        whole = torch.rand(rows, 1, device=device) < 0.5
+        begin = (torch.rand(rows, device=device, generator=generator) * blocks).long()[:, None] * BLOCK
+        whole = torch.rand(rows, 1, device=device, generator=generator) < 0.5
         index = torch.arange(width, device=device)
         before, behind = (index < begin) & ~whole, (index >= begin + BLOCK) & ~whole
-        masked = ((torch.rand(batch.answer.shape, device=device) < level) | behind) & ~before
+        noise = torch.rand(batch.answer.shape, device=device, generator=generator)
+        return ((noise < level) | behind) & ~before, behind, level
+
+    def loss(self, batch: Inputs) -> Tensor:
+        masked, behind, level = self.masks(batch)
         logits = self.logits(batch, batch.answer.masked_fill(masked, vocabulary.MDM_MASK))
         weight = _position_weights(batch)
         each = F.cross_entropy(logits.flatten(0, 1), batch.answer.flatten(), reduction="none").view_as(weight)

@@ -162,7 +162,7 @@ typedef struct ek_session_info {
   int64_t canvas_length; /* of the model; 0: it takes canvases of any length */
   int64_t max_positions; /* that the model was made for, prompt and answer together; 0: unknown */
   int32_t causal_prefix; /* not 0: committed text is encoded causally and kept; 0: all of it stands on the canvas */
-  int32_t reserved;
+  int32_t role_head;     /* not 0: it tells the logical roles of positions, see ek_head_request.roles */
   int64_t uncached_length; /* tokens behind the prefix that ek_generate has left to be encoded */
   int64_t prefill_rows;  /* positions that are encoded at once: a longer text takes several passes */
   int64_t prefix_block;  /* of encoded text, rows that see each other, counted from where each call began to encode; 1:
@@ -205,11 +205,20 @@ typedef struct ek_head_request {
   float gumbel_scale;  /* at least 0 */
   uint64_t seed, draw; /* the noise is a function of these two, row and token: runtime/sampling/noise.py */
   int32_t soft;        /* not 0: the expected embedding softmax(z) @ table, for self-conditioning */
-  int32_t reserved;    /* 0 */
+  int32_t roles;       /* not 0: scores of the logical roles of the tokens that the rows predict; a bundle without a role
+                          head: EK_INVALID_ARGUMENT */
   int64_t top_k;       /* the largest scores of every row; 0: none; more than the vocabulary: all */
 } ek_head_request;
 
 #define EK_HEAD_REQUEST_INIT {sizeof(ek_head_request), 1.0f, NULL, 0, 0, 1.0f, 0, 0, 0, 0, 0}
+
+/* Logical roles, in the order in which the option order=logic commits them (LogicDiff, arXiv 2603.26771). */
+#define EK_ROLES 5
+#define EK_ROLE_PREMISE 0
+#define EK_ROLE_CONNECTIVE 1
+#define EK_ROLE_DERIVED 2
+#define EK_ROLE_CONCLUSION 3
+#define EK_ROLE_FILLER 4
 
 /* Arrays of the caller for R rows: row_count, or the length of the canvas. Null where something is not wanted; an
  * array that the request does not ask for is EK_INVALID_ARGUMENT. Ties go to the lower token. */
@@ -226,9 +235,10 @@ typedef struct ek_head_output {
   int64_t *top_ids;     /* [R, k] by descending score, k = min(top_k, vocabulary); needs `top_k` */
   float *top_z;         /* [R, k]; needs `top_k` */
   float *logits;        /* [R, vocabulary]: all of z */
+  float *roles;         /* [R, EK_ROLES] scores of EK_ROLE_...: the largest is the likeliest; needs `roles` */
 } ek_head_output;
 
-#define EK_HEAD_OUTPUT_INIT {sizeof(ek_head_output), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define EK_HEAD_OUTPUT_INIT {sizeof(ek_head_output), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 /* One bidirectional pass of `count` token ids behind the encoded prefix, and the vocabulary head on the requested
  * rows. `soft` [count, hidden_size] is what the last step gave as output->soft, finite numbers, or null; models without
@@ -875,7 +885,7 @@ typedef struct ek_generation_statistics {
   uint32_t struct_size;
   int32_t finish_reason;    /* EK_FINISH_... */
   int64_t denoising_steps;  /* steps whose pass ran */
-  int64_t forwards;         /* denoising passes: one a step, two with classifier-free guidance */
+  int64_t forwards;         /* denoising passes: one a step, two with guidance, fewer where steps are drafted */
   int64_t projections;      /* further passes of the vocabulary head on the same hidden states */
   int64_t prefills;         /* causal passes that encoded text */
   int64_t committed_tokens; /* final ones, padding not counted */
@@ -986,7 +996,7 @@ typedef struct ek_sampler_model {
   int64_t uncached_count;
   int64_t prefix_block;  /* of encoded text, see ek_session_info; 0 stands for 1 */
   int32_t shift_logits;  /* not 0: the scores at position j predict token j + 1, "shift_logits" of the manifest's model */
-  int32_t reserved;
+  int32_t role_head;     /* not 0: it can be asked for roles, "role_head" of the manifest's model */
 } ek_sampler_model;
 
 #define EK_SAMPLER_MODEL_INIT {sizeof(ek_sampler_model), 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, 0, NULL, 0, 0, 0, 0}

@@ -83,6 +83,7 @@ ek_head_request request_for(const HeadRequest &request, std::int64_t rows) {
   made.rows = request.all_rows ? nullptr : request.rows.data();
   made.row_count = rows;
   made.soft = request.soft;
+  made.roles = request.roles;
   made.top_k = request.top_k;
   if (request.gumbel) {
     made.gumbel = 1;

@@ -27,10 +27,10 @@ AskedHead asked_head(const ek_head_request *given, const ek_head_output *arrays)
   const ek_head_request wanted = read_struct<ek_head_request>(given, EK_HEAD_REQUEST_INIT, "ek_head_request");
   AskedHead out;
   out.output = read_struct<ek_head_output>(arrays, EK_HEAD_OUTPUT_INIT, "ek_head_output");
-  check_reserved(wanted.reserved, "ek_head_request");
   check_reserved(out.output.reserved, "ek_head_output");
   out.request.temperature = wanted.temperature;
   out.request.soft = wanted.soft != 0;
+  out.request.roles = wanted.roles != 0;
   out.request.top_k = wanted.top_k;
   out.request.logits = out.output.logits != nullptr;
   out.request.logits_to = out.output.logits;
@@ -48,6 +48,7 @@ AskedHead asked_head(const ek_head_request *given, const ek_head_output *arrays)
   };
   needs(wanted.gumbel != 0, out.output.sample != nullptr || out.output.sample_prob != nullptr, "sample", "gumbel");
   needs(wanted.soft != 0, out.output.soft != nullptr, "soft", "soft");
+  needs(wanted.roles != 0, out.output.roles != nullptr, "roles", "roles");
   needs(wanted.top_k != 0, out.output.top_ids != nullptr || out.output.top_z != nullptr, "top_ids or top_z", "top_k");
   return out;
 }
@@ -60,6 +61,7 @@ void deliver(const HeadResult &result, const ek_head_output &output) {
   deliver(result.sample, output.sample);
   deliver(result.sample_prob, output.sample_prob);
   deliver(result.soft, output.soft);
+  deliver(result.roles, output.roles);
   deliver(result.top_ids, output.top_ids);
   deliver(result.top_z, output.top_z);
 }

@@ -19,6 +19,7 @@
 #include "edgekit.h"
 #include "error.h"
 #include "sampling/json_text.h"
+#include "sampling/roles.h"
 #include "session/sequence.h"
 
 using namespace edgekit;
@@ -117,6 +118,7 @@ Facts facts_of(const ek_sampler_model *model) {
   check_fact("prefix_block", given.prefix_block, 0, kMost);
   made.prefix_block = std::max<std::int64_t>(1, given.prefix_block);
   made.shift_logits = given.shift_logits != 0;
+  made.role_head = given.role_head != 0;
   const std::int64_t *next = given.encoded;
   for (std::int64_t i = 0; i < given.encoded_pieces; ++i) {
     check_fact("piece_lengths", given.piece_lengths[i], 1, kMostTokens - made.prefix_length);
@@ -180,6 +182,7 @@ class Answer {
       take("top_ids", given_.top_ids, request.top_k, made.top_ids);
       take("top_z", given_.top_z, request.top_k, made.top_z);
     }
+    if (request.roles) take("roles", given_.roles, kRoles, made.roles);
     if (request.logits) take("logits", given_.logits, model_.vocabulary, made.logits);
     return made;
   }
@@ -240,6 +243,7 @@ void check_answer(const SamplerModel &model, HeadResult &answer) {
   check_finite("soft", answer.soft);
   check_tokens_of("top_ids", answer.top_ids, model.vocabulary);
   check_known("top_z", answer.top_z);
+  check_finite("roles", answer.roles);
   check_known("logits", answer.logits);
 }
 
@@ -274,7 +278,7 @@ Settled settled(const ek_generate_options *options, const Facts &facts) {
   const ek_generate_options given =
       read_struct<ek_generate_options>(options, EK_GENERATE_OPTIONS_INIT, "ek_generate_options");
   SamplerOptions chosen = options_of(given, facts.generation());
-  check_tokens(fields(chosen), facts.model.vocabulary);
+  check_model(chosen, facts.model);
   return {std::move(chosen), given.seed};
 }
 

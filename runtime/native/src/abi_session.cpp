@@ -143,6 +143,7 @@ ek_status ek_session_get_info(ek_session *session, ek_session_info *info) noexce
     made.max_positions = own.model().max_positions;
     made.causal_prefix = own.model().causal_prefix;
     made.prefix_block = own.model().prefix_block;
+    made.role_head = own.model().role_width != 0;
     made.uncached_length = static_cast<std::int64_t>(own.sequence().uncached().size());
     made.prefill_rows = own.prefill_rows();
     write_struct(info, made, "ek_session_info");

@@ -37,6 +37,7 @@ struct HeadResult {
   std::vector<float> soft;  // [rows, hidden]
   std::vector<std::int64_t> top_ids;
   std::vector<float> top_z;
+  std::vector<float> roles;   // [rows, kRoles], by whoever runs the pass
   std::vector<float> logits;  // [rows, vocabulary], by whoever runs the pass: HeadOptions say where they go
 };
 

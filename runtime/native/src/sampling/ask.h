@@ -19,6 +19,7 @@ struct HeadRequest {
   std::optional<GumbelDraw> gumbel;  // over the requested rows, not the canvas
   bool soft = false;
   std::int64_t top_k = 0;
+  bool roles = false;  // scores of the logical roles, by the role head
   bool logits = false;
   float *logits_to = nullptr;  // [rows, vocabulary] that they go to; null: into the result
 

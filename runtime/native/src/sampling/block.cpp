@@ -30,6 +30,7 @@ BlockSampler::BlockSampler(SamplerModel about, BlockOptions options)
                               "the end of the prompt; leave out editing_threshold and align");
   // A finished block gives the next one its first token.
   if (model().shift_logits || model().segments == 1) options_.ride = false;
+  options_.draft_steps = draft_ahead(options_.draft_steps);
   // Where tokens are taken away and put in between, what is drawn has the confidence that it has without a temperature.
   draw_ = TokenDraw(options_.top_k, options_.top_p, options_.temperature, options_.delete_token_id.has_value());
   tokens_ = {Ids(static_cast<std::size_t>(options_.block_length), 0),

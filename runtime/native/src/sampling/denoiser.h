@@ -20,6 +20,7 @@ class Denoiser {
   virtual std::int64_t prefix_length() const = 0;
   virtual std::int64_t prefix_block() const { return 1; }
   virtual bool shift_logits() const { return false; }
+  virtual bool role_head() const { return false; }
   virtual std::int64_t most_segments() const { return 0; }  // of a pass; 0: any number
 
   // Forgets the prefix.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sampling/portable.h"
+#include "sampling/roles.h"
 #include "sampling/schedule.h"
 
 namespace edgekit {
@@ -13,15 +14,16 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 // So many of the proposals, as indices into them.
-Ids scheduled(const std::vector<double> &confidence, std::int64_t count, const DreamOptions &options, Draws &draws) {
-  if (options.alg_temp.value_or(0) == 0) return most_confident(confidence, count);
+Ids scheduled(const Proposal &proposal, std::int64_t count, const DreamOptions &options, Draws &draws) {
+  const std::vector<double> &confidence = proposal.confidence;
+  if (options.alg_temp.value_or(0) == 0) return in_logic_order(proposal.roles, confidence, count);
   // The top n of scores with Gumbel noise are n draws without replacement from their softmax.
   std::vector<double> noised = draws.uniform(static_cast<std::int64_t>(confidence.size()));
   for (std::size_t i = 0; i < noised.size(); ++i) {
     const double gumbel = -portable_log(-portable_log(noised[i]));
     noised[i] = confidence[i] / *options.alg_temp + gumbel;
   }
-  return most_confident(noised, count);
+  return in_logic_order(proposal.roles, noised, count);
 }
 
 }  // namespace
@@ -29,6 +31,7 @@ Ids scheduled(const std::vector<double> &confidence, std::int64_t count, const D
 DreamSampler::DreamSampler(SamplerModel about, DreamOptions options)
     : Sampler(std::move(about)), options_(std::move(options)) {
   options_.check();
+  options_.draft_steps = draft_ahead(options_.draft_steps);
   times_ = timesteps(std::max<std::int64_t>(1, options_.steps / options_.blocks()), options_.eps);
   given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
   open_ = given_open_;
@@ -116,8 +119,8 @@ bool DreamSampler::find_positions(const Ids &open) {
 void DreamSampler::take(HeadResult &&answer) {
   proposal_->take(std::move(answer), options_);
   if (!proposal_->complete()) {
-    if (options_.cache == "none") return ask_again(canvas_.ids, proposal_->request());
-    return ask_proposal();  // the pass again: of one with segments nothing more can be asked
+    if (options_.asks_again()) return ask_again(canvas_.ids, proposal_->request());
+    return ask_proposal();  // the pass again
   }
   const Proposal proposal = std::move(proposal_->proposal());
   proposal_.reset();
@@ -139,7 +142,7 @@ Ids DreamSampler::choose(const Proposal &proposal) {
   const auto stop = std::lower_bound(positions_.begin(), positions_.end(), block_stop());
   const Proposal own = proposal.first(stop - positions_.begin());
   if (rules.replace_schedule()) return edgekit::accepted(own, streaks, rules);
-  return scheduled(own.confidence, count_, options_, draws());
+  return scheduled(own, count_, options_, draws());
 }
 
 void DreamSampler::end_step(const Proposal &proposal) {

@@ -7,6 +7,7 @@
 
 #include "sampling/acceptance.h"
 #include "sampling/portable.h"
+#include "sampling/roles.h"
 #include "sampling/schedule.h"
 #include "sampling/token_draw.h"
 
@@ -79,7 +80,7 @@ DreamProposal::DreamProposal(Ids positions, const DreamOptions &options, std::in
       vocabulary_(vocabulary),
       at_once_(at_once),
       filtered_(options.top_k || (options.top_p && *options.top_p < 1)),
-      gives_scores_(options.cache == "none") {
+      gives_scores_(options.asks_again()) {
   // Nothing precedes position 0, which keeps its own row.
   for (std::int64_t &row : rows_) row = std::max<std::int64_t>(row - 1, 0);
   request_.all_rows = false;
@@ -91,6 +92,7 @@ DreamProposal::DreamProposal(Ids positions, const DreamOptions &options, std::in
     else
       request_.gumbel = draws.gumbel(1.0f);
   }
+  request_.roles = options.order == "logic";
   if (filtered_)
     request_.top_k = std::min(options.top_k.value_or(kCandidates), vocabulary);
   else if (options.alg == "topk_margin" || options.rules.need_margin())
@@ -98,6 +100,8 @@ DreamProposal::DreamProposal(Ids positions, const DreamOptions &options, std::in
 }
 
 void DreamProposal::take(HeadResult &&answer, const DreamOptions &options) {
+  if (request_.roles) proposal_.roles = likeliest_roles(answer.roles);
+  request_.roles = false;  // of the first pass
   if (!filtered_) return take_statistics(std::move(answer), options);
   if (asks_scores_) return take_scores(answer, options);
   take_candidates(std::move(answer), options);

@@ -58,6 +58,17 @@ std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt) 
   return std::visit([&](const auto &chosen) { return chosen.new_tokens_text(prompt); }, options);
 }
 
+void check_model(const SamplerOptions &options, const SamplerModel &model) {
+  SamplerOptions copy = options;
+  check_tokens(fields(copy), model.vocabulary);
+  const auto *llada = std::get_if<LladaOptions>(&options);
+  const auto *dream = std::get_if<DreamOptions>(&options);
+  const bool logic = (llada != nullptr && llada->order == "logic") || (dream != nullptr && dream->order == "logic");
+  if (logic && !model.role_head)
+    fail(EK_INVALID_ARGUMENT, "order logic needs a role head, which this bundle has not; train one for the checkpoint "
+         "(edgekit.tools.train_roles) and export it again, or use order confidence");
+}
+
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
                                  const std::vector<std::int64_t> &prompt, std::uint64_t seed) {
   std::unique_ptr<Sampler> own = sampler(options, std::move(model));
@@ -66,8 +77,7 @@ std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel mod
 }
 
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model) {
-  SamplerOptions copy = options;
-  check_tokens(fields(copy), model.vocabulary);
+  check_model(options, model);
   if (const auto *gemma = std::get_if<DiffusionGemmaOptions>(&options))
     return std::make_unique<DiffusionGemmaSampler>(std::move(model), *gemma);
   if (const auto *llada = std::get_if<LladaOptions>(&options))
@@ -86,6 +96,7 @@ SamplerModel model_of(const Denoiser &denoiser) {
   model.prefix_length = denoiser.prefix_length();
   model.prefix_block = denoiser.prefix_block();
   model.shift_logits = denoiser.shift_logits();
+  model.role_head = denoiser.role_head();
   model.segments = denoiser.most_segments();
   model.uncached = denoiser.uncached();
   return model;

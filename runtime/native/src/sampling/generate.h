@@ -30,6 +30,9 @@ OptionFields fields(SamplerOptions &options);
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt);
 std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt);
 
+// Throws Error (EK_INVALID_ARGUMENT) for options that the model cannot follow.
+void check_model(const SamplerOptions &options, const SamplerModel &model);
+
 // Equal seeds give equal events. Throws Error (EK_INVALID_ARGUMENT) for options or a prompt that do not fit the model.
 std::unique_ptr<Sampler> sampler(const SamplerOptions &options, SamplerModel model,
                                  const std::vector<std::int64_t> &prompt, std::uint64_t seed);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "sampling/roles.h"
 #include "sampling/schedule.h"
 
 namespace edgekit {
@@ -29,6 +30,7 @@ std::int64_t count_of(const Flags &flags) { return std::count(flags.begin(), fla
 LladaSampler::LladaSampler(SamplerModel about, LladaOptions options)
     : Sampler(std::move(about)), options_(std::move(options)), end_ids_(options_.end_ids()) {
   options_.check();
+  options_.draft_steps = draft_ahead(options_.draft_steps);
   given_open_ = MaskedCanvas::open(options_.canvas, options_.max_new_tokens, options_.mask_token_id);
   open_ = given_open_;
   stop_ = options_.max_new_tokens;
@@ -107,6 +109,7 @@ void LladaSampler::begin_step() {
   request.rows = std::move(rows);
   request.gumbel = gumbel_;
   if (options_.rules.need_margin()) request.top_k = std::min<std::int64_t>(2, model().vocabulary);
+  request.roles = options_.order == "logic";
   // What settles the whole answer computes all of it.
   const bool whole = step_ == 0 || (settles_ && options_.cache == "dual");
   ask_block(options_.cache, whole, shown(), canvas_.prompt + block_start(), canvas_.prompt + stop, std::move(request));
@@ -114,7 +117,7 @@ void LladaSampler::begin_step() {
 
 void LladaSampler::take(HeadResult &&answer) {
   if (scores_) {
-    scores_->take(std::move(answer.logits), options_, gumbel_);
+    scores_->take(std::move(answer), options_, gumbel_);
     if (!scores_->complete()) return ask_scores();
     Proposal proposal = std::move(scores_->proposal());
     scores_.reset();
@@ -129,16 +132,19 @@ void LladaSampler::take(HeadResult &&answer) {
     if (options_.rules.any()) proposal.probability.push_back(llada_probability(proposal.confidence.back()));
   }
   if (options_.rules.any()) add_evidence(answer, proposal);
+  if (options_.order == "logic") proposal.roles = likeliest_roles(answer.roles);
   proposal.tokens = std::move(gumbel_ ? answer.sample : answer.argmax);
   end_step(std::move(proposal));
 }
 
 void LladaSampler::ask_scores() {
-  if (scores_->pass() == LladaScores::Pass::again) return ask_again(shown(), scores_->request());
+  HeadRequest request = scores_->request();
+  request.roles = options_.order == "logic" && scores_->pass() != LladaScores::Pass::unconditional;
+  if (scores_->pass() == LladaScores::Pass::again) return ask_again(shown(), std::move(request));
   Ids ids = shown();
   if (scores_->pass() == LladaScores::Pass::unconditional)
     std::fill(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(canvas_.prompt), options_.mask_token_id);
-  ask_denoise(std::move(ids), scores_->request());
+  ask_denoise(std::move(ids), std::move(request));
 }
 
 // Later steps do without the blocks behind the first end that is predicted; the answer goes no further, even if that end does
@@ -191,7 +197,7 @@ Ids LladaSampler::choose(const Proposal &proposal) {
   const Proposal own = proposal.first(stop - positions_.begin());
   if (rules.replace_schedule()) return edgekit::accepted(own, streaks, rules);
   const std::int64_t masked = count_of(part_of(given_open_, block_start(), options_.block_length));
-  return most_confident(own.confidence, transfer_count(masked, options_.steps / options_.blocks(), step_));
+  return in_logic_order(own.roles, own.confidence, transfer_count(masked, options_.steps / options_.blocks(), step_));
 }
 
 void LladaSampler::find_end() {

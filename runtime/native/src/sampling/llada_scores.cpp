@@ -9,6 +9,7 @@
 #include "error.h"
 #include "kernels/noise.h"
 #include "sampling/portable.h"
+#include "sampling/roles.h"
 
 namespace edgekit {
 namespace {
@@ -105,16 +106,17 @@ HeadRequest LladaScores::request() const {
   return request;
 }
 
-void LladaScores::take(std::vector<float> logits, const LladaOptions &options,
+void LladaScores::take(HeadResult &&answer, const LladaOptions &options,
                        const std::optional<GumbelDraw> &gumbel) {
   const bool guided = options.cfg_scale > 0;
   if (guided && pass_ != Pass::unconditional) {
-    conditional_ = std::move(logits);
+    conditional_ = std::move(answer.logits);
+    conditional_roles_ = std::move(answer.roles);
     pass_ = Pass::unconditional;
     return;
   }
   const std::int64_t count = stop() - start_;
-  std::vector<float> scores = std::move(logits);
+  std::vector<float> scores = std::move(answer.logits);
   if (guided) {
     const float scale = static_cast<float>(options.cfg_scale + 1);
     for (std::size_t i = 0; i < scores.size(); ++i) scores[i] += scale * (conditional_[i] - scores[i]);
@@ -148,6 +150,8 @@ void LladaScores::take(std::vector<float> logits, const LladaOptions &options,
       add_evidence(row(scores, r), vocabulary_, highest[i], proposal_);
     }
   }
+  const std::vector<std::int64_t> roles = likeliest_roles(guided ? conditional_roles_ : answer.roles);
+  proposal_.roles.insert(proposal_.roles.end(), roles.begin(), roles.end());
   proposal_.tokens.insert(proposal_.tokens.end(), tokens.begin(), tokens.end());
   start_ = stop();
   conditional_.clear();

@@ -39,8 +39,8 @@ class LladaScores {
   Pass pass() const { return pass_; }
   HeadRequest request() const;
 
-  // The scores of that. Throws Error (EK_NOT_FINITE) and stays as it is where the options leave a row without a score.
-  void take(std::vector<float> logits, const LladaOptions &options, const std::optional<GumbelDraw> &gumbel);
+  // The scores of that, and roles where they were asked for. Throws Error (EK_NOT_FINITE) and stays as it is where the options leave a row without a score.
+  void take(HeadResult &&answer, const LladaOptions &options, const std::optional<GumbelDraw> &gumbel);
 
   // Of the rows that are complete.
   Proposal &proposal() { return proposal_; }
@@ -56,6 +56,7 @@ class LladaScores {
   std::int64_t start_ = 0;  // of the chunk
   Pass pass_ = Pass::conditional;
   std::vector<float> conditional_;  // scores that wait for the unconditional ones
+  std::vector<float> conditional_roles_;
   Proposal proposal_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "sampling/drafts.h"
 #include "sampling/json_text.h"
 
 namespace edgekit {
@@ -66,6 +67,13 @@ OptionField block_cache(std::string &value) {
       .one_of({"none", "prefix", "dual"});
 }
 
+OptionField steps_of_a_pass(std::int64_t &value) {
+  return OptionField("draft_steps", &value,
+                     "Steps that a pass computes at once where they are as the step before predicts; 1: one (FreeDave). Exact.")
+      .at_least(1)
+      .at_most(static_cast<double>(Drafts::kMostSteps));
+}
+
 void check_cache(const std::string &cache, const AcceptanceRules &rules) {
   if (cache == "dual" && rules.early_commit)
     fail(EK_INVALID_ARGUMENT, "early_commit looks at the whole answer, which cache dual does not compute; use cache prefix");
@@ -88,6 +96,19 @@ std::string in_blocks_text(std::int64_t max_new_tokens, std::int64_t block_lengt
   const std::string text = std::to_string(max_new_tokens) + " new tokens";
   const bool several = block_length > 1 && block_length < max_new_tokens;
   return several ? text + ", whole blocks of " + std::to_string(block_length) + "," : text;
+}
+
+OptionField commit_order(std::string &value) {
+  return OptionField("order", &value,
+                     "Which open positions of a block go first: the surest, or by their logical role, premises, connectives, "
+                     "steps, conclusions (LogicDiff); needs a role head.")
+      .one_of({"confidence", "logic"});
+}
+
+void check_order(const std::string &order, const AcceptanceRules &rules) {
+  if (order == "logic" && rules.replace_schedule())
+    fail(EK_INVALID_ARGUMENT, "order logic commits as many positions as the schedule says, acceptance rules those that are "
+                              "sure; leave one of them out");
 }
 
 OptionField logits_budget(std::int64_t &value) {
@@ -218,10 +239,12 @@ OptionFields LladaOptions::fields() {
       temperature_of("temperature", &temperature, "Gumbel noise on the scores; 0 takes the best token."),
       OptionField("cfg_scale", &cfg_scale, "Classifier-free guidance; above 0 every step has two passes.").at_least(0),
       OptionField("remasking", &remasking, "Which open positions wait.").one_of({"low_confidence", "random"}),
+      commit_order(order),
   };
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      steps_of_a_pass(draft_steps),
       OptionField("trim", &trim,
                   "Probability of a predicted end of the answer from which the blocks behind it are dropped; null: none is. "
                   "Approximate.")
@@ -249,6 +272,9 @@ void LladaOptions::check() const {
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
   if (cache != "none" && (cfg_scale > 0 || logits_eos_inf))
     fail(EK_INVALID_ARGUMENT, "cache ", cache, " goes with neither cfg_scale nor logits_eos_inf; leave these out");
+  if (draft_steps > 1 && (cfg_scale > 0 || logits_eos_inf))
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " goes with neither cfg_scale nor logits_eos_inf, whose steps have several "
+                              "passes; use 1, or leave these out");
   check_cache(cache, rules);
   if (trim && !stop_at_eos)
     fail(EK_INVALID_ARGUMENT, "trim drops what is behind the end of the answer, which stop_at_eos looks for; set that, or leave "
@@ -256,6 +282,7 @@ void LladaOptions::check() const {
   check_blocks(max_new_tokens, block_length);
   check_canvas(canvas, max_new_tokens);
   rules.check();
+  check_order(order, rules);
   if (rules.any() && remasking != "low_confidence")
     fail(EK_INVALID_ARGUMENT, "acceptance rules compare confidences; use remasking low_confidence");
   if (!rules.replace_schedule()) check_block_steps(steps, blocks());
@@ -287,7 +314,7 @@ std::vector<std::int64_t> LladaOptions::end_ids() const {
 Lengths LladaOptions::lengths(std::int64_t prompt) const {
   const std::int64_t most = rules.replace_schedule() ? block_length : steps / blocks();
   const std::int64_t length = prompt + max_new_tokens;
-  return {max_new_tokens, cache == "none" ? 0 : length, length, blocks(), most};
+  return {max_new_tokens, cache == "none" ? 0 : length, length, blocks(), most, draft_steps};
 }
 
 std::string LladaOptions::new_tokens_text(std::int64_t) const { return in_blocks_text(max_new_tokens, block_length); }
@@ -303,6 +330,7 @@ OptionFields DreamOptions::fields() {
       OptionField("alg", &alg, "Which open positions are unmasked first.")
           .one_of({"origin", "maskgit_plus", "topk_margin", "entropy"}),
       temperature_of("alg_temp", &alg_temp, "Randomness of that order; 0 or null: none."),
+      commit_order(order),
       temperature_of("temperature", &temperature, "Of the distribution that tokens are drawn from; 0: the best."),
       OptionField("top_p", &top_p, "Draw from the likeliest tokens of this probability together.").above(0).at_most(1),
       count("top_k", &top_k, "Draw from so many of the likeliest tokens."),
@@ -310,6 +338,7 @@ OptionFields DreamOptions::fields() {
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      steps_of_a_pass(draft_steps),
       masked_canvas(canvas),
       eos_tokens(eos_token_ids),
       edgekit::stop_at_eos(stop_at_eos),
@@ -333,9 +362,16 @@ void DreamOptions::check() const {
   if (cache != "none" && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, which no cache is published for; use alg entropy, maskgit_plus ",
          "or topk_margin with cache ", cache);
+  if (draft_steps > 1 && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts from what a pass predicts of all open positions, alg origin asks "
+                              "for a few at random; use 1, or alg entropy, maskgit_plus or topk_margin");
   if (rules.any() && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, acceptance rules what is sure; use alg entropy, ",
          "maskgit_plus or topk_margin with them");
+  check_order(order, rules);
+  if (order == "logic" && alg == "origin")
+    fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, order logic by roles; use alg entropy, maskgit_plus or topk_margin "
+                              "with it");
   if (rules.replace_schedule() && alg_temp.value_or(0) > 0)
     fail(EK_INVALID_ARGUMENT, "alg_temp draws the positions that acceptance rules choose; use 0 with them");
 }
@@ -363,7 +399,7 @@ DreamOptions DreamOptions::of(const OptionMembers &config, const OptionMembers &
 
 Lengths DreamOptions::lengths(std::int64_t prompt) const {
   const std::int64_t length = prompt + max_new_tokens;
-  return {max_new_tokens, cache == "none" ? 0 : length, length, 1, blocks() * most_steps()};
+  return {max_new_tokens, cache == "none" ? 0 : length, length, 1, blocks() * most_steps(), draft_steps};
 }
 
 std::string DreamOptions::new_tokens_text(std::int64_t) const {
@@ -418,6 +454,7 @@ OptionFields BlockOptions::fields() {
           .at_least(0)
           .at_most(1),
       OptionField("ride", &ride, "Encode a block in the pass that begins the next one."),
+      steps_of_a_pass(draft_steps),
       OptionField("align", &align, "Where blocks are counted from: the first position, or the end of the prompt.")
           .one_of({"position", "prompt"})
           .hidden(),
@@ -447,6 +484,11 @@ void BlockOptions::check() const {
   if (temperature > 0 && delete_token_id && (top_k.value_or(0) > 0 || top_p.value_or(1) < 1))
     fail(EK_INVALID_ARGUMENT, "top_k and top_p do not go with delete_token_id, whose confidences are those of all tokens; leave "
                               "them out, or set temperature to 0");
+  if (draft_steps > 1 && edits())
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts what is committed, editing_threshold replaces it; use 1, or leave "
+                              "out editing_threshold");
+  if (draft_steps > 1 && mode != "diffusion")
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts denoising steps, mode ", mode, " has none; use 1, or mode diffusion");
   if (mode == "speculative" && temperature > 0)
     fail(EK_INVALID_ARGUMENT, "mode speculative gives the tokens of greedy decoding; set temperature to 0");
 }
@@ -470,7 +512,7 @@ Lengths BlockOptions::lengths(std::int64_t prompt) const {
   if (mode == "speculative")
     return {stop - prompt + block_length, stop + block_length, block_length, max_new_tokens, 2, 1 + std::min(ahead, block_length)};
   const std::int64_t most = edits() ? max_block_steps : remasking == "entropy" ? block_length : steps;
-  return {stop - prompt, stop, block_length, blocks, most, ride ? 2 : 1};
+  return {stop - prompt, stop, block_length, blocks, most, std::max<std::int64_t>(ride ? 2 : 1, draft_steps)};
 }
 
 std::string BlockOptions::new_tokens_text(std::int64_t) const {

@@ -69,9 +69,11 @@ struct LladaOptions {
   double temperature = 0.0;
   double cfg_scale = 0.0;
   std::string remasking = "low_confidence";
+  std::string order = "confidence";
   std::optional<double> trim;
   AcceptanceRules rules;
   std::string cache = "none";
+  std::int64_t draft_steps = 1;
   std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
   std::vector<std::int64_t> eot_token_ids;
@@ -101,11 +103,13 @@ struct DreamOptions {
   double eps = 1e-3;
   std::string alg = "entropy";
   std::optional<double> alg_temp;
+  std::string order = "confidence";
   double temperature = 0.0;
   std::optional<double> top_p;
   std::optional<std::int64_t> top_k;
   AcceptanceRules rules;
   std::string cache = "none";
+  std::int64_t draft_steps = 1;
   std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
   bool stop_at_eos = false;
@@ -114,6 +118,8 @@ struct DreamOptions {
   std::int64_t blocks() const { return max_new_tokens / block_length.value_or(max_new_tokens); }
   // Of a block, at most; rules may take one for each token.
   std::int64_t most_steps() const;
+  // Whether more can be asked of a pass: not of one with segments.
+  bool asks_again() const { return cache == "none" && draft_steps == 1; }
 
   // Steps, end, whole blocks and a given canvas as LLaDA's.
   static DreamOptions of(const OptionMembers &config, const OptionMembers &wishes);
@@ -144,6 +150,7 @@ struct BlockOptions {
   std::int64_t ahead = 1;
   std::int64_t draft_adapter = 0;  // 0: none
   bool ride = true;
+  std::int64_t draft_steps = 1;
   std::string align = "position";
   std::vector<std::int64_t> eos_token_ids;
   bool stop_at_eos = false;

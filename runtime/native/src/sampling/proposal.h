@@ -12,6 +12,7 @@ namespace edgekit {
 struct Proposal {
   std::vector<std::int64_t> tokens;
   std::vector<double> confidence;
+  std::vector<std::int64_t> roles;  // where the order goes by them
 
   // What acceptance rules look at, where there are any.
   std::vector<double> probability;      // of the token; -infinity for one that goes last
@@ -29,7 +30,9 @@ struct Proposal {
     for (auto *values : {&part.probability, &part.best_probability, &part.entropy, &part.margin}) {
       if (!values->empty()) values->resize(size);
     }
-    if (!part.best.empty()) part.best.resize(size);
+    for (auto *values : {&part.best, &part.roles}) {
+      if (!values->empty()) values->resize(size);
+    }
     return part;
   }
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 
 #include "error.h"
+#include "sampling/roles.h"
 
 namespace edgekit {
 namespace {
@@ -93,7 +95,12 @@ bool Sampler::goes_on() {
 void Sampler::next(HeadResult answer) {
   if (ask_.kind == AskKind::pass) return next(std::vector<HeadResult>{std::move(answer)});
   if (ask_.kind == AskKind::denoise || ask_.kind == AskKind::project) check(answer, ask_.request, ask_.rows());
-  if (goes_on()) proceed(std::move(answer));
+  if (!goes_on()) return;
+  if (drafts_.any()) {
+    if (const std::optional<AskSegment> step = step_of(ask_)) drafts_.predict(*step, answer);
+  }
+  proceed(std::move(answer));
+  proceed_drafted();
 }
 
 void Sampler::next(std::vector<HeadResult> answers) {
@@ -108,7 +115,66 @@ void Sampler::next(std::vector<HeadResult> answers) {
   for (const AskSegment &segment : ask_.segments) {
     if (segment.keep && !ask_.caches) know(segment.ids);
   }
+  if (drafts_.any()) {
+    const auto own = answers.end() - static_cast<std::ptrdiff_t>(drafts_.asked());
+    drafts_.verify({std::make_move_iterator(own), std::make_move_iterator(answers.end())});
+    answers.erase(own, answers.end());
+    drafts_.predict(*std::find_if(ask_.segments.begin(), ask_.segments.end(),
+                                  [](const AskSegment &segment) { return segment.request.has_value(); }),
+                    answers.front());
+  }
   proceed_pass(std::move(answers));
+  proceed_drafted();
+}
+
+std::int64_t Sampler::draft_ahead(std::int64_t steps) {
+  drafts_ = Drafts(model_.segments == 0 ? steps : std::min(steps, model_.segments));
+  return drafts_.steps();
+}
+
+// Goes on with steps that the last pass had beside its own, and asks for those to come beside the next.
+void Sampler::proceed_drafted() {
+  if (!drafts_.any()) return;
+  for (std::optional<AskSegment> step = step_of(ask_); step; step = step_of(ask_)) {
+    std::optional<HeadResult> answer = drafts_.take(*step);
+    if (!answer) return ask_drafted(std::move(*step));
+    // No pass of its own.
+    --stats_.forwards;
+    stats_.rows -= static_cast<std::int64_t>(step->ids.size());
+    drafts_.predict(*step, *answer);
+    if (ask_.kind == AskKind::pass)
+      proceed_pass({std::move(*answer)});
+    else
+      proceed(std::move(*answer));
+  }
+  if (!tells()) drafts_.clear();  // what is kept changes
+}
+
+// A copy goes on from the step that is asked for, as if each were what the last one predicts.
+void Sampler::ask_drafted(AskSegment step) {
+  std::vector<AskSegment> segments{std::move(step)};
+  std::unique_ptr<Sampler> ahead;
+  while (static_cast<std::int64_t>(segments.size()) < drafts_.steps()) {
+    std::optional<HeadResult> guess = drafts_.guess(segments.back());
+    if (!guess) break;
+    if (!ahead) {
+      ahead = copy();
+      ahead->drafts_ = Drafts();
+      ahead->last_forward_ = 0;
+    }
+    ahead->next(std::move(*guess));
+    while (ahead->tells()) ahead->next();
+    std::optional<AskSegment> next = step_of(ahead->ask_);
+    if (!next) break;
+    segments.push_back(std::move(*next));
+  }
+  if (!ahead || segments.size() == 1) return;
+  ask_.kind = AskKind::pass;
+  ask_.ids.clear();
+  ask_.request = {};
+  for (std::size_t i = 1; i < segments.size(); ++i) stats_.rows += static_cast<std::int64_t>(segments[i].ids.size());
+  drafts_.ask({segments.begin() + 1, segments.end()});
+  ask_.segments = std::move(segments);
 }
 
 void Sampler::proceed_pass(std::vector<HeadResult> &&) { fail(EK_INTERNAL, "this procedure asks for no pass of segments"); }
@@ -164,6 +230,7 @@ void Sampler::reseed(std::uint64_t seed) {
   draws_ = Draws(seed, (step ? marked_draws_ : draws_).made());
   marked_draws_ = Draws(seed, marked_draws_.made());
   if (!step) return;
+  drafts_.clear();
   stats_ = marked_stats_;
   go_on();
 }
@@ -319,6 +386,7 @@ void Sampler::check(const HeadResult &answer, const HeadRequest &request, std::i
     expect("top_ids", answer.top_ids, rows * request.top_k);
     expect("top_z", answer.top_z, rows * request.top_k);
   }
+  if (request.roles) expect("roles", answer.roles, rows * kRoles);
   if (request.logits) expect("logits", answer.logits, rows * model_.vocabulary);
   const auto bad =
       std::count_if(answer.log_z.begin(), answer.log_z.end(), [](float value) { return !std::isfinite(value); });

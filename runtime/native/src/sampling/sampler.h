@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sampling/ask.h"
+#include "sampling/drafts.h"
 #include "sampling/draws.h"
 #include "sampling/options.h"
 #include "sampling/saved_state.h"
@@ -28,6 +29,7 @@ struct SamplerModel {
   bool projects = true;          // keeps the hidden states of a pass; else the sampler asks for the pass again
   std::int64_t prefix_block = 1;  // rows of encoded text that see each other; 1: causal
   bool shift_logits = false;      // the scores at position j predict token j + 1
+  bool role_head = false;         // it tells the logical roles of positions
   std::int64_t segments = 0;      // of a pass, at most; 0: any number
   // Where the generation begins, for an option continue_prefix.
   std::int64_t prefix_length = 0;
@@ -117,6 +119,10 @@ class Sampler {
   void seed(std::uint64_t seed) { draws_ = Draws(seed); }
   void set_lengths(const Lengths &lengths) { lengths_ = lengths; }
 
+  // Has a pass compute so many steps, where they are what the step before them predicts. Before anything is asked for. Gives
+  // their number: fewer, where the model takes fewer segments.
+  std::int64_t draft_ahead(std::int64_t steps);
+
   // go_on() begins: a state that is saved before it is called again goes on here.
   void mark();
 
@@ -158,6 +164,9 @@ class Sampler {
   friend std::unique_ptr<Sampler> load_sampler(std::string_view state, SamplerModel model, const std::string &bundle);
 
   bool goes_on();
+  bool tells() const { return ask_.kind == AskKind::draft || ask_.kind == AskKind::committed; }
+  void proceed_drafted();
+  void ask_drafted(AskSegment step);
   void check(const HeadResult &answer, const HeadRequest &request, std::int64_t rows) const;
   bool is_text(const AskSegment &segment) const;
   void know(const std::vector<std::int64_t> &ids);
@@ -185,6 +194,8 @@ class Sampler {
   std::uint64_t pass_ = 0;
 
   std::vector<std::int64_t> cached_;  // the canvas that is kept, of a model without a prefix
+
+  Drafts drafts_;
 
   // While text is encoded again: what is asked for behind it, and how many pieces were asked for.
   std::optional<Ask> delayed_;

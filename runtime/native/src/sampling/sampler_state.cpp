@@ -63,6 +63,7 @@ void positions(Archive &archive, Positions &lengths) {
 
 std::string Sampler::save(const std::string &bundle) const {
   const std::unique_ptr<Sampler> own = copy();
+  own->drafts_.clear();  // nothing goes on that was not told
   if (own->delayed_) {
     own->ask_ = std::move(*own->delayed_);
     own->delayed_.reset();

@@ -10,7 +10,7 @@ enum class FinishReason { eos, length, cancelled };
 
 struct Stats {
   std::int64_t denoising_steps = 0;   // whose pass ran
-  std::int64_t forwards = 0;          // denoising passes: one a step, two with classifier-free guidance
+  std::int64_t forwards = 0;          // denoising passes: one a step, two with guidance, fewer where steps are drafted
   std::int64_t projections = 0;       // further passes of the vocabulary head on the same hidden states
   std::int64_t prefills = 0;          // causal passes that encoded text
   std::int64_t committed_tokens = 0;  // final ones, padding not counted

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "session/role_head.h"
+
 namespace edgekit {
 namespace {
 
@@ -142,7 +144,7 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   // What is written for an engine's memory of its own.
   if (!engine.memory().session()) needs.activations += floats(lengths.rows * model.hidden);
   needs.scratch = own.scratch;
-  needs.head = own.head;
+  needs.head = own.head + RoleHead::bytes(model, lengths.head_rows);
   needs.allowance = own.allowance;
   if (!bundle.packaged()) needs.engine_weights = own.weights;
   return needs;

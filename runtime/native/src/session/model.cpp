@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "error.h"
+#include "sampling/roles.h"
 
 namespace edgekit {
 namespace {
@@ -109,6 +110,14 @@ Model parse_model(const Json &root, const std::string &where, bool packaged) {
   if (const Json *adapters = model.find("adapters"); adapters != nullptr && !adapters->is_null()) {
     out.adapters = static_cast<std::int64_t>(adapters->array().size());
     if (out.adapters > 1) fail(EK_UNSUPPORTED_BUNDLE, where, ": has ", out.adapters, " adapters; this library knows one");
+  }
+  if (const Json *role_head = model.find("role_head"); role_head != nullptr && !role_head->is_null()) {
+    out.role_width = reader.whole(*role_head, "width", kMaxWidth);
+    out.role_file = role_head->at("file").string();
+    const auto &roles = role_head->at("roles").array();
+    bool known = roles.size() == static_cast<std::size_t>(kRoles);
+    for (std::size_t i = 0; known && i < roles.size(); ++i) known = roles[i].string() == kRoleNames[i];
+    if (!known) fail(EK_UNSUPPORTED_BUNDLE, where, ": has a role head for other roles; this library knows premise, connective, derived, conclusion, filler");
   }
   for (const auto &[name, frequencies] : model.at("ropes").object()) {
     Rope rope;

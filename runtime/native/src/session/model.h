@@ -52,6 +52,8 @@ struct Model {
   std::int64_t canvas_length = 0;  // 0: any
   std::int64_t max_positions = 0;  // 0: unknown
   std::int64_t adapters = 0;       // low-rank ones that segments of a pass may ask for
+  std::int64_t role_width = 0;     // of what lies between the two products of the role head; 0: there is none
+  std::string role_file;
   std::vector<Rope> ropes;
   TableInfo embedding;
   bool tied = true;  // the head is the embedding

@@ -229,6 +229,10 @@ void PassRun::check_request(const HeadRequest &request, std::int64_t positions) 
     fail(EK_INVALID_ARGUMENT, "gumbel_scale ", request.gumbel->scale, " is not a number at least 0");
   }
   if (request.top_k < 0) fail(EK_INVALID_ARGUMENT, "top_k ", request.top_k, " is negative");
+  if (request.roles && !session_.role_head) {
+    fail(EK_INVALID_ARGUMENT, session_.bundle.path(), ": has no role head to ask for roles; train one for the checkpoint "
+         "(edgekit.tools.train_roles) and export it again");
+  }
   if (request.all_rows) {
     if (request.expected_rows == 0 || request.expected_rows == positions) return;
     fail(EK_INVALID_ARGUMENT, "a request for all ", request.expected_rows, " rows of a pass that has ", positions);
@@ -522,10 +526,26 @@ std::unique_ptr<HeadScores> PassRun::head(std::size_t segment) {
     memory_.copy(copies);
     x = chosen;
   }
+  if (request.roles) results_[segment].roles = roles(x, rows);
   std::vector<float> &logits = results_[segment].logits;
   if (request.logits && request.logits_to == nullptr) logits.resize(static_cast<std::size_t>(rows * model_.vocabulary));
   float *to = !request.logits ? nullptr : request.logits_to != nullptr ? request.logits_to : logits.data();
   return session_.engine->head(x, rows, request, to);
+}
+
+// Scores of x [rows, hidden], in the engine's memory.
+std::vector<float> PassRun::roles(const float *x, std::int64_t rows) {
+  if (!memory_.session()) {
+    FloatCopy copy;
+    copy.to = session_.role_rows.floats(rows * model_.hidden);
+    copy.from = x;
+    copy.count = rows * model_.hidden;
+    copy.to_session = true;
+    memory_.copy({copy});
+    memory_.finish();
+    x = copy.to;
+  }
+  return session_.role_head->scores(x, rows);
 }
 
 void PassRun::heads() {
@@ -542,9 +562,10 @@ void PassRun::heads() {
   }
   for (std::size_t i = 0; i < scores.size(); ++i) {
     if (!scores[i]) continue;
-    std::vector<float> logits = std::move(results_[i].logits);
+    HeadResult own = std::move(results_[i]);
     results_[i] = scores[i]->result();
-    results_[i].logits = std::move(logits);
+    results_[i].logits = std::move(own.logits);
+    results_[i].roles = std::move(own.roles);
   }
 }
 

@@ -72,6 +72,7 @@ class PassRun {
   void heads();
   void keep();
   std::unique_ptr<HeadScores> head(std::size_t segment);
+  std::vector<float> roles(const float *x, std::int64_t rows);
 
   Session::Implementation &session_;
   const Model &model_;

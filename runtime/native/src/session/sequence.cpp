@@ -37,6 +37,7 @@ std::int64_t Sequence::vocabulary() const { return session_.model().vocabulary; 
 std::int64_t Sequence::hidden_size() const { return session_.model().hidden; }
 std::int64_t Sequence::prefix_block() const { return session_.model().prefix_block; }
 bool Sequence::shift_logits() const { return session_.model().shift_logits; }
+bool Sequence::role_head() const { return session_.model().role_width != 0; }
 std::int64_t Sequence::most_segments() const { return session_.most_segments(); }
 
 void Sequence::reset() {

@@ -27,6 +27,7 @@ class Sequence final : public Denoiser {
   std::int64_t hidden_size() const override;
   std::int64_t prefix_block() const override;
   bool shift_logits() const override;
+  bool role_head() const override;
   std::int64_t most_segments() const override;
   void reset() override;
   void prefill(const std::int64_t *ids, std::int64_t count) override;

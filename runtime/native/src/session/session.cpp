@@ -140,6 +140,7 @@ Session::Implementation::Implementation(Session &session, const std::string &fol
   if (bundle.packaged()) {
     packages = std::make_unique<PackageStore>(*engine, plan, [this](Pass pass) { return units_of(pass); });
   }
+  if (model().role_width != 0) role_head = std::make_unique<RoleHead>(bundle);
   kept_memory->memory = &engine->memory();
   kept_memory->layers = kv_geometry(model());
   kept_memory->positions = lengths_of(model(), options).prefix;

@@ -17,6 +17,7 @@
 #include "session/memory.h"
 #include "session/package_store.h"
 #include "session/reservation.h"
+#include "session/role_head.h"
 #include "session/sequence.h"
 #include "session/session.h"
 #include "session/table_rows.h"
@@ -91,6 +92,8 @@ struct Session::Implementation {
   EmbeddingRows embedding;
   FloatBuffer hidden_states, soft_input;  // these and the next in the engine's memory
   std::vector<FloatBuffer> picked;        // rows for the head, by segment
+  std::unique_ptr<RoleHead> role_head;    // null: the model has none
+  FloatBuffer role_rows;                  // what it looks at, for an engine with memory of its own
   FloatBuffer staged;                     // what is written for an engine's memory of its own
   double pass_seconds = 0;
   std::atomic<std::uint64_t> resident_limit{UINT64_MAX};

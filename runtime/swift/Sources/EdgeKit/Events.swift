@@ -58,7 +58,7 @@ public struct GenerationStatistics: Sendable, Equatable {
   public var finishReason: FinishReason?
   /// Steps whose pass ran.
   public var denoisingSteps = 0
-  /// Denoising passes: one a step, two with classifier-free guidance.
+  /// Denoising passes: one a step, two with classifier-free guidance, fewer where steps are drafted.
   public var forwards = 0
   /// Further passes of the vocabulary head on the same hidden states.
   public var projections = 0
