@@ -35,6 +35,7 @@ from edgekit.runtime.generation import Generator, sampler_model
 from edgekit.runtime.sampling import Committed, CoreSampler, Done, HeadOutput, HeadRequest, Ids, drive
 from edgekit.runtime.sampling.asks import Ask, Denoise, Pass
 from edgekit.runtime.session import Session, SessionOptions, Together, open_session
+from edgekit.tools.bench.procedures import chosen
 from edgekit.tools.intervals import mcnemar, paired_difference, wilson
 from edgekit.tools.options import Bytes
 from edgekit.tools.tiny.tasks import MEASURED, Example, examples
@@ -396,31 +397,6 @@ def progress(total: int) -> Callable[[int], None]:
     return show
 
 
-def chosen(path: Path | None, family: str, only: Sequence[str], compared: str = "rules") -> dict[str, str]:
-    """Options of the procedures by name, as JSON: of a file, or those of `COMPARED` for the family; with
-    `only` these and the first.
-
-    Raises EdgekitError.
-    """
-    found: Any = COMPARED[compared][0].get(family, {"default": {}})
-    if path is not None:
-        try:
-            found = json.loads(path.read_text())
-        except ValueError as error:
-            raise EdgekitError(f"{path}: {error}; it must be a JSON object of options by name") from None
-        if not isinstance(found, dict) or not found or not all(isinstance(o, dict) for o in found.values()):
-            raise EdgekitError(f"{path}: give a JSON object of procedures: a name, and an object of options")
-    unknown = [name for name in only if name not in found]
-    if unknown:
-        raise EdgekitError(f"no procedure {unknown[0]!r}; there are: {', '.join(found)}")
-    first = next(iter(found))
-    return {
-        name: json.dumps(options, sort_keys=True)
-        for name, options in found.items()
-        if not only or name == first or name in only
-    }
-
-
 def measured(
     bundle: str,
     tasks: Sequence[str],
@@ -436,7 +412,7 @@ def measured(
 ) -> list[Row]:
     """The rows of `main`'s arguments; what the file of answers lacks is computed. Raises EdgekitError."""
     bench = Bench(bundle, per_task, tasks, seed)
-    settings = chosen(procedures, bench.family, only, compared)
+    settings = chosen(procedures, COMPARED[compared][0].get(bench.family, {"default": {}}), only)
     file = Answers(answers, {"bundle": bench.bundle.digest, "seed": seed})
     wanted = [
         Key(options, task, index)
