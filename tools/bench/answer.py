@@ -1,7 +1,8 @@
 """Times the forwards of an answer at its start, in its middle and at its end, and whole answers.
 
     python -m edgekit.tools.bench.answer BUNDLE [--memory 1GiB] [--resident 0] [--prompt-tokens 128]
-        [--new-tokens 256] [--forwards 16] [--procedures FILE] [--only NAME] [--whole] [--disk] [--json RESULT.json]
+        [--new-tokens 256] [--forwards 16] [--procedures FILE] [--only NAME] [--whole] [--disk]
+        [--json RESULT.json]
 
 Procedures take their turns at each place. Tokens of the prompt are random, and what is committed follows the
 schedule of `steps`, not what the model says, so that random weights serve as well as trained ones. Later
