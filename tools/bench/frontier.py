@@ -6,9 +6,10 @@
 
 A procedure is a name and sampler options; the first one is what the others are compared with. Every procedure
 gets the same prompts and seeds. `--compare` chooses among those below: rules that commit several positions at
-once, or orders in which positions are committed, on chains and sorting, of a bundle with a role head
-(`edgekit.tools.train_roles`). `--procedures` is a JSON object of options by name, in their place.
-Answers go to a file, a line each, and what is there is not computed again: interrupt it whenever you like.
+once, orders in which positions are committed, on chains and sorting, of a bundle with a role head
+(`edgekit.tools.train_roles`), or speculation, which gives the text of one token at a time. `--procedures` is
+a JSON object of options by name, in their place. Answers go to a file, a line each, and what is there is not
+computed again: interrupt it whenever you like.
 
 The limit is one pass per answer. What counts is passes (forwards), each a read of the weights when these are
 streamed, and rows (positions of all passes), which are computed. Prompts share passes, which changes no
@@ -81,6 +82,20 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
         "entropy bound 2, verify within 2": {"entropy_bound": 2.0, "verify_bound": 2.0},
         "entropy bound 2, verify within 8": {"entropy_bound": 2.0, "verify_bound": 8.0},
     },
+    "block": {
+        "one a step": {"threshold": None},
+        "default": {},
+        "half the steps": {"threshold": None, "steps": 8},
+        "a quarter of the steps": {"threshold": None, "steps": 4},
+        "threshold 0.7": {"threshold": 0.7},
+        "threshold 0.5": {"threshold": 0.5},
+        "entropy bound 0.1": {"remasking": "entropy", "entropy_bound": 0.1},
+        "entropy bound 0.5": {"remasking": "entropy", "entropy_bound": 0.5},
+        "4 steps drafted": {"threshold": None, "draft_steps": 4},
+        "default, 4 steps drafted": {"draft_steps": 4},
+        "a token at a time": {"mode": "autoregressive"},
+        "speculative": {"mode": "speculative"},
+    },
 }
 
 
@@ -97,10 +112,19 @@ ORDERS: dict[str, dict[str, Any]] = {
         ("logic, blocks of 32", {"block_length": 32, "order": "logic"}),
     )
 }
+#: What is written a token at a time, and by drafts of blocks that are verified, which is to be the same.
+SPECULATION: dict[str, dict[str, Any]] = {
+    "a token at a time": {"mode": "autoregressive"},
+    **{
+        f"speculative, {name}": {"mode": "speculative", "ahead": ahead}
+        for name, ahead in (("drafts afterwards", 0), ("1 draft ahead", 1), ("4 drafts ahead", 4))
+    },
+}
 #: What `--compare` takes: procedures by the sampler's name, and the tasks that they are for.
 COMPARED: dict[str, tuple[dict[str, dict[str, dict[str, Any]]], tuple[str, ...]]] = {
     "rules": (PROCEDURES, tuple(MEASURED)),
     "orders": ({"llada": ORDERS, "dream": ORDERS}, ("chain", "sorting")),
+    "speculation": ({"block": SPECULATION}, tuple(MEASURED)),
 }
 
 
@@ -276,7 +300,8 @@ class Bench:
 @dataclass(frozen=True)
 class Row:
     """A procedure on a task, or on all: shares 0..1, means per answer. `difference` is the interval of the
-    change of `exact` from the first procedure, `chance` the probability that chance alone changes as much.
+    change of `exact` from the first procedure, `chance` the probability that chance alone changes as much,
+    `same` the share of texts that are those of the first.
     """
 
     procedure: str
@@ -286,6 +311,7 @@ class Row:
     interval: tuple[float, float]
     difference: tuple[float, float] | None
     chance: float | None
+    same: float | None
     forwards: float
     rows: float
     head_rows: float
@@ -315,11 +341,12 @@ def _row(
     forwards = sum(answer.forwards for answer in own.values())
     streamed = [answer for key, answer in all_own.items() if key.resident is not None]
     a_forward = sum(each.read for each in streamed) / max(1, sum(each.forwards for each in streamed))
-    difference = chance = None
+    difference = chance = same = None
     if options != first:
-        before = {key: found[replace(key, options=first)].right for key in own}
-        gained = sum(answer.right and not before[key] for key, answer in own.items())
-        lost = sum(before[key] and not answer.right for key, answer in own.items())
+        before = {key: found[replace(key, options=first)] for key in own}
+        gained = sum(answer.right and not before[key].right for key, answer in own.items())
+        lost = sum(before[key].right and not answer.right for key, answer in own.items())
+        same = sum(answer.text == before[key].text for key, answer in own.items()) / count
         difference, chance = paired_difference(gained, lost, count), mcnemar(gained, lost)
     return Row(
         procedure,
@@ -329,6 +356,7 @@ def _row(
         wilson(right, count),
         difference,
         chance,
+        same,
         forwards / count,
         sum(answer.rows for answer in own.values()) / count,
         sum(answer.head_rows for answer in own.values()) / count,
@@ -338,7 +366,7 @@ def _row(
 
 
 HEADS = [
-    "procedure", "right", "95 %", "change in points, 95 %", "p", "forwards", "rows", "head rows",
+    "procedure", "right", "95 %", "change in points, 95 %", "p", "same text", "forwards", "rows", "head rows",
     "tokens a forward",
 ]  # fmt: skip
 
@@ -370,6 +398,7 @@ def table(found: list[Row]) -> str:
                 f"{low:.1%} … {high:.1%}",
                 change,
                 "" if row.chance is None else f"{row.chance:.3f}",
+                "" if row.same is None else f"{row.same:.1%}",
                 f"{row.forwards:.1f}",
                 f"{row.rows:.0f}",
                 f"{row.head_rows:.0f}",
