@@ -28,6 +28,8 @@ import pytest
 from markdown_it import MarkdownIt
 from support.original_environment import ORIGINAL_ENVIRONMENT
 
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 FOLDERS = ("export", "runtime", "flashload", "targets", "tools")
@@ -153,7 +155,7 @@ def test_the_wheel_is_typed_and_serves_every_python_of_its_platform(distribution
 
 def test_the_wheel_ships_the_tiny_models_and_the_license(distributions: Distributions) -> None:
     names = distributions.wheel_names()
-    for model in ("tiny-gemma", "tiny-llada"):
+    for model in SHIPPED_MODELS:
         for file in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
             assert f"edgekit/tools/tiny/{model}/{file}" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -31,7 +31,7 @@ _OWN = {
         required=True,
         metavar="MODEL",
         shell_complete=models,
-        help="Folder in Hugging Face layout, owner/name on the hub, tiny-gemma or tiny-llada.",
+        help="Folder in Hugging Face layout, owner/name on the hub, or a model that comes with edgekit.",
     ),
     "output": click.Argument(["output"], type=Folder(), metavar="OUTPUT", shell_complete=folders),
 }

@@ -27,7 +27,7 @@ from edgekit.runtime.hub.errors import HubUnavailable, ModelNotFound, RevisionNo
 from edgekit.runtime.hub.repository import NAME, Repository, existing
 from edgekit.runtime.tokenizer import TEMPLATE_FOLDER
 
-SHIPPED_MODELS = ("tiny-gemma", "tiny-llada")
+SHIPPED_MODELS = ("tiny-gemma", "tiny-llada", "tiny-block")
 #: What may stand before owner/name, here as for `run`.
 HUB_PREFIX = "hf:"
 

@@ -15,10 +15,10 @@ ADA = '{"name": "Ada", "age": 31, "city": "Rome"}'
 
 
 def test_the_page_runs(shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
-    for name in ("gemma", "llada"):
+    for name in ("gemma", "llada", "block"):
         (tmp_path / name).symlink_to(shipped_bundle(f"tiny-{name}", "native"))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     run = subprocess.run(
         [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300

@@ -70,7 +70,7 @@ def test_folders_that_hold_something(
     assert complete("run", incomplete="~/deep/l") == ["~/deep/llada-bundle"]
     # On the way to one the shell shows folders.
     assert complete("run", incomplete="dee") == complete("run", incomplete="no/such/") == ["<dir>"]
-    assert complete("export") == ["tiny-gemma", "tiny-llada", "llada-model"]
+    assert complete("export") == ["tiny-gemma", "tiny-llada", "tiny-block", "llada-model"]
     assert complete("export", incomplete="llada") == ["llada-model"]
     assert complete("export", "m", "-o") == ["<dir>"]
 

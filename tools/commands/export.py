@@ -226,7 +226,8 @@ def command(
     """Quantize the checkpoint MODEL and write a bundle that `edgekit run` streams from.
 
     MODEL is a folder in Hugging Face layout, owner/name on the Hugging Face hub, or a model that comes with
-    edgekit: tiny-gemma, tiny-llada. Memory holds a few tensors at a time, whatever the size of the model.
+    edgekit: tiny-gemma, tiny-llada, tiny-block. Memory holds a few tensors at a time, whatever the size of
+    the model.
     """
     chosen = targets.get(target)
     names = chosen.formats_for(format_, min_os)
