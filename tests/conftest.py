@@ -65,9 +65,10 @@ def private_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="session", autouse=True)
 def programs_converted_once() -> Iterator[None]:
     """Has equal programs converted to ONNX once by a worker; see `support.remembered_conversions`."""
-    from support.remembered_conversions import remembering
+    from support.remembered_conversions import one_table, remembering
 
     with pytest.MonkeyPatch.context() as patch:
+        one_table(patch)
         patch.setattr("edgekit.export.formats.onnx.writer.convert", remembering({}))
         yield
 

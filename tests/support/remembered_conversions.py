@@ -1,14 +1,18 @@
-"""Conversions to ONNX, done once for equal programs.
+"""Conversions to ONNX, done once for equal programs, and with the exporter's table of operators built once.
 
-Most random models of the tests share their heads and norms, and a conversion takes a second or two.
+Most random models of the tests share their heads and norms, and a conversion takes a second or two, of which
+the table, the same every time, is a quarter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import onnx
+import pytest
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from edgekit.export.formats.onnx.graph import Operators, convert
 from edgekit.export.programs import Program
@@ -39,3 +43,11 @@ def remembering(made: dict[tuple[Any, ...], bytes]) -> Callable[[Program, Operat
         return onnx.ModelProto.FromString(made[key])
 
     return converted
+
+
+def one_table(patch: pytest.MonkeyPatch) -> None:
+    """Has the exporter build its table of operators once for each version of them: it changes none that it
+    has built.
+    """
+    build = ONNXRegistry.from_torchlib
+    patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(lru_cache(maxsize=None)(build)))
