@@ -62,6 +62,7 @@ class Settings:
     steps: int
     out: Path
     start: Path | None = None
+    curriculum: str = "from-scratch"
     learning_rate: float = 2e-3
     tokens: int = 1536
     copies: int = 4
@@ -136,7 +137,7 @@ class Trainer:
     @property
     def _settled(self) -> dict[str, Any]:
         """The settings that decide what the weights become."""
-        kept = ("family", "steps", "learning_rate", "tokens", "copies", "seed")
+        kept = ("family", "steps", "curriculum", "learning_rate", "tokens", "copies", "seed")
         return {name: value for name, value in asdict(self.settings).items() if name in kept}
 
     def resume(self) -> None:
@@ -197,13 +198,12 @@ class Trainer:
 
     def _batch_options(self) -> corpus.BatchOptions:
         """Tasks by the curriculum, and canvases: from mostly short ones to many of full length."""
-        table = corpus.FROM_SCRATCH if self.settings.start is None else corpus.CONTINUED
         return corpus.BatchOptions(
             CANVASES,
             tokens=self.settings.tokens,
             answer_copies=self.copies,
             full_share=FULL_SHARE[self.share >= FULL_FROM],
-            weights=corpus.mixture(self.share, table),
+            weights=corpus.mixture(self.share, corpus.CURRICULA[self.settings.curriculum]),
         )
 
     def next_batch(self) -> corpus.Batch:
@@ -312,6 +312,13 @@ class Trainer:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Trained tiny model to start from in place of random weights.",
 )
+@click.option(
+    "--curriculum",
+    type=click.Choice(list(corpus.CURRICULA)),
+    default="from-scratch",
+    show_default=True,
+    help="Which tasks, and when; the others are for weights to start from that know all but these.",
+)
 @click.option("--resume", is_flag=True, help="Continue a run that was interrupted.")
 @click.option("--threads", type=int, default=0, help="CPU threads; 0 takes all.")
 @click.option("--learning-rate", default=2e-3, show_default=True)
@@ -329,6 +336,7 @@ def main(
     steps: int,
     out: Path,
     start: Path | None,
+    curriculum: str,
     resume: bool,
     threads: int,
     learning_rate: float,
@@ -342,7 +350,9 @@ def main(
     if threads:
         torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = Settings(family, steps, out, start, learning_rate, tokens, copies, seed, report_steps, device)
+    settings = Settings(
+        family, steps, out, start, curriculum, learning_rate, tokens, copies, seed, report_steps, device
+    )
     trainer = Trainer(settings)
     if resume:
         trainer.resume()

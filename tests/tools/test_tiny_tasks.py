@@ -15,8 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from edgekit.tools.tiny import grammar, tokenizer
 from edgekit.tools.tiny.corpus import (
-    CONTINUED,
-    FROM_SCRATCH,
+    CURRICULA,
     Batches,
     BatchOptions,
     Curriculum,
@@ -333,7 +332,7 @@ def test_a_share_of_conversations_is_for_the_longest_canvas(encoders: dict[str, 
     assert 0.3 < full / sum(len(b.tasks) for b in drawn) < 0.7
 
 
-@pytest.mark.parametrize("curriculum", [FROM_SCRATCH, CONTINUED])
+@pytest.mark.parametrize("curriculum", CURRICULA.values(), ids=CURRICULA)
 def test_a_curriculum_covers_all_steps_and_ends_with_every_task(curriculum: Curriculum) -> None:
     ends = [until for until, _ in curriculum]
     assert ends == sorted(set(ends)) and ends[-1] == 1.0

@@ -72,7 +72,7 @@ FROM_SCRATCH: Curriculum = (
 )
 
 # For weights that know all but chains and sorting.
-CONTINUED: Curriculum = (
+CHAINS: Curriculum = (
     (
         0.3,
         {
@@ -102,6 +102,27 @@ CONTINUED: Curriculum = (
         },
     ),
 )
+
+# For weights that know all but additions.
+ADDITIONS: Curriculum = (
+    (
+        1.0,
+        {
+            "addition": 0.45,
+            "copying": 0.08,
+            "json": 0.07,
+            "story": 0.02,
+            "question": 0.03,
+            "short-sorting": 0.02,
+            "sorting": 0.13,
+            "short-chain": 0.04,
+            "chain": 0.16,
+        },
+    ),
+)
+
+#: By name, for `train_tiny --curriculum`.
+CURRICULA = {"from-scratch": FROM_SCRATCH, "chains": CHAINS, "additions": ADDITIONS}
 
 
 def mixture(share: float, curriculum: Curriculum = FROM_SCRATCH) -> dict[str, float]:
