@@ -55,8 +55,9 @@ class Comparison:
 
 
 def canvas_of(bundle: Bundle) -> int:
-    """Positions of a canvas of the golden passes."""
-    return bundle.model.canvas_length or _CANVAS
+    """Positions of a canvas of the golden passes: those of the model's canvas or block, if it has one."""
+    own = bundle.manifest.sampler["config"].get("block_length") if bundle.model.causal_prefix else None
+    return bundle.model.canvas_length or own or _CANVAS
 
 
 def inputs(bundle: Bundle, prompt: list[int]) -> list[Pass]:
@@ -64,10 +65,11 @@ def inputs(bundle: Bundle, prompt: list[int]) -> list[Pass]:
     rng, model, length = np.random.default_rng(0), bundle.model, canvas_of(bundle)
     drawn = [rng.integers(0, model.vocab_size, length).tolist() for _ in range(3)]
     alone = Pass([], drawn[0])
+    mask = bundle.manifest.sampler["config"].get("mask_token_id")
+    masks = drawn[1] if mask is None else [int(mask)] * length
     if not model.causal_prefix:
-        mask = int(bundle.manifest.sampler["config"]["mask_token_id"])
-        return [alone, Pass([], [*prompt, *[mask] * length])]
-    behind = [Pass(prompt, drawn[1])]
+        return [alone, Pass([], [*prompt, *masks])]
+    behind = [Pass(prompt, masks)]
     if model.self_conditioning:
         behind.append(Pass(prompt, drawn[2], soft=True))
     return [alone, *behind]

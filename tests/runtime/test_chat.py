@@ -14,6 +14,7 @@ from support.bundles import make_bundle
 from support.checkpoints import write_tokenizer
 
 import edgekit
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.api.model import answer_of
 from edgekit.runtime.generation import Settings
@@ -58,7 +59,7 @@ def model(bundle: Path) -> Iterator[edgekit.Model]:
         yield opened
 
 
-@pytest.fixture(scope="module", params=["tiny-gemma", "tiny-llada"])
+@pytest.fixture(scope="module", params=SHIPPED_MODELS)
 def shipped(request: pytest.FixtureRequest, shipped_bundle: Callable[[str], Path]) -> Iterator[edgekit.Model]:
     with edgekit.load(shipped_bundle(request.param)) as opened:
         yield opened

@@ -21,6 +21,7 @@ from support.head_join import HeadState
 from support.native_testing import library
 
 import edgekit
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import _native
@@ -86,7 +87,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     testing.ekt_poison_released_runs(0)
 
 
-@pytest.mark.parametrize("model", ["tiny-llada", "tiny-gemma"])
+@pytest.mark.parametrize("model", SHIPPED_MODELS)
 @pytest.mark.parametrize("written", ["native", "onnx", "mlx"])
 def test_no_engine_reads_weights_that_were_given_back(
     shipped_bundle: Callable[..., Path], written: str, model: str, request: pytest.FixtureRequest

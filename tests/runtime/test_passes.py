@@ -16,6 +16,7 @@ from support.golden_tokens import family_bundle
 from support.native_bundles import native_bundle
 from support.watched import run_watched
 
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
 from edgekit.runtime.checks.mil_executor import MilExecutor
@@ -201,6 +202,7 @@ PROMPTS = [[5, 9, 11], [7] * 40, [2, 3, 5, 7, 11, 13], [1]]
 ENGINES = [
     ("tiny-llada", "native"), ("tiny-gemma", "native"), ("tiny-llada", "onnx"), ("tiny-gemma", "onnx"),
     ("tiny-llada", "mlx"), ("tiny-gemma", "mlx"), ("tiny-llada", "coreml"), ("tiny-llada", "coreai"),
+    ("tiny-block", "native"), ("tiny-block", "onnx"), ("tiny-block", "mlx"),
 ]  # fmt: skip
 
 
@@ -250,7 +252,7 @@ def test_a_pass_reads_the_weights_once(llada: Path) -> None:
     assert max(read) - min(read) <= plan.ring_bytes and min(read) >= plan.streamed_bytes > 0
 
 
-@pytest.mark.parametrize("model", ["tiny-llada", "tiny-gemma"])
+@pytest.mark.parametrize("model", SHIPPED_MODELS)
 def test_many_prompts_take_turns(shipped_bundle: Callable[..., Path], model: str) -> None:
     """Two at a time: the next prompt joins when one is done. One that the model does not take ends alone."""
     settings = Settings(max_new_tokens=16, steps=4, seed=3)

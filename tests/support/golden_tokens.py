@@ -59,6 +59,7 @@ _FAMILIES: dict[str, list[dict[str, Any]]] = {
 _TRAINED: dict[str, dict[str, Any]] = {
     "tiny-llada": {"max_new_tokens": 16, "steps": 8, "seed": 3},
     "tiny-gemma": {"max_new_tokens": 32, "steps": 6, "seed": 3},
+    "tiny-block": {"max_new_tokens": 16, "seed": 3},
 }
 PROMPT = [5, 17, 33, 2, 60, 81]
 #: Formats with the models that are run in them: packages take long here.

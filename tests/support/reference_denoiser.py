@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from edgekit.export.reference import PrefixKV, ReferenceModel
 from edgekit.export.role_head import RoleHead
+from edgekit.runtime.sampling.asks import PassRows
 from edgekit.runtime.sampling.types import Floats, HeadOutput, HeadRequest, Ids
 from support.fake_denoiser import head
 
@@ -16,7 +19,7 @@ class ReferenceDenoiser:
 
     def __init__(self, model: ReferenceModel, roles: RoleHead | None = None) -> None:
         self.model, self.roles, self.role_head = model, roles, roles is not None
-        self.vocab_size = model.architecture.vocab_size
+        self.vocab_size, self.prefix_block = model.architecture.vocab_size, model.architecture.prefix_block
         self.hidden_size = model.embedding.shape[1]
         self.reset()
 
@@ -39,3 +42,17 @@ class ReferenceDenoiser:
         roles = None if self.roles is None else self.roles.scores(hidden[0]).numpy()
         logits = self.model.head(hidden)[0].numpy()
         return head(logits, request, self.model.embedding.numpy(), roles)
+
+    def run_rows(self, segments: Sequence[PassRows]) -> list[HeadOutput]:
+        """Finished text, then canvases, each of which sees all that is kept before it."""
+        answers = []
+        for each in segments:
+            before = self.prefix_length if each.seen is None else sum(seen.count for seen in each.seen)
+            assert each.at == before == self.prefix_length
+            if each.request is not None:
+                assert each.block == 0 and not each.keep
+                answers.append(self.denoise(each.ids, each.request))
+            else:
+                assert each.block == self.prefix_block and each.keep
+                self.prefill(each.ids)
+        return answers

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from support.terminal import CTRL_C, CTRL_D, UP, Terminal
 
 import edgekit
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.api import Chat
 from edgekit.tools import console
@@ -309,7 +310,7 @@ def test_a_transcript_that_cannot_be_written_leaves_nothing(
 # --- conversations that go on -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+@pytest.mark.parametrize("name", SHIPPED_MODELS)
 def test_a_conversation_goes_on_from_its_file(shipped_bundle: Any, tmp_path: Path, name: str) -> None:
     bundle, file, read = shipped_bundle(name), tmp_path / "talk.kv", tmp_path / "talk.json"
     whole = chat(bundle, SUM, WORDS, f"/save {read}", options=("--system", "Be brief."))

@@ -19,7 +19,7 @@ from support import sealing
 from support.golden_reference import SCHEMES, golden_of
 
 from edgekit.export.bundle_files import golden_name
-from edgekit.export.checkpoint.hub import resolve
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS, resolve
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.flashload import files
@@ -36,7 +36,7 @@ def selftest(*words: str | Path) -> Result:
     return CliRunner().invoke(main, ["selftest", *map(str, words)])
 
 
-@pytest.fixture(scope="module", params=["tiny-gemma", "tiny-llada"])
+@pytest.fixture(scope="module", params=SHIPPED_MODELS)
 def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
     export(resolve(request.param), folder, ExportOptions("native", scheme=SCHEMES[0], source=request.param))

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import edgekit
+from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.runtime import generation
 from edgekit.tools.cli import main
 from edgekit.tools.setting_table import allowed
@@ -23,7 +24,7 @@ def output(*words: str | Path) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("name", ["tiny-gemma", "tiny-llada"])
+@pytest.mark.parametrize("name", SHIPPED_MODELS)
 def test_the_list_is_that_of_the_interface_and_opens_no_session(
     shipped_bundle: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +47,7 @@ def test_the_list_is_that_of_the_interface_and_opens_no_session(
 
 def test_what_is_listed_can_be_set(shipped_bundle: Callable[[str], Path]) -> None:
     """Every name with its default, as it is printed: the same answer."""
-    for name in ("tiny-gemma", "tiny-llada"):
+    for name in SHIPPED_MODELS:
         bundle = shipped_bundle(name)
         words: list[str] = []
         for option in json.loads(output("options", bundle, "--json"))["options"]:
