@@ -343,6 +343,4 @@ def test_a_curriculum_covers_all_steps_and_ends_with_every_task(curriculum: Curr
     assert mixture(0.0, curriculum) is curriculum[0][1]
     following = zip(ends, curriculum[1:], strict=False)
     assert all(mixture(end, curriculum) is weights for end, (_, weights) in following)
-        mixture(end, curriculum) is later for end, (_, later) in zip(ends, curriculum[1:], strict=False)
-    )
     assert mixture(1.0, curriculum) is mixture(2.0, curriculum) is curriculum[-1][1]
