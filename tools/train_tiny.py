@@ -69,6 +69,7 @@ class Settings:
     seed: int = 0
     report_steps: int = 500
     device: str = "cpu"
+    precision: str = "auto"
 
 
 @dataclass
@@ -88,12 +89,13 @@ def learning_rate(share: float, step: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
 
 
-def reduced_precision(device: str) -> AbstractContextManager[Any]:
-    """Products in bfloat16 where the device multiplies it; other processors unpack it, ten times slower than
-    float32.
+def reduced_precision(device: str, precision: str = "auto") -> AbstractContextManager[Any]:
+    """Products in bfloat16; with `auto` where the device multiplies it: other processors unpack it, ten times
+    slower than float32.
     """
     able = device != "cpu" or any(torch.cpu.get_capabilities().get(n) for n in ("avx512_bf16", "amx_bf16"))
-    return torch.autocast(device, torch.bfloat16, enabled=able)
+    enabled = able if precision == "auto" else precision == "bfloat16"
+    return torch.autocast(device, torch.bfloat16, enabled=enabled)
 
 
 class Trainer:
@@ -137,7 +139,7 @@ class Trainer:
     @property
     def _settled(self) -> dict[str, Any]:
         """The settings that decide what the weights become."""
-        kept = ("family", "steps", "curriculum", "learning_rate", "tokens", "copies", "seed")
+        kept = ("family", "steps", "curriculum", "learning_rate", "tokens", "copies", "seed", "precision")
         return {name: value for name, value in asdict(self.settings).items() if name in kept}
 
     def resume(self) -> None:
@@ -215,7 +217,7 @@ class Trainer:
         rate = learning_rate(self.share, self.progress.step, self.settings.learning_rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        with reduced_precision(self.settings.device):
+        with reduced_precision(self.settings.device, self.settings.precision):
             loss = self.objective.loss(to_inputs(batch, self.settings.device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -248,7 +250,7 @@ class Trainer:
         for task in MEASURED:
             _, batch = corpus.held_out(self.encoder, task, per_task, CANVAS // 2)
             inputs = to_inputs(batch, self.settings.device)
-            with reduced_precision(self.settings.device):
+            with reduced_precision(self.settings.device, self.settings.precision):
                 found[task] = {level: denoising_accuracy(self.objective, inputs, level) for level in LEVELS}
         self.swap()
         return {
@@ -326,6 +328,13 @@ class Trainer:
 @click.option("--copies", default=4, show_default=True, help="Noisy canvases per encoded prompt (gemma).")
 @click.option("--seed", default=0, show_default=True)
 @click.option(
+    "--precision",
+    type=click.Choice(["auto", "bfloat16", "float32"]),
+    default="auto",
+    show_default=True,
+    help="Of products; auto: bfloat16 where the processor multiplies it.",
+)
+@click.option(
     "--report-steps", default=500, show_default=True, help="Steps between reports and saved states."
 )
 @click.option(
@@ -343,6 +352,7 @@ def main(
     tokens: int,
     copies: int,
     seed: int,
+    precision: str,
     report_steps: int,
     per_task: int,
 ) -> None:
@@ -351,8 +361,9 @@ def main(
         torch.set_num_threads(threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = Settings(
-        family, steps, out, start, curriculum, learning_rate, tokens, copies, seed, report_steps, device
-    )
+        family, steps, out, start, curriculum, learning_rate, tokens, copies, seed, report_steps, device,
+        precision,
+    )  # fmt: skip
     trainer = Trainer(settings)
     if resume:
         trainer.resume()
