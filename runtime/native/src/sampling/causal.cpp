@@ -141,14 +141,14 @@ void CausalSampler::proceed_pass(std::vector<HeadResult> &&answers) {
     draw_.take(answers.front());
     return take_verified(answers);
   }
-  set_draft(std::move(answers.front().argmax));
+  set_draft(std::move(answers.front().argmax), left());
   stage_ = Stage::verify;
   go_on();
 }
 
-// A draft longer than the answer is verified for nothing.
-void CausalSampler::set_draft(Ids tokens) {
-  tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, left() - 1))));
+// `left` tokens are to come: a draft longer than that is verified for nothing.
+void CausalSampler::set_draft(Ids tokens, std::int64_t left) {
+  tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, left - 1))));
   draft_ = std::move(tokens);
 }
 
@@ -176,12 +176,10 @@ void CausalSampler::take_verified(const std::vector<HeadResult> &answers) {
 
   const auto drafted = std::find(ahead_.begin(), ahead_.end(), static_cast<std::int64_t>(taken));
   draft_.clear();
-  told_ += count(fresh_);
   if (drafted != ahead_.end()) {
     const Ids &next = answers[1 + static_cast<std::size_t>(drafted - ahead_.begin())].argmax;
-    set_draft({next.begin() + 1, next.end()});
+    set_draft({next.begin() + 1, next.end()}, left() - count(fresh_));
   }
-  told_ -= count(fresh_);
   stage_ = Stage::commit;
   go_on();
 }
