@@ -31,12 +31,8 @@ CausalSampler::CausalSampler(SamplerModel about, BlockOptions options)
 void CausalSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  std::int64_t length = count(prompt);
-  if (options_.continue_prefix) {
-    waiting_ = model().uncached;
-    length += model().prefix_length + count(waiting_);
-  }
-  waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
+  auto [waiting, length] = beginning(prompt, options_.continue_prefix);
+  waiting_ = std::move(waiting);
   if (waiting_.empty())
     fail(EK_INVALID_PROMPT, "the prompt is empty; mode ", options_.mode, " needs at least a token to begin behind");
   set_lengths(options_.lengths(length));
