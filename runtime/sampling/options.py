@@ -61,10 +61,13 @@ class DeclaredOption:
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """The options of one generation, settled. `lengths` are those of the prompt that was asked about."""
+    """The options of one generation, settled. `draws`: whether anything is drawn, so that seeds make a
+    difference. `lengths` are those of the prompt that was asked about.
+    """
 
     family: str
     declared: tuple[DeclaredOption, ...]
+    draws: bool
     lengths: Lengths | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -120,6 +123,7 @@ def settle(
     return SamplerOptions(
         found["family"],
         tuple(_declared(option) for option in found["options"]),
+        found["draws"],
         None if lengths is None else Lengths(**lengths),
     )
 
