@@ -9,9 +9,7 @@ other ways to compute, is refused: leaving it out would give other results than 
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ import numpy as np
 from edgekit.export.checkpoint.errors import InvalidAdapter
 from edgekit.export.checkpoint.safetensors_dir import FLOAT_DTYPES, read_float32
 from edgekit.export.checkpoint.safetensors_file import SafetensorsFile, TensorEntry, open_safetensors
-from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, is_there, read_json_object
+from edgekit.export.checkpoint.text_files import is_there, read_config
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models import config as c
 from edgekit.export.models.config import Key, integer, number, only
@@ -133,12 +131,7 @@ class Adapter:
             CheckpointError: the weights cannot be read, or are malformed.
         """
         path = Path(path)
-        if not path.is_dir():
-            found = "is a file" if path.is_file() else "does not exist"
-            raise InvalidAdapter(f"{path}: {found}; give the folder that holds {ADAPTER_CONFIG}")
-        if not is_there(path / ADAPTER_CONFIG):
-            raise InvalidAdapter(f"{path}: has no {ADAPTER_CONFIG}; give the folder of a PEFT adapter")
-        config = read_json_object(path / ADAPTER_CONFIG, MOST_CONFIG_BYTES, InvalidAdapter)
+        config = read_config(path, ADAPTER_CONFIG, "a PEFT adapter", InvalidAdapter, InvalidAdapter)
         settings = _settings(path / ADAPTER_CONFIG, config)
         file = _open_weights(path)
         return cls(path, config, file, _matrices(path, file, settings))
@@ -195,12 +188,6 @@ def _open_weights(path: Path) -> SafetensorsFile:
                 f"to {ADAPTER_WEIGHTS} with the save_pretrained of peft"
             )
         raise InvalidAdapter(f"{path}: has no {ADAPTER_WEIGHTS}, where PEFT keeps an adapter's weights")
-    try:
-        regular = stat.S_ISREG(os.stat(weights).st_mode)
-    except OSError as error:
-        raise InvalidAdapter(f"{weights}: cannot be opened: {error.strerror}") from error
-    if not regular:
-        raise InvalidAdapter(f"{weights}: is no regular file")
     return open_safetensors(weights)
 
 

@@ -39,6 +39,7 @@ from edgekit.export.checkpoint.text_files import (
     MOST_CONFIG_BYTES,
     MOST_INDEX_BYTES,
     is_there,
+    read_config,
     read_json_object,
 )
 from edgekit.export.checkpoint.tokenizer_files import read_tokenizer
@@ -133,12 +134,7 @@ class Checkpoint:
         MalformedWeights (LfsPointer), TruncatedWeights, DuplicateTensor or WeightsUnreadable.
         """
         path = Path(path)
-        if not path.is_dir():
-            found = "is a file" if path.is_file() else "does not exist"
-            raise NotACheckpoint(f"{path}: {found}; give the directory that holds {CONFIG} and the weights")
-        if not is_there(path / CONFIG):
-            raise NotACheckpoint(f"{path}: has no {CONFIG}; give the directory of a Hugging Face checkpoint")
-        config = read_json_object(path / CONFIG, MOST_CONFIG_BYTES, InvalidConfig)
+        config = read_config(path, CONFIG, "a Hugging Face checkpoint", NotACheckpoint, InvalidConfig)
         generation, generation_config = path / GENERATION_CONFIG, {}
         if is_there(generation):
             generation_config = read_json_object(generation, MOST_CONFIG_BYTES, InvalidConfig)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -90,6 +91,9 @@ class SafetensorsFile:
 def open_safetensors(path: Path) -> SafetensorsFile:
     """Parse and check the header of `path`; no tensor data is read."""
     try:
+        # Asked before: opening waits at a FIFO.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise WeightsUnreadable(f"{path}: is not a regular file")
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise WeightsUnreadable(f"{path}: cannot be opened: {error.strerror}") from error
@@ -100,8 +104,8 @@ def open_safetensors(path: Path) -> SafetensorsFile:
         return bytes(buffer)
 
     try:
-        stat = os.fstat(fd)
-        return parse_safetensors(path, stat.st_size, _identity(stat), read)
+        found = os.fstat(fd)
+        return parse_safetensors(path, found.st_size, _identity(found), read)
     finally:
         os.close(fd)
 
@@ -125,8 +129,8 @@ def parse_safetensors(
     return SafetensorsFile(path, entries, metadata, identity)
 
 
-def _identity(stat: os.stat_result) -> tuple[int, int, int]:
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _identity(of: os.stat_result) -> tuple[int, int, int]:
+    return of.st_ino, of.st_size, of.st_mtime_ns
 
 
 def _read_exact(fd: int, offset: int, buffer: memoryview, what: Callable[[], str]) -> None:

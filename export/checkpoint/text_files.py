@@ -72,6 +72,22 @@ def read_json_object(path: Path, most_bytes: int, error_class: type[CheckpointEr
     return value
 
 
+def read_config(
+    folder: Path, name: str, kind: str, absent: type[CheckpointError], malformed: type[CheckpointError]
+) -> dict[str, Any]:
+    """The JSON object in file `name` of a folder with weights, such as those of "a PEFT adapter", its kind.
+    Raises `absent` where there is no such folder or file, `malformed` for anything else than an object,
+    otherwise as `read_file`.
+    """
+    if not folder.is_dir():
+        found = "is a file" if folder.is_file() else "does not exist"
+    elif not is_there(folder / name):
+        found = f"has no {name}"
+    else:
+        return read_json_object(folder / name, MOST_CONFIG_BYTES, malformed)
+    raise absent(f"{folder}: {found}; give the folder that holds {name} and the weights of {kind}")
+
+
 def check_marks(raw: bytes, path: Path, error_class: type[CheckpointError]) -> None:
     """Refuse JSON of `path` that would take far more memory and time than its size, before it is parsed.
     Raises `error_class`. An index has 2 marks for a tensor, a safetensors header 12.

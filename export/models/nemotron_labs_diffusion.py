@@ -88,7 +88,6 @@ _YARN_KEYS = {
     "attention_factor": Key(number(1e-6, 1e6), None, None),
     "truncate": Key(c.FLAG, True),
 }
-_ROPE_NO_EFFECT = frozenset({"type", "max_position_embeddings"})
 
 
 def _rope(v: dict[str, Any], head_dim: int) -> tuple[Rope, float]:

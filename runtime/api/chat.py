@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgekit.runtime.api.answer import Answer, Done, Event, answer_of, text_of
-from edgekit.runtime.api.chat_note import Told, Turn
+from edgekit.runtime.api.chat_note import ChatNote, Turn
 from edgekit.runtime.api.prompt import (
     Prompt,
     check_template_arguments,
@@ -123,18 +123,18 @@ class Chat:
     def resumed(cls, model: Generates, tokenizer: Tokenizer, path: str | os.PathLike[str]) -> Chat:
         """For `Model.chat`."""
         saved = read_saved(path)
-        told = Told.read(saved, model.digest(), model.path)
-        chat = cls(model, tokenizer, None, told.raw, None)
-        chat._variables = told.variables
+        note = ChatNote.read(saved, model.digest(), model.path)
+        chat = cls(model, tokenizer, None, note.raw, None)
+        chat._variables = note.variables
         chat._states = [
             _State(
-                tuple(told.messages[: turn.messages]),
-                tuple(told.ids[: turn.ids]),
+                tuple(note.messages[: turn.messages]),
+                tuple(note.ids[: turn.ids]),
                 turn.asked,
                 saved.pieces[: turn.pieces],
                 turn.ended,
             )
-            for turn in told.turns
+            for turn in note.turns
         ]
         if saved.pieces:
             model.resume_text(saved)
@@ -166,9 +166,11 @@ class Chat:
             Turn(len(each.messages), len(each.ids), each.asked, len(each.encoded), each.ended)
             for each in self._states
         ]
-        told = Told(self._raw, self._variables, list(state.messages), list(state.ids), turns)
+        note = ChatNote(self._raw, self._variables, list(state.messages), list(state.ids), turns)
         known = sum(map(len, state.encoded))
-        self._model.save_text(path, state.encoded, state.ids[known:], told.note(self._model.digest()), bits)
+        self._model.save_text(
+            path, state.encoded, state.ids[known:], note.as_bytes(self._model.digest()), bits
+        )
 
     def generate(
         self,

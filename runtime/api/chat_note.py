@@ -34,7 +34,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Told:
+class ChatNote:
     """A conversation in plain data; the first of `turns` is its beginning."""
 
     raw: bool
@@ -43,8 +43,8 @@ class Told:
     ids: list[int]
     turns: list[Turn]
 
-    def note(self, bundle: str) -> bytes:
-        """Raises InvalidRequest for variables of the chat template that are no JSON."""
+    def as_bytes(self, bundle: str) -> bytes:
+        """The note of its file. Raises InvalidRequest for variables of the chat template that are no JSON."""
         content = {
             _KIND: _VERSION,
             "bundle": bundle,
@@ -60,7 +60,7 @@ class Told:
             raise InvalidRequest(f"the conversation cannot be saved: it is no JSON ({error})") from None
 
     @classmethod
-    def read(cls, saved: SavedSequence, bundle: str, where: Path) -> Told:
+    def read(cls, saved: SavedSequence, bundle: str, where: Path) -> ChatNote:
         """The conversation of a file for the bundle with this digest at `where`; the file may come from
         anybody.
 

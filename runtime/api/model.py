@@ -441,7 +441,7 @@ class Model(OneOwner):
 
     @property
     def family(self) -> str:
-        """The sampler's family: "diffusion_gemma", "llada" or "dream".
+        """The sampler's family: "diffusion_gemma", "llada", "dream" or "block".
 
         >>> model.family
         'diffusion_gemma'

@@ -17,6 +17,8 @@ from edgekit.runtime.sampling.ids import whole
 
 OptionType = Literal["int", "float", "bool", "str", "ids"]
 MOST_SEED: Final = 2**64 - 1
+#: The core's procedures by name.
+PROCEDURES: Final = ("diffusion_gemma", "llada", "dream", "block")
 #: EK_BUFFER_TOO_SMALL, and room for the options of any family with lists of ordinary length.
 _BUFFER_TOO_SMALL: Final = 2
 _USUAL_BYTES: Final = 1 << 14
@@ -61,10 +63,13 @@ class DeclaredOption:
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """The options of one generation, settled. `lengths` are those of the prompt that was asked about."""
+    """The options of one generation, settled. `draws`: whether anything is drawn, so that seeds make a
+    difference. `lengths` are those of the prompt that was asked about.
+    """
 
     family: str
     declared: tuple[DeclaredOption, ...]
+    draws: bool
     lengths: Lengths | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -120,6 +125,7 @@ def settle(
     return SamplerOptions(
         found["family"],
         tuple(_declared(option) for option in found["options"]),
+        found["draws"],
         None if lengths is None else Lengths(**lengths),
     )
 
@@ -143,10 +149,19 @@ def _declared(option: dict[str, Any]) -> DeclaredOption:
 
 def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
     """The error for a name that is none of those that are `known`."""
+    all_known = f"options are: {', '.join(known)}"
+    if others := [each for each in PROCEDURES if name in _for_people(each)]:
+        return InvalidOption(
+            f"{name} is a sampling option of {' and '.join(others)}, not of this model; {all_known}"
+        )
     close = nearest(name, known)
-    hint = f"did you mean {close}?" if close else f"options are: {', '.join(known)}"
+    hint = f"did you mean {close}?" if close else all_known
     named = name if name.isidentifier() and len(name) <= 60 else shown(name)
     return InvalidOption(f"{named} is not a sampling option of this model; {hint}")
+
+
+def _for_people(family: str) -> set[str]:
+    return {option.name for option in declared(family) if not option.internal}
 
 
 def check_bytes(name: str, value: object, minimum: int) -> None:

@@ -144,15 +144,7 @@ def check_draws(generator: Generator, settings: Settings) -> None:
     """Raises InvalidOption for settings with which a procedure draws nothing: its branches would all be the
     same.
     """
-    values = generator.options(settings).values()
-    random = (
-        generator.family == "diffusion_gemma"
-        or values["temperature"] > 0
-        or values.get("remasking") == "random"
-        or values.get("alg") == "origin"
-        or (values.get("alg_temp") or 0) > 0
-    )
-    if not random:
+    if not generator.options(settings).draws:
         raise InvalidOption(
             "temperature is 0: the model draws nothing, and all branches would be the same; set temperature "
             "above 0, such as 0.7"

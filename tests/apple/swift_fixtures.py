@@ -44,7 +44,8 @@ def write(folder: Path) -> None:
     generations = []
     for family, settings in GENERATIONS:
         layers = {"n_layers" if family == "llada" else "num_hidden_layers": 2}
-        bundle = native_bundle(folder / family, family, Scheme("mixed4", 16), **layers)
+        roles = family == "dream"
+        bundle = native_bundle(folder / family, family, Scheme("mixed4", 16), role_head=roles, **layers)
         bundles["native"] = str(bundle)
         generations.append(_generation(bundle, settings))
     bundles["onnx"] = str(make_bundle(folder / "onnx", "llada", n_layers=1))

@@ -197,6 +197,8 @@ def test_keys_of_real_manifests_are_those_of_swift(fixtures: Path) -> None:
     assert types["Model"].keys["hidden_size"] == "Int" and types["Layer"].keys["window"] == "Int?"
     bundles = json.loads((fixtures / "bundles.json").read_text())
     assert {"native", "mlx", "onnx"} <= bundles.keys()
+    native = json.loads((Path(bundles["native"]) / "edgekit.json").read_text())
+    assert native["model"]["role_head"].keys() == types["RoleHead"].keys.keys()
     for path in bundles.values():
         manifest = json.loads((Path(path) / "edgekit.json").read_text())
         programs = manifest["programs"]

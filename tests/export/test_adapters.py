@@ -332,9 +332,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     ),
     "truncated": (truncated, "has .* bytes, tensor .* ends at"),
     "garbage": (lambda folder: (folder / ADAPTER_WEIGHTS).write_bytes(b"x" * 99), "safetensors header"),
-    "device": (in_place_of_weights(lambda file: file.symlink_to("/dev/zero")), "is no regular file"),
-    "pipe": (in_place_of_weights(os.mkfifo), "is no regular file"),
-    "folder": (in_place_of_weights(os.mkdir), "is no regular file"),
+    "device": (in_place_of_weights(lambda file: file.symlink_to("/dev/zero")), "is not a regular file"),
+    "pipe": (in_place_of_weights(os.mkfifo), "is not a regular file"),
+    "folder": (in_place_of_weights(os.mkdir), "is not a regular file"),
     "loop of links": (in_place_of_weights(lambda file: file.symlink_to(file)), "cannot be opened"),
     "link to nothing": (in_place_of_weights(lambda file: file.symlink_to("nowhere")), "cannot be opened"),
     "half": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from support.reference_denoiser import ReferenceDenoiser
 from support.role_heads import random_head, write_head
 from support.sampler_runs import committed
 
-from edgekit.export.checkpoint.errors import CheckpointError
+from edgekit.export.checkpoint.errors import CheckpointError, WeightsUnreadable
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.export.quantize import Scheme
 from edgekit.export.role_head import FILE, RoleHead, read_role_head
@@ -245,3 +246,11 @@ def test_a_wrong_file_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
     with pytest.raises(CheckpointError):
         read_role_head(tmp_path, HIDDEN + 4)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, make: str) -> None:
+    getattr(os, make)(tmp_path / FILE)
+    with pytest.raises(WeightsUnreadable, match=f"{FILE}: is not a regular file"):
+        read_role_head(tmp_path, HIDDEN)

@@ -440,6 +440,8 @@ def test_unknown_settings_are_answered_with_the_list_of_options(either: edgekit.
         assert sorted(told) == sorted(known) and told[:3] == known[:3] == ["max_new_tokens", "steps", "seed"]
     with pytest.raises(edgekit.InvalidOption, match="did you mean steps"):
         either.options(stepz=1)
+    with pytest.raises(edgekit.InvalidOption, match="^mode is a sampling option of block, not of this mod"):
+        either.options(mode="speculative")
     with pytest.raises(edgekit.InvalidOption, match="seed is 'x'; use an integer"):
         either.options(seed="x")
 

@@ -170,7 +170,8 @@ def test_early_commit_settles_what_is_sure_whatever_its_role() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_without_a_role_head_is_refused_in_one_line(family: str) -> None:
     words = (
-        "^order logic needs a role head, which this bundle has not; train one .*, or use order confidence$"
+        "^order logic needs a role head, which this bundle does not have; train one .*, "
+        "or use order confidence$"
     )
     with pytest.raises(InvalidOption, match=words):
         run(family, FakeDenoiser(VOCAB), PROMPT, options_of(family))

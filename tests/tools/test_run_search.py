@@ -65,6 +65,7 @@ def test_a_function_of_the_current_folder(
         (["--share", "0.5"], "--share is for a search"),
         (["--verify", "json", "--watch"], "--watch and --verify exclude each other"),
         (["--verify", "json", "--infill", "[[3]]"], "--infill and --verify exclude each other"),
+        (["--verify", "json", "--infill", ""], "--infill and --verify exclude each other"),
         (["--verify", "json", "--deadline", "3"], "--deadline and --verify exclude each other"),
         (["--verify", "xml"], "the verifier is 'xml'; use json, regex:PATTERN"),
         (["--verify", "json", "--branches", "65"], "--branches is 65"),

@@ -78,7 +78,7 @@ def command(
         raise click.UsageError("--infill and --start exclude each other")
     if wanted is not None:
         for option, value in (("infill", infill), ("start", start), ("deadline", deadline), ("watch", watch)):
-            if value:
+            if value not in (None, False):
                 raise click.UsageError(f"--{option} and --verify exclude each other")
     prompt = given_prompt(bundle, words, prompt)
 

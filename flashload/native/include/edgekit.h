@@ -1013,15 +1013,17 @@ EK_API void ek_sampler_close(ek_sampler *sampler) EK_NOEXCEPT;
 /* The options that a generation over this model has, as JSON in `buffer` of `capacity` bytes, without a NUL; `*size` is
  * its size in bytes, also where `buffer` is null:
  *
- *   {"family": "llada", "options": [{"name": "temperature", "aliases": [], "type": "float", "value": 0, "minimum": 0,
- *    "maximum": null, "above_minimum": false, "choices": [], "optional": false, "internal": false, "help": "..."}, ...],
- *    "lengths": {"new_tokens": 128, "prefix": 0, "canvas": 140, "canvases": 4, "steps": 32, "text": "128 new tokens"}}
+ *   {"family": "llada", "draws": false, "options": [{"name": "temperature", "aliases": [], "type": "float", "value": 0,
+ *    "minimum": 0, "maximum": null, "above_minimum": false, "choices": [], "optional": false, "internal": false,
+ *    "help": "..."}, ...], "lengths": {"new_tokens": 128, "prefix": 0, "canvas": 140, "canvases": 4, "steps": 32,
+ *    "segments": 1, "text": "128 new tokens"}}
  *
+ * "draws": whether anything is drawn; else every seed gives the same answer.
  * Types are "int", "float", "bool", "str" (one of "choices") and "ids" (token ids). "optional": null switches it off.
  * "internal": for programs, not for people. "aliases" are names that `options` and generation configs may use for it.
  * "value" is what it is in this generation; with a null `options` and an empty config those are the defaults. "lengths"
  * are what a prompt of `prompt` tokens takes, at most, earlier text counted with it: positions as in ek_sampler_lengths,
- * canvases (of LLaDA blocks), denoising steps of each, and in words; null where `prompt` is -1.
+ * canvases (of LLaDA blocks), denoising steps of each, segments of a pass, and in words; null where `prompt` is -1.
  *
  * As ek_sampler_create otherwise; EK_BUFFER_TOO_SMALL. */
 EK_API ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generate_options *options, int64_t prompt,

@@ -335,6 +335,7 @@ ek_status ek_sampler_get_options(const ek_sampler_model *model, const ek_generat
     if (prompt < -1 || prompt > kMostTokens)
       fail(EK_INVALID_ARGUMENT, "a prompt of ", prompt, " tokens; it must have 0..", kMostTokens, ", or -1 for none");
     std::string text = "{\"family\": " + json_text(facts.section.at("name").string()) +
+                       ", \"draws\": " + (draws(chosen) ? "true" : "false") +
                        ", \"options\": " + description_of(fields(chosen), facts.model.vocabulary) + ", \"lengths\": ";
     text += prompt < 0 ? "null" : lengths_text(chosen, facts, prompt);
     fill(text + "}", "the list of options", buffer, capacity, bytes);

@@ -41,15 +41,11 @@ BlockSampler::BlockSampler(SamplerModel about, BlockOptions options)
 void BlockSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  std::int64_t length = count(prompt);
-  if (options_.continue_prefix) {
-    waiting_ = model().uncached;
-    length += count(waiting_) + model().prefix_length;
-    if (model().prefix_block != 1 && model().prefix_length % model().prefix_block != 0)
-      fail(EK_INVALID_ARGUMENT, "the encoded text ends in the middle of a block, with ", model().prefix_length,
-           " tokens; encode whole blocks of ", model().prefix_block);
-  }
-  waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
+  if (options_.continue_prefix && model().prefix_length % model().prefix_block != 0)
+    fail(EK_INVALID_ARGUMENT, "the encoded text ends in the middle of a block, with ", model().prefix_length,
+         " tokens; encode whole blocks of ", model().prefix_block);
+  auto [waiting, length] = beginning(prompt, options_.continue_prefix);
+  waiting_ = std::move(waiting);
   if (model().shift_logits && length == 0)
     fail(EK_INVALID_PROMPT, "the prompt is empty; this model needs at least a token to begin behind");
   set_lengths(options_.lengths(length));

@@ -37,8 +37,8 @@ class BlockSampler : public Sampler {
   std::string options_text() const override { return text_of(options_); }
   void proceed(HeadResult &&answer) override;
   void proceed_pass(std::vector<HeadResult> &&answers) override;
-  bool hurries() const override { return true; }
   // Ends with the block at hand, whose last pass settles all of it.
+  bool hurries() const override { return true; }
   void go_on() override;
   void write(StateWriter &state) const override;
   void read(StateReader &state) override;

@@ -31,12 +31,8 @@ CausalSampler::CausalSampler(SamplerModel about, BlockOptions options)
 void CausalSampler::begin(const Ids &prompt, std::uint64_t of) {
   seed(of);
   check_prompt(prompt);
-  std::int64_t length = count(prompt);
-  if (options_.continue_prefix) {
-    waiting_ = model().uncached;
-    length += model().prefix_length + count(waiting_);
-  }
-  waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
+  auto [waiting, length] = beginning(prompt, options_.continue_prefix);
+  waiting_ = std::move(waiting);
   if (waiting_.empty())
     fail(EK_INVALID_PROMPT, "the prompt is empty; mode ", options_.mode, " needs at least a token to begin behind");
   set_lengths(options_.lengths(length));
@@ -141,14 +137,14 @@ void CausalSampler::proceed_pass(std::vector<HeadResult> &&answers) {
     draw_.take(answers.front());
     return take_verified(answers);
   }
-  set_draft(std::move(answers.front().argmax));
+  set_draft(std::move(answers.front().argmax), left());
   stage_ = Stage::verify;
   go_on();
 }
 
-// A draft longer than the answer is verified for nothing.
-void CausalSampler::set_draft(Ids tokens) {
-  tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, left() - 1))));
+// `left` tokens are to come: a draft longer than that is verified for nothing.
+void CausalSampler::set_draft(Ids tokens, std::int64_t left) {
+  tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, left - 1))));
   draft_ = std::move(tokens);
 }
 
@@ -176,12 +172,10 @@ void CausalSampler::take_verified(const std::vector<HeadResult> &answers) {
 
   const auto drafted = std::find(ahead_.begin(), ahead_.end(), static_cast<std::int64_t>(taken));
   draft_.clear();
-  told_ += count(fresh_);
   if (drafted != ahead_.end()) {
     const Ids &next = answers[1 + static_cast<std::size_t>(drafted - ahead_.begin())].argmax;
-    set_draft({next.begin() + 1, next.end()});
+    set_draft({next.begin() + 1, next.end()}, left() - count(fresh_));
   }
-  told_ -= count(fresh_);
   stage_ = Stage::commit;
   go_on();
 }

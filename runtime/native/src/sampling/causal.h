@@ -50,7 +50,7 @@ class CausalSampler : public Sampler {
   void ask_verify();
   std::vector<std::int64_t> likeliest() const;
   AskSegment canvas(std::int64_t at, std::vector<std::int64_t> ids, std::int64_t first_row) const;
-  void set_draft(std::vector<std::int64_t> tokens);
+  void set_draft(std::vector<std::int64_t> tokens, std::int64_t left);
   void take_verified(const std::vector<HeadResult> &answers);
   std::int64_t left() const { return options_.max_new_tokens - told_; }
 

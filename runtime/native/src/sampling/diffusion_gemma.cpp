@@ -53,12 +53,9 @@ void DiffusionGemmaSampler::begin(const Ids &prompt, std::uint64_t of) {
   check_prompt(prompt);
   if (prompt.empty())
     fail(EK_INVALID_PROMPT, "the prompt is empty; this model needs at least its begin-of-sequence token");
-  if (options_.continue_prefix) {
-    waiting_ = model().uncached;
-    length_ = model().prefix_length;
-  }
-  waiting_.insert(waiting_.end(), prompt.begin(), prompt.end());
-  length_ += static_cast<std::int64_t>(waiting_.size());
+  auto [waiting, length] = beginning(prompt, options_.continue_prefix);
+  waiting_ = std::move(waiting);
+  length_ = length;
   canvases_ = options_.canvases(length_);
   set_lengths(options_.lengths(length_));
   if (options_.continue_prefix)

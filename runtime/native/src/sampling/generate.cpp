@@ -50,6 +50,10 @@ OptionFields fields(SamplerOptions &options) {
   return std::visit([](auto &chosen) { return chosen.fields(); }, options);
 }
 
+bool draws(const SamplerOptions &options) {
+  return std::visit([](const auto &chosen) { return chosen.draws(); }, options);
+}
+
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt) {
   return std::visit([&](const auto &chosen) { return chosen.lengths(prompt); }, options);
 }
@@ -65,7 +69,7 @@ void check_model(const SamplerOptions &options, const SamplerModel &model) {
   const auto *dream = std::get_if<DreamOptions>(&options);
   const bool logic = (llada != nullptr && llada->order == "logic") || (dream != nullptr && dream->order == "logic");
   if (logic && !model.role_head)
-    fail(EK_INVALID_ARGUMENT, "order logic needs a role head, which this bundle has not; train one for the checkpoint "
+    fail(EK_INVALID_ARGUMENT, "order logic needs a role head, which this bundle does not have; train one for the checkpoint "
          "(edgekit.tools.train_roles) and export it again, or use order confidence");
 }
 

@@ -19,14 +19,15 @@ namespace edgekit {
 // The alternative decides which procedure runs.
 using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOptions, BlockOptions>;
 
-// Options of the sampler `name` ("diffusion_gemma", "llada", "dream") for one generation: the checkpoint's config, then
-// the caller's wishes, then what neither says. `canvas_length` is the model's; 0: any. Throws Error:
+// Options of the sampler `name` ("diffusion_gemma", "llada", "dream", "block") for one generation: the checkpoint's config,
+// then the caller's wishes, then what neither says. `canvas_length` is the model's; 0: any. Throws Error:
 // EK_UNSUPPORTED_BUNDLE for another name, EK_INVALID_ARGUMENT for a bad option.
 SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
                                std::int64_t canvas_length);
 
 // Of whichever alternative it is.
 OptionFields fields(SamplerOptions &options);
+bool draws(const SamplerOptions &options);
 Lengths lengths(const SamplerOptions &options, std::int64_t prompt);
 std::string new_tokens_text(const SamplerOptions &options, std::int64_t prompt);
 

@@ -203,6 +203,8 @@ DiffusionGemmaOptions DiffusionGemmaOptions::of(const OptionMembers &config, con
   return own;
 }
 
+bool DiffusionGemmaOptions::draws() const { return true; }
+
 std::int64_t DiffusionGemmaOptions::wanted(std::int64_t prompt) const {
   if (!max_length) return max_new_tokens;
   if (*max_length <= prompt)
@@ -305,6 +307,8 @@ LladaOptions LladaOptions::of(const OptionMembers &config, const OptionMembers &
   return own;
 }
 
+bool LladaOptions::draws() const { return temperature > 0 || remasking == "random"; }
+
 std::vector<std::int64_t> LladaOptions::end_ids() const {
   std::vector<std::int64_t> ids = eos_token_ids;
   ids.insert(ids.end(), eot_token_ids.begin(), eot_token_ids.end());
@@ -375,6 +379,8 @@ void DreamOptions::check() const {
   if (rules.replace_schedule() && alg_temp.value_or(0) > 0)
     fail(EK_INVALID_ARGUMENT, "alg_temp draws the positions that acceptance rules choose; use 0 with them");
 }
+
+bool DreamOptions::draws() const { return temperature > 0 || alg == "origin" || alg_temp.value_or(0) > 0; }
 
 std::int64_t DreamOptions::most_steps() const {
   return rules.replace_schedule() ? block_length.value_or(max_new_tokens) : steps / blocks();
@@ -502,6 +508,8 @@ BlockOptions BlockOptions::of(const OptionMembers &config, const OptionMembers &
   own.check();
   return own;
 }
+
+bool BlockOptions::draws() const { return temperature > 0; }
 
 Lengths BlockOptions::lengths(std::int64_t prompt) const {
   // Blocks are decoded whole; what is beyond the answer is dropped.

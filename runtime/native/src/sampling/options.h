@@ -27,6 +27,7 @@ struct Lengths {
 //    see there. It throws Error (EK_INVALID_ARGUMENT), as check() does for what a caller has put into the members.
 //  - lengths() is for a prompt of that length, earlier text counted with it. It throws Error (EK_INVALID_ARGUMENT) where
 //    the options leave such a prompt no room. new_tokens_text() says in words how many tokens it gets.
+//  - draws() says whether anything is drawn: else every seed gives the same answer.
 //  - fields() points into the struct.
 
 struct DiffusionGemmaOptions {
@@ -56,6 +57,7 @@ struct DiffusionGemmaOptions {
   static DiffusionGemmaOptions of(const OptionMembers &config, const OptionMembers &wishes,
                                   std::int64_t canvas_length);
   void check() const;
+  bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
   OptionFields fields();
@@ -90,6 +92,7 @@ struct LladaOptions {
   // is the whole answer, and one block.
   static LladaOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
+  bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
   OptionFields fields();
@@ -124,6 +127,7 @@ struct DreamOptions {
   // Steps, end, whole blocks and a given canvas as LLaDA's.
   static DreamOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
+  bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
   OptionFields fields();
@@ -160,6 +164,7 @@ struct BlockOptions {
   static BlockOptions of(const OptionMembers &config, const OptionMembers &wishes);
   bool edits() const { return editing_threshold.has_value(); }
   void check() const;
+  bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
   OptionFields fields();

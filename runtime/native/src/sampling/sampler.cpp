@@ -364,6 +364,14 @@ std::int64_t Sampler::rows_within(std::int64_t bytes) const {
   return std::max<std::int64_t>(1, bytes / (4 * model_.vocabulary));
 }
 
+Sampler::Beginning Sampler::beginning(const Ids &prompt, bool goes_on) const {
+  Beginning own;
+  if (goes_on) own = {model_.uncached, model_.prefix_length};
+  own.waiting.insert(own.waiting.end(), prompt.begin(), prompt.end());
+  own.length += static_cast<std::int64_t>(own.waiting.size());
+  return own;
+}
+
 void Sampler::check_prompt(const Ids &prompt) const {
   for (std::size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] < 0 || prompt[i] >= model_.vocabulary)

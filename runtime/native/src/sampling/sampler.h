@@ -157,6 +157,14 @@ class Sampler {
   // Rows whose full scores take no more than this, one at least.
   std::int64_t rows_within(std::int64_t bytes) const;
 
+  // Of a family with a prefix: text that is to be encoded as a generation begins, and how long all text is then.
+  struct Beginning {
+    std::vector<std::int64_t> waiting;
+    std::int64_t length = 0;
+  };
+  // The prompt, behind the text that is there where `goes_on`, the option continue_prefix.
+  Beginning beginning(const std::vector<std::int64_t> &prompt, bool goes_on) const;
+
   // Throws Error (EK_INVALID_PROMPT) unless every id is a row of the vocabulary.
   void check_prompt(const std::vector<std::int64_t> &prompt) const;
 

@@ -103,12 +103,13 @@ public final class Denoiser {
     let soft = Results<Float>(request.soft ? count * hiddenSize : nil)
     let topZ = Results<Float>(k > 0 ? count * k : nil)
     let logits = Results<Float>(request.logits ? count * vocabulary : nil)
+    let roles = Results<Float>(request.roles ? count * Int(EK_ROLES) : nil)
     var output = ek_head_output()
     output.struct_size = UInt32(MemoryLayout<ek_head_output>.size)
     (output.argmax, output.sample, output.top_ids) = (argmax.start, sample.start, topIds.start)
     (output.others, output.entropy, output.log_z) = (others.start, entropy.start, logZ.start)
     (output.sample_prob, output.soft, output.top_z) = (probability.start, soft.start, topZ.start)
-    output.logits = logits.start
+    (output.logits, output.roles) = (logits.start, roles.start)
     try EngineTable.check(table) { request.withNative(rows) { call($0, &output) } }
     func lists<Value>(_ values: [Value]?) -> [[Value]]? {
       values.map { values in (0..<count).map { Array(values[($0 * k)..<(($0 + 1) * k)]) } }
@@ -117,7 +118,8 @@ public final class Denoiser {
       argmax: argmax.integers ?? [], others: others.all ?? [], entropy: entropy.all ?? [], logZ: logZ.all ?? [],
       sample: sample.integers, sampleProbability: probability.all,
       soft: soft.all.map { Tensor([count, hiddenSize], $0) }, topIds: lists(topIds.integers), topZ: lists(topZ.all),
-      logits: logits.all.map { Tensor([count, vocabulary], $0) })
+      logits: logits.all.map { Tensor([count, vocabulary], $0) },
+      roles: roles.all.map { Tensor([count, Int(EK_ROLES)], $0) })
   }
 }
 
@@ -153,7 +155,7 @@ extension Denoiser: Engine {
       prefixLength: Int(found.prefix_length),
       canvasLength: found.canvas_length == 0 ? nil : Int(found.canvas_length),
       maxPositions: found.max_positions == 0 ? nil : Int(found.max_positions),
-      causalPrefix: found.causal_prefix != 0)
+      causalPrefix: found.causal_prefix != 0, roleHead: found.role_head != 0)
   }
 
   private static func statistics(of session: OpaquePointer) throws(EdgeKitError) -> SessionStatistics {
@@ -181,6 +183,7 @@ extension HeadRequest {
       (asked.gumbel_scale, asked.seed, asked.draw) = (gumbel.scale, gumbel.seed, gumbel.draw)
     }
     asked.soft = soft ? 1 : 0
+    asked.roles = roles ? 1 : 0
     asked.top_k = Int64(topK)
     // Never without a place, which stands for all rows.
     return (rows.map(Int64.init) + [0]).withUnsafeBufferPointer { own in

@@ -23,6 +23,8 @@ public struct HeadRequest: Sendable, Equatable {
   public var topK = 0
   /// All of z.
   public var logits = false
+  /// Scores of the logical roles of the tokens that the rows predict. Only of bundles with a role head.
+  public var roles = false
 
   public init() {}
 }
@@ -46,4 +48,6 @@ public struct HeadOutput: Sendable {
   public var topZ: [[Float]]?
   /// [R, vocabulary]
   public var logits: Tensor?
+  /// [R, EK_ROLES]: scores of EK_ROLE_PREMISE, ..., EK_ROLE_FILLER.
+  public var roles: Tensor?
 }

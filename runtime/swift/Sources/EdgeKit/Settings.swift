@@ -65,6 +65,8 @@ public struct SessionInfo: Sendable, Equatable {
   public var maxPositions: Int?
   /// Whether committed text is encoded causally and kept; otherwise all of it stands on the canvas.
   public var causalPrefix: Bool
+  /// Whether it tells the logical roles of positions, see `HeadRequest.roles`.
+  public var roleHead: Bool
 }
 
 /// I/O and compute of a session so far.

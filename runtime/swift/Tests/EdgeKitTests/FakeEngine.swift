@@ -73,7 +73,7 @@ final class FakeEngine: Engine {
   func info() throws(EdgeKitError) -> SessionInfo {
     SessionInfo(
       threads: 1, vocabulary: 10, hiddenSize: 4, prefixLength: 0, canvasLength: nil, maxPositions: nil,
-      causalPrefix: false)
+      causalPrefix: false, roleHead: false)
   }
 
   func statistics() throws(EdgeKitError) -> SessionStatistics {

@@ -154,6 +154,7 @@ final class NativeTests: XCTestCase {
 
   /// Single passes, also behind one of another length that a generation has made.
   func testPassesGiveAsManyRowsAsWereAskedFor() throws {
+    var withRoles = 0
     for expected in try recorded() {
       let model = try Segments(bundle: try EdgeKit.Bundle(path: expected.bundle)).denoiser
       XCTAssertThrowsError(try model.project(HeadRequest())) { error in
@@ -162,12 +163,15 @@ final class NativeTests: XCTestCase {
       var request = HeadRequest()
       (request.topK, request.logits, request.temperature) = (4, true, 0.5)
       request.gumbel = HeadRequest.Gumbel(seed: 3, draw: 1)
+      request.roles = try model.info().roleHead
       let found = try model.denoise(expected.prompt, request, soft: nil)
       XCTAssertEqual(found.argmax, try model.project(request).argmax)
       XCTAssertEqual(found.topIds?.map { $0[0] }, found.argmax)
       XCTAssertEqual(found.logits?.shape, [expected.prompt.count, model.vocabulary])
       XCTAssertEqual(found.sample?.count, expected.prompt.count)
       XCTAssertNil(found.soft)
+      XCTAssertEqual(found.roles?.shape, request.roles ? [expected.prompt.count, 5] : nil)
+      withRoles += request.roles ? 1 : 0
       try model.generate(prompt: expected.prompt, settings: expected.settings) { _ in true }
       XCTAssertEqual(try model.project(request).argmax.count, expected.prompt.count)
       request.rows = []
@@ -175,6 +179,7 @@ final class NativeTests: XCTestCase {
       request.rows = [1 << 20]
       XCTAssertThrowsError(try model.project(request))
     }
+    XCTAssertEqual(withRoles, 1)
   }
 
   func testEveryStatusHasAMessage() {

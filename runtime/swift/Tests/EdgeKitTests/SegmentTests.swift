@@ -169,6 +169,7 @@ func check(_ recording: Recording, _ denoiser: Denoiser, tolerance: Float = 1e-4
       request.soft = asked.soft ?? false
       request.topK = asked.topK ?? 0
       request.logits = asked.logits ?? false
+      request.roles = asked.roles ?? false
       if let seed = asked.seed, let draw = asked.draw {
         request.gumbel = HeadRequest.Gumbel(seed: seed, draw: draw, scale: asked.gumbelScale ?? 1)
       }
@@ -186,7 +187,7 @@ private func compare(_ found: HeadOutput, _ expected: [String: Tensor], _ tolera
     guard let wanted = expected[name]?.floats else { return XCTAssertNil(values, name) }
     guard let values, values.count == wanted.count else { return XCTFail(name) }
     // Scores lie around 0, the others are of one sign.
-    let least: Float = ["logits", "top_z", "log_z"].contains(name) ? 1 : 1e-3
+    let least: Float = ["logits", "top_z", "log_z", "roles"].contains(name) ? 1 : 1e-3
     let worst = zip(values, wanted).map { abs($0 - $1) / max(least, abs($1)) }.max() ?? 0
     XCTAssertLessThan(worst, tolerance, name)
   }
@@ -203,6 +204,7 @@ private func compare(_ found: HeadOutput, _ expected: [String: Tensor], _ tolera
   same(found.topIds?.flatMap { $0 }, "top_ids")
   close(found.topZ?.flatMap { $0 }, "top_z")
   close(found.logits?.floats, "logits")
+  close(found.roles?.floats, "roles")
 }
 
 /// Passes of a Python session and the calls it made.
@@ -238,9 +240,10 @@ struct Recording {
     var soft: Bool?
     var topK: Int?
     var logits: Bool?
+    var roles: Bool?
 
     enum CodingKeys: String, CodingKey {
-      case rows, temperature, seed, draw, soft, logits
+      case rows, temperature, seed, draw, soft, logits, roles
       case gumbelScale = "gumbel_scale"
       case topK = "top_k"
     }

@@ -129,6 +129,8 @@ extension Manifest {
     public var queryScales: [String: QueryScale]?
     /// Low-rank adapters beside the weights, which segments of a pass may ask for.
     public var adapters: [Adapter]?
+    /// What tells the logical roles of tokens; nil: nothing.
+    public var roleHead: RoleHead?
     public var tables: Tables
     /// The checkpoint's own configuration.
     public var config: JSONValue
@@ -147,7 +149,9 @@ extension Manifest {
       case maxPositions = "max_positions"
       case ropes
       case queryScales = "query_scales"
-      case adapters, tables, config
+      case adapters
+      case roleHead = "role_head"
+      case tables, config
     }
   }
 
@@ -165,6 +169,14 @@ extension Manifest {
     public var targets: [String]
     public var matrices: Int
     public var bytes: Int64
+  }
+
+  /// Two products over the hidden state, see runtime/native/src/session/role_head.h: the file of their weights, how many
+  /// values are between them, and the roles in order.
+  public struct RoleHead: Codable, Sendable, Equatable {
+    public var file: String
+    public var width: Int
+    public var roles: [String]
   }
 
   public struct Tables: Codable, Sendable, Equatable {
