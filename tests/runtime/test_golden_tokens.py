@@ -11,6 +11,8 @@ from support import golden_tokens
 from support.golden_tokens import Case, cases
 
 CASES = list(cases())
+#: Formats whose engines decide alike.
+ALIKE = ("native", "onnx", "mlx")
 TOKENS = json.loads(golden_tokens.KEPT.read_text(encoding="utf-8"))
 
 
@@ -39,3 +41,11 @@ def test_every_case_is_kept() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tokens_are_those_that_are_kept(bundle: Callable[[Case], Path], case: Case) -> None:
     assert case.tokens(bundle(case)) == TOKENS[case.name]
+
+
+@pytest.mark.parametrize("model", golden_tokens.TRAINED)
+def test_trained_models_answer_alike_on_every_engine(model: str) -> None:
+    """Native, ONNX and MLX multiply the same integers."""
+    kept = [TOKENS[case.name] for case in CASES if case.model == model and case.format in ALIKE]
+    assert len(kept) == len(ALIKE) * len(golden_tokens.RESIDENT)
+    assert all(tokens == kept[0] for tokens in kept)

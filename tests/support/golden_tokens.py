@@ -56,7 +56,7 @@ _FAMILIES: dict[str, list[dict[str, Any]]] = {
         {"max_new_tokens": 12, "options": {"mode": "speculative"}},
     ],
 }  # fmt: skip
-_TRAINED: dict[str, dict[str, Any]] = {
+TRAINED: dict[str, dict[str, Any]] = {
     "tiny-llada": {"max_new_tokens": 16, "steps": 8, "seed": 3},
     "tiny-gemma": {"max_new_tokens": 32, "steps": 6, "seed": 3},
     "tiny-block": {"max_new_tokens": 16, "seed": 3},
@@ -64,9 +64,9 @@ _TRAINED: dict[str, dict[str, Any]] = {
 PROMPT = [5, 17, 33, 2, 60, 81]
 #: Formats with the models that are run in them: packages take long here.
 ENGINES = {
-    "native": list(_TRAINED),
-    "onnx": list(_TRAINED),
-    "mlx": list(_TRAINED),
+    "native": list(TRAINED),
+    "onnx": list(TRAINED),
+    "mlx": list(TRAINED),
     "coreml": ["tiny-llada"],
     "coreai": ["tiny-llada"],
 }
@@ -86,7 +86,7 @@ class Case:
         """The tokens that the bundle answers with."""
         executor = MilExecutor() if self.format == "coreml" else None
         with Generator(bundle, resident_bytes=self.resident_bytes, executor=executor) as generator:
-            prompt = Prompt("Copy this: Ada 7 cat") if self.model in _TRAINED else PROMPT
+            prompt = Prompt("Copy this: Ada 7 cat") if self.model in TRAINED else PROMPT
             events = generator.generate(prompt, Settings(**self.settings))
             return [int(token) for e in events if isinstance(e, Committed) for token in e.ids]
 
@@ -99,7 +99,7 @@ def cases() -> Iterator[Case]:
     for written, models in ENGINES.items():
         for model in models:
             for held, bound in RESIDENT.items():
-                yield Case(f"{model}-{written}-{held}", model, written, _TRAINED[model], bound)
+                yield Case(f"{model}-{written}-{held}", model, written, TRAINED[model], bound)
 
 
 def family_bundle(folder: Path, family: str) -> Path:
@@ -116,7 +116,7 @@ def _record() -> None:
             if key not in made:
                 folder = Path(scratch) / "-".join(key)
                 folder.mkdir()
-                trained = case.model in _TRAINED
+                trained = case.model in TRAINED
                 make: Callable[..., Path] = shipped_model if trained else family_bundle
                 made[key] = make(folder, *(key if trained else key[:1]))
             found[case.name] = case.tokens(made[key])
