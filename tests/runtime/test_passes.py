@@ -202,7 +202,6 @@ PROMPTS = [[5, 9, 11], [7] * 40, [2, 3, 5, 7, 11, 13], [1]]
 ENGINES = [
     ("tiny-llada", "native"), ("tiny-gemma", "native"), ("tiny-llada", "onnx"), ("tiny-gemma", "onnx"),
     ("tiny-llada", "mlx"), ("tiny-gemma", "mlx"), ("tiny-llada", "coreml"), ("tiny-llada", "coreai"),
-    ("tiny-block", "native"), ("tiny-block", "onnx"), ("tiny-block", "mlx"),
 ]  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def test_objective_can_be_learned(family: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     losses = []
     with fast_ops.training_operators():
-        for _ in range(40):
+        for _ in range(60):
             loss = chosen.loss(inputs)
             loss.backward()
             losses.append(loss.item())
