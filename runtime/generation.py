@@ -114,6 +114,22 @@ def sampler_model(bundle: Bundle) -> SamplerModel:
     )
 
 
+def options_for(
+    bundle: Bundle, limits: SessionOptions, lengths: Lengths, sequences: int = 1
+) -> SessionOptions:
+    """Options of a session within these limits that generates at these lengths, so many at once."""
+    model = bundle.model
+    return replace(
+        limits,
+        positions=lengths.prefix,
+        cached=0 if model.causal_prefix else lengths.prefix,
+        # A prefix is encoded in pieces of the model's own canvas.
+        canvas=max(lengths.canvas, model.canvas_length or 0),
+        sequences=sequences,
+        segments=lengths.segments if lengths.segments > sequences else 0,
+    )
+
+
 class Generator:
     """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
     kept while they suffice: for ever without a memory budget. A prompt with the sampler option
@@ -451,18 +467,9 @@ class Generator:
         """Options of a session that generates at these lengths, so many at once, and leaves so much of the
         memory budget to what is held beside it.
         """
-        memory = self._limits.memory_bytes
-        # A prefix is encoded in pieces of the model's own canvas.
-        canvas = max(lengths.canvas, self.bundle.model.canvas_length or 0)
-        return replace(
-            self._limits,
-            memory_bytes=None if memory is None else max(1, memory - beside_bytes),
-            positions=lengths.prefix,
-            cached=0 if self.bundle.model.causal_prefix else lengths.prefix,
-            canvas=canvas,
-            sequences=sequences,
-            segments=lengths.segments if lengths.segments > sequences else 0,
-        )
+        options = options_for(self.bundle, self._limits, lengths, sequences)
+        memory = options.memory_bytes
+        return replace(options, memory_bytes=None if memory is None else max(1, memory - beside_bytes))
 
     @property
     def encoded(self) -> list[Ids]:

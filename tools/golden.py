@@ -66,10 +66,10 @@ def inputs(bundle: Bundle, prompt: list[int]) -> list[Pass]:
     drawn = [rng.integers(0, model.vocab_size, length).tolist() for _ in range(3)]
     alone = Pass([], drawn[0])
     mask = bundle.manifest.sampler["config"].get("mask_token_id")
-    masks = drawn[1] if mask is None else [int(mask)] * length
+    canvas = drawn[1] if mask is None else [int(mask)] * length
     if not model.causal_prefix:
-        return [alone, Pass([], [*prompt, *masks])]
-    behind = [Pass(prompt, masks)]
+        return [alone, Pass([], [*prompt, *canvas])]
+    behind = [Pass(prompt, canvas)]
     if model.self_conditioning:
         behind.append(Pass(prompt, drawn[2], soft=True))
     return [alone, *behind]

@@ -89,7 +89,7 @@ def learning_rate(share: float, step: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
 
 
-def reduced_precision(device: str, precision: str = "auto") -> AbstractContextManager[Any]:
+def reduced_precision(device: str, precision: str) -> AbstractContextManager[Any]:
     """Products in bfloat16; with `auto` where the device multiplies it: other processors unpack it, ten times
     slower than float32.
     """

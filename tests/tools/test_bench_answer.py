@@ -39,3 +39,18 @@ def test_places_and_whole_answers_have_the_forwards_of_the_schedule(bundle: Path
 def test_an_unknown_procedure_is_named(bundle: Path) -> None:
     result = CliRunner().invoke(answer.main, [str(bundle), "--only", "trial cache"])
     assert result.exit_code == 1 and "no procedure 'trial cache'; there are: no cache" in result.output
+
+
+@pytest.mark.parametrize(("name", "forwards"), [("tiny-gemma", 49), ("tiny-block", 17)])
+def test_families_with_a_prefix_run_every_step(
+    shipped_bundle: Any, tmp_path: Path, name: str, forwards: int
+) -> None:
+    """The prompt is a pass, and so is each of 48 steps on a canvas, or of 16 on a block."""
+    words = [str(shipped_bundle(name, "native")), "--prompt-tokens", "9", "--new-tokens", "16", "--whole"]
+    result = CliRunner().invoke(answer.main, [*words, "--json", str(tmp_path / "found.json")])
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    (whole,) = found["answers"].values()
+    assert whole["forwards"] == forwards
+    (places,) = found["places"].values()
+    assert {place: len(rows) for place, rows in places.items()} == {"start": 16, "middle": 16, "end": 16}

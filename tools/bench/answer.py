@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ import numpy as np
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bundle import Bundle
-from edgekit.runtime.generation import sampler_model
+from edgekit.runtime.generation import options_for, sampler_model
 from edgekit.runtime.sampling import CoreSampler, Done, Draft, drive
 from edgekit.runtime.sampling.options import settle
 from edgekit.runtime.session import Session, SessionOptions, open_session
@@ -41,16 +40,16 @@ from edgekit.tools.bench.steps import DiskRate
 from edgekit.tools.bench.timed_pass import timed
 from edgekit.tools.options import Bytes
 
-MASKED = ("llada", "dream")
 _MASKED = {"block_length": 32, "stop_at_eos": False}
-#: Options of procedures by the sampler's name; a step commits one token where no `steps` say else. Tokens are
-#: not edited: random weights would do so without end.
+#: Options of procedures by the sampler's name. Without `steps` a step of a masked model commits one token.
+#: Tokens are not edited: random weights would do so without end.
 PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
     "llada": {
         "no cache": {**_MASKED, "cache": "none"},
         "prefix cache": {**_MASKED, "cache": "prefix"},
         "dual cache": {**_MASKED, "cache": "dual"},
     },
+    "diffusion_gemma": {"every step": {"stability_threshold": None}},
     "block": {"schedule": {"threshold": None, "editing_threshold": None, "stop_at_eos": False}},
 }
 PROCEDURES["dream"] = PROCEDURES["llada"]
@@ -58,30 +57,23 @@ PLACES = ("start", "middle", "end")
 
 
 class Answer:
-    """An answer that is timed: `tokens` of `new_tokens`, the others being behind the prompt already."""
+    """An answer that is timed, of so many `tokens`."""
 
-    def __init__(self, bundle: Bundle, prompt_tokens: int, new_tokens: int, tokens: int) -> None:
+    def __init__(self, bundle: Bundle, prompt_tokens: int, tokens: int) -> None:
         self._bundle, self._tokens = bundle, tokens
         most = min(bundle.model.vocab_size, 1000)  # special tokens lie behind, as a rule
-        self._prompt = np.random.default_rng(0).integers(5, most, prompt_tokens + new_tokens - tokens)
+        self._prompt = np.random.default_rng(0).integers(5, most, prompt_tokens)
 
     def _sampler(self, options: Mapping[str, Any]) -> CoreSampler:
         model = sampler_model(self._bundle)
-        wanted = dict(options)
-        # The schedule of masked families is one of the answer, that of others is one of a block.
-        wanted.setdefault("steps", self._tokens if model.section["name"] in MASKED else None)
-        steps = wanted.pop("steps") or block_length(self._bundle, options)
+        block = block_length(self._bundle, options, self._tokens)
+        one_a_step = {"llada": self._tokens, "dream": self._tokens, "block": block}
+        steps = options.get("steps", one_a_step.get(model.section["name"]))
+        wanted = {name: value for name, value in options.items() if name != "steps"}
         return CoreSampler(model, self._prompt, max_new_tokens=self._tokens, steps=steps, options=wanted)
 
     def _session(self, sampler: CoreSampler, limits: SessionOptions) -> Session:
-        lengths, model = sampler.lengths, self._bundle.model
-        options = replace(
-            limits,
-            positions=lengths.prefix,
-            canvas=max(lengths.canvas, model.canvas_length or 0),
-            cached=0 if model.causal_prefix else lengths.prefix,
-        )
-        return open_session(self._bundle, options)
+        return open_session(self._bundle, options_for(self._bundle, limits, sampler.lengths))
 
     def forwards(
         self, options: Mapping[str, Any], most: int, limits: SessionOptions
@@ -122,10 +114,11 @@ class Answer:
         }
 
 
-def block_length(bundle: Bundle, options: Mapping[str, Any]) -> int:
-    """Tokens of the blocks of an answer."""
-    values = settle(sampler_model(bundle), options=options).values()
-    return int(values["block_length"])
+def block_length(bundle: Bundle, options: Mapping[str, Any], new_tokens: int) -> int:
+    """Tokens of the blocks of an answer, or of its canvases; of an answer without either, all."""
+    wanted = {name: value for name, value in options.items() if name != "steps"}
+    values = settle(sampler_model(bundle), max_new_tokens=new_tokens, options=wanted).values()
+    return int(values.get("block_length") or values.get("canvas_length") or values["max_new_tokens"])
 
 
 def tokens_left(place: str, new_tokens: int, block: int) -> int:
@@ -157,8 +150,9 @@ def measure(
             options = procedures[name]
             if rate is not None:
                 rates.append(rate.measure())
-            left = tokens_left(place, new_tokens, block_length(held, options))
-            answer = Answer(held, prompt_tokens, new_tokens, left)
+            block = block_length(held, options, new_tokens)
+            all_of, left = (tokens_left(each, new_tokens, block) for each in ("whole", place))
+            answer = Answer(held, prompt_tokens + all_of - left, left)
             if place == "whole":
                 answers[name] = answer.whole(options, limits)
             else:
