@@ -43,7 +43,7 @@ class PassSegmentStruct(Struct):
         ("struct_size", c_uint32), ("causal", c_int32), ("sequence", c_void_p), ("ids", c_void_p),
         ("count", c_int64), ("positions", c_void_p), ("soft", c_void_p), ("seen", POINTER(SeenRowsStruct)),
         ("seen_count", c_int64), ("keep_at", c_int64), ("request", c_void_p), ("output", c_void_p),
-        ("block", c_int64), ("adapter", c_int64),
+        ("block", c_int64), ("adapter", c_int64), ("keep_count", c_int64),
     )  # fmt: skip
 
 

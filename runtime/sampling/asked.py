@@ -98,6 +98,9 @@ def _rows(given: Any, named: str) -> PassRows:
     ids = flat_ids(given.ids, f"the ids of a segment of a {named}")
     if given.request is not None:
         _check_request(given.request, named)
+    if given.positions is not None:
+        places = flat_ids(given.positions, f"the positions of a segment of a {named}")
+        given = replace(given, positions=places)
     return replace(given, ids=ids)
 
 

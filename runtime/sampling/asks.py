@@ -81,8 +81,9 @@ class PassRows:
 
     `block` 0: a canvas, whose rows all see each other; n: text in blocks of n rows that see each other and
     what is not behind them, 1 is causal. `seen`: rows before its own, None: all that is kept before `at`.
-    `keep`: its keys and values are kept from `at` on, in place of those there. `request`, None: nothing is
-    asked of it. `adapter`: number of the one that its rows are computed with, 0: that of the session.
+    `keep`: keys and values of its first `keep_count` rows, 0: of all, are kept from `at` on, in place of
+    those there. `request`, None: nothing is asked of it. `adapter`: number of the one that its rows are
+    computed with, 0: that of the session. `positions` int64 [T], None: from `at` on; see `Segment`.
     """
 
     ids: Ids
@@ -92,6 +93,8 @@ class PassRows:
     seen: Sequence[SeenRows] | None = None
     keep: bool = False
     adapter: int = 0
+    positions: Ids | None = None
+    keep_count: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -282,7 +282,7 @@ class CoreSampler(OneOwner, OneDriver):
         return Pass(rows, Prefix(ask.prefix_length, ask.text))
 
     def _rows(self, given: PassSegmentStruct) -> PassRows:
-        at, request = int(_ids(given.positions, 1)[0]), None
+        places, request = _ids(given.positions, given.count), None
         if given.request:
             request = self._request(HeadRequestStruct.from_address(given.request), logits=False)
         seen = None
@@ -290,7 +290,10 @@ class CoreSampler(OneOwner, OneDriver):
             found = [given.seen[i] for i in range(given.seen_count)]
             seen = [SeenRows(None if s.segment < 0 else s.segment, s.first, s.count) for s in found]
         ids, block = _ids(given.ids, given.count), given.block if given.causal else 0
-        return PassRows(ids, at, request, block, seen, given.keep_at >= 0, given.adapter)
+        keep = given.keep_at >= 0
+        at = given.keep_at if keep else int(places[0])
+        own = None if np.array_equal(places, at + np.arange(len(ids))) else places
+        return PassRows(ids, at, request, block, seen, keep, given.adapter, own, given.keep_count)
 
     def _call(self, name: str, *arguments: Any) -> None:
         _native.check(getattr(self._library, name)(self._handle, *arguments), ERRORS)

@@ -58,6 +58,7 @@ class PassArrays:
             block=whole(given.block, "block"),
             keep_at=_NOTHING if given.keep_at is None else whole(given.keep_at, "keep_at"),
             adapter=whole(given.adapter, "adapter"),
+            keep_count=whole(given.keep_count, "keep_count"),
         )
         rows = 0
         if given.ids is not None:

@@ -317,10 +317,12 @@ class Segment:
     rows that see each other; ids None: no rows, and `request` is answered from the hidden states of the
     sequence's last pass.
 
-    `soft` [T, hidden] is an earlier answer's. `positions` [T], None: behind what is kept, or from keep_at on.
-    `seen`: rows before its own, None: all that its sequence keeps, up to keep_at. `keep_at`: its keys and
-    values are kept from this position on, in place of those there; None: they are not kept. `adapter`: number
-    of the adapter that its rows are computed with, from 1 (`bundle.model.adapters`), 0: none.
+    `soft` [T, hidden] is an earlier answer's. `positions` [T], None: behind what is kept, or from keep_at on;
+    with keep_at any others are for models that encode no prefix and have no sliding windows.
+    `seen`: rows before its own, None: all that its sequence keeps, up to keep_at. `keep_at`: keys and values
+    of its first `keep_count` rows, 0: of all, are kept from this position on, in place of those there; None:
+    they are not kept. `adapter`: number of the adapter that its rows are computed with, from 1
+    (`bundle.model.adapters`), 0: none.
     """
 
     sequence: Sequence
@@ -333,6 +335,7 @@ class Segment:
     keep_at: int | None = None
     block: int = 1
     adapter: int = 0
+    keep_count: int = 0
 
 
 def segment_of(sequence: Sequence, rows: PassRows) -> Segment:
@@ -346,8 +349,9 @@ def segment_of(sequence: Sequence, rows: PassRows) -> Segment:
         rows.request,
         causal=rows.block != 0,
         block=max(1, rows.block),
-        positions=rows.at + np.arange(len(rows.ids)),
+        positions=rows.at + np.arange(len(rows.ids)) if rows.positions is None else rows.positions,
         seen=seen,
         keep_at=rows.at if rows.keep else None,
         adapter=rows.adapter or sequence.session.adapter,
+        keep_count=rows.keep_count,
     )

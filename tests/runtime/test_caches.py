@@ -1,4 +1,6 @@
-"""Keys and values of the pass that begins a block serve its other steps, as Fast-dLLM has it."""
+"""Keys and values of the pass that begins a block serve its other steps, as Fast-dLLM has it, or those of
+tokens that were there in the pass before, as dKV-Cache has it.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from support.sampler_runs import committed, plain
 from edgekit.export.quantize import Scheme
 from edgekit.export.reference import ReferenceModel
 from edgekit.runtime.generation import Generator, Settings, sampler_model
-from edgekit.runtime.sampling import Committed, CoreSampler, Done, Draft, InvalidOption, drive
+from edgekit.runtime.sampling import Committed, CoreSampler, Crop, Done, Draft, InvalidOption, Pass, drive
 from edgekit.runtime.session import Session, SessionOptions, Together, open_session
 from edgekit.tools.cli import main
 
 #: Token ids. Ends of the answer are left alone here, so that every answer is whole.
 MASKS = {"llada": 2, "dream": 4}
 MASK = MASKS["llada"]
-CACHES = ["prefix", "dual"]
+CACHES = ["prefix", "dual", "delayed"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +124,7 @@ PROCEDURES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", PROCEDURES)
-def test_tokens_and_rows_are_those_of_fast_dllm(model: Model, name: str, cache: str) -> None:
+def test_tokens_and_rows_are_those_of_the_plain_loop(model: Model, name: str, cache: str) -> None:
     with Generator(model.bundle) as generator:
         for seed in range(3):
             check(model, generator, cache, [MASK] * 24, seed, PROCEDURES[name])
@@ -140,10 +142,88 @@ DREAMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", DREAMS)
-def test_dreams_tokens_and_rows_are_those_of_fast_dllm(dream: Model, name: str, cache: str) -> None:
+def test_dreams_tokens_and_rows_are_those_of_the_plain_loop(dream: Model, name: str, cache: str) -> None:
     with Generator(dream.bundle) as generator:
         for seed in range(3):
             check(dream, generator, cache, [MASKS["dream"]] * 24, seed, DREAMS[name])
+
+
+#: Lengths of prompt, answer and block.
+SHAPES = [(7, 24, 8), (1, 10, 10), (13, 20, 5), (0, 9, 3)]
+
+
+@pytest.mark.parametrize("family", MASKS)
+@pytest.mark.parametrize("refresh", [1, 2, 3, 5, 100])
+def test_a_delayed_cache_is_computed_anew_every_so_many_passes(
+    of_family: dict[str, Model], family: str, refresh: int
+) -> None:
+    model, mask, loops = of_family[family], MASKS[family], {"llada": LladaLoop, "dream": DreamLoop}
+    rules: list[dict[str, Any]] = [{}, {"threshold": 0.012}]
+    if family == "llada":
+        rules.append({"temperature": 0.6})
+    found = []
+    with open_session(model.bundle) as session:
+        facts = sampler_model(session.bundle)
+        for seed, (before, length, block) in enumerate(SHAPES):
+            prompt, answer = prompt_of(seed, before), [mask] * length
+            if not prompt:
+                answer[4] = 9  # rows of masks alone are all alike
+            for rule in rules:
+                options = {"block_length": block, "steps": length, **rule}
+                more: dict[str, Any] = {"seed": seed} if family == "llada" else {}
+                loop = loops[family](model.reference, "delayed", mask, refresh=refresh, **options, **more)
+                expected = loop.run(prompt, answer)
+                own = dict(settings("delayed", answer, seed, options).options)
+                sampler = CoreSampler(facts, prompt, seed=seed, options={**own, "cache_refresh": refresh})
+                assert committed(list(drive(sampler, session))) == expected
+                assert (sampler.stats.forwards, sampler.stats.rows) == (len(loop.passes), sum(loop.passes))
+                found.append((sampler.stats.rows, expected))
+                if refresh == 1:
+                    without = CoreSampler(facts, prompt, seed=seed, options={**own, "cache": "none"})
+                    assert committed(list(drive(without, session))) == expected
+                    assert without.stats.rows == sampler.stats.rows
+    assert len(found) == len(SHAPES) * len(rules)
+
+
+@pytest.mark.parametrize("options", [{"alg": "origin"}, {"alg_temp": 0.5, "temperature": 0.8, "top_p": 0.9}])
+def test_a_delayed_cache_of_one_pass_is_none(dream: Model, options: dict[str, Any]) -> None:
+    answers, rows = [], []
+    with Generator(dream.bundle) as generator:
+        for more in ({}, {"cache": "delayed", "cache_refresh": 1}, {"cache": "delayed", "cache_refresh": 3}):
+            own = {"stop_at_eos": False, "block_length": 12, "steps": 14, **options, **more}
+            events = list(generator.generate(prompt_of(4), Settings(24, seed=4, options=own)))
+            assert isinstance(events[-1], Done)
+            answers.append(committed(events))
+            rows.append(events[-1].stats.rows)
+    assert answers[0] == answers[1]
+    assert rows[2] < rows[1]
+
+
+def test_a_step_over_a_delayed_cache_is_begun_again(of_family: dict[str, Model]) -> None:
+    """With another seed, as if its pass had not been asked for."""
+    asked: list[object] = []
+    for family, model in of_family.items():
+        options = dict(settings("delayed", [MASKS[family]] * 24, 2, NOISY[family]).options)
+        for stop in (1, 4, 6):
+            answers = []
+            for late in (False, True):
+                with open_session(model.bundle) as session:
+                    sampler = CoreSampler(
+                        sampler_model(session.bundle), prompt_of(2), seed=2, options=options
+                    )
+                    running = drive(sampler, session)
+                    events = [plain(next(running)) for _ in range(stop)]
+                    running.close()
+                    if late:
+                        ask = sampler.next()
+                        if isinstance(ask, Crop):  # counts as done when the sampler goes on
+                            session.crop(ask.length)
+                        asked.append(ask)
+                    sampler.reseed(9)
+                    events += [plain(event) for event in drive(sampler, session)]
+                answers.append(events)
+            assert answers[0] == answers[1] != whole_run(model, options)
+    assert {type(ask) for ask in asked} == {Pass, Crop}
 
 
 @pytest.mark.parametrize("family", MASKS)
@@ -295,8 +375,8 @@ def test_it_goes_on_from_the_middle_of_a_block(
 
 
 def test_several_share_their_passes(model: Model) -> None:
-    cases = [(cache, seed) for seed in range(2) for cache in ("dual", "none", "prefix")]
-    lengths = [5, 11, 7, 7, 9, 6]
+    cases = [(cache, seed) for seed in range(2) for cache in ("delayed", "dual", "none", "prefix")]
+    lengths = [8, 5, 11, 7, 7, 9, 6, 12]
     wanted = [settings(cache, ANSWER, seed, RULE).options for cache, seed in cases]
     prompts = [prompt_of(seed, length) for (_, seed), length in zip(cases, lengths, strict=True)]
     with open_session(model.bundle) as session:
@@ -305,7 +385,7 @@ def test_several_share_their_passes(model: Model) -> None:
         for prompt, options in zip(prompts, wanted, strict=True):
             alone.append(committed(list(drive(CoreSampler(facts, prompt, options=options), session))))
     most = max(lengths) + len(ANSWER)
-    options = tight(model.bundle, positions=most, cached=most, canvas=most, sequences=6)
+    options = tight(model.bundle, positions=most, cached=most, canvas=most, sequences=8)
     found: dict[int, list[int]] = {}
     with Session(model.bundle, options) as session, Together(session) as together:
         for number, (prompt, own) in enumerate(zip(prompts, wanted, strict=True)):
@@ -316,7 +396,7 @@ def test_several_share_their_passes(model: Model) -> None:
                 assert not isinstance(event, Exception), event
                 if isinstance(event, Committed):
                     found.setdefault(int(key), []).extend(event.ids.tolist())
-    assert [found[number] for number in range(6)] == alone
+    assert [found[number] for number in range(8)] == alone
 
 
 def test_packages_without_a_prefix_refuse_a_cache(model: Model, tmp_path: Path) -> None:
@@ -341,6 +421,11 @@ def test_what_a_cache_does_not_go_with_is_refused(model: Model, dream: Model) ->
                 "early_commit looks at the whole answer.*use cache prefix",
             ),
             ({"cache": "both"}, "cache is .both.*none, prefix"),
+            ({"cache": "delayed", "cfg_scale": 1.0}, "cache delayed goes with neither cfg_scale"),
+            ({"cache": "delayed", "cache_refresh": 0}, "cache_refresh is 0"),
+            ({"cache": "delayed", "draft_steps": 2}, "draft_steps 2 computes steps beside each other"),
+            ({"cache": "dual", "cache_refresh": 4}, "cache_refresh is for cache delayed, not dual"),
+            ({"cache_refresh": 4}, "cache_refresh is for cache delayed, not none"),
         ):
             with pytest.raises(InvalidOption, match=words):
                 next(generator.generate(prompt_of(0), Settings(options=options)))
@@ -368,7 +453,7 @@ def test_a_wide_nucleus_of_a_cached_pass_is_the_whole_one(dream: Model, alg: str
                 done = events[-1]
                 assert isinstance(done, Done)
                 assert done.stats.forwards == (1 if cache == "none" else 2)
-    assert found[0] == found[1] == found[2]
+    assert all(answers == found[0] for answers in found)
     assert len({tuple(answer) for answer in found[0]}) > 6
 
 
@@ -393,9 +478,10 @@ def test_one_block_of_dream_is_the_whole_answer(dream: Model, options: dict[str,
             assert all(token == mask for token in ids[8 * first + 8 :])
 
 
-def test_early_commit_looks_beyond_the_block_with_a_prefix_cache(of_family: dict[str, Model]) -> None:
+@pytest.mark.parametrize("cache", ["prefix", "delayed"])
+def test_early_commit_looks_beyond_the_block_with_a_cache(of_family: dict[str, Model], cache: str) -> None:
     for family, own in of_family.items():
-        options = {"cache": "prefix", "block_length": 8, "early_commit": 1e-9, "stop_at_eos": False}
+        options = {"cache": cache, "block_length": 8, "early_commit": 1e-9, "stop_at_eos": False}
         with Generator(own.bundle) as generator:
             events = list(generator.generate(prompt_of(1), Settings(24, options=options)))
         assert isinstance(events[-1], Done)

@@ -405,6 +405,8 @@ IDS = np.arange(3)
         (lambda t: [Segment(t, IDS, keep_at=4)], "position 4 of a sequence that keeps 0"),
         (lambda t: [Segment(t, IDS, keep_at=0)] * 2, "two segments .* the same sequence"),
         (lambda t: [Segment(t, IDS, keep_at=0, positions=IDS + 1)], "that follow it: row 0 has 1"),
+        (lambda t: [Segment(t, IDS, keep_at=0, keep_count=4)], "keep_count is 4 of a segment of 3 rows; use"),
+        (lambda t: [Segment(t, IDS, keep_count=2)], "keep_count is 2 of .* rows without keep_at"),
         (lambda t: [Segment(t, IDS, positions=np.arange(4))], r"shape \(4,\); this segment takes \(3,\)"),
         (lambda t: [Segment(t, IDS, positions=-IDS)], "position -1 of a row"),
         (lambda t: [Segment(t, IDS, seen=[SeenRows(0, 0, 1)])], "sees segment 0; only earlier ones"),
@@ -429,6 +431,35 @@ def test_what_does_not_fit_is_refused(
 def test_a_model_without_a_prefix_encodes_no_text(llada: Path) -> None:
     with Session(llada) as session, pytest.raises(InvalidRequest, match="encodes no prefix"):
         session.run_pass([Segment(session.sequence, IDS, causal=True)])
+
+
+def test_rows_of_a_canvas_are_kept_in_any_order(llada: Path) -> None:
+    """A pass of the rest of a canvas behind rows of it that were kept, whichever came first."""
+    ids, logits, draw = np.arange(9, 20), HeadRequest(logits=True), np.random.default_rng(3)
+    order = draw.permutation(len(ids))
+    with Session(llada) as session:
+        (expected,) = session.run_pass([Segment(session.sequence, ids, logits)])
+        text = session.open_sequence()
+        for keeps, at in ((4, 0), (3, 4)):
+            session.run_pass([
+                Segment(text, ids[order[at:]], positions=order[at:], keep_at=at, keep_count=keeps)
+            ])  # fmt: skip
+            assert text.prefix_length == at + keeps
+            (found,) = session.run_pass([
+                Segment(text, ids[order[at + keeps:]], logits, positions=order[at + keeps:])
+            ])  # fmt: skip
+            assert found.logits is not None and expected.logits is not None
+            np.testing.assert_allclose(found.logits, expected.logits[order[at + keeps :]], atol=2e-3)
+
+
+def test_the_first_rows_of_a_text_are_kept(session: Session) -> None:
+    ids, more = np.arange(4, 13), np.arange(3)
+    one, other = session.open_sequence(), session.open_sequence()
+    session.run_pass([Segment(one, ids, causal=True, keep_at=0, keep_count=5)])
+    session.run_pass([Segment(other, ids[:5], causal=True, keep_at=0)])
+    assert one.prefix == other.prefix
+    answers = session.run_pass([Segment(text, more, HeadRequest(logits=True)) for text in (one, other)])
+    np.testing.assert_allclose(answers[0].logits, answers[1].logits, atol=1e-4)
 
 
 def test_rows_of_a_canvas_are_kept_where_the_budget_has_room(llada: Path) -> None:

@@ -1,6 +1,7 @@
 """Fast-dLLM's procedures (NVlabs/Fast-dLLM, llada/generate.py: `generate_with_prefix_cache` and
-`generate_with_dual_cache`; dream/model/generation_utils_block.py: `_sample`) over the float reference model,
-as plain loops over full scores.
+`generate_with_dual_cache`; dream/model/generation_utils_block.py: `_sample`), and dKV-Cache-Decode (arXiv
+2505.15781, equation 4; for Dream "Un&Right-Shift" of its appendix), over the float reference model, as plain
+loops over full scores.
 
 Unlike the scripts a position is open until it is committed, a pass that could commit nothing is not run, a
 canvas may be partly given, and the last of so many passes may settle the whole answer.
@@ -22,12 +23,15 @@ from support.acceptance_reference import fast_dllm_factor
 
 class Cached:
     """A canvas whose keys and values are kept: `whole` computes all of it, `part` some of its rows, which see
-    those that are kept of every position outside them.
+    those that are kept of every position outside them, `delayed` those that it has not kept before.
     """
 
-    def __init__(self, model: ReferenceModel) -> None:
+    def __init__(self, model: ReferenceModel, refresh: int = 1) -> None:
         self.model = model
+        self.refresh = refresh  # every so many passes `delayed` computes everything
         self.kept: PrefixKV = []
+        self.there = np.zeros(0, bool)  # rows that `delayed` has kept
+        self.age = 0  # passes since it computed everything
         self.passes: list[int] = []  # rows of each
 
     def whole(self, ids: np.ndarray) -> Tensor:
@@ -40,6 +44,24 @@ class Cached:
         others = torch.from_numpy(np.delete(np.arange(len(ids)), np.s_[start:stop]))
         seen = [(k[:, :, others], v[:, :, others]) for k, v in self.kept]
         return self._pass(ids[start:stop], np.arange(start, stop), seen)[0]
+
+    def delayed(self, ids: np.ndarray, settled: np.ndarray, begins: bool) -> Tensor:
+        """Logits [T, V] of the canvas `ids`, NaN of rows that are not computed. Rows that are `settled` are
+        not computed again. `begins`: everything is computed.
+        """
+        if begins or self.age == self.refresh or len(self.there) != len(ids):
+            self.there, self.age = np.zeros(len(ids), bool), 0
+        rows, before = np.flatnonzero(~self.there), torch.from_numpy(np.flatnonzero(self.there))
+        seen = [(k[:, :, before], v[:, :, before]) for k, v in self.kept] if len(before) else None
+        found, own = self._pass(ids[rows], rows, seen)
+        if seen is None:
+            self.kept = [(k.clone(), v.clone()) for k, v in own]
+        for (k, v), (new_k, new_v) in zip(self.kept, own, strict=True):
+            k[:, :, rows], v[:, :, rows] = new_k, new_v
+        self.there, self.age = settled.copy(), self.age + 1
+        logits = torch.full((len(ids), found.shape[1]), torch.nan)
+        logits[rows] = found
+        return logits
 
     @torch.no_grad()
     def _pass(self, ids: np.ndarray, at: np.ndarray, seen: PrefixKV | None) -> tuple[Tensor, PrefixKV]:
@@ -69,6 +91,7 @@ class LladaLoop:
     last: int | None = None  # number of the pass that settles everything
     trim: float | None = None  # ours: what is behind the block of a predicted end is dropped
     ends: tuple[int, ...] = ()
+    refresh: int = 8
     passes: list[int] = field(default_factory=list)
 
     def run(self, prompt: list[int], answer: list[int]) -> list[int]:
@@ -76,7 +99,7 @@ class LladaLoop:
         x = np.array([*prompt, *answer])
         open_ = x == self.mask
         open_[: len(prompt)] = False
-        cached, noise = Cached(self.model), PhiloxNoise(self.seed)
+        cached, noise = Cached(self.model, self.refresh), PhiloxNoise(self.seed)
         self.passes = cached.passes
         blocks = len(answer) // self.block_length
         start, end = len(prompt), len(prompt)
@@ -87,7 +110,9 @@ class LladaLoop:
             while open_[start:end].any():
                 settles = self.last is not None and len(self.passes) + 1 >= self.last
                 stop = len(x) if self.cache == "prefix" or settles else end
-                if step == 0 or self.cache == "none" or (settles and self.cache == "dual"):
+                if self.cache == "delayed":
+                    logits, first = cached.delayed(x, ~open_, step == 0), 0
+                elif step == 0 or self.cache == "none" or (settles and self.cache == "dual"):
                     logits, first = cached.whole(x), 0
                 else:
                     logits, first = cached.part(x, start, stop), start
@@ -123,7 +148,7 @@ class LladaLoop:
                         block = (min(sure) - len(prompt)) // self.block_length
                         length = len(prompt) + (block + 1) * self.block_length
                         x, open_ = x[:length], open_[:length]
-                        if cached.kept:
+                        if cached.kept and self.cache != "delayed":
                             cached.kept = [(k[:, :, :length], v[:, :, :length]) for k, v in cached.kept]
                 step += 1
                 if self._ended(x[len(prompt) : end], open_[len(prompt) : end]):
@@ -142,8 +167,9 @@ class LladaLoop:
 
 @dataclass
 class DreamLoop:
-    """The same of Dream, greedy. Scores are shifted by one, so the pass that begins a block commits its first
-    token, if that is open, and no other. `alg` is "entropy" with a schedule, otherwise "maskgit_plus".
+    """The same of Dream, greedy. Scores are shifted by one, so with Fast-dLLM's caches the pass that begins a
+    block commits its first token, if that is open, and no other. `alg` is "entropy" with a schedule,
+    otherwise "maskgit_plus".
     """
 
     model: ReferenceModel
@@ -154,6 +180,7 @@ class DreamLoop:
     threshold: float | None = None
     last: int | None = None  # number of the pass that settles everything
     eps: float = 1e-3
+    refresh: int = 4
     passes: list[int] = field(default_factory=list)
 
     def run(self, prompt: list[int], answer: list[int]) -> list[int]:
@@ -161,7 +188,7 @@ class DreamLoop:
         x = np.array([*prompt, *answer])
         open_ = x == self.mask
         open_[: len(prompt)] = False
-        cached = Cached(self.model)
+        cached = Cached(self.model, self.refresh)
         self.passes = cached.passes
         each = self.steps // (len(answer) // self.block_length)
         times = torch.linspace(1, self.eps, each + 1)
@@ -171,12 +198,15 @@ class DreamLoop:
                 settles = self.last is not None and len(self.passes) + 1 >= self.last
                 own = np.flatnonzero(open_[:end])
                 count = self._count(len(own), step, each, times)
-                first = not begun and bool(open_[start]) and not settles
+                first = not begun and bool(open_[start]) and not settles and self.cache != "delayed"
                 step += 1
                 if not (first or settles or self.threshold is not None or count):
                     continue
                 where = np.flatnonzero(open_) if settles else own[:1] if first else own
-                if not begun or (settles and self.cache == "dual"):
+                if self.cache == "delayed":
+                    settled = ~open_ & ~np.append(open_[1:], False)
+                    rows = cached.delayed(x, settled, not begun)[np.maximum(where - 1, 0)]
+                elif not begun or (settles and self.cache == "dual"):
                     rows = cached.whole(x)[where - 1]
                 else:
                     rows = cached.part(x, start, end if self.cache == "dual" else len(x))[where - 1 - start]

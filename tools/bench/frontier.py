@@ -64,6 +64,10 @@ MASKED: dict[str, dict[str, Any]] = {
     "8 steps drafted": {"draft_steps": 8},
     "dual cache": {"cache": "dual", "block_length": 32},
     "threshold 0.9, dual cache": {"threshold": 0.9, "cache": "dual", "block_length": 32},
+    "delayed cache": {"cache": "delayed", "block_length": 32},
+    "delayed cache, refreshed every 4": {"cache": "delayed", "cache_refresh": 4, "block_length": 32},
+    "delayed cache, refreshed every 16": {"cache": "delayed", "cache_refresh": 16, "block_length": 32},
+    "threshold 0.9, delayed cache": {"threshold": 0.9, "cache": "delayed", "block_length": 32},
 }
 #: By the sampler's name.
 PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {

@@ -388,7 +388,8 @@ typedef struct ek_pass_segment {
   int64_t count;             /* 0: no rows; `request` is answered from the hidden states of the last segment of the
                                 sequence that had one, in a pass before this, as ek_session_project does */
   const int64_t *positions;  /* [count], below `max_positions`; null: one after the other, behind what is kept or from
-                                keep_at */
+                                keep_at. With keep_at any others are for models that encode no prefix and have no sliding
+                                windows */
   const float *soft;         /* [count, hidden_size] for a canvas, as in ek_session_denoise, or null */
   const ek_seen_rows *seen;  /* [seen_count] in this order, no row twice; null: all that is kept, up to keep_at. A memory
                                 budget holds for as many rows as the `positions` that the session was opened for. Layers
@@ -402,10 +403,11 @@ typedef struct ek_pass_segment {
                                 them; 0 and 1: a row sees itself and what is not behind it */
   int64_t adapter;           /* of a bundle with a low-rank adapter beside its weights: 1 adds it to what its rows are
                                 multiplied with; 0: as if there were none. A bundle without one takes 0 alone */
+  int64_t keep_count;        /* with keep_at: of its rows, the first, whose keys and values are kept; 0: all */
 } ek_pass_segment;
 
 #define EK_PASS_SEGMENT_INIT \
-  {sizeof(ek_pass_segment), 0, NULL, NULL, 0, NULL, NULL, NULL, 0, EK_KEEP_NOTHING, NULL, NULL, 0, 0}
+  {sizeof(ek_pass_segment), 0, NULL, NULL, 0, NULL, NULL, NULL, 0, EK_KEEP_NOTHING, NULL, NULL, 0, 0, 0}
 
 /* One pass over the weights for `count` segments: products look at all rows together, attention at what each segment sees. A
  * sequence keeps the rows of one of them at most, when all have been computed; while the pass runs, rows that replace

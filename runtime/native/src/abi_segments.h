@@ -33,9 +33,10 @@ class AskedSegments {
     to.adapter = asked.adapter;
     to.ids = asked.ids.data();
     to.count = static_cast<std::int64_t>(asked.ids.size());
-    for (std::int64_t row = 0; row < to.count; ++row) positions_[i].push_back(asked.at + row);
+    positions_[i] = asked.row_positions();
     to.positions = positions_[i].data();
     if (asked.keep) to.keep_at = asked.at;
+    to.keep_count = asked.keep_count;
     const bool all = asked.keep && !asked.seen;  // that is kept before it
     if (asked.seen) {
       for (const SeenRows &rows : *asked.seen) seen_[i].push_back({rows.segment, rows.first, rows.count});

@@ -42,6 +42,7 @@ void take(ek_session *session, const ek_pass_segment &from, Given &to) {
   to.segment.soft = given.soft;
   to.segment.adapter = given.adapter;
   if (given.keep_at != EK_KEEP_NOTHING) to.segment.keep_at = given.keep_at;
+  to.segment.keep_count = given.keep_count;
   if (given.seen == nullptr) {
     if (given.seen_count != 0) fail(EK_INVALID_ARGUMENT, "seen_count is ", given.seen_count, ", but seen is null");
   } else {

@@ -3,6 +3,7 @@
 #define EDGEKIT_SAMPLING_ASK_H
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -35,17 +36,25 @@ struct SeenRows {
   std::int64_t first = 0, count = 0;
 };
 
-// Rows of a pass that see the same, at positions that follow each other.
+// Rows of a pass that see the same.
 struct AskSegment {
   std::vector<std::int64_t> ids;
-  std::int64_t at = 0;     // position of the first
+  std::int64_t at = 0;     // of the first
+  std::vector<std::int64_t> positions;  // of all; empty: they follow `at`
   std::int64_t block = 0;  // of text: rows that see each other and what is before them, 1: causal; 0: a canvas
   std::optional<std::vector<SeenRows>> seen;  // none given: what is kept before `at`
   std::int64_t adapter = 0;  // that its rows are computed with; 0: what the session has for passes
   bool keep = false;       // its keys and values are kept from `at` on, in place of those that are there
+  std::int64_t keep_count = 0;  // of its rows, the first, whose are kept; 0: all
   std::optional<HeadRequest> request;
 
   std::int64_t rows() const { return request->row_count(static_cast<std::int64_t>(ids.size())); }
+  std::vector<std::int64_t> row_positions() const {
+    if (!positions.empty()) return positions;
+    std::vector<std::int64_t> following(ids.size());
+    std::iota(following.begin(), following.end(), at);
+    return following;
+  }
 };
 
 enum class AskKind {

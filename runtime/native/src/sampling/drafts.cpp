@@ -31,9 +31,9 @@ bool same(const std::optional<std::vector<SeenRows>> &a, const std::optional<std
 
 // Whether the answer to one is that to the other.
 bool same(const AskSegment &a, const AskSegment &b) {
-  return a.ids == b.ids && a.at == b.at && a.block == b.block && same(a.seen, b.seen) && a.adapter == b.adapter &&
-         alike(*a.request, *b.request) && a.request->all_rows == b.request->all_rows && a.request->rows == b.request->rows &&
-         same(a.request->gumbel, b.request->gumbel);
+  return a.ids == b.ids && a.at == b.at && a.positions == b.positions && a.block == b.block && same(a.seen, b.seen) &&
+         a.adapter == b.adapter && alike(*a.request, *b.request) && a.request->all_rows == b.request->all_rows &&
+         a.request->rows == b.request->rows && same(a.request->gumbel, b.request->gumbel);
 }
 
 // Some rows of an array that has `width` values for each, or none at all.

@@ -76,6 +76,8 @@ void DreamSampler::go_on() {
     const Ids open = open_in_block();
     for (; step_ < options_.most_steps() && !end_ && !open.empty(); ++step_) {
       mark();
+      if (options_.cache == "delayed" && is_stale(options_.refresh(), static_cast<std::int64_t>(canvas_.ids.size())))
+        return ask_crop(0);
       if (!find_positions(open)) continue;
       whole_ = !holds_cache() || (settles_ && options_.cache == "dual");
       Ids rows = positions_;
@@ -91,6 +93,7 @@ void DreamSampler::go_on() {
 }
 
 void DreamSampler::ask_proposal() {
+  if (options_.cache == "delayed") return ask_delayed(canvas_.ids, canvas_.prompt, open_, true, proposal_->request());
   ask_block(options_.cache, whole_, canvas_.ids, canvas_.prompt + block_start(), canvas_.prompt + block_stop(),
             proposal_->request());
 }
@@ -99,7 +102,7 @@ bool DreamSampler::find_positions(const Ids &open) {
   settles_ = is_last_step();
   // What is behind the block is looked at to see whether the whole answer is settled.
   positions_ = settles_ || options_.rules.early_commit ? positions_of(open_) : open;
-  begins_ = options_.cache != "none" && !holds_cache() && !settles_ && open.front() == block_start() &&
+  begins_ = options_.keeps_blocks() && !holds_cache() && !settles_ && open.front() == block_start() &&
             options_.most_steps() > 1;
   if (begins_ && !options_.rules.early_commit) positions_.resize(1);
   if (settles_ || begins_ || options_.rules.replace_schedule()) return true;

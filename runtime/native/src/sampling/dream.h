@@ -18,7 +18,9 @@ namespace edgekit {
 
 // As `generation_utils.py` of the published checkpoints, or acceptance rules in place of its schedule. Blocks and caches are
 // those of Fast-dLLM's `generation_utils_block.py`: as the scores are shifted by one, the row before a block predicts its
-// first token, so with a cache the pass that begins the block, which computes everything, commits that one and no other.
+// first token, so with a cache the pass that begins the block, which computes everything, commits that one and no other. Those
+// of dKV-Cache-Decode (arXiv 2505.15781) keep a row once both its token and the one that it predicts are there, which its
+// appendix calls Un&Right-Shift.
 //
 // Tells a draft per step that unmasked something (the whole answer, masks where it is open), committed tokens once, and the
 // end.

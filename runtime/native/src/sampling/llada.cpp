@@ -71,7 +71,9 @@ void LladaSampler::go_on() {
   mark();
   find_end();
   const bool done = end_ || !is_block_open();
-  if ((done || step_ == 0) && encoded_length() != 0) return ask_crop(0);  // what was kept was for this block alone
+  // What was kept was for this block alone, and for so many steps.
+  const bool stale = options_.cache == "delayed" && is_stale(options_.refresh(), canvas_.prompt + stop_);
+  if ((done || step_ == 0 || stale) && holds_cache()) return ask_crop(0);
   done ? commit() : begin_step();
 }
 
@@ -110,6 +112,7 @@ void LladaSampler::begin_step() {
   request.gumbel = gumbel_;
   if (options_.rules.need_margin()) request.top_k = std::min<std::int64_t>(2, model().vocabulary);
   request.roles = options_.order == "logic";
+  if (options_.cache == "delayed") return ask_delayed(shown(), canvas_.prompt, open_, false, std::move(request));
   // What settles the whole answer computes all of it.
   const bool whole = step_ == 0 || (settles_ && options_.cache == "dual");
   ask_block(options_.cache, whole, shown(), canvas_.prompt + block_start(), canvas_.prompt + stop, std::move(request));

@@ -18,8 +18,9 @@
 namespace edgekit {
 
 // Low-confidence remasking as in the authors' `generate.py`, and acceptance rules in place of its schedule, of which
-// threshold and factor are those of Fast-dLLM, as are the caches: the pass that begins a block keeps keys and values of the
-// whole canvas, and later ones compute the block alone, or what is behind it too. A position counts as open until it is committed, even if
+// threshold and factor are those of Fast-dLLM, as are two caches: the pass that begins a block keeps keys and values of the
+// whole canvas, and later ones compute the block alone, or what is behind it too. The third is dKV-Cache-Decode (arXiv
+// 2505.15781, equation 4), within a block as in the authors' script. A position counts as open until it is committed, even if
 // the model predicts the mask token itself for it, so every step makes progress.
 //
 // Tells a draft per step (the whole answer, masks where it is open), committed tokens per block and the end.

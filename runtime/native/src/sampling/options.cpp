@@ -63,8 +63,13 @@ void check_canvas(const std::vector<std::int64_t> &canvas, std::int64_t length) 
 OptionField block_cache(std::string &value) {
   return OptionField("cache", &value,
                      "Keys and values of the pass that begins a block serve its other steps: those before the block, or all "
-                     "but its own (Fast-dLLM). Approximate.")
-      .one_of({"none", "prefix", "dual"});
+                     "but its own (Fast-dLLM); delayed: of tokens that were there in the pass before (dKV-Cache). Approximate.")
+      .one_of({"none", "prefix", "dual", "delayed"});
+}
+
+OptionField refresh(std::optional<std::int64_t> &value) {
+  return count("cache_refresh", &value,
+               "With cache delayed: of so many passes one computes everything; null: the 8 (LLaDA) or 4 (Dream) of the authors.");
 }
 
 OptionField steps_of_a_pass(std::int64_t &value) {
@@ -74,8 +79,15 @@ OptionField steps_of_a_pass(std::int64_t &value) {
       .at_most(static_cast<double>(Drafts::kMostSteps));
 }
 
-void check_cache(const std::string &cache, const AcceptanceRules &rules) {
-  if (cache == "dual" && rules.early_commit)
+template <typename Options>
+void check_cache(const Options &options) {
+  const std::string &cache = options.cache;
+  if (options.cache_refresh && cache != "delayed")
+    fail(EK_INVALID_ARGUMENT, "cache_refresh is for cache delayed, not ", cache, "; leave one of them out");
+  if (cache == "delayed" && options.draft_steps > 1)
+    fail(EK_INVALID_ARGUMENT, "draft_steps ", options.draft_steps, " computes steps beside each other, with cache delayed each keeps "
+                              "what the next one sees; use 1, or another cache");
+  if (cache == "dual" && options.rules.early_commit)
     fail(EK_INVALID_ARGUMENT, "early_commit looks at the whole answer, which cache dual does not compute; use cache prefix");
 }
 
@@ -246,6 +258,7 @@ OptionFields LladaOptions::fields() {
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      edgekit::refresh(cache_refresh),
       steps_of_a_pass(draft_steps),
       OptionField("trim", &trim,
                   "Probability of a predicted end of the answer from which the blocks behind it are dropped; null: none is. "
@@ -277,7 +290,7 @@ void LladaOptions::check() const {
   if (draft_steps > 1 && (cfg_scale > 0 || logits_eos_inf))
     fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " goes with neither cfg_scale nor logits_eos_inf, whose steps have several "
                               "passes; use 1, or leave these out");
-  check_cache(cache, rules);
+  check_cache(*this);
   if (trim && !stop_at_eos)
     fail(EK_INVALID_ARGUMENT, "trim drops what is behind the end of the answer, which stop_at_eos looks for; set that, or leave "
                               "out trim");
@@ -342,6 +355,7 @@ OptionFields DreamOptions::fields() {
   rules.append_fields(all);
   const OptionFields rest = {
       block_cache(cache),
+      edgekit::refresh(cache_refresh),
       steps_of_a_pass(draft_steps),
       masked_canvas(canvas),
       eos_tokens(eos_token_ids),
@@ -358,12 +372,12 @@ void DreamOptions::check() const {
   check_temperature("alg_temp", alg_temp.value_or(0));
   check_temperature("temperature", temperature);
   need_eos("stop_at_eos", stop_at_eos, eos_token_ids);
-  check_cache(cache, rules);
+  check_cache(*this);
   check_blocks(max_new_tokens, block_length.value_or(max_new_tokens));
   check_canvas(canvas, max_new_tokens);
   rules.check();
   if (!rules.replace_schedule()) check_block_steps(steps, blocks());
-  if (cache != "none" && alg == "origin")
+  if (keeps_blocks() && alg == "origin")
     fail(EK_INVALID_ARGUMENT, "alg origin unmasks at random, which no cache is published for; use alg entropy, maskgit_plus ",
          "or topk_margin with cache ", cache);
   if (draft_steps > 1 && alg == "origin")

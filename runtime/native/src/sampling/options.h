@@ -75,6 +75,7 @@ struct LladaOptions {
   std::optional<double> trim;
   AcceptanceRules rules;
   std::string cache = "none";
+  std::optional<std::int64_t> cache_refresh;  // none: refresh()
   std::int64_t draft_steps = 1;
   std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
@@ -85,6 +86,7 @@ struct LladaOptions {
   std::int64_t logits_budget_bytes = 64 << 20;
 
   std::int64_t blocks() const { return max_new_tokens / block_length; }
+  std::int64_t refresh() const { return cache_refresh.value_or(8); }  // table 1 of arXiv 2505.15781
   std::vector<std::int64_t> end_ids() const;  // eos, then eot
 
   // Lengths and steps are rounded up: to whole blocks, and to as many steps for each. As many steps as tokens, and an
@@ -112,6 +114,7 @@ struct DreamOptions {
   std::optional<std::int64_t> top_k;
   AcceptanceRules rules;
   std::string cache = "none";
+  std::optional<std::int64_t> cache_refresh;  // none: refresh()
   std::int64_t draft_steps = 1;
   std::vector<std::int64_t> canvas;
   std::vector<std::int64_t> eos_token_ids;
@@ -119,6 +122,9 @@ struct DreamOptions {
   std::int64_t logits_budget_bytes = 64 << 20;
 
   std::int64_t blocks() const { return max_new_tokens / block_length.value_or(max_new_tokens); }
+  std::int64_t refresh() const { return cache_refresh.value_or(4); }  // table 2 of arXiv 2505.15781
+  // Whether the pass that begins a block keeps rows for the others.
+  bool keeps_blocks() const { return cache == "prefix" || cache == "dual"; }
   // Of a block, at most; rules may take one for each token.
   std::int64_t most_steps() const;
   // Whether more can be asked of a pass: not of one with segments.

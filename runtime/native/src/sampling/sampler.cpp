@@ -55,7 +55,7 @@ void Sampler::know(const Ids &ids) {
 void Sampler::crop_text(std::int64_t length) {
   prefix_length_ = 0;
   encoded_ = kEmptyText;
-  cached_.clear();
+  cached_ = {};
   std::size_t pieces = 0;
   while (prefix_length_ < length) {
     Ids &piece = text_[pieces++];
@@ -72,7 +72,11 @@ bool Sampler::goes_on() {
     prefix_length_ = 0;
     encoded_ = kEmptyText;
   }
-  if (ask_.caches) cached(std::move(ask_.segments.front().ids));
+  if (ask_.caches && !delayed_) {
+    cached_ = std::move(caching_);
+    cached_.computed();
+  }
+  if (ask_.caches) behind_cached(delayed_ ? static_cast<std::int64_t>(restored_) : cached_.passes());
   if (delayed_) {
     if (ask_.kind == AskKind::encode) encoded(ask_.ids);
     go_on_restoring();
@@ -80,7 +84,7 @@ bool Sampler::goes_on() {
   }
   if (ask_.kind == AskKind::forget) {
     text_.clear();
-    cached_.clear();
+    cached_ = {};
     text_known_ = true;
   }
   if (ask_.kind == AskKind::encode) {
@@ -203,7 +207,10 @@ void Sampler::restore() {
 
 void Sampler::go_on_restoring() {
   if (restored_ < text_.size()) return ask_encode(text_[restored_++]);
-  if (!cached_.empty() && encoded_ != kNoText) return ask_cache(cached_, std::nullopt);
+  while (static_cast<std::int64_t>(restored_) < cached_.passes()) {
+    AskSegment segment = cached_.segment(static_cast<std::int64_t>(restored_++));
+    if (segment.keep) return ask_cache(std::move(segment));
+  }
   ask_ = std::move(*delayed_);
   delayed_.reset();
 }
@@ -271,11 +278,7 @@ void Sampler::ask_pass(std::vector<AskSegment> segments) {
   }
 }
 
-void Sampler::ask_cache(Ids ids, std::optional<HeadRequest> request) {
-  AskSegment segment;
-  segment.ids = std::move(ids);
-  segment.keep = true;
-  segment.request = std::move(request);
+void Sampler::ask_cache(AskSegment segment) {
   ask_ = {};
   ask_.kind = AskKind::pass;
   ask_.segments.push_back(std::move(segment));
@@ -283,10 +286,31 @@ void Sampler::ask_cache(Ids ids, std::optional<HeadRequest> request) {
   ask_behind_text();
 }
 
-void Sampler::ask_cached(Ids ids, HeadRequest request) {
+void Sampler::ask_cached(CachedCanvas next, HeadRequest request) {
+  caching_ = std::move(next);
+  AskSegment segment = caching_.segment(caching_.passes());
+  Ids row_of(static_cast<std::size_t>(caching_.length()), 0);
+  for (std::size_t row = 0; row < segment.ids.size(); ++row)
+    row_of[static_cast<std::size_t>(segment.positions[row])] = static_cast<std::int64_t>(row);
+  for (std::int64_t &row : request.rows) row = row_of[static_cast<std::size_t>(row)];
+  segment.request = std::move(request);
   ++stats_.forwards;
-  stats_.rows += static_cast<std::int64_t>(ids.size());
-  ask_cache(std::move(ids), std::move(request));
+  stats_.rows += static_cast<std::int64_t>(segment.ids.size());
+  ask_cache(std::move(segment));
+}
+
+void Sampler::ask_delayed(const Ids &canvas, std::int64_t prompt, const std::vector<std::uint8_t> &open, bool shifted,
+                          HeadRequest request) {
+  std::vector<std::uint8_t> comes(canvas.size(), 0);
+  for (std::size_t i = static_cast<std::size_t>(prompt); i < comes.size(); ++i)
+    comes[i] = open[i - static_cast<std::size_t>(prompt)];
+  std::vector<std::uint8_t> fresh = comes;
+  for (std::size_t i = 1; shifted && i < fresh.size(); ++i) {
+    if (comes[i]) fresh[i - 1] = 1;
+  }
+  CachedCanvas next = cached_;
+  next.show(canvas, comes, fresh);
+  ask_cached(std::move(next), std::move(request));
 }
 
 // Keys and values of other positions are those of the pass that kept them.
@@ -304,14 +328,19 @@ void Sampler::ask_part(const Ids &canvas, std::int64_t start, std::int64_t stop,
 void Sampler::ask_block(const std::string &cache, bool whole, const Ids &canvas, std::int64_t start, std::int64_t stop,
                         HeadRequest request) {
   if (cache == "none") return ask_denoise(canvas, std::move(request));
-  if (whole) return ask_cached(canvas, std::move(request));
+  if (whole) {
+    const std::vector<std::uint8_t> none(canvas.size(), 0);
+    CachedCanvas next;
+    next.show(canvas, none, none);
+    return ask_cached(std::move(next), std::move(request));
+  }
   ask_part(canvas, start, cache == "dual" ? stop : static_cast<std::int64_t>(canvas.size()), std::move(request));
 }
 
-void Sampler::cached(Ids ids) {
-  cached_ = std::move(ids);
-  prefix_length_ = static_cast<std::int64_t>(cached_.size());
-  encoded_ = kNoText;
+// What earlier passes kept is there.
+void Sampler::behind_cached(std::int64_t pass) {
+  prefix_length_ = cached_.kept(pass);
+  encoded_ = prefix_length_ == 0 ? kEmptyText : kNoText;
 }
 
 void Sampler::ask_crop(std::int64_t length) {

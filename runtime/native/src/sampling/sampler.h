@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sampling/ask.h"
+#include "sampling/cached_canvas.h"
 #include "sampling/drafts.h"
 #include "sampling/draws.h"
 #include "sampling/options.h"
@@ -131,9 +132,16 @@ class Sampler {
   void ask_denoise(std::vector<std::int64_t> ids, HeadRequest request, std::vector<float> soft = {});
   // What a segment keeps is text behind all that is encoded.
   void ask_pass(std::vector<AskSegment> segments);
-  // A pass of a canvas that is kept in place of everything, for families without a prefix: later passes may see parts of it.
-  void ask_cached(std::vector<std::int64_t> ids, HeadRequest request);
-  bool holds_cache() const { return !cached_.empty(); }
+  // For families without a prefix, whose passes may keep rows of a canvas; requests count its rows from its first.
+  bool holds_cache() const { return cached_.passes() > 0; }
+  // Whether so many passes, or passes of a canvas of another length, have computed what is kept.
+  bool is_stale(std::int64_t passes, std::int64_t length) const {
+    return holds_cache() && (cached_.passes() >= passes || cached_.length() != length);
+  }
+  // A pass of the rows of a canvas that no pass has kept. It keeps those that stay as they are: of the prompt, and of tokens of the
+  // answer that are not `open`. `shifted`: scores at a row predict the token behind it, which must be there too.
+  void ask_delayed(const std::vector<std::int64_t> &canvas, std::int64_t prompt, const std::vector<std::uint8_t> &open,
+                   bool shifted, HeadRequest request);
   // A pass of some rows of a canvas, which see kept ones of the positions before and behind them. Rows of the request count
   // from the canvas' first.
   void ask_part(const std::vector<std::int64_t> &canvas, std::int64_t start, std::int64_t stop, HeadRequest request);
@@ -179,8 +187,9 @@ class Sampler {
   bool is_text(const AskSegment &segment) const;
   void know(const std::vector<std::int64_t> &ids);
   void crop_text(std::int64_t length);
-  void ask_cache(std::vector<std::int64_t> ids, std::optional<HeadRequest> request);
-  void cached(std::vector<std::int64_t> ids);
+  void ask_cached(CachedCanvas next, HeadRequest request);
+  void ask_cache(AskSegment segment);
+  void behind_cached(std::int64_t pass);
   void check_text_known() const;
   void go_on_restoring();
   void load(StateReader &state);
@@ -201,11 +210,12 @@ class Sampler {
   std::uint64_t encoded_ = kEmptyText;
   std::uint64_t pass_ = 0;
 
-  std::vector<std::int64_t> cached_;  // the canvas that is kept, of a model without a prefix
+  // Of a model without a prefix: what is kept, and what will be when the pass that was asked for is done.
+  CachedCanvas cached_, caching_;
 
   Drafts drafts_;
 
-  // While text is encoded again: what is asked for behind it, and how many pieces were asked for.
+  // While what is kept is computed again: what is asked for behind it, and how many pieces of text, or passes, were looked at.
   std::optional<Ask> delayed_;
   std::size_t restored_ = 0;
 

@@ -98,7 +98,7 @@ std::string Sampler::save(const std::string &bundle) const {
   state.integer("a number of pieces", static_cast<std::int64_t>(own->text_.size()), {0, kMostTokens});
   for (const auto &piece : own->text_)
     state.integers("encoded text", piece, {1, kMostTokens}, {0, own->model_.vocabulary - 1});
-  state.integers("a kept canvas", own->cached_, {0, kMostTokens}, {0, own->model_.vocabulary - 1});
+  CachedCanvas::fields(state, own->cached_, own->model_.vocabulary);
   state.integers("kept text", own->ask_.kept, {0, kMostTokens}, {0, own->model_.vocabulary - 1});
   if (phase != Phase::done) own->write(state);
   return state.sealed();
@@ -130,11 +130,9 @@ void Sampler::load(StateReader &state) {
     encoded(text_.back());
     check_state(prefix_length_ <= kMostTokens, "encoded text");
   }
-  Ids canvas;
-  state.integers("a kept canvas", canvas, {0, kMostTokens}, {0, model_.vocabulary - 1});
-  check_state(canvas.empty() || text_.empty(), "a kept canvas");
-  cached_.clear();
-  if (!canvas.empty()) cached(std::move(canvas));
+  CachedCanvas::fields(state, cached_, model_.vocabulary);
+  check_state(cached_.passes() == 0 || text_.empty(), "a kept canvas");
+  if (cached_.passes() > 0) behind_cached(cached_.passes());
   state.integers("kept text", kept, {0, kMostTokens}, {0, model_.vocabulary - 1});
   const auto at = static_cast<Phase>(phase);
   if (at != Phase::done) read(state);

@@ -9,7 +9,7 @@ namespace edgekit {
 namespace {
 
 constexpr std::string_view kMagic = "edgekit sampler\n";
-constexpr std::uint64_t kVersion = 2;
+constexpr std::uint64_t kVersion = 3;
 constexpr std::size_t kWord = 8;
 
 [[noreturn]] void damaged(const char *what) {

@@ -197,7 +197,15 @@ void KeptRows::let_go(std::size_t layer) {
   pieces.erase(pieces.begin(), first);
 }
 
-void KeptRows::commit() {
+void KeptRows::commit(std::int64_t count) {
+  if (count < pending_count_) {
+    for (Piece &piece : pending_) {
+      // Nobody has the others.
+      if (piece.chunk->filled == piece.start + piece.count) piece.chunk->filled = piece.start + count;
+      piece.count = count;
+    }
+    pending_count_ = count;
+  }
   try {
     settle_pending();
   } catch (...) {

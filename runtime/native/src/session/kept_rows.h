@@ -46,13 +46,14 @@ class KeptRows {
   // that a layer with a window lacks what precedes it.
   void check(std::int64_t at) const;
 
-  // Where the rows of positions at..at+count of a layer go, whatever is kept of these: they become part of it when all
-  // layers have been written and `commit` is called, and never after `abandon`. check(at) holds. What append_pieces gave of
+  // Where the rows of positions at..at+count of a layer go, whatever is kept of these: the first of them become part of it when
+  // all layers have been written and `commit` is called, and never after `abandon`. check(at) holds. What append_pieces gave of
   // this layer before is invalid. Throws Error: EK_OUT_OF_MEMORY, EK_BUDGET_EXCEEDED, EK_ENGINE_FAILED.
   KeyPiece prepare(std::size_t layer, std::int64_t at, std::int64_t count);
   // Throws Error (EK_ENGINE_FAILED) where an engine's memory of its own fails while rows are moved in it; so may `prepare`.
   // Nothing is kept then: rows that are half moved must not pass for whole ones.
-  void commit();
+  void commit(std::int64_t count);
+  void commit() { commit(pending_count_); }
   void abandon() noexcept;
 
   // The same where nothing is kept and each layer was prepared for as many rows as it needs: they become the last of `length`

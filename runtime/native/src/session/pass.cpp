@@ -47,6 +47,8 @@ void check_soft(const float *soft, std::int64_t size) {
   if (wrong) fail(EK_INVALID_ARGUMENT, "soft embeddings hold what is not finite; give those of an earlier answer");
 }
 
+std::int64_t kept_count(const PassSegment &given) { return given.keep_count == 0 ? given.count : given.keep_count; }
+
 // Throws Error (EK_INVALID_ARGUMENT) where a row is named twice: attention would weigh it twice.
 void check_once(std::vector<SeenRows> seen, std::size_t index) {
   std::sort(seen.begin(), seen.end(), [](const SeenRows &a, const SeenRows &b) {
@@ -142,6 +144,10 @@ void PassRun::settle(std::size_t index) {
   }
   settle_positions(own, from);
   settle_seen(index);
+  if (given.keep_count < 0 || given.keep_count > given.count || (given.keep_count > 0 && !given.keep_at)) {
+    fail(EK_INVALID_ARGUMENT, "keep_count is ", given.keep_count, " of a segment of ", given.count, " rows",
+         given.keep_at ? "" : " without keep_at", "; use 0 for all of those that are kept");
+  }
   std::int64_t before = 0;
   for (const SeenRows &seen : own.seen) before += seen.count;
   const std::int64_t stop = given.keep_at ? from + given.count : length;
@@ -156,11 +162,14 @@ void PassRun::settle(std::size_t index) {
 
 void PassRun::settle_positions(Rows &own, std::int64_t from) const {
   const PassSegment &given = *own.given;
+  // Where what is kept counts as that of its own place: for a mask of text, and for windows.
+  const bool in_place = model_.causal_prefix || std::any_of(model_.layers.begin(), model_.layers.end(),
+                                                            [](const LayerInfo &layer) { return layer.window != 0; });
   for (std::int64_t i = 0; i < given.count; ++i) {
     const std::int64_t position = given.positions == nullptr ? from + i : given.positions[i];
     if (position < 0) fail(EK_INVALID_ARGUMENT, "position ", position, " of a row is negative");
     check_position(model_, position);
-    if (given.keep_at && position != from + i) {
+    if (given.keep_at && in_place && position != from + i) {
       fail(EK_INVALID_ARGUMENT, "rows that are kept from position ", from, " on must have positions that follow it: row ", i,
            " has ", position);
     }
@@ -244,10 +253,11 @@ void PassRun::check_request(const HeadRequest &request, std::int64_t positions) 
   }
 }
 
-// Whether the rows of a segment are what encoding its ids behind what precedes them gives.
+// Whether the rows that are kept of a segment are what encoding their ids behind what precedes them gives.
 bool PassRun::is_text(const PassSegment &given) const {
   if (given.seen || given.adapter != session_.options.adapter) return false;
   if (model_.prefix_block == 1) return given.causal && given.block == 1;
+  if (kept_count(given) != given.count) return false;
   return given.causal ? given.block == model_.prefix_block : given.soft == nullptr && given.count <= model_.prefix_block;
 }
 
@@ -327,7 +337,7 @@ void PassRun::keep() {
   }
   try {
     for (const Rows &each : segments_) {
-      if (each.given->keep_at) each.sequence->kept_.commit();
+      if (each.given->keep_at) each.sequence->kept_.commit(kept_count(*each.given));
     }
   } catch (...) {
     // Not the new text of some and the old one of others.
@@ -339,7 +349,7 @@ void PassRun::keep() {
   const std::uint64_t number = pass_number();
   for (const Rows &each : segments_) {
     const PassSegment &given = *each.given;
-    if (given.keep_at) each.sequence->text_.kept(*given.keep_at, given.ids, given.count, is_text(given));
+    if (given.keep_at) each.sequence->text_.kept(*given.keep_at, given.ids, kept_count(given), is_text(given));
     if (!each.last) continue;
     each.sequence->last_rows_ = each.given->count;
     each.sequence->last_pass_ = number;

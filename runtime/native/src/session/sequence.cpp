@@ -92,19 +92,20 @@ HeadResult Sequence::project(const HeadRequest &request) {
 
 std::vector<HeadResult> Sequence::pass(const std::vector<AskSegment> &segments) {
   std::vector<PassSegment> wanted;
-  std::vector<std::vector<std::int64_t>> positions(segments.size());
+  std::vector<std::vector<std::int64_t>> positions;
+  positions.reserve(segments.size());
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const AskSegment &asked = segments[i];
     PassSegment &segment = wanted.emplace_back();
     segment.sequence = this;
     segment.ids = asked.ids.data();
     segment.count = static_cast<std::int64_t>(asked.ids.size());
-    for (std::int64_t row = 0; row < segment.count; ++row) positions[i].push_back(asked.at + row);
-    segment.positions = positions[i].data();
+    segment.positions = positions.emplace_back(asked.row_positions()).data();
     segment.causal = asked.block != 0;
     segment.block = std::max<std::int64_t>(1, asked.block);
     segment.adapter = asked.adapter != 0 ? asked.adapter : session_.adapter();
     if (asked.keep) segment.keep_at = asked.at;
+    segment.keep_count = asked.keep_count;
     segment.seen = asked.seen;
     if (!asked.keep && !asked.seen) segment.seen = {{-1, 0, asked.at}};
     if (asked.request) segment.request = &*asked.request;

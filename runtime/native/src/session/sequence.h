@@ -78,6 +78,7 @@ struct PassSegment {
   std::optional<std::vector<SeenRows>> seen;  // none given: all that the sequence keeps, up to keep_at
   std::int64_t adapter = 0;  // whose matrices are added to products of its rows, from 1; 0: none
   std::optional<std::int64_t> keep_at;  // its keys and values are kept from this position on, in place of those there
+  std::int64_t keep_count = 0;              // of its rows, the first, whose are kept; 0: all
   const HeadRequest *request = nullptr;     // null: its rows are not asked for
 };
 

@@ -98,7 +98,8 @@ struct Text {
 
 float value(float tag, std::int64_t head, std::int64_t i) { return tag * 100 + static_cast<float>(head * 10 + i); }
 
-void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool commit = true) {
+// `keep`: the first of them that are kept; none given: all.
+void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool commit = true, std::int64_t keep = 0) {
   std::vector<float> tags;
   for (std::int64_t t = 0; t < count; ++t) tags.push_back(++tag);
   for (std::size_t layer = 0; layer < layers().size(); ++layer) {
@@ -116,8 +117,10 @@ void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool com
     }
   }
   if (!commit) return text.rows.abandon();
-  text.rows.commit();
-  text.tags.resize(std::max(text.tags.size(), static_cast<std::size_t>(at + count)));
+  if (keep == 0) text.rows.commit();
+  if (keep != 0) text.rows.commit(keep);
+  if (keep != 0) tags.resize(static_cast<std::size_t>(keep));
+  text.tags.resize(std::max(text.tags.size(), static_cast<std::size_t>(at) + tags.size()));
   std::copy(tags.begin(), tags.end(), text.tags.begin() + at);
   text.most = std::max(text.most, text.rows.length());
 }
@@ -188,7 +191,7 @@ EK_TEST(kept_rows_are_those_that_were_written) {
         }
         case 3: {
           const std::int64_t at = std::max<std::int64_t>(0, length - below(2 * kChunk));
-          if (goes_on_at(text, at)) write(text, at, count, tag);
+          if (goes_on_at(text, at)) write(text, at, count, tag, true, below(count));
           break;
         }
         case 4:
@@ -209,7 +212,7 @@ EK_TEST(kept_rows_are_those_that_were_written) {
           }
           break;
         default:
-          write(text, length, count, tag);
+          write(text, length, count, tag, true, below(count));
       }
       for (const auto &each : texts) check(*each);
     }
@@ -334,6 +337,20 @@ EK_TEST(kept_rows_of_branches_do_not_pile_up) {
     EK_CHECK(text.pieces(0).size() <= 32);
   }
   EK_CHECK(text.length() == 200 && most < 4 * KvChunk::bytes(own->layers[0], 300) + (std::uint64_t{2} << 20));
+}
+
+// Rows that are not kept of what was written give their memory to the next.
+EK_TEST(kept_rows_take_no_more_than_they_are) {
+  const std::shared_ptr<KvMemory> own = memory(40);
+  Text text(own);
+  KeptRows copy(text.rows);
+  float tag = 0;
+  for (std::int64_t length = 0; length < 40; ++length) {
+    write(text, length, 40 - length, tag, true, 1);
+    if (length == 0) check(text);
+  }
+  check(text);
+  EK_CHECK(text.rows.pieces(0).size() == 1 && own->held <= 2 * KeptRows::bytes(own->layers, 40, kChunk));
 }
 
 // Where memory is short the old rows stay.
