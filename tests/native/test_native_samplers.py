@@ -268,8 +268,8 @@ def test_a_state_is_refused_where_it_does_not_belong() -> None:
         CoreSampler.load(SamplerModel(model.section, 41, 4, bundle="a bundle"), state)
     with pytest.raises(MalformedFile, match="no saved state"):
         CoreSampler.load(model, b"{}")
-    with pytest.raises(UnsupportedVersion, match="version 3, this library reads 2"):
-        CoreSampler.load(model, state[:16] + b"\3" + state[17:])
+    with pytest.raises(UnsupportedVersion, match="version 4, this library reads 3"):
+        CoreSampler.load(model, state[:16] + b"\4" + state[17:])
     with pytest.raises(ChecksumMismatch, match="not as it was written"):
         CoreSampler.load(model, state[:-20] + bytes([state[-20] ^ 1]) + state[-19:])
 

@@ -25,20 +25,20 @@ def test_the_page_runs(shipped_bundle: Callable[..., Path], tmp_path: Path) -> N
     )
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
-    cached = [line.rsplit(" ", 2) for line in lines[3:6]]
-    assert [text for text, _, _ in cached] == [ADA] * 3
+    cached = [line.rsplit(" ", 2) for line in lines[3:7]]
+    assert [text for text, _, _ in cached] == [ADA] * 4
     rows = [int(row) for _, _, row in cached]
-    assert rows[0] > rows[1] > rows[2]
-    assert int(lines[6]) > 0
-    verified = [line.rsplit(" ", 2) for line in lines[7:10]]
+    assert rows[0] > rows[1] > rows[2] and rows[0] > rows[3]
+    assert int(lines[7]) > 0
+    verified = [line.rsplit(" ", 2) for line in lines[8:11]]
     assert [text for text, _, _ in verified] == [ADA] * 3
     one_a_pass, afterwards, ahead = (int(forwards) for _, forwards, _ in verified)
     assert one_a_pass > afterwards > ahead
-    drafted = [line.rsplit(" ", 3) for line in lines[10:12]]
+    drafted = [line.rsplit(" ", 3) for line in lines[11:13]]
     assert [text for text, *_ in drafted] == [ADA] * 2
     (steps, one, few), (same, many, more) = ([int(n) for n in numbers] for _, *numbers in drafted)
     assert steps == same == one > many and few < more
-    lines = lines[:3] + lines[12:]
+    lines = lines[:3] + lines[13:]
     counts = [int(line.rsplit(" ", 1)[1]) for line in lines[:5]]
     assert [line.rsplit(" ", 1)[0] for line in lines[:5]] == [ADA] * 5
     assert counts[1] < counts[0] / 4 and counts[2] < counts[0] / 4
