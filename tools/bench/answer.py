@@ -48,6 +48,7 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
         "no cache": {**_MASKED, "cache": "none"},
         "prefix cache": {**_MASKED, "cache": "prefix"},
         "dual cache": {**_MASKED, "cache": "dual"},
+        "delayed cache": {**_MASKED, "cache": "delayed"},
     },
     "diffusion_gemma": {"every step": {"stability_threshold": None}},
     "block": {"schedule": {"threshold": None, "editing_threshold": None, "stop_at_eos": False}},
