@@ -178,9 +178,10 @@ class Lockstep:
         log_p = torch.log_softmax(z, -1)
         p = log_p.exp()
         top = z.argmax(-1)
+        others = (z - z.amax(-1, keepdim=True)).exp().scatter(-1, top[:, None], 0.0).sum(-1)
         out = HeadOutput(
             top.cpu().numpy(),
-            p.gather(-1, top[:, None])[:, 0].cpu().numpy(),
+            others.cpu().numpy(),
             -(p * log_p).sum(-1).cpu().numpy(),
             torch.logsumexp(z, -1).cpu().numpy(),
         )
