@@ -501,7 +501,9 @@ EK_TEST(sampling_settles_the_options_of_a_generation) {
   EK_CHECK((lengths_of("llada", masked, 0, "{}") == Ids{64, 0, 74}));
   EK_CHECK((lengths_of("llada", masked, 65, "{}") == Ids{80, 0, 90}));
   EK_CHECK((lengths_of("llada", masked, 0, R"({"gen_length": 5, "stop_at_eos": null})") == Ids{5, 0, 15}));
-  EK_CHECK((lengths_of("dream", masked, 0, R"({"gen_length": 65})") == Ids{65, 0, 75}));
+  const std::string whole = R"({"mask_id": 49, "eos_token_id": 48, "max_new_tokens": 64})";
+  EK_CHECK((lengths_of("dream", whole, 0, R"({"gen_length": 65})") == Ids{65, 0, 75}));
+  EK_CHECK((lengths_of("dream", masked, 0, R"({"gen_length": 65})") == Ids{80, 0, 90}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", 40, "{}") == Ids{48, 42, 16}));
   EK_CHECK((lengths_of("diffusion_gemma", "{}", kMostTokens, R"({"canvas_length": 3})")[0] == kMostTokens + 2));
   const auto refused = [&](const std::string &name, std::int64_t tokens, const std::string &overrides) {
