@@ -130,6 +130,16 @@ def options_for(
     )
 
 
+def longest(lengths: Sequence[Lengths], at_once: int) -> Lengths:
+    """What suffices for any `at_once` of several generations."""
+    return replace(
+        lengths[0],
+        prefix=max(each.prefix for each in lengths),
+        canvas=max(each.canvas for each in lengths),
+        segments=sum(sorted(each.segments for each in lengths)[-at_once:]),
+    )
+
+
 class Generator:
     """Generates text from a bundle. The session is opened at the first prompt, when lengths are known, and
     kept while they suffice: for ever without a memory budget. A prompt with the sampler option
@@ -293,14 +303,8 @@ class Generator:
         if not calls:
             return
         count, lengths = min(at_once, len(calls)), [call.lengths for call in calls.values()]
-        longest = replace(
-            lengths[0],
-            prefix=max(each.prefix for each in lengths),
-            canvas=max(each.canvas for each in lengths),
-            segments=sum(sorted(each.segments for each in lengths)[-count:]),
-        )
         try:
-            session = self._open(longest, _Text(), count)
+            session = self._open(longest(lengths, count), _Text(), count)
         except BudgetExceeded as error:
             hint = f"; or take fewer prompts at once: at_once is {at_once}" if count > 1 else ""
             raise BudgetExceeded(f"{error}{hint}", error.needed_bytes) from None

@@ -32,7 +32,7 @@ import click
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
-from edgekit.runtime.generation import Generator, sampler_model
+from edgekit.runtime.generation import Generator, longest, options_for, sampler_model
 from edgekit.runtime.sampling import Committed, CoreSampler, Done, HeadOutput, HeadRequest, Ids, drive
 from edgekit.runtime.sampling.asks import Ask, Denoise, Pass
 from edgekit.runtime.session import Session, SessionOptions, Together, open_session
@@ -237,15 +237,12 @@ class Bench:
         prompt, options = self._prompts[key.task][key.index], json.loads(key.options)
         return CoreSampler(self._model, prompt, seed=self._seed + key.index, options=options)
 
-    def session(self, wanted: Sequence[Key], **limits: Any) -> Session:
-        """One that suffices for these. Raises EdgekitError for options that the sampler does not have."""
-        lengths = [self.sampler(key).lengths for key in wanted]
-        options = SessionOptions(
-            positions=max(each.prefix for each in lengths),
-            canvas=max(self.bundle.model.canvas_length or 0, *(each.canvas for each in lengths)),
-            **limits,
-        )
-        return open_session(self.bundle, options)
+    def session(self, wanted: Sequence[Key], limits: SessionOptions, at_once: int = 1) -> Session:
+        """One that suffices for `at_once` of these. Raises EdgekitError for options that the sampler does not
+        have.
+        """
+        lengths = longest([self.sampler(key).lengths for key in wanted], at_once)
+        return open_session(self.bundle, options_for(self.bundle, limits, lengths, at_once))
 
     def answer(self, key: Key, ids: list[int], done: Done, counted: Counting, read: int = 0) -> Answer:
         text = self._tokenizer.decode(ids, skip_special=True)
@@ -264,7 +261,7 @@ class Bench:
 
     def together(self, wanted: Sequence[Key], at_once: int) -> Iterator[tuple[Key, Answer]]:
         """Answers as they come, `at_once` prompts in every pass."""
-        with self.session(wanted, sequences=at_once) as session, Together(session) as together:
+        with self.session(wanted, SessionOptions(), at_once) as session, Together(session) as together:
             free = [session.sequence, *(session.open_sequence() for _ in range(at_once - 1))]
             taken: dict[Key, Any] = {}
             ids: dict[Key, list[int]] = {}
@@ -289,7 +286,7 @@ class Bench:
 
     def alone(self, wanted: Sequence[Key], resident: int) -> Iterator[tuple[Key, Answer]]:
         """Answers one after the other, so many bytes of weights staying in memory."""
-        with self.session(wanted, resident_bytes=resident) as session:
+        with self.session(wanted, SessionOptions(resident_bytes=resident)) as session:
             for key in wanted:
                 counted, ids = Counting(self.sampler(key)), list[int]()
                 before = session.counters()["bytes_read"]

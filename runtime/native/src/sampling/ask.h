@@ -39,8 +39,8 @@ struct SeenRows {
 // Rows of a pass that see the same.
 struct AskSegment {
   std::vector<std::int64_t> ids;
-  std::int64_t at = 0;     // of the first
-  std::vector<std::int64_t> positions;  // of all; empty: they follow `at`
+  std::int64_t at = 0;     // rows before its own, and the position of the first, unless `positions` are given
+  std::vector<std::int64_t> positions;  // of its rows; empty: those from `at` on
   std::int64_t block = 0;  // of text: rows that see each other and what is before them, 1: causal; 0: a canvas
   std::optional<std::vector<SeenRows>> seen;  // none given: what is kept before `at`
   std::int64_t adapter = 0;  // that its rows are computed with; 0: what the session has for passes

@@ -72,12 +72,12 @@ bool Sampler::goes_on() {
     prefix_length_ = 0;
     encoded_ = kEmptyText;
   }
-  if (ask_.caches && !delayed_) {
+  if (ask_.caches && !due_) {
     cached_ = std::move(caching_);
     cached_.computed();
   }
-  if (ask_.caches) behind_cached(delayed_ ? static_cast<std::int64_t>(restored_) : cached_.passes());
-  if (delayed_) {
+  if (ask_.caches) behind_cached(due_ ? static_cast<std::int64_t>(restored_) : cached_.passes());
+  if (due_) {
     if (ask_.kind == AskKind::encode) encoded(ask_.ids);
     go_on_restoring();
     return false;
@@ -190,7 +190,7 @@ void Sampler::check_text_known() const {
 }
 
 void Sampler::restore() {
-  if (!delayed_) {
+  if (!due_) {
     if (ask_.kind == AskKind::forget) return;
     check_text_known();
     // The hidden states of the pass are not there either.
@@ -199,7 +199,7 @@ void Sampler::restore() {
       --stats_.projections;
       ++stats_.forwards;
     }
-    delayed_ = std::move(ask_);
+    due_ = std::move(ask_);
   }
   restored_ = 0;
   ask_forget();
@@ -211,8 +211,8 @@ void Sampler::go_on_restoring() {
     AskSegment segment = cached_.segment(static_cast<std::int64_t>(restored_++));
     if (segment.keep) return ask_cache(std::move(segment));
   }
-  ask_ = std::move(*delayed_);
-  delayed_.reset();
+  ask_ = std::move(*due_);
+  due_.reset();
 }
 
 void Sampler::ask_waiting() { check_state(false, "its family encodes no text"); }
@@ -230,9 +230,9 @@ void Sampler::hurry(std::int64_t passes) {
 }
 
 void Sampler::reseed(std::uint64_t seed) {
-  const AskKind kind = delayed_ ? delayed_->kind : ask_.kind;
+  const AskKind kind = due_ ? due_->kind : ask_.kind;
   const bool step = kind == AskKind::denoise || kind == AskKind::project || kind == AskKind::pass;
-  if (step && delayed_)
+  if (step && due_)
     fail(EK_INVALID_STATE, "the text of the sampler is encoded again before a step goes on; reseed it behind that step");
   draws_ = Draws(seed, (step ? marked_draws_ : draws_).made());
   marked_draws_ = Draws(seed, marked_draws_.made());

@@ -216,7 +216,7 @@ class Sampler {
   Drafts drafts_;
 
   // While what is kept is computed again: what is asked for behind it, and how many pieces of text, or passes, were looked at.
-  std::optional<Ask> delayed_;
+  std::optional<Ask> due_;
   std::size_t restored_ = 0;
 
   // At the mark.

@@ -64,9 +64,9 @@ void positions(Archive &archive, Positions &lengths) {
 std::string Sampler::save(const std::string &bundle) const {
   const std::unique_ptr<Sampler> own = copy();
   own->drafts_.clear();  // nothing goes on that was not told
-  if (own->delayed_) {
-    own->ask_ = std::move(*own->delayed_);
-    own->delayed_.reset();
+  if (own->due_) {
+    own->ask_ = std::move(*own->due_);
+    own->due_.reset();
   } else if (own->ask_.kind == AskKind::committed) {
     own->next();  // what was told is not told again
   }

@@ -117,9 +117,9 @@ void write(Text &text, std::int64_t at, std::int64_t count, float &tag, bool com
     }
   }
   if (!commit) return text.rows.abandon();
-  if (keep == 0) text.rows.commit();
-  if (keep != 0) text.rows.commit(keep);
-  if (keep != 0) tags.resize(static_cast<std::size_t>(keep));
+  if (keep == 0) keep = count;
+  text.rows.commit(keep);
+  tags.resize(static_cast<std::size_t>(keep));
   text.tags.resize(std::max(text.tags.size(), static_cast<std::size_t>(at) + tags.size()));
   std::copy(tags.begin(), tags.end(), text.tags.begin() + at);
   text.most = std::max(text.most, text.rows.length());
