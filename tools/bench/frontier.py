@@ -7,9 +7,9 @@
 A procedure is a name and sampler options; the first one is what the others are compared with. Every procedure
 gets the same prompts and seeds. `--compare` chooses among those below: rules that commit several positions at
 once, orders in which positions are committed, on chains and sorting, of a bundle with a role head
-(`edgekit.tools.train_roles`), or speculation, which gives the text of one token at a time. `--procedures` is
-a JSON object of options by name, in their place. Answers go to a file, a line each, and what is there is not
-computed again: interrupt it whenever you like.
+(`edgekit.tools.train_roles`), or speculation, which gives the text of one token or one step at a time.
+`--procedures` is a JSON object of options by name, in their place. Answers go to a file, a line each, and
+what is there is not computed again: interrupt it whenever you like.
 
 The limit is one pass per answer. What counts is passes (forwards), each a read of the weights when these are
 streamed, and rows (positions of all passes), which are computed. Prompts share passes, which changes no
@@ -45,10 +45,12 @@ MASKED: dict[str, dict[str, Any]] = {
     "default": {},
     "half the steps": {"steps": 64},
     "a quarter of the steps": {"steps": 32},
+    "threshold 0.95": {"threshold": 0.95},
     "threshold 0.9": {"threshold": 0.9},
     "threshold 0.7": {"threshold": 0.7},
     "threshold 0.5": {"threshold": 0.5},
     "factor 1": {"factor": 1.0},
+    "entropy bound 0.02": {"entropy_bound": 0.02},
     "entropy bound 0.1": {"entropy_bound": 0.1},
     "entropy bound 0.5": {"entropy_bound": 0.5},
     "margin 0.5": {"margin": 0.5},
@@ -59,9 +61,6 @@ MASKED: dict[str, dict[str, Any]] = {
         "persistent_threshold": 0.6,
     },
     "threshold 0.9, early commit 0.5": {"threshold": 0.9, "early_commit": 0.5},
-    "2 steps drafted": {"draft_steps": 2},
-    "4 steps drafted": {"draft_steps": 4},
-    "8 steps drafted": {"draft_steps": 8},
     "dual cache": {"cache": "dual", "block_length": 32},
     "threshold 0.9, dual cache": {"threshold": 0.9, "cache": "dual", "block_length": 32},
     "delayed cache": {"cache": "delayed", "block_length": 32},
@@ -116,7 +115,7 @@ ORDERS: dict[str, dict[str, Any]] = {
         ("logic, blocks of 32", {"block_length": 32, "order": "logic"}),
     )
 }
-#: What is written a token at a time, and by drafts of blocks that are verified, which is to be the same.
+#: What is written a token or a step at a time, and by drafts that are verified, which is to be the same.
 SPECULATION: dict[str, dict[str, Any]] = {
     "a token at a time": {"mode": "autoregressive"},
     **{
@@ -124,11 +123,15 @@ SPECULATION: dict[str, dict[str, Any]] = {
         for name, ahead in (("drafts afterwards", 0), ("1 draft ahead", 1), ("4 drafts ahead", 4))
     },
 }
+DRAFTED: dict[str, dict[str, Any]] = {
+    "default": {},
+    **{f"{count} steps drafted": {"draft_steps": count} for count in (2, 4, 8)},
+}
 #: What `--compare` takes: procedures by the sampler's name, and the tasks that they are for.
 COMPARED: dict[str, tuple[dict[str, dict[str, dict[str, Any]]], tuple[str, ...]]] = {
     "rules": (PROCEDURES, tuple(MEASURED)),
     "orders": ({"llada": ORDERS, "dream": ORDERS}, ("chain", "sorting")),
-    "speculation": ({"block": SPECULATION}, tuple(MEASURED)),
+    "speculation": ({"block": SPECULATION, "llada": DRAFTED, "dream": DRAFTED}, tuple(MEASURED)),
 }
 
 
