@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -111,12 +110,6 @@ class LayerInputs:
     phase: Tensor | None = None  # [1], int64: DENOISE or PREFILL
     query_scale: Tensor | None = None  # [T, 1], see QueryScale
     adapter: Tensor | None = None  # [T, 1], factors for what the layer's adapter adds
-
-
-class LayerModule(Protocol):
-    """forward(inputs, w) -> (x [B, T, H], k, v [B, KV, T, D])."""
-
-    def __call__(self, inputs: LayerInputs, w: Weights) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)

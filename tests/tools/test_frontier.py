@@ -121,6 +121,8 @@ def test_rows_are_means_over_answers(measured: tuple[Path, Result]) -> None:
     assert last["read"] / last["forwards"] == pytest.approx(rows[-2]["read"] / rows[-2]["forwards"], rel=0.2)
     assert rows[-2]["difference"] is None and last["difference"][0] < 0 < last["difference"][1]
     assert "| sure |" in result.stdout and "all, 6 prompts" in result.stdout
+    assert "| procedure | copying | addition-2 | all |" in result.stdout
+    assert result.stdout.rstrip().endswith(f"| {last['exact']:.1%} in {last['forwards']:.1f} |")
 
 
 def test_what_is_there_is_not_computed_again(

@@ -416,6 +416,22 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines[1:])
 
 
+def overview(found: list[Row]) -> str:
+    """Right answers and passes of every procedure on every task, as Markdown."""
+    tasks = list(dict.fromkeys(row.task for row in found))
+    procedures = list(dict.fromkeys(row.procedure for row in found))
+    cell = {(row.procedure, row.task): f"{row.exact:.1%} in {row.forwards:.1f}" for row in found}
+    return "\n".join(
+        [
+            "right in so many passes, by task:",
+            "",
+            f"| procedure | {' | '.join(tasks)} |",
+            "|---" * (len(tasks) + 1) + "|",
+            *(f"| {name} | {' | '.join(cell[name, task] for task in tasks)} |" for name in procedures),
+        ]
+    )
+
+
 def progress(total: int) -> Callable[[int], None]:
     """Shows on a terminal how many answers there are, and for how long it goes on."""
     started, shown, tty = time.monotonic(), 0.0, sys.stderr.isatty()
@@ -528,6 +544,8 @@ def main(
     except EdgekitError as error:
         raise click.ClickException(str(error)) from None
     click.echo(table(found))
+    if len({row.task for row in found}) > 1:
+        click.echo("\n" + overview(found))
     if to is not None:
         to.write_text(
             json.dumps({"bundle": bundle, "seed": seed, "rows": [asdict(row) for row in found]}, indent=1)
