@@ -76,6 +76,8 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
     "dream": MASKED,
     "diffusion_gemma": {
         "default": {},
+        "half the steps": {"steps": 24},
+        "a quarter of the steps": {"steps": 12},
         "entropy bound 0.5": {"entropy_bound": 0.5},
         "entropy bound 2": {"entropy_bound": 2.0},
         "persistence 1 to 0.5": {"persistence": 1, "persistent_entropy": 0.5},
@@ -83,6 +85,7 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
         "verify within 2": {"verify_bound": 2.0},
         "verify within 8": {"verify_bound": 8.0},
         "verify within 32": {"verify_bound": 32.0},
+        "a quarter of the steps, verify within 2": {"steps": 12, "verify_bound": 2.0},
         "entropy bound 0.5, verify within 2": {"entropy_bound": 0.5, "verify_bound": 2.0},
         "entropy bound 2, verify within 2": {"entropy_bound": 2.0, "verify_bound": 2.0},
         "entropy bound 2, verify within 8": {"entropy_bound": 2.0, "verify_bound": 8.0},
