@@ -128,7 +128,7 @@ def test_without_a_chat_template_the_way_out_is_named(gemma: Path, monkeypatch: 
 
 
 def test_an_answer_without_text_has_its_line_and_a_remark(gemma: Path) -> None:
-    result = chat(gemma, "x", "/undo", SUM)
+    result = chat(gemma, "hello", "/undo", SUM)
     assert (result.exit_code, result.stdout) == (0, "\n68\n")
     said, _ = result.stderr.splitlines()
     assert said.startswith("note: the model ended its answer at once") and said.endswith("with /set")
