@@ -406,7 +406,7 @@ def table(found: list[Row]) -> str:
                 f"{row.exact:.1%}",
                 f"{low:.1%} … {high:.1%}",
                 change,
-                "" if row.chance is None else f"{row.chance:.3f}",
+                "" if row.chance is None else f"{row.chance:.3f}" if row.chance >= 0.0005 else "< 0.001",
                 "" if row.same is None else f"{row.same:.1%}",
                 f"{row.forwards:.1f}",
                 f"{row.rows:.0f}",
