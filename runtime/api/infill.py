@@ -16,7 +16,7 @@ from edgekit.runtime.tokenizer.tokenizer import LINE_END
 #: Text in which `[[12]]` is a hole of twelve tokens; or pieces one after the other: text, token ids, and
 #: integers for holes.
 Template: TypeAlias = str | Iterable[str | int | Iterable[int]]
-_HOLE: Final = re.compile(r"\[\[(\d{1,7})\]\]")
+_HOLE: Final = re.compile(r"\[\[([0-9]{1,7})\]\]")
 _WANTED: Final = "text with holes such as [[12]], or a list of text, token ids and numbers of open tokens"
 
 
@@ -66,8 +66,13 @@ def settings_for(given: list[int | None], declared: Mapping[str, Any], revise: b
     """The settings with which a sampler fills in what is open, or with `revise` starts from what is given.
     `declared` are its settings by name.
 
-    Raises InvalidPrompt where the answer is longer than a canvas, or the sampler revises nothing.
+    Raises InvalidPrompt where nothing is open, the answer is longer than a canvas, or the sampler revises or
+    fills in nothing.
     """
+    if "canvas" not in declared:
+        raise InvalidPrompt("this model writes block after block: it fills no holes and revises no answer")
+    if not revise and None not in given:
+        raise InvalidPrompt(f"the answer to fill in has no hole; give {_WANTED}")
     mask = declared.get("mask_token_id")
     if mask is not None:
         if revise:
@@ -77,8 +82,6 @@ def settings_for(given: list[int | None], declared: Mapping[str, Any], revise: b
         # Before an end token, so that the model sees where the answer ends.
         ends = declared.get("eot_token_ids") or declared["eos_token_ids"]
         return {"canvas": [mask if token is None else token for token in given] + [*ends[:1]]}
-    if "canvas" not in declared:
-        raise InvalidPrompt("this model's sampler fills no holes")
     length = declared["canvas_length"]
     if len(given) > length:
         raise InvalidPrompt(

@@ -86,6 +86,9 @@ def test_a_start_may_be_revised_by_models_that_revise(model: edgekit.Model) -> N
         (["a", -1], "piece 1 of the answer to fill in is -1; a hole has 0 to 9999999 tokens"),
         (["a", ["b"]], "item 0 of the piece 1 of the answer to fill in is of type str"),
         (["\ud800"], "piece 0"),
+        ("red 7", "the answer to fill in has no hole; give text with holes such as [[12]]"),
+        ("[[-1]]", "the answer to fill in has no hole"),
+        ([[5, 6]], "the answer to fill in has no hole"),
     ],
 )
 def test_what_is_no_template_is_refused(model: edgekit.Model, template: Any, message: str) -> None:
@@ -97,6 +100,14 @@ def test_what_is_no_template_is_refused(model: edgekit.Model, template: Any, mes
 def test_what_follows_from_the_template_is_refused_as_a_setting(model: edgekit.Model) -> None:
     with pytest.raises(edgekit.InvalidOption, match="canvas follows from the template; leave it out"):
         model.infill("Copy this: red 7", "red[[1]]", canvas=[1])
+
+
+def test_models_that_write_block_after_block_fill_no_holes(shipped_bundle: Any) -> None:
+    with (
+        edgekit.load(shipped_bundle("tiny-block")) as block,
+        pytest.raises(edgekit.InvalidPrompt, match="writes block after block: it fills no holes"),
+    ):
+        block.infill("Copy this: red 7", "[[5]]")
 
 
 def test_a_template_is_at_most_a_canvas(shipped_bundle: Any) -> None:
