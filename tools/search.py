@@ -26,7 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = (
     click.option(
         "--verify", metavar="VERIFIER",
-        help="Take the best of several answers by json, regex:PATTERN, likelihood, python:MODULE.NAME...",
+        help="Take the best of several answers by json, regex:PATTERN, likelihood, confidence, "
+        "python:MODULE.FUNCTION or bundle:FOLDER.",
     ),
     click.option(
         "--branches", cls=Rare, type=Count(1, 64), metavar="N",

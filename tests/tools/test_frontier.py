@@ -162,7 +162,7 @@ def answers_again(file: Path) -> list[dict[str, Any]]:
 def test_wrong_files_and_names_are_one_line(bundle: Path, measured: tuple[Path, Result]) -> None:
     folder, _ = measured
     for more, message in (
-        (["--seed", "5"], "has answers of another seed; name another file, or remove it"),
+        (["--seed", "5"], "has answers of another seed; name another file with --answers, or remove it"),
         (["--only", "faster"], "no procedure 'faster'; there are: default, sure"),
     ):
         result = measure(bundle, folder, *more)

@@ -204,7 +204,8 @@ class Answers:
         elif (there := json.loads(lines[0])) != about:
             changed = [name for name in about if there.get(name) != about[name]]
             raise EdgekitError(
-                f"{path}: has answers of another {', '.join(changed)}; name another file, or remove it"
+                f"{path}: has answers of another {', '.join(changed)}; name another file with --answers, "
+                "or remove it"
             )
         for line in lines[1:]:
             try:
