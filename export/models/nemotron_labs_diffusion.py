@@ -152,7 +152,13 @@ def architecture(config: dict[str, Any], dtype: str = "float32") -> Architecture
         # It drafts; what verifies a draft, and the other modes, run without.
         own_adapter=OwnAdapter("linear_spec_lora", "draft", {"draft_adapter": 1}),
         notes=SCHEMA.notes(config),
-        defaults={"block_length": v["block_size"], "steps": 32, "threshold": 0.9, "align": "prompt"}
+        defaults={
+            "block_length": v["block_size"],
+            "steps": 32,
+            "threshold": 0.9,
+            "align": "prompt",
+            "causal_start": True,
+        }
         | (RELEASED_IDS if vocab == RELEASED_VOCAB else {})
         | c.token_defaults(v),
     )

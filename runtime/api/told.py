@@ -57,6 +57,7 @@ def statistics_of(stats: inner.Stats, prompt_tokens: int, tokens: int) -> Statis
     return Statistics(
         steps=stats.denoising_steps,
         forwards=stats.forwards,
+        prefills=stats.prefills,
         rows=stats.rows,
         tokens=tokens,
         prompt_tokens=prompt_tokens,

@@ -306,7 +306,7 @@ def test_samplers_and_their_defaults() -> None:
         assert all(layer.uses_mask is arch.causal_prefix for layer in arch.layers)
         assert arch.notes == ()
     assert defaults("nemotron_labs_diffusion", {}) == {
-        "block_length": 8, "steps": 32, "threshold": 0.9, "align": "prompt",
+        "block_length": 8, "steps": 32, "threshold": 0.9, "align": "prompt", "causal_start": True,
         "mask_token_id": 4, "eos_token_id": 2, "bos_token_id": 3,
     }  # fmt: skip
     assert defaults("sdar", {}) == {

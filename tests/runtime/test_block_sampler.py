@@ -94,12 +94,15 @@ def denoised(
     entropy_bound: float | None = None,
     noise: PhiloxNoise | None = None,
     draw: dict[str, Any] | None = None,
+    causal_start: bool = False,
 ) -> tuple[list[int], int]:
     """A block without its masks, and the passes that took: generate.py of LLaDA2.0, SDAR and Fast_dLLM v2;
     with a bound the `entropy_bounded` of JetEngine, whose entropies are those of rows.
     """
     tokens, passes, length = list(tokens), 0, len(tokens)
-    share = [length // steps + (i < length % steps) for i in range(steps)]
+    # The first token of a block is no mask where text is causal and gives it.
+    masks = tokens.count(MASK) if causal_start else length
+    share = [masks // steps + (i < masks % steps) for i in range(steps)]
     while MASK in tokens:
         logits = model.rows(model.group(before, tokens, at), at, causal=False)
         if model.shift:
@@ -135,7 +138,13 @@ def denoised(
 
 
 def by_blocks(
-    model: HashModel, prompt: list[int], block: int, length: int, count: int, **rule: Any
+    model: HashModel,
+    prompt: list[int],
+    block: int,
+    length: int,
+    count: int,
+    causal_start: bool = False,
+    **rule: Any,
 ) -> tuple[list[int], int]:
     """An answer by blocks whose text is encoded in blocks of `block`, everything encoded anew for each."""
     text, passes, answer = list(prompt), 0, 0
@@ -145,7 +154,9 @@ def by_blocks(
         tokens = text[start:] + [MASK] * (length - len(text[start:]))
         if model.shift and len(text) == start:
             tokens[0] = int(model.rows(before, 0, causal=False)[-1].argmax())
-        tokens, used = denoised(model, before, tokens, start, **rule)
+        if causal_start:
+            tokens[0] = int(model.rows(before, 0, causal=True)[-1].argmax())
+        tokens, used = denoised(model, before, tokens, start, causal_start=causal_start, **rule)
         passes += used
         text = text[:start] + tokens
         answer = len(text) - len(prompt)
@@ -155,29 +166,35 @@ def by_blocks(
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ride", [True, False])
 @pytest.mark.parametrize(
-    ("block", "shift", "small", "threshold", "steps"),
+    ("block", "start", "small", "threshold", "steps"),
     [
-        (4, False, None, 0.5, 4),
-        (4, False, None, None, 2),
-        (8, False, None, 0.6, 3),
-        (8, True, 4, 0.6, 8),
-        (8, True, None, None, 8),
-        (1, False, None, 0.5, 6),
-        (1, False, None, None, 3),
+        (4, "masks", None, 0.5, 4),
+        (4, "masks", None, None, 2),
+        (8, "masks", None, 0.6, 3),
+        (8, "shifted", 4, 0.6, 8),
+        (8, "shifted", None, None, 8),
+        (1, "masks", None, 0.5, 6),
+        (1, "masks", None, None, 3),
+        (1, "causal", None, 0.5, 6),
+        (1, "causal", None, None, 3),
+        (1, "causal", 3, None, 6),
     ],
 )
 def test_blocks_are_those_of_the_scripts(
-    seed: int, ride: bool, block: int, shift: bool, small: int | None, threshold: float | None, steps: int
+    seed: int, ride: bool, block: int, start: str, small: int | None, threshold: float | None, steps: int
 ) -> None:
     rng = np.random.default_rng(seed)
     length = 6 if block == 1 else block
+    shift, causal_start = start == "shifted", start == "causal"
     model = HashModel(noise=float(rng.choice([0.5, 2.0])), seed=seed, shift=shift)
     for size in (1, length - 1, length, 2 * length, 2 * length + 3):
         prompt = rng.integers(0, EOS, size).tolist()
         count = int(rng.integers(1, 4 * length))
-        rule = {"threshold": threshold, "steps": steps, "small": small}
+        rule: dict[str, Any] = {"threshold": threshold, "steps": steps, "small": small}
+        rule["causal_start"] = causal_start
         expected, passes = by_blocks(model, prompt, block, length, count, **rule)
         options = {"threshold": threshold, "steps": steps, "block_length": length, "ride": ride}
+        options["causal_start"] = causal_start
         tokens, done, sequence = generated(model, prompt, block, count, **options, small_block_length=small)
         assert tokens == expected
         assert done.stats.denoising_steps <= passes
@@ -185,8 +202,9 @@ def test_blocks_are_those_of_the_scripts(
         assert held == [*prompt, *expected], "a conversation goes on behind what was said"
         kept = model.text([], sequence.text, 0, block)
         assert sequence.kept == kept, "what is kept is what encoding the text gives"
-        if ride and not shift and len(expected) > 2 * length:
-            assert any(len(segments) == 2 for segments in sequence.passes)
+        if len(expected) > 2 * length:
+            rides = any(len(segments) == 2 for segments in sequence.passes)
+            assert rides == (ride and start == "masks"), "the first token is there before the block begins"
 
 
 #: top_k, top_p: of those alone, and together as in SDAR's generation_config.json.
@@ -243,6 +261,7 @@ def test_filters_that_mean_nothing_here_are_refused() -> None:
     for options, words in (
         ({**moves, "temperature": 1.0, "top_k": 5}, "top_k and top_p do not go with delete_token_id"),
         ({"editing_threshold": 0.5, "remasking": "entropy"}, "use remasking low_confidence"),
+        ({"causal_start": True}, "no causal pass, its text is encoded in blocks of 4: leave it out"),
     ):
         with pytest.raises(InvalidOption, match=words):
             sampler(model, [1], 4, 4, block_length=4, **options)
@@ -257,6 +276,7 @@ HURRIED: list[tuple[int, bool, dict[str, Any]]] = [
     (8, True, {"threshold": 0.9, "block_length": 8, "small_block_length": 4}),
     (4, False, {"threshold": 0.5, "block_length": 4, "editing_threshold": 0.4, "temperature": 0.7}),
     (6, False, {"block_length": 6, "editing_threshold": 0.0, "delete_token_id": 3, "insert_token_id": 4}),
+    (1, False, {"threshold": 0.9, "block_length": 5, "causal_start": True}),
     (1, False, {"mode": "autoregressive", "block_length": 5}),
     (1, False, {"mode": "speculative", "block_length": 5, "ahead": 2}),
 ]
@@ -347,6 +367,8 @@ def test_speculation_gives_the_tokens_of_greedy_decoding(seed: int, ahead: int, 
             },
         ),
         (1, False, {"threshold": 0.6, "block_length": 5, "temperature": 0.5}),
+        (1, False, {"threshold": 0.6, "block_length": 5, "temperature": 0.5, "causal_start": True}),
+        (1, False, {"threshold": 0.5, "block_length": 5, "editing_threshold": 0.4, "causal_start": True}),
         (1, False, {"mode": "autoregressive", "block_length": 5, "temperature": 0.5}),
         (1, False, {"mode": "speculative", "block_length": 5, "ahead": 2}),
     ],

@@ -86,7 +86,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "a2d_qwen2": [{"block_length": 8, "steps": 16}, {"block_length": 16, "steps": 5}],
     "a2d_qwen3": [{}, {"steps": 4}],
     "coda": [{"steps": 16}, {"steps": 6}],
-    "nemotron_labs_diffusion": [{}, {"threshold": 0.02}, {"mode": "autoregressive"}, {"mode": "speculative"}],
+    "nemotron_labs_diffusion": [
+        {}, {"threshold": 0.02}, {"steps": 3, "threshold": None}, {"causal_start": False, "threshold": 0.02},
+        {"mode": "autoregressive"}, {"mode": "speculative"},
+    ],
 }
 
 
@@ -114,10 +117,10 @@ def expected(model: Model, ids: list[int], own: dict[str, Any], ends: Collection
     elif "mode" in own:
         made = published_procedures.autoregressive(oracle, ids, most, ends)
     else:
-        threshold = own.get("threshold", 0.9)
         made = published_procedures.nemotron(
-            oracle, ids, most, mask=MASK, block=8, threshold=threshold, ends=ends
-        )
+            oracle, ids, most, mask=MASK, block=8, steps=steps or 8, threshold=own.get("threshold", 0.9),
+            causal_start=own.get("causal_start", True), ends=ends,
+        )  # fmt: skip
     return answer(made, most, ends)
 
 

@@ -149,23 +149,31 @@ def bd3lm(
 
 
 def nemotron(
-    oracle: Oracle, prompt: list[int], most: int, *, mask: int, block: int, threshold: float,
-    ends: Collection[int] = (),
+    oracle: Oracle, prompt: list[int], most: int, *, mask: int, block: int, steps: int,
+    threshold: float | None, causal_start: bool = True, ends: Collection[int] = (),
 ) -> list[int]:  # fmt: skip
-    """Committed text is causal; a step commits what reaches the threshold, the best one at least."""
+    """Committed text is causal, and its next token is the first of a block (`causal_context` of the script). A
+    step commits what reaches the threshold, the best one at least; without a threshold its share of the masks.
+    """
     ids = list(prompt)
     while len(ids) - len(prompt) < most:
         start = len(ids)
-        ids += [mask] * block
+        first = autoregressive(oracle, ids, 1) if causal_start else [mask]
+        ids += first + [mask] * (block - 1)
         numbers = torch.arange(len(ids))
         numbers[start:] = start
-        while any(i == mask for i in ids[start:]):
+        for share in _shares(ids[start:].count(mask), steps):
             open_ = [i for i in range(start, len(ids)) if ids[i] == mask]
+            ended = next((i for i in range(start, len(ids)) if ids[i] in ends), None)
+            if not open_ or (ended is not None and mask not in ids[start:ended]):
+                break
             token, probability = _best(oracle.logits(ids, numbers, block))
-            best = max(open_, key=lambda i: float(probability[i - start]))
-            for i in open_:
-                if float(probability[i - start]) >= threshold or i == best:
-                    ids[i] = int(token[i - start])
+            ranked = sorted(open_, key=lambda i: -float(probability[i - start]))
+            chosen = ranked[:share]
+            if threshold is not None:
+                chosen = ranked[:1] + [i for i in ranked[1:] if float(probability[i - start]) >= threshold]
+            for i in chosen:
+                ids[i] = int(token[i - start])
         if set(ends) & set(ids[start:]):
             break
     return ids[len(prompt) :]

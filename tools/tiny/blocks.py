@@ -81,14 +81,16 @@ class BlockDecoding:
         return self._run(prompts, advance)
 
     def diffusion(self, prompts: Sequence[list[int]], threshold: float = 0.9) -> list[Answer]:
-        """Blocks of masks: every pass fills those whose likeliest token has at least `threshold`, or the one
-        that comes nearest. The causal pass that encodes a finished block counts.
+        """Blocks of masks behind a token that the causal pass of the text before them predicts: every pass
+        fills those whose likeliest token has at least `threshold`, or the one that comes nearest. The causal
+        passes count.
         """
 
         def advance(texts: list[list[int]], rows: list[Answer]) -> None:
-            blocks = [[self.mask_id] * self.block for _ in texts]
+            before = self.logits([t[:-1] for t in texts], [t[-1:] for t in texts], causal=True)
+            blocks = [[int(z[-1].argmax())] + [self.mask_id] * (self.block - 1) for z in before]
             # Not found by the mask's id: a model may choose it as a token.
-            masked = [set(range(self.block)) for _ in texts]
+            masked = [set(range(1, self.block)) for _ in texts]
             while active := [i for i, positions in enumerate(masked) if positions]:
                 found = self.logits([texts[i] for i in active], [blocks[i] for i in active], causal=False)
                 for i, z in zip(active, found, strict=True):

@@ -28,8 +28,10 @@ BlockSampler::BlockSampler(SamplerModel about, BlockOptions options)
   if (model().shift_logits && (options_.edits() || options_.align == "prompt"))
     fail(EK_INVALID_ARGUMENT, "the scores of this model are shifted by one: its blocks are neither edited nor counted from "
                               "the end of the prompt; leave out editing_threshold and align");
-  // A finished block gives the next one its first token.
-  if (model().shift_logits || model().segments == 1) options_.ride = false;
+  if (options_.causal_start && options_.mode == "diffusion" && block != 1)
+    fail(EK_INVALID_ARGUMENT, "causal_start is true; this model has no causal pass, its text is encoded in blocks of ", block,
+         ": leave it out");
+  if (seeds() || model().segments == 1) options_.ride = false;
   options_.draft_steps = draft_ahead(options_.draft_steps);
   // Where tokens are taken away and put in between, what is drawn has the confidence that it has without a temperature.
   draw_ = TokenDraw(options_.top_k, options_.top_p, options_.temperature, options_.delete_token_id.has_value());
@@ -46,7 +48,7 @@ void BlockSampler::begin(const Ids &prompt, std::uint64_t of) {
          " tokens; encode whole blocks of ", model().prefix_block);
   auto [waiting, length] = beginning(prompt, options_.continue_prefix);
   waiting_ = std::move(waiting);
-  if (model().shift_logits && length == 0)
+  if (seeds() && (length == 0 || (options_.causal_start && waiting_.empty())))
     fail(EK_INVALID_PROMPT, "the prompt is empty; this model needs at least a token to begin behind");
   set_lengths(options_.lengths(length));
   if (options_.continue_prefix)
@@ -55,9 +57,10 @@ void BlockSampler::begin(const Ids &prompt, std::uint64_t of) {
     ask_forget();
 }
 
-// How much of what waits is encoded now: whole blocks, but the last one before a block that it gives the first token.
+// How much of what waits is encoded now: whole blocks, but what gives a block its first token.
 std::int64_t BlockSampler::whole_blocks() const {
   const std::int64_t length = count(waiting_), block = model().prefix_block, rest = length % block;
+  if (options_.causal_start) return std::max<std::int64_t>(0, length - options_.block_length);
   if (options_.align == "prompt") return rest != 0 ? rest : length;
   return model().shift_logits && rest == 0 && length != 0 ? length - block : length - rest;
 }
@@ -99,9 +102,9 @@ void BlockSampler::proceed(HeadResult &&) {
 
 void BlockSampler::begin_block() {
   const std::int64_t length = options_.block_length, waiting = count(waiting_);
-  const bool rides = waiting == length;  // what waits is a block of its own
+  const bool rides = options_.causal_start || waiting == length;  // what waits stands before the block
   ++counters().canvases;
-  start_ = encoded_length() + (rides ? length : 0);
+  start_ = encoded_length() + (rides ? waiting : 0);
   given_ = rides ? 0 : waiting;
   tokens_ = {Ids(static_cast<std::size_t>(length), options_.mask_token_id), Flags(static_cast<std::size_t>(length), 1)};
   for (std::int64_t i = 0; i < given_; ++i) {
@@ -111,7 +114,7 @@ void BlockSampler::begin_block() {
   edits_ = BlockEdits(tokens_.open);
   step_ = 0;
   end_.reset();
-  stage_ = model().shift_logits && rides ? Stage::seed : Stage::step;
+  stage_ = seeds() && rides ? Stage::seed : Stage::step;
   go_on();
 }
 
@@ -184,9 +187,10 @@ void BlockSampler::proceed_pass(std::vector<HeadResult> &&answers) {
     start_ = encoded_length();
     tokens_.tokens.front() = options_.temperature > 0 ? answers.front().sample.front() : answers.front().argmax.front();
     tokens_.open.front() = 0;
+    edits_ = BlockEdits(tokens_.open);
     stage_ = Stage::step;
     find_end();
-    if (end_ || options_.block_length == 1) stage_ = Stage::commit;
+    if (end_ || is_settled()) stage_ = Stage::commit;
     return go_on();
   }
   if (count(waiting_) == options_.block_length) waiting_.clear();  // it was encoded with this
@@ -217,7 +221,8 @@ Flags BlockSampler::chosen(const HeadResult &answer) {
     confidence.push_back(answer.sample.empty() ? 1 / (1 + others) : static_cast<double>(answer.sample_prob[r]));
     above += options_.threshold && confidence.back() > *options_.threshold;
   }
-  const std::int64_t share = std::max<std::int64_t>(1, transfer_count(options_.block_length, options_.steps, step_));
+  const std::int64_t masks = options_.block_length - (options_.causal_start ? 1 : 0);
+  const std::int64_t share = std::max<std::int64_t>(1, transfer_count(masks, options_.steps, step_));
   const std::int64_t need = std::min(share, static_cast<std::int64_t>(rows));
   if (above >= need) {
     for (std::size_t r = 0; r < rows; ++r) out[r] = confidence[r] > *options_.threshold;
@@ -249,8 +254,7 @@ void BlockSampler::end_step(HeadResult &&answer) {
       written[position] = 1;
     }
     find_end();
-    // What is beyond the answer need not be settled.
-    done = end_ || !any_open(std::min(options_.block_length, given_ + options_.max_new_tokens - told_));
+    done = end_ || is_settled();
   }
   ++step_;
   if (done) {
@@ -277,6 +281,11 @@ void BlockSampler::find_end() {
 bool BlockSampler::any_open(std::int64_t stop) const {
   const auto end = tokens_.open.begin() + static_cast<std::ptrdiff_t>(stop);
   return std::find(tokens_.open.begin(), end, 1) != end;
+}
+
+// What is beyond the answer need not be.
+bool BlockSampler::is_settled() const {
+  return !any_open(std::min(options_.block_length, given_ + options_.max_new_tokens - told_));
 }
 
 bool BlockSampler::is_last() const { return options_.max_new_tokens - told_ <= options_.block_length - given_; }

@@ -16,6 +16,7 @@
 namespace edgekit {
 
 // A block begins as masks behind what is encoded; the end of the prompt that fills no block of its own stands before them.
+// Its first token is the last block's next one where the scores are shifted, or the option causal_start wants it so.
 // Every step commits the open positions whose confidence is above the threshold, or its share of them. With an editing
 // threshold committed tokens of the block are replaced as well, taken away or put in between. A finished block is encoded,
 // and its keys and values are never computed again: in the pass that begins the next block, or from the last pass on it
@@ -48,6 +49,7 @@ class BlockSampler : public Sampler {
   // What go_on() does: encodes the text before the block for the token that it begins with, a step, or the end of the block.
   enum class Stage : std::int64_t { seed = 0, step = 1, commit = 2 };
 
+  bool seeds() const { return model().shift_logits || options_.causal_start; }
   std::int64_t whole_blocks() const;
   void encode_or_begin();
   void begin_block();
@@ -58,6 +60,7 @@ class BlockSampler : public Sampler {
   void find_end();
   void commit();
   bool any_open(std::int64_t stop) const;
+  bool is_settled() const;
   bool is_last() const;
 
   template <typename Archive, typename Self>

@@ -473,7 +473,9 @@ OptionFields BlockOptions::fields() {
                   "Speculative: the bundle's adapter that blocks are drafted with, 1; 0: none.")
           .at_least(0)
           .at_most(1),
-      OptionField("ride", &ride, "Encode a block in the pass that begins the next one."),
+      OptionField("ride", &ride, "Encode a block in the pass that begins the next one, unless it gives that its first token."),
+      OptionField("causal_start", &causal_start,
+                  "Begin a block with the token that a causal pass of the text before it predicts, else with masks alone."),
       steps_of_a_pass(draft_steps),
       OptionField("align", &align, "Where blocks are counted from: the first position, or the end of the prompt.")
           .one_of({"position", "prompt"})

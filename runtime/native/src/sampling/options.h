@@ -160,6 +160,7 @@ struct BlockOptions {
   std::int64_t ahead = 1;
   std::int64_t draft_adapter = 0;  // 0: none
   bool ride = true;
+  bool causal_start = false;
   std::int64_t draft_steps = 1;
   std::string align = "position";
   std::vector<std::int64_t> eos_token_ids;
