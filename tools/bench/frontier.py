@@ -93,6 +93,7 @@ PROCEDURES: dict[str, dict[str, dict[str, Any]]] = {
     "block": {
         "one a step": {"threshold": None},
         "default": {},
+        "masks alone": {"causal_start": False},
         "half the steps": {"threshold": None, "steps": 8},
         "a quarter of the steps": {"threshold": None, "steps": 4},
         "threshold 0.7": {"threshold": 0.7},
