@@ -121,8 +121,27 @@ ARITHMETIC: Curriculum = (
     ),
 )
 
+# For weights that know all but additions of three digits.
+LONG_SUMS: Curriculum = (
+    (
+        1.0,
+        {
+            "addition": 0.14,
+            "addition-3": 0.34,
+            "copying": 0.07,
+            "json": 0.05,
+            "story": 0.01,
+            "question": 0.02,
+            "short-sorting": 0.02,
+            "sorting": 0.10,
+            "short-chain": 0.05,
+            "chain": 0.20,
+        },
+    ),
+)
+
 #: By name, for `train_tiny --curriculum`.
-CURRICULA = {"from-scratch": FROM_SCRATCH, "chains": CHAINS, "arithmetic": ARITHMETIC}
+CURRICULA = {"from-scratch": FROM_SCRATCH, "chains": CHAINS, "arithmetic": ARITHMETIC, "long-sums": LONG_SUMS}
 
 
 def mixture(share: float, curriculum: Curriculum = FROM_SCRATCH) -> dict[str, float]:

@@ -238,9 +238,15 @@ def two_digit_addition(rng: random.Random) -> Example:
     return addition(rng, (2, 2))
 
 
-# What is reported: every task, with two-digit addition apart from addition in general.
+def three_digit_addition(rng: random.Random) -> Example:
+    """Addition of two numbers of three digits each."""
+    return addition(rng, (3, 3))
+
+
+# What is reported: every task, with additions of two and of three digits apart from addition in general.
 MEASURED: dict[str, Callable[[random.Random], Example]] = {
     "addition-2": two_digit_addition,
+    "addition-3": three_digit_addition,
     **{name: make for name, make in TASKS.items() if not name.startswith("short-")},
 }
 _MAKERS = {**MEASURED, **TASKS}
