@@ -90,13 +90,13 @@ def cases(draw: st.DrawFn, family: str) -> tuple[Drafting, dict[str, Any], int, 
     options: dict[str, Any] = {
         "max_new_tokens": blocks * length,
         "block_length": length,
-        "steps": blocks * draw(st.integers(1, length + 2)),
         "temperature": draw(st.sampled_from([0.0, 0.0, 0.2, 1.0])),
         "stop_at_eos": ends,
     }
     if draw(st.booleans()):
         options |= draw(st.sampled_from(RULES))
     else:
+        options["steps"] = blocks * draw(st.integers(1, length + 2))
         options["order"] = draw(st.sampled_from(["confidence", "logic"]))
         if family == "dream":
             options["alg_temp"] = draw(st.sampled_from([None, 0.5]))

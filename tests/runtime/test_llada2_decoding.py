@@ -34,8 +34,8 @@ def options(how: Decoding, new_tokens: int) -> dict[str, Any]:
     given = {
         "mask_token_id": how.mask, "eos_token_ids": list(how.eos), "block_length": how.block,
         "steps": how.steps, "threshold": how.threshold, "editing_threshold": how.editing,
-        "max_post_steps": how.max_post_steps, "delete_token_id": how.delete, "insert_token_id": how.insert,
-        "max_new_tokens": new_tokens,
+        "max_post_steps": None if how.editing is None else how.max_post_steps,
+        "delete_token_id": how.delete, "insert_token_id": how.insert, "max_new_tokens": new_tokens,
     }  # fmt: skip
     return {name: value for name, value in given.items() if value is not None}
 

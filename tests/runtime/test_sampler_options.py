@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -329,4 +330,36 @@ def test_options_are_refused_in_a_line_or_settle_for_good(
         assert "\n" not in str(error)
         return
     values = {name: list(v) if isinstance(v, tuple) else v for name, v in found.values().items()}
-    assert options_of(family, {}, options=values) == found
+    assert options_of(family, config, options=values) == found
+
+
+#: Wishes of a family's that change nothing, and the end of the line that says so.
+UNUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("llada", {"persistent_threshold": 0.5}, "persistent_threshold is 0.5, which changes nothing without persistence"),
+    ("llada", {"threshold": 0.9, "steps": 4}, "steps is 4, which changes nothing with an acceptance rule"),
+    ("dream", {"persistence": 2, "steps": 4}, "steps is 4, which changes nothing with an acceptance rule"),
+    ("diffusion_gemma", {"persistent_entropy": 1}, "persistent_entropy is 1, which changes nothing without persist"),
+    ("diffusion_gemma", {"stability_threshold": None, "confidence_threshold": 1}, "where stability_threshold is null"),
+    ("diffusion_gemma", {"confidence_threshold": None, "stability_threshold": 2}, "where confidence_threshold is nu"),
+    ("block", {"ahead": 7}, "ahead is 7, which changes nothing in mode diffusion"),
+    ("block", {"draft_adapter": 1}, "draft_adapter is 1, which changes nothing in mode diffusion"),
+    ("block", {"max_steps_per_block": 7}, "max_steps_per_block is 7, which changes nothing without editing_threshold"),
+    ("block", {"delete_token_id": 5, "insert_token_id": 6}, "which changes nothing without editing_threshold"),
+    ("block", {"entropy_bound": 2}, "entropy_bound is 2, which changes nothing with remasking low_confidence"),
+    ("block", {"remasking": "entropy", "threshold": 0.5}, "threshold is 0.5, which changes nothing with remasking ent"),
+    ("block", {"mode": "autoregressive", "steps": 4}, "steps is 4, which changes nothing in mode autoregressive"),
+    ("block", {"mode": "speculative", "editing_threshold": 0.5}, "changes nothing in mode speculative, which den"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "wishes", "line"), UNUSED, ids=str)
+def test_what_changes_nothing_is_refused(family: str, wishes: dict[str, Any], line: str) -> None:
+    config = {"mask_token_id": 3}
+    with pytest.raises(InvalidOption, match=re.escape(line)) as refused:
+        options_of(family, config, options=wishes)
+    assert "; leave it out" in str(refused.value)
+    # In a config it stands for whoever needs it, and what holds anyway may be said.
+    config |= {name: value for name, value in wishes.items() if value is not None}
+    nulls = {name: value for name, value in wishes.items() if value is None}
+    values = options_of(family, config, options=nulls).values()
+    assert options_of(family, config, options=nulls | {n: v for n, v in values.items() if v is not None})

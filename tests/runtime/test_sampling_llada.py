@@ -111,7 +111,6 @@ def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, dict[str, Any], int, list[int]
     options: dict[str, Any] = {
         "gen_length": blocks * length,
         "block_length": length,
-        "steps": blocks * draw(st.integers(1, length + 2)),
         "temperature": draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
         "cfg_scale": draw(st.sampled_from([0.0, 0.0, 1.5])),
         "logits_eos_inf": draw(st.booleans()),
@@ -120,6 +119,7 @@ def cases(draw: st.DrawFn) -> tuple[FakeDenoiser, dict[str, Any], int, list[int]
         "eot_token_ids": (EOT,),
     }
     if mode == "steps":
+        options["steps"] = blocks * draw(st.integers(1, length + 2))
         options["remasking"] = draw(st.sampled_from(["low_confidence", "random"]))
     elif mode == "threshold":
         options["threshold"] = draw(st.sampled_from([0.05, 0.4, 0.9, 1.0]))

@@ -49,8 +49,11 @@ SamplerOptions options_of(const ek_generate_options &given, const GenerationFact
   for (const auto &[name, value] : {std::pair{"max_new_tokens", given.max_new_tokens}, std::pair{"steps", given.steps}}) {
     if (value != 0) wishes.emplace_back(name, &said.emplace_back(Json::parse(std::to_string(value), name)));
   }
-  return sampler_options(facts.sampler.at("name").string(), members_of(facts.sampler.at("config")), wishes,
-                         facts.canvas_length);
+  const std::string &name = facts.sampler.at("name").string();
+  const OptionMembers config = members_of(facts.sampler.at("config"));
+  SamplerOptions chosen = sampler_options(name, config, wishes, facts.canvas_length);
+  check_used(chosen, name, config, wishes, facts.canvas_length);
+  return chosen;
 }
 
 std::vector<std::int64_t> prompt_of(const std::int64_t *ids, std::int64_t count) {

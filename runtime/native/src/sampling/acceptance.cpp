@@ -42,6 +42,13 @@ void AcceptanceRules::check() const {
     fail(EK_INVALID_ARGUMENT, "stability is set without persistence, which it is a part of; set persistence too");
 }
 
+UnusedOptions AcceptanceRules::unused() const {
+  UnusedOptions all;
+  if (!persistence) all.emplace_back("persistent_threshold", "without persistence");
+  if (replace_schedule()) all.emplace_back("steps", "with an acceptance rule, which takes the place of the schedule");
+  return all;
+}
+
 void AcceptanceRules::append_fields(OptionFields &fields) {
   const auto probability = [](const char *name, OptionValue value, const char *help) {
     return OptionField(name, value, help).above(0).at_most(1);

@@ -31,6 +31,7 @@ struct AcceptanceRules {
 
   // Throws Error (EK_INVALID_ARGUMENT) for rules that contradict each other.
   void check() const;
+  UnusedOptions unused() const;
   // Points into the struct.
   void append_fields(OptionFields &fields);
 

@@ -46,6 +46,27 @@ SamplerOptions sampler_options(const std::string &name, const OptionMembers &con
        "'; supported: diffusion_gemma, llada, dream, block");
 }
 
+void check_used(SamplerOptions options, const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
+                std::int64_t canvas_length) {
+  const OptionFields own = fields(options);
+  const UnusedOptions unused = std::visit([](const auto &chosen) { return chosen.unused(); }, options);
+  const auto reason = [&](const OptionMembers::value_type &wish) {
+    const std::string_view of = find_field(own, wish.first)->name;
+    return std::find_if(unused.begin(), unused.end(), [&](const auto &each) { return each.first == of; });
+  };
+  OptionMembers idle, others;
+  for (const auto &wish : wishes) (wish.second->is_null() || reason(wish) == unused.end() ? others : idle).push_back(wish);
+  if (idle.empty()) return;
+  // What holds anyway may be said: options that were listed are options that can be given.
+  SamplerOptions without = sampler_options(name, config, others, canvas_length);
+  const OptionFields anyway = fields(without);
+  for (const auto &wish : idle) {
+    const std::string value = value_text(*find_field(own, wish.first));
+    if (value_text(*find_field(anyway, wish.first)) == value) continue;
+    fail(EK_INVALID_ARGUMENT, wish.first, " is ", value, ", which changes nothing ", reason(wish)->second, "; leave it out");
+  }
+}
+
 OptionFields fields(SamplerOptions &options) {
   return std::visit([](auto &chosen) { return chosen.fields(); }, options);
 }

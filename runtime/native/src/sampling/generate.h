@@ -25,6 +25,10 @@ using SamplerOptions = std::variant<DiffusionGemmaOptions, LladaOptions, DreamOp
 SamplerOptions sampler_options(const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
                                std::int64_t canvas_length);
 
+// Throws Error (EK_INVALID_ARGUMENT) for a wish, of those that gave `options`, that changes nothing beside the others.
+void check_used(SamplerOptions options, const std::string &name, const OptionMembers &config, const OptionMembers &wishes,
+                std::int64_t canvas_length);
+
 // Of whichever alternative it is.
 OptionFields fields(SamplerOptions &options);
 bool draws(const SamplerOptions &options);

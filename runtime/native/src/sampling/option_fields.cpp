@@ -116,10 +116,6 @@ std::string value_text(const std::optional<Value> &value) {
   return value ? value_text(*value) : "null";
 }
 
-std::string value_text(const OptionField &field) {
-  return std::visit([](auto *value) { return value_text(*value); }, field.value);
-}
-
 const char *type_of(const OptionField &field) {
   static const char *const kTypes[] = {"int", "int", "float", "float", "bool", "str", "ids"};  // in the variant's order
   return kTypes[field.value.index()];
@@ -135,12 +131,6 @@ std::string words(const std::vector<const char *> &all) {
 
 bool is_named(const OptionField &field, const std::string &name) {
   return field.name == name || std::count(field.aliases.begin(), field.aliases.end(), name) != 0;
-}
-
-const OptionField *find(const OptionFields &fields, const std::string &name) {
-  const auto found =
-      std::find_if(fields.begin(), fields.end(), [&](const OptionField &field) { return is_named(field, name); });
-  return found == fields.end() ? nullptr : &*found;
 }
 
 [[noreturn]] void unknown(const OptionFields &fields, const std::string &name) {
@@ -163,6 +153,16 @@ void give(OptionField field, const std::string &as, const Json &json) {
 
 }  // namespace
 
+std::string value_text(const OptionField &field) {
+  return std::visit([](auto *value) { return value_text(*value); }, field.value);
+}
+
+const OptionField *find_field(const OptionFields &fields, const std::string &name) {
+  const auto found =
+      std::find_if(fields.begin(), fields.end(), [&](const OptionField &field) { return is_named(field, name); });
+  return found == fields.end() ? nullptr : &*found;
+}
+
 OptionMembers members_of(const Json &object) {
   OptionMembers members;
   for (const auto &[key, value] : object.object()) members.emplace_back(key, &value);
@@ -173,7 +173,7 @@ Given read_fields(const OptionFields &fields, const OptionMembers &config, const
   Given given;
   std::map<std::string, std::pair<std::string, const Json *>> wished;  // by the option's own name: as which, and what
   for (const auto &[name, value] : wishes) {
-    const OptionField *field = find(fields, name);
+    const OptionField *field = find_field(fields, name);
     if (field == nullptr) unknown(fields, name);
     if (value->is_null() && !is_optional(*field)) continue;
     const auto [at, added] = wished.emplace(field->name, std::make_pair(name, value));

@@ -63,6 +63,14 @@ struct Given {
 // option without a value.
 Given read_fields(const OptionFields &fields, const OptionMembers &config, const OptionMembers &wishes);
 
+// Options that change nothing beside the others, and why.
+using UnusedOptions = std::vector<std::pair<const char *, std::string>>;
+
+// The option of this name, or alias, or null.
+const OptionField *find_field(const OptionFields &fields, const std::string &name);
+// Its value as JSON.
+std::string value_text(const OptionField &field);
+
 // Throw Error (EK_INVALID_ARGUMENT) unless all values are allowed, and all token ids are of the vocabulary.
 void check_fields(const OptionFields &fields);
 void check_tokens(const OptionFields &fields, std::int64_t vocabulary);

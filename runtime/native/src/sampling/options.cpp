@@ -1,6 +1,7 @@
 #include "sampling/options.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "error.h"
 #include "sampling/drafts.h"
@@ -206,6 +207,14 @@ void DiffusionGemmaOptions::check() const {
   }
 }
 
+UnusedOptions DiffusionGemmaOptions::unused() const {
+  UnusedOptions all;
+  if (!persistence) all.emplace_back("persistent_entropy", "without persistence");
+  if (!stability_threshold) all.emplace_back("confidence_threshold", "where stability_threshold is null");
+  if (!confidence_threshold) all.emplace_back("stability_threshold", "where confidence_threshold is null");
+  return all;
+}
+
 DiffusionGemmaOptions DiffusionGemmaOptions::of(const OptionMembers &config, const OptionMembers &wishes,
                                                 std::int64_t canvas_length) {
   DiffusionGemmaOptions own;
@@ -303,6 +312,8 @@ void LladaOptions::check() const {
   if (!rules.replace_schedule()) check_block_steps(steps, blocks());
 }
 
+UnusedOptions LladaOptions::unused() const { return rules.unused(); }
+
 LladaOptions LladaOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
   LladaOptions own;
   const Given given = read_fields(own.fields(), config, wishes);
@@ -399,6 +410,8 @@ bool DreamOptions::draws() const { return temperature > 0 || alg == "origin" || 
 std::int64_t DreamOptions::most_steps() const {
   return rules.replace_schedule() ? block_length.value_or(max_new_tokens) : steps / blocks();
 }
+
+UnusedOptions DreamOptions::unused() const { return rules.unused(); }
 
 DreamOptions DreamOptions::of(const OptionMembers &config, const OptionMembers &wishes) {
   DreamOptions own;
@@ -499,6 +512,9 @@ void BlockOptions::check() const {
          *small_block_length);
   if (delete_token_id.has_value() != insert_token_id.has_value())
     fail(EK_INVALID_ARGUMENT, "delete_token_id and insert_token_id belong together; set both, or neither");
+  if (insert_token_id && (insert_token_id == delete_token_id || *insert_token_id == mask_token_id || *delete_token_id == mask_token_id))
+    fail(EK_INVALID_ARGUMENT, "delete_token_id is ", *delete_token_id, ", insert_token_id ", *insert_token_id, ", mask_token_id ",
+         mask_token_id, "; use three different tokens");
   if (edits() && small_block_length)
     fail(EK_INVALID_ARGUMENT, "editing_threshold and small_block_length are both set; use one of them");
   if (remasking == "entropy" && edits())
@@ -513,6 +529,24 @@ void BlockOptions::check() const {
     fail(EK_INVALID_ARGUMENT, "draft_steps ", draft_steps, " drafts denoising steps, mode ", mode, " has none; use 1, or mode diffusion");
   if (mode == "speculative" && temperature > 0)
     fail(EK_INVALID_ARGUMENT, "mode speculative gives the tokens of greedy decoding; set temperature to 0");
+}
+
+UnusedOptions BlockOptions::unused() const {
+  UnusedOptions all;
+  const auto add = [&](std::initializer_list<const char *> names, const std::string &why) {
+    for (const char *name : names) all.emplace_back(name, why);
+  };
+  if (mode != "speculative") add({"ahead", "draft_adapter"}, "in mode " + mode);
+  if (mode != "diffusion")
+    add({"steps", "threshold", "remasking", "entropy_bound", "small_block_length", "editing_threshold", "max_post_steps",
+         "max_block_steps", "delete_token_id", "insert_token_id", "ride", "causal_start"},
+        "in mode " + mode + ", which denoises nothing");
+  else if (remasking == "entropy")
+    add({"steps", "threshold"}, "with remasking entropy");
+  else
+    add({"entropy_bound"}, "with remasking " + remasking);
+  if (!edits()) add({"max_post_steps", "max_block_steps", "delete_token_id", "insert_token_id"}, "without editing_threshold");
+  return all;
 }
 
 BlockOptions BlockOptions::of(const OptionMembers &config, const OptionMembers &wishes) {

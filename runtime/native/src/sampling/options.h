@@ -57,6 +57,7 @@ struct DiffusionGemmaOptions {
   static DiffusionGemmaOptions of(const OptionMembers &config, const OptionMembers &wishes,
                                   std::int64_t canvas_length);
   void check() const;
+  UnusedOptions unused() const;
   bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
@@ -94,6 +95,7 @@ struct LladaOptions {
   // is the whole answer, and one block.
   static LladaOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
+  UnusedOptions unused() const;
   bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
@@ -133,6 +135,7 @@ struct DreamOptions {
   // Steps, end, whole blocks and a given canvas as LLaDA's.
   static DreamOptions of(const OptionMembers &config, const OptionMembers &wishes);
   void check() const;
+  UnusedOptions unused() const;
   bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
@@ -171,6 +174,7 @@ struct BlockOptions {
   static BlockOptions of(const OptionMembers &config, const OptionMembers &wishes);
   bool edits() const { return editing_threshold.has_value(); }
   void check() const;
+  UnusedOptions unused() const;
   bool draws() const;
   Lengths lengths(std::int64_t prompt) const;
   std::string new_tokens_text(std::int64_t prompt) const;
