@@ -19,6 +19,10 @@ class RunsOnProcessor(UserWarning):
     """Operators that the provider of a GPU leaves to the processor."""
 
 
+class EncodedAgain(UserWarning):
+    """A text that is encoded again, since the file that holds its keys and values is damaged."""
+
+
 class PromptTooLong(EdgekitError):
     """The prompt and the text to be generated do not fit the memory budget or the model."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,12 +22,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError, InvalidRequest
+from edgekit.flashload.errors import (
+    BudgetExceeded,
+    ChecksumMismatch,
+    EdgekitError,
+    InvalidRequest,
+    MalformedFile,
+    OpenFailed,
+    ReadFailed,
+    TruncatedFile,
+)
 from edgekit.flashload.names import shown
 from edgekit.runtime import engines
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.engines.package_engine import exported_for
-from edgekit.runtime.errors import EngineUnavailable, PromptTooLong, UnsupportedBundle
+from edgekit.runtime.errors import EncodedAgain, EngineUnavailable, PromptTooLong, UnsupportedBundle
 from edgekit.runtime.process import usable_cores
 from edgekit.runtime.prompt_text import check_said, check_spelled
 from edgekit.runtime.sampling import (
@@ -527,10 +537,15 @@ class Generator:
                 session.sequence, text.encoded
             ):
                 continue
-            with suppress(BudgetExceeded):  # of a text that went on longer than this one
+            try:
                 session.sequence.load(saved.path)
-                if saved is self._saved:
-                    self._saved = None
+            except BudgetExceeded:  # of a text that went on longer than this one
+                continue
+            except (MalformedFile, ChecksumMismatch, TruncatedFile, OpenFailed, ReadFailed) as error:
+                found = str(error).removesuffix("; encode the text again")
+                warnings.warn(f"{found}; the text is encoded again", EncodedAgain, stacklevel=2)
+            if saved is self._saved:
+                self._saved = None
         self._reused = text.put_into(session)
 
     def resume(self, saved: SavedSequence) -> None:

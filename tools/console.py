@@ -52,7 +52,7 @@ def note(line: str) -> None:
 @contextmanager
 def remarks() -> Iterator[None]:
     """Inside the block what the runtime warns of is a note, each once; other warnings are shown as always."""
-    from edgekit.runtime.errors import RunsOnProcessor
+    from edgekit.runtime.errors import EncodedAgain, RunsOnProcessor
 
     with warnings.catch_warnings():
         before = warnings.showwarning
@@ -65,13 +65,14 @@ def remarks() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, RunsOnProcessor):
+            if issubclass(category, (EncodedAgain, RunsOnProcessor)):
                 note(f"note: {message}")
             else:
                 before(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
-        warnings.simplefilter("once", RunsOnProcessor)
+        for remark in (EncodedAgain, RunsOnProcessor):
+            warnings.simplefilter("once", remark)
         yield
 
 

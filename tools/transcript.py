@@ -40,9 +40,9 @@ class Transcripts:
         if name[-1:] == os.sep or os.path.isdir(os.path.expanduser(name)):
             raise EdgekitError(f"{name}: is a folder; give a file, such as {Path(name) / 'talk.json'}")
         path = Path(os.path.abspath(os.path.expanduser(name)))
-        if path.suffix == "":
+        if path.suffix == "" and not os.path.lexists(path):
             path = path.with_name(path.name + READ)
-        if path.suffix not in (READ, RESUMED):
+        if path.suffix not in (READ, RESUMED) and not os.path.lexists(path):
             read, resumed = (Path(name).with_suffix(suffix) for suffix in (READ, RESUMED))
             raise EdgekitError(f"{name}: a transcript is JSON; write {read}, or {resumed} to go on from it")
         # A half of a character that a terminal gave becomes an escape that JSON knows.

@@ -404,7 +404,7 @@ def test_families_encode_no_row_twice(
         answer = talk.generate(TURNS[seed], max_new_tokens=40, steps=4, seed=seed)
         stats = model._generator.stats
         assert stats is not None
-        return answer, stats.rows - stats.forwards * canvas, sum(encoded_rows)
+        return answer, stats.rows - stats.denoising_steps * canvas, sum(encoded_rows)
 
     with edgekit.load(bundle, memory=memory) as model:
         talk, held = model.chat(raw=True), 0

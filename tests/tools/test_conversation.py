@@ -383,14 +383,36 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(
     for data, says in (
         (whole[:-5], f"talk.kv: has {len(whole) - 5} bytes of {len(whole)}"),
         (whole[:40] + b"?" + whole[41:], "talk.kv: is not as it was written"),
-        (whole[:-1] + bytes([whole[-1] ^ 1]), "talk.kv: keys and values are not as they were written"),
-        (b'{"messages": []}\n', "talk.kv: is no saved sequence"),
+        (b'{"messages": []}\n', "talk.kv: is no saved sequence; give a file that Chat.save, or /save NAME.kv,"),
         (b"", "talk.kv: is no saved sequence"),
     ):
         file.write_bytes(data)
         refused(gemma, says=says)
     file.unlink()
     refused(gemma, says="talk.kv: ")
+    file.mkdir()
+    refused(gemma, says="talk.kv: is a directory; give the path of a file")
+
+
+def test_damaged_keys_and_values_cost_a_pass_and_no_turn(gemma: Path, tmp_path: Path) -> None:
+    file, damaged = tmp_path / "talk.kv", tmp_path / "damaged.kv"
+    chat(gemma, SUM, f"/save {file}")
+    whole = file.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    expected = chat(gemma, WORDS, "/stats", options=("--resume", str(file)))
+    found = chat(gemma, WORDS, WORDS, "/stats", options=("--resume", str(damaged)))
+    assert found.stdout == expected.stdout * 2
+    said = [line for line in found.stderr.splitlines() if line.startswith("note:")]
+    assert said == [
+        f"note: {damaged}: keys and values are not as they were written; the text is encoded again"
+    ]
+
+
+def test_a_file_that_is_there_is_not_taken_for_a_name_without_a_suffix(gemma: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    result = chat(gemma, SUM, f"/save {tmp_path / 'notes'}")
+    assert result.exit_code == 2 and "notes: is there already, and not from this chat" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_what_eight_bits_change_is_counted(gemma: Path, shipped_bundle: Any, tmp_path: Path) -> None:

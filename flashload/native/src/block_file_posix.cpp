@@ -57,7 +57,7 @@ class PosixFile final : public SystemFile {
       const bool folder = S_ISDIR(status.st_mode);
       ::close(descriptor_);
       fail(EK_OPEN_FAILED, path_, ": is ", folder ? "a directory" : "not a regular file",
-           "; give the path of the weights file");
+           "; give the path of a file");
     }
   }
 

@@ -65,7 +65,7 @@ class WindowsFile final : public SystemFile {
   explicit WindowsFile(const std::string &path) : path_(path), wide_path_(wide(path)) {
     const DWORD attributes = GetFileAttributesW(wide_path_.c_str());
     if (attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) != 0) {
-      fail(EK_OPEN_FAILED, path_, ": is a directory; give the path of the weights file");
+      fail(EK_OPEN_FAILED, path_, ": is a directory; give the path of a file");
     }
     handle_ = open_handle(wide_path_, GENERIC_READ, FILE_FLAG_OVERLAPPED | FILE_FLAG_RANDOM_ACCESS);
     if (handle_ == INVALID_HANDLE_VALUE) {
@@ -73,7 +73,7 @@ class WindowsFile final : public SystemFile {
     }
     if (GetFileType(handle_) != FILE_TYPE_DISK) {
       CloseHandle(handle_);
-      fail(EK_OPEN_FAILED, path_, ": is not a regular file; give the path of the weights file");
+      fail(EK_OPEN_FAILED, path_, ": is not a regular file; give the path of a file");
     }
   }
 

@@ -281,10 +281,13 @@ void SavedSequence::save(const Session &session, const Sequence &sequence, const
 
 SavedSequence::SavedSequence(const std::string &path)
     : file_(std::make_unique<BlockFile>(path, SystemFile::open(path), false)) {
+  const auto other = [&] {
+    fail(EK_MALFORMED_FILE, path, ": is no saved sequence; give a file that Chat.save, or /save NAME.kv, has written");
+  };
   char start[kStart];
-  if (file_->size() < kMagic.size()) fail(EK_MALFORMED_FILE, path, ": is no saved sequence");
+  if (file_->size() < kMagic.size()) other();
   file_->read(start, std::min<std::uint64_t>(kStart, file_->size()), 0, true);
-  if (std::string_view(start, kMagic.size()) != kMagic) fail(EK_MALFORMED_FILE, path, ": is no saved sequence");
+  if (std::string_view(start, kMagic.size()) != kMagic) other();
   const auto cut = [&](std::uint64_t needed) {
     fail(EK_TRUNCATED_FILE, path, ": has ", file_->size(), " bytes of ", needed, "; encode the text again");
   };
