@@ -23,7 +23,11 @@ def cut(value: object, limit: int = 80) -> str:
 
 def one_line(error: BaseException) -> str:
     """The message of another library's error in one line, cut to fit; its name if it says nothing."""
-    said = " ".join(str(error)[: 20 * _MOST_QUOTED].split()) or type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # of somebody else's class
+        text = ""
+    said = " ".join(text[: 20 * _MOST_QUOTED].split()) or type(error).__name__
     return said if len(said) <= _MOST_QUOTED else said[: _MOST_QUOTED - 4] + " ..."
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status, prose
 from edgekit.tools.help import Rare
 from edgekit.tools.options import Count
@@ -19,7 +20,7 @@ from edgekit.tools.stuck import ending_if_stuck
 from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
-    from edgekit.runtime.api import Answer, Model, SearchResult
+    from edgekit.runtime.api import Model, SearchResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,8 +72,8 @@ def search_options(command: F) -> F:
 
 def searched(
     model: Model, prompt: str, request: Request, wanted: SearchRequest, *, quiet: bool
-) -> tuple[Answer, dict[str, Any]]:
-    """The answer of a search, written unless `quiet`, and what the other branches were. Raises
+) -> SearchResult:
+    """What a search finds; the answer and a line for each branch are written unless `quiet`. Raises
     EdgekitError.
     """
     from edgekit.tools.answer_display import write_text
@@ -99,7 +100,7 @@ def searched(
             write_text(found.answer.text)
         for branch in found.branches:
             prose(_line(branch.number, found), err=True)
-    return found.answer, as_dict(found)
+    return found
 
 
 def _line(number: int, found: SearchResult) -> str:
@@ -108,6 +109,20 @@ def _line(number: int, found: SearchResult) -> str:
     score = "not scored" if branch.score is None else f"score {branch.score:.4g}"
     end = "given up" if branch.pruned else "best" if number == found.best else ""
     return f"branch {number}{came}: {score} after {counted(branch.steps, 'step')}" + (end and f", {end}")
+
+
+def search_summary(found: SearchResult) -> str:
+    """The costs of a search in one line; those of its branches are in lines of their own."""
+    costs, own = found.statistics, found.answer.statistics
+    read = f"{size(costs.bytes_read)} read" if own.bytes_per_step else "all weights in memory"
+    budget = f" of {size(own.memory_bytes)}" if own.memory_bytes else ", no budget"
+    return (
+        f"{counted(len(found.branches), 'branch')} in {counted(costs.passes, 'pass')} of "
+        f"{counted(costs.rows, 'row')}, {counted(costs.shared_steps, 'step')} shared, "
+        f"{costs.seconds:.2f} s; {read}, "
+        f"{own.wait_seconds:.2f} s waiting for it, {own.compute_seconds:.2f} s computing; "
+        f"peak memory {size(own.peak_bytes)}{budget}"
+    )
 
 
 def as_dict(found: SearchResult) -> dict[str, Any]:

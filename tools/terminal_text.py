@@ -30,8 +30,9 @@ def shortened(line: str, most: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 token`, `2 tokens`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    """`1 token`, `2 tokens`, `3 passes`."""
+    ending = "es" if what.endswith(("s", "ch")) else "s"
+    return f"{number} {what}{'' if number == 1 else ending}"
 
 
 def enumerated(words: Sequence[str]) -> str:

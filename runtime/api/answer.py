@@ -23,8 +23,8 @@ class Statistics:
 
     #: Denoising steps whose pass ran, over all canvases or blocks.
     steps: int
-    #: Denoising passes: one a step, two with classifier-free guidance, fewer where steps are drafted; with those
-    #: that encode text and predict what follows it.
+    #: Denoising passes: one a step, two with classifier-free guidance, fewer where steps are drafted; with
+    #: those that encode text and predict what follows it.
     forwards: int
     #: Further passes, which only encoded text.
     prefills: int

@@ -301,8 +301,8 @@ class Model(OneOwner):
         share: float = 0.8,
         method: Method = "best_of",
         every: int | None = None,
-        rounds: int = 2,
-        depth: float = 0.5,
+        rounds: int | None = None,
+        depth: float | None = None,
         system: str | None = None,
         raw: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -327,7 +327,9 @@ class Model(OneOwner):
                 but the best go back along its way, and come to another end, `rounds` times.
             every: steps between two looks of "prune"; None: a quarter of those that are not shared.
             rounds: of "back", at most: "json" and "regex" are content with the first answer that is right.
-            depth: how far "back" goes, as a part of the steps behind the fork; above 0 and below 1.
+                None: 2.
+            depth: how far "back" goes, as a part of the steps behind the fork; above 0 and below 1. None: a
+                half.
 
         The others are those of `generate`. A model that draws nothing at temperature 0 needs one above it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -123,14 +124,17 @@ def checked_scores(verifier: Verifier, attempts: Sequence[Attempt]) -> list[floa
         scores = list(verifier.scores(attempts))
     except EdgekitError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise VerifierFailed(
             f"the verifier {verifier.name} raised {type(error).__name__}: {one_line(error)}"
         ) from error
     for score in scores:
+        if inspect.iscoroutine(score):
+            score.close()  # or Python warns that nobody awaited it
+    for score in scores:
         if not _is_score(score):
             raise VerifierFailed(
-                f"the verifier {verifier.name} returned {shown(score)}; use a number, or true or false"
+                f"the verifier {verifier.name} returned {shown(score)}; use a finite number, or true or false"
             )
     if len(scores) != len(attempts):
         raise VerifierFailed(f"the verifier {verifier.name} gave {len(scores)} scores of {len(attempts)}")
@@ -139,6 +143,6 @@ def checked_scores(verifier: Verifier, attempts: Sequence[Attempt]) -> list[floa
 
 def _is_score(score: object) -> bool:
     try:
-        return not isinstance(score, str | bytes) and not math.isnan(float(score))  # type: ignore[arg-type]
+        return not isinstance(score, str | bytes) and math.isfinite(float(score))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False

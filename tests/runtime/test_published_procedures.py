@@ -87,8 +87,12 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "a2d_qwen3": [{}, {"steps": 4}],
     "coda": [{"steps": 16}, {"steps": 6}],
     "nemotron_labs_diffusion": [
-        {}, {"threshold": 0.02}, {"steps": 3, "threshold": None}, {"causal_start": False, "threshold": 0.02},
-        {"mode": "autoregressive"}, {"mode": "speculative"},
+        {},
+        {"threshold": 0.02},
+        {"steps": 3, "threshold": None},
+        {"causal_start": False, "threshold": 0.02},
+        {"mode": "autoregressive"},
+        {"mode": "speculative"},
     ],
 }
 

@@ -335,20 +335,20 @@ def test_options_are_refused_in_a_line_or_settle_for_good(
 
 #: Wishes of a family's that change nothing, and the end of the line that says so.
 UNUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llada", {"persistent_threshold": 0.5}, "persistent_threshold is 0.5, which changes nothing without persistence"),
+    ("llada", {"persistent_threshold": 0.5}, "persistent_threshold is 0.5, which changes nothing without p"),
     ("llada", {"threshold": 0.9, "steps": 4}, "steps is 4, which changes nothing with an acceptance rule"),
     ("dream", {"persistence": 2, "steps": 4}, "steps is 4, which changes nothing with an acceptance rule"),
-    ("diffusion_gemma", {"persistent_entropy": 1}, "persistent_entropy is 1, which changes nothing without persist"),
-    ("diffusion_gemma", {"stability_threshold": None, "confidence_threshold": 1}, "where stability_threshold is null"),
-    ("diffusion_gemma", {"confidence_threshold": None, "stability_threshold": 2}, "where confidence_threshold is nu"),
+    ("diffusion_gemma", {"persistent_entropy": 1}, "persistent_entropy is 1, which changes nothing withou"),
+    ("diffusion_gemma", {"stability_threshold": None, "confidence_threshold": 1}, "stability_threshold is n"),
+    ("diffusion_gemma", {"confidence_threshold": None, "stability_threshold": 2}, "confidence_threshold is "),
     ("block", {"ahead": 7}, "ahead is 7, which changes nothing in mode diffusion"),
     ("block", {"draft_adapter": 1}, "draft_adapter is 1, which changes nothing in mode diffusion"),
-    ("block", {"max_steps_per_block": 7}, "max_steps_per_block is 7, which changes nothing without editing_threshold"),
-    ("block", {"delete_token_id": 5, "insert_token_id": 6}, "which changes nothing without editing_threshold"),
-    ("block", {"entropy_bound": 2}, "entropy_bound is 2, which changes nothing with remasking low_confidence"),
-    ("block", {"remasking": "entropy", "threshold": 0.5}, "threshold is 0.5, which changes nothing with remasking ent"),
-    ("block", {"mode": "autoregressive", "steps": 4}, "steps is 4, which changes nothing in mode autoregressive"),
-    ("block", {"mode": "speculative", "editing_threshold": 0.5}, "changes nothing in mode speculative, which den"),
+    ("block", {"max_steps_per_block": 7}, "max_steps_per_block is 7, which changes nothing without "),
+    ("block", {"delete_token_id": 5, "insert_token_id": 6}, "changes nothing without editing_threshold"),
+    ("block", {"entropy_bound": 2}, "entropy_bound is 2, which changes nothing with remasking l"),
+    ("block", {"remasking": "entropy", "threshold": 0.5}, "threshold is 0.5, which changes nothing wi"),
+    ("block", {"mode": "autoregressive", "steps": 4}, "steps is 4, which changes nothing in mode autoreg"),
+    ("block", {"mode": "speculative", "editing_threshold": 0.5}, "changes nothing in mode speculative"),
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,8 @@ def test_equal_seeds_give_equal_searches(model: edgekit.Model, name: str, method
             branches=3,
             share=0.3,
             method=method,
-            every=1,
-            rounds=1,
+            every=1 if method == "prune" else None,
+            rounds=1 if method == "back" else None,
             seed=5,
             **HOT[name],
         )
@@ -240,13 +241,34 @@ def broken(attempt: edgekit.Attempt) -> float:
     raise KeyError("no\nsuch word")
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def mute(attempt: edgekit.Attempt) -> float:
+    raise Mute
+
+
+def leaving(attempt: edgekit.Attempt) -> float:
+    sys.exit(3)
+
+
+async def later(attempt: edgekit.Attempt) -> float:
+    return 1.0
+
+
 @pytest.mark.parametrize(
     "verifier,said",
     [
         (broken, "the verifier broken raised KeyError: 'no\\nsuch word'"),
-        (lambda a: None, "returned None; use a number, or true or false"),
-        (lambda a: float("nan"), "returned nan; use a number"),
-        (lambda a: "1", "returned '1'; use a number"),
+        (lambda a: None, "returned None; use a finite number, or true or false"),
+        (lambda a: float("nan"), "returned nan; use a finite number"),
+        (lambda a: "1", "returned '1'; use a finite number"),
+        (lambda a: float("-inf"), "returned -inf; use a finite number"),
+        (mute, "the verifier mute raised Mute: Mute"),
+        (leaving, "the verifier leaving raised SystemExit: 3"),
+        (later, "the verifier later returned <coroutine object later at"),
     ],
 )
 def test_a_verifier_that_fails_ends_the_search(
@@ -271,10 +293,12 @@ def test_a_verifier_that_fails_ends_the_search(
         ({"verifier": "json", "branches": 65}, "branches is 65"),
         ({"verifier": "json", "share": 1.0}, "share is 1.0; use a number at least 0 and below 1"),
         ({"verifier": "json", "share": float("nan")}, "share is nan"),
-        ({"verifier": "json", "depth": 0}, "depth is 0; use a number above 0 and below 1"),
+        ({"verifier": "json", "every": 3}, "every is for method prune, not best_of; leave it out"),
+        ({"verifier": "json", "method": "prune", "rounds": 2}, "rounds is for method back, not prune"),
+        ({"verifier": "json", "method": "back", "depth": 0}, "depth is 0; use a number above 0 and below 1"),
         ({"verifier": "json", "method": "beam"}, "method is 'beam'; use one of best_of, prune, back"),
-        ({"verifier": "json", "every": 0}, "every is 0"),
-        ({"verifier": "json", "rounds": 0}, "rounds is 0"),
+        ({"verifier": "json", "method": "prune", "every": 0}, "every is 0"),
+        ({"verifier": "json", "method": "back", "rounds": 0}, "rounds is 0"),
         ({"verifier": "json", "temperature": 0.0}, "temperature is 0: the model draws nothing"),
         ({"verifier": "json", "continue_prefix": True}, "continue_prefix is not a setting here"),
         ({"verifier": "json", "nonsense": 1}, "nonsense"),

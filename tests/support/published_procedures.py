@@ -152,8 +152,9 @@ def nemotron(
     oracle: Oracle, prompt: list[int], most: int, *, mask: int, block: int, steps: int,
     threshold: float | None, causal_start: bool = True, ends: Collection[int] = (),
 ) -> list[int]:  # fmt: skip
-    """Committed text is causal, and its next token is the first of a block (`causal_context` of the script). A
-    step commits what reaches the threshold, the best one at least; without a threshold its share of the masks.
+    """Committed text is causal, and its next token is the first of a block (`causal_context` of the script).
+    A step commits what reaches the threshold, the best one at least; without a threshold its share of the
+    masks.
     """
     ids = list(prompt)
     while len(ids) - len(prompt) < most:

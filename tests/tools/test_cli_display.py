@@ -130,7 +130,7 @@ def test_notes_of_many_tensors_are_one_line() -> None:
 
 
 def test_one_token_is_not_tokens() -> None:
-    said = summary(Statistics(1, 1, 1, 1, 1, 0, 1, "eos", 1.0, 1.0, 0.0, 0, 0, 0, 0, None))
+    said = summary(Statistics(1, 1, 0, 1, 1, 1, 0, 1, "eos", 1.0, 1.0, 0.0, 0, 0, 0, 0, None))
     assert said.startswith("1 token in 1 denoising step, ")
 
 
@@ -139,7 +139,7 @@ def test_one_token_is_not_tokens() -> None:
     [(" \n", "eos", "ended its answer at once"), ("", "length", "with blanks"), ("68", "eos", "")],
 )
 def test_an_empty_answer_is_remarked_upon(text: str, reason: Any, said: str) -> None:
-    statistics = Statistics(1, 1, 1, 1, 1, 0, 1, reason, 1.0, 1.0, 0.0, 0, 0, 0, 0, None)
+    statistics = Statistics(1, 1, 0, 1, 1, 1, 0, 1, reason, 1.0, 1.0, 0.0, 0, 0, 0, 0, None)
     found = remark(Answer(text, (6,), (1,), statistics))
     assert said in found and bool(found) == bool(said)
 

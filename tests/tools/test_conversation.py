@@ -383,7 +383,7 @@ def test_what_cannot_be_resumed_is_refused_in_one_line(
     for data, says in (
         (whole[:-5], f"talk.kv: has {len(whole) - 5} bytes of {len(whole)}"),
         (whole[:40] + b"?" + whole[41:], "talk.kv: is not as it was written"),
-        (b'{"messages": []}\n', "talk.kv: is no saved sequence; give a file that Chat.save, or /save NAME.kv,"),
+        (b'{"messages": []}\n', "talk.kv: is no saved sequence; give a file that Chat.save, or /save N"),
         (b"", "talk.kv: is no saved sequence"),
     ):
         file.write_bytes(data)

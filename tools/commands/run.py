@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,8 +13,11 @@ from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import bundle_argument, debug_option, json_option, quoting
 from edgekit.tools.prompts import given_prompt
 from edgekit.tools.request import Request, display_for, opened, request_options, settings_of
-from edgekit.tools.search import SearchRequest, search_options, searched
+from edgekit.tools.search import SearchRequest, as_dict, search_options, search_summary, searched
 from edgekit.tools.stuck import ending_if_stuck
+
+if TYPE_CHECKING:
+    from edgekit.runtime.api import SearchResult
 
 
 @click.command(
@@ -93,10 +96,11 @@ def command(
 
     with ending_if_stuck(), opened(bundle, request, quiet=as_json) as (model, generator):
         ids = model.encode(prompt, system=request.system, raw=request.raw)
-        found: dict[str, Any] = {}
+        search: SearchResult | None = None
         with quoting(request.memory):
             if wanted is not None:
-                result, found = searched(model, prompt, request, wanted, quiet=as_json)
+                search = searched(model, prompt, request, wanted, quiet=as_json)
+                result = search.answer
                 plan = plan_as_dict(generator)
             elif as_json:
                 # First: it reads the weights file, and a finished answer must not depend on that any more.
@@ -121,7 +125,7 @@ def command(
                     "token_ids": result.ids,
                     "statistics": statistics,
                     "plan": plan,
-                    **found,
+                    **({} if search is None else as_dict(search)),
                 }
             )
         )
@@ -131,4 +135,4 @@ def command(
         write_text(result.text)
     if said := remark(result):
         prose(f"note: {said}", err=True)
-    prose(summary(result.statistics), err=True)
+    prose(summary(result.statistics) if search is None else search_summary(search), err=True)
