@@ -32,7 +32,7 @@ def test_the_best_answer_goes_to_stdout_and_the_branches_to_stderr(gemma: Path) 
     assert lines[0] == "branch 0: score 1 after 2 steps, best"
     assert lines[1:3] == [f"branch {n}, from branch 0 at step 1: score 1 after 2 steps" for n in (1, 2)]
     assert re.match(
-        r"3 branches in 3 passes of \d+ rows, 1 step shared, \d+\.\d\d s; all weights in m", lines[3]
+        r"3 branches in 4 passes of \d+ rows, 1 step shared, \d+\.\d\d s; all weights in m", lines[3]
     )
     assert lines[3].endswith(", no budget") and len(lines) == 4
 
