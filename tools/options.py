@@ -148,6 +148,22 @@ class Assignment(click.ParamType):
         return name.strip(), found
 
 
+class Number(click.ParamType):
+    """A number that `takes` accepts; `bounds` says which ones these are."""
+
+    name = "number"
+
+    def __init__(self, takes: Callable[[float], bool], bounds: str) -> None:
+        self._takes, self._bounds = takes, bounds
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        with suppress(ValueError):
+            number = float(value)
+            if math.isfinite(number) and self._takes(number):
+                return number
+        raise click.UsageError(f"{_named(param)} is {shown(value)}; use a number {self._bounds}", ctx)
+
+
 def debug_option(command: F) -> F:
     """`--debug`, which every command takes, before or after its name."""
 

@@ -14,7 +14,7 @@ import click
 from edgekit.flashload.sizes import size
 from edgekit.tools.console import Status, prose
 from edgekit.tools.help import Rare
-from edgekit.tools.options import Count
+from edgekit.tools.options import Count, Number
 from edgekit.tools.request import Request
 from edgekit.tools.stuck import ending_if_stuck
 from edgekit.tools.terminal_text import counted
@@ -35,7 +35,8 @@ _OPTIONS = (
         help="Answers of a search. Default: 4, or as many as --memory has room for.",
     ),
     click.option(
-        "--share", cls=Rare, type=click.FloatRange(0, 1, max_open=True), metavar="PART",
+        "--share", cls=Rare, metavar="PART",
+        type=Number(lambda part: 0 <= part < 1, "at least 0 and below 1"),
         help="Part of the steps that all branches have in common. Default: 0.8.",
     ),
     click.option(

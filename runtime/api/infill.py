@@ -16,46 +16,64 @@ from edgekit.runtime.tokenizer.tokenizer import LINE_END
 #: Text in which `[[12]]` is a hole of twelve tokens; or pieces one after the other: text, token ids, and
 #: integers for holes.
 Template: TypeAlias = str | Iterable[str | int | Iterable[int]]
-_HOLE: Final = re.compile(r"\[\[([0-9]{1,7})\]\]")
+_HOLE: Final = re.compile(r"\[\[([0-9]+)\]\]")
 _WANTED: Final = "text with holes such as [[12]], or a list of text, token ids and numbers of open tokens"
+#: Tokens of a template: half of what options may hold as a list.
+MOST_TOKENS: Final = 1 << 19
 
 
-def places(template: Template, tokenizer: Tokenizer) -> list[int | None]:
+def what(revise: bool) -> str:
+    """The name of a template in messages."""
+    return "the answer to start from" if revise else "the answer to fill in"
+
+
+def places(template: Template, tokenizer: Tokenizer, revise: bool = False) -> list[int | None]:
     """The tokens of an answer, None where it is open. Pieces are encoded each by itself, as a line begins.
 
-    Raises InvalidPrompt for what is no template, and one without a token.
+    Raises InvalidPrompt for what is no template, and one without a token or with too many.
     """
     found: list[int | None] = []
-    for piece in _pieces(template):
+    for piece in _pieces(template, what(revise)):
         if isinstance(piece, int):
             found += [None] * piece
         else:
             found += tokenizer.encode_behind(piece, LINE_END) if isinstance(piece, str) else piece
+        if len(found) > MOST_TOKENS:
+            raise InvalidPrompt(
+                f"{what(revise)} has {len(found)} tokens and more; {MOST_TOKENS} are the most, shorten it"
+            )
     if not found:
-        raise InvalidPrompt(f"the answer to fill in is empty; give {_WANTED}")
+        raise InvalidPrompt(f"{what(revise)} has no token; give {_WANTED}")
     return found
 
 
-def _pieces(template: Template) -> list[str | int | list[int]]:
+def _pieces(template: Template, name: str) -> list[str | int | list[int]]:
     if isinstance(template, str):
-        check_spelled(template, "the answer to fill in")
+        check_spelled(template, name)
         parts = _HOLE.split(template)  # text and numbers of tokens in turns
-        pieces: list[Any] = [int(part) if number % 2 else part for number, part in enumerate(parts)]
+        pieces: list[Any] = [_hole(part, name) if number % 2 else part for number, part in enumerate(parts)]
         return [piece for piece in pieces if piece != ""]
     if isinstance(template, bytes | Mapping) or not isinstance(template, Iterable):
-        raise InvalidPrompt(f"the answer to fill in is {shown(template)}; give {_WANTED}")
-    return [_piece(piece, number) for number, piece in enumerate(template)]
+        raise InvalidPrompt(f"{name} is {shown(template)}; give {_WANTED}")
+    return [_piece(piece, f"piece {number} of {name}") for number, piece in enumerate(template)]
 
 
-def _piece(piece: Any, number: int) -> str | int | list[int]:
-    where = f"piece {number} of the answer to fill in"
+def _hole(digits: str, name: str) -> int:
+    # Python refuses to make a number of thousands of digits.
+    count = int(digits) if len(digits) < 20 else MOST_TOKENS + 1
+    if count > MOST_TOKENS:
+        raise InvalidPrompt(f"{name} has a hole of {shown(digits)} tokens; {MOST_TOKENS} are the most")
+    return count
+
+
+def _piece(piece: Any, where: str) -> str | int | list[int]:
     if isinstance(piece, str):
         check_spelled(piece, where)
         return piece
     if hasattr(piece, "__index__") and not isinstance(piece, bool):
         count = int(piece)
-        if not 0 <= count < 10**7:
-            raise InvalidPrompt(f"{where} is {count}; a hole has 0 to 9999999 tokens")
+        if not 0 <= count <= MOST_TOKENS:
+            raise InvalidPrompt(f"{where} is {shown(count)}; a hole has 0 to {MOST_TOKENS} tokens")
         return count
     if isinstance(piece, bytes | Mapping) or not isinstance(piece, Iterable):
         raise InvalidPrompt(f"{where} is {shown(piece)}; give text, token ids or a number of open tokens")
@@ -85,7 +103,7 @@ def settings_for(given: list[int | None], declared: Mapping[str, Any], revise: b
     length = declared["canvas_length"]
     if len(given) > length:
         raise InvalidPrompt(
-            f"the answer to fill in has {len(given)} tokens, a canvas of this model {length}; shorten it"
+            f"{what(revise)} has {len(given)} tokens, a canvas of this model {length}; shorten it"
         )
     canvas = [-1 if token is None else token for token in given] + [-1] * (length - len(given))
     fixed = [] if revise else [place for place, token in enumerate(given) if token is not None]

@@ -280,7 +280,7 @@ class Model(OneOwner):
         """The events on the way to the answer of `infill`, see `events`; drafts show the whole canvas."""
         if twice := [name for name in ("canvas", "fixed") if name in settings]:
             raise InvalidOption(f"{twice[0]} follows from the template; leave it out")
-        given = places(template, self._tokenizer)
+        given = places(template, self._tokenizer, revise)
         wanted = plain_settings(Settings(steps=steps, options=settings))
         check_names(self.family, wanted)
         values = self._generator.options(wanted).values()

@@ -88,3 +88,15 @@ def test_a_model_that_draws_nothing_is_refused(shipped_bundle: Callable[..., Pat
     result = run(shipped_bundle("tiny-llada", "native"), "--verify", "json")
     (line,) = result.stderr.splitlines()
     assert result.exit_code == 2 and "set temperature above 0" in line
+
+
+def test_numbers_that_mean_nothing_are_refused_in_one_line(gemma: Path) -> None:
+    for words, said in (
+        (("--verify", "json", "--share", "1"), "--share is '1'; use a number at least 0 and below 1"),
+        (("--deadline", "soon"), "--deadline is 'soon'; use a number of seconds, above 0"),
+        (("--deadline", "-1"), "--deadline is '-1'; use a number of seconds, above 0"),
+        (("--set", "canvas=1,2"), "canvas is '1,2'; use a list of integers"),
+    ):
+        result = run(gemma, *words)
+        (line,) = result.stderr.splitlines()
+        assert result.exit_code == 2 and said in line

@@ -10,7 +10,7 @@ import click
 
 from edgekit.tools.console import on_terminal, prose
 from edgekit.tools.help import Command, Rare
-from edgekit.tools.options import bundle_argument, debug_option, json_option, quoting
+from edgekit.tools.options import Number, bundle_argument, debug_option, json_option, quoting
 from edgekit.tools.prompts import given_prompt
 from edgekit.tools.request import Request, display_for, opened, request_options, settings_of
 from edgekit.tools.search import SearchRequest, as_dict, search_options, search_summary, searched
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--deadline",
     cls=Rare,
-    type=click.FloatRange(0, min_open=True),
+    type=Number(lambda seconds: seconds > 0, "of seconds, above 0"),
     metavar="SECONDS",
     help="When the answer should be there: what is open is settled in the last pass that there is time for.",
 )

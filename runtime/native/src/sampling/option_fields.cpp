@@ -92,7 +92,8 @@ void take(const OptionField &field, const Json &json, std::string &value) {
 
 void take(const OptionField &field, const Json &json, std::vector<std::int64_t> &value) {
   value.clear();
-  if (json.kind() != Json::Kind::array) return take(field, json, value.emplace_back());
+  if (json.kind() == Json::Kind::integer) return take(field, json, value.emplace_back());
+  if (json.kind() != Json::Kind::array) fail(EK_INVALID_ARGUMENT, field.name, " is ", shown(json), "; use a list of integers");
   for (const Json &token : json.array()) take(field, token, value.emplace_back());
 }
 
