@@ -38,9 +38,11 @@ class Merged:
         return self._added(name, self._source.read_slice(name, start, stop), start)
 
     def _added(self, name: str, value: np.ndarray, start: int) -> np.ndarray:
-        if name in self._adapter.matrices:
+        if name not in self._adapter.matrices:
+            return value
+        with np.errstate(over="ignore", invalid="ignore"):
             value += self._adapter.up(name)[start : start + len(value)] @ self._adapter.down(name)
-        return value
+        return self._adapter.checked(value, name)
 
 
 @dataclass(frozen=True)

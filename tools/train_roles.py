@@ -195,7 +195,7 @@ def main(
         torch.set_num_threads(threads)
 
     def tell(step: int, loss: float) -> None:
-        if step % 100 == 0 or step == steps:
+        if step == 1 or step % 10 == 0 or step == steps:
             click.echo(f"step {step}/{steps}: loss {loss:.3f}", err=True)
 
     try:

@@ -47,9 +47,10 @@ _EMPTY = c.Kind(
     "it changes what is computed, which is not supported", lambda v: v is False or v in ([], {}, 0, "")
 )
 _NOTHING = Key(_EMPTY, None, None)
+_ALPHA = number(-1e9, 1e9)
 _NUMBERS = c.Kind(
-    "expected an object of numbers",
-    lambda v: isinstance(v, dict) and all(type(x) in (int, float) and math.isfinite(x) for x in v.values()),
+    "expected an object of numbers from -1e+09 to 1e+09",
+    lambda v: isinstance(v, dict) and all(map(_ALPHA.accepts, v.values())),
 )
 _NAMES = c.Kind("expected a list of names or a pattern", lambda v: isinstance(v, str) or c.STRINGS.accepts(v))
 _LAYERS = c.Kind(
@@ -65,7 +66,7 @@ SCHEMA = c.Schema(
     {
         "peft_type": Key(only("LORA")),
         "r": Key(integer(high=_MOST_RANK), 8),
-        "lora_alpha": Key(number(-1e9, 1e9), 8),
+        "lora_alpha": Key(_ALPHA, 8),
         "use_rslora": Key(c.FLAG, False, False),
         "rank_pattern": Key(_NUMBERS, {}, {}),
         "alpha_pattern": Key(_NUMBERS, {}, {}),
@@ -153,7 +154,18 @@ class Adapter:
     def up(self, matrix: str) -> np.ndarray:
         """[out, rank] with the scale in it, float32. Raises CheckpointError."""
         own = self.matrices[matrix]
-        return self._read(own.up) * np.float32(own.scale)
+        with np.errstate(over="ignore"):
+            values = self._read(own.up) * np.float32(own.scale)
+        return self.checked(values, matrix)
+
+    def checked(self, values: np.ndarray, matrix: str) -> np.ndarray:
+        """Values that were made with `matrix`. Raises InvalidAdapter for those beyond float32."""
+        if not np.isfinite(values).all():
+            raise InvalidAdapter(
+                f"{self.path}: {cut(matrix)} is beyond float32 with the adapter, whose scale is "
+                f"{self.matrices[matrix].scale:g} there: it is damaged, or {ADAPTER_CONFIG} is another one's"
+            )
+        return values
 
     def _read(self, entry: TensorEntry) -> np.ndarray:
         values = read_float32(self._file, entry, entry.shape, 0)

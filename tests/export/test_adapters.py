@@ -314,6 +314,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "rank by pattern": (config(rank_pattern={"q_proj": 2}), r"with the rank 2 of"),
     "alpha": (config(lora_alpha=float("nan")), "lora_alpha. is nan"),
     "patterns of text": (config(alpha_pattern={"q_proj": "x"}), "alpha_pattern is .*object of numbers"),
+    "patterns of huge numbers": (config(alpha_pattern={"q_proj": 1e30}), "object of numbers from -1e"),
+    "huge values": (
+        lambda folder: edit_weights(folder, lambda t: {n: torch.full_like(v, 3e38) for n, v in t.items()}),
+        "is beyond float32 with the adapter, whose scale is",
+    ),
     "slow pattern": (config(alpha_pattern={"(a+)+x": 2}), r"has the pattern '\(a\+\)\+x'; known are names"),
     "slow pattern 2": (config(alpha_pattern={".*.*.*q": 2}), "has the pattern"),
     "back reference": (config(alpha_pattern={r"(a)\1": 2}), "has the pattern"),
