@@ -9,7 +9,7 @@ from typing import Any
 
 from edgekit.export.errors import UnsupportedModel
 from edgekit.export.models.base import Architecture
-from edgekit.export.models.config import GENERATION_FILE, check_file
+from edgekit.export.models.config import FILE, GENERATION_FILE, check_file, shown
 from edgekit.runtime.sampling import InvalidOption, SamplerModel, settle
 from edgekit.runtime.tokenizer import Tokenizer
 
@@ -43,9 +43,17 @@ def check_generation_config(architecture: Architecture, generation_config: Mappi
     """Refuse a generation_config.json that every run of the bundle would refuse.
 
     Raises:
-        UnsupportedModel: a setting of the wrong type, out of range or not supported.
+        UnsupportedModel: a setting of the wrong type, out of range or not supported, and another mask token
+            than that of config.json.
     """
     check_file(generation_config, GENERATION_FILE)
+    trained = architecture.defaults.get("mask_token_id")
+    for name in ("mask_token_id", "mask_id"):
+        if trained is not None and generation_config.get(name) not in (None, trained):
+            raise UnsupportedModel(
+                f"{GENERATION_FILE}: {name} is {shown(generation_config[name])}, that of {FILE} is "
+                f"{shown(trained)}; take the wrong one out"
+            )
     config = sampler_config(architecture, generation_config)
     # Where the files name no mask, the tokenizer or the caller does.
     unnamed = config.get("mask_token_id") is None and config.get("mask_id") is None

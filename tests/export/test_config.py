@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,16 @@ def test_generation_config_is_checked_before_anything_is_written(
         export(tmp_path / "model", tmp_path / "out", ExportOptions(format="native"))
     assert len(str(caught.value)) < 600
     assert not (tmp_path / "out").exists()
+
+
+def test_two_masks_of_a_checkpoint_are_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", "llada_moe")
+    mask = json.loads((tmp_path / "model/config.json").read_text())["mask_token_id"]
+    for name, value, refused in (("mask_token_id", mask, False), ("mask_id", mask + 1, True)):
+        (tmp_path / "model/generation_config.json").write_text(json.dumps({name: value}))
+        said = f"generation_config.json: mask_id is {mask + 1}, that of config.json is {mask}; take the wrong"
+        with pytest.raises(UnsupportedModel, match=said) if refused else nullcontext():
+            export(tmp_path / "model", tmp_path / "out", ExportOptions(format="native"))
 
 
 def test_a_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
