@@ -131,7 +131,7 @@ def test_generation_config_is_checked_before_anything_is_written(
 
 
 def test_two_masks_of_a_checkpoint_are_refused(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "model", "llada_moe")
+    write_checkpoint(tmp_path / "model", "llada")
     mask = json.loads((tmp_path / "model/config.json").read_text())["mask_token_id"]
     for name, value, refused in (("mask_token_id", mask, False), ("mask_id", mask + 1, True)):
         (tmp_path / "model/generation_config.json").write_text(json.dumps({name: value}))
