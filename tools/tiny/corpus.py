@@ -121,13 +121,14 @@ ARITHMETIC: Curriculum = (
     ),
 )
 
-# For weights that know all but additions of three digits.
+# For weights that know all but additions of three and four digits.
 LONG_SUMS: Curriculum = (
     (
         1.0,
         {
-            "addition": 0.14,
-            "addition-3": 0.34,
+            "addition": 0.10,
+            "addition-3": 0.13,
+            "addition-4": 0.25,
             "copying": 0.07,
             "json": 0.05,
             "story": 0.01,

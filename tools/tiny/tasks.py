@@ -243,10 +243,16 @@ def three_digit_addition(rng: random.Random) -> Example:
     return addition(rng, (3, 3))
 
 
-# What is reported: every task, with additions of two and of three digits apart from addition in general.
+def four_digit_addition(rng: random.Random) -> Example:
+    """Addition of two numbers of four digits each, which no other task has."""
+    return addition(rng, (4, 4))
+
+
+# What is reported: every task, with additions of two, three and four digits apart from addition in general.
 MEASURED: dict[str, Callable[[random.Random], Example]] = {
     "addition-2": two_digit_addition,
     "addition-3": three_digit_addition,
+    "addition-4": four_digit_addition,
     **{name: make for name, make in TASKS.items() if not name.startswith("short-")},
 }
 _MAKERS = {**MEASURED, **TASKS}
