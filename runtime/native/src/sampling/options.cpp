@@ -540,7 +540,7 @@ UnusedOptions BlockOptions::unused() const {
   if (mode != "diffusion")
     add({"steps", "threshold", "remasking", "entropy_bound", "small_block_length", "editing_threshold", "max_post_steps",
          "max_block_steps", "delete_token_id", "insert_token_id", "ride", "causal_start"},
-        "in mode " + mode + ", which denoises nothing");
+        "in mode " + mode + ", which has no denoising steps");
   else if (remasking == "entropy")
     add({"steps", "threshold"}, "with remasking entropy");
   else
