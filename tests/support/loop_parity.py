@@ -58,7 +58,7 @@ LOOPS: dict[str, list[tuple[int, dict[str, Any]]]] = {
     "llada": [
         (5, {"gen_length": 24, "block_length": 8, "steps": 12}),
         (7, {"gen_length": 12, "block_length": 6, "steps": 6, "temperature": 0.7}),
-        (2, {"gen_length": 6, "block_length": 3, "steps": 4, "threshold": 0.01}),
+        (2, {"gen_length": 6, "block_length": 3, "threshold": 0.01}),
     ],
     "llada_moe": [
         (7, {"gen_length": 20, "block_length": 10, "steps": 8}),
