@@ -91,7 +91,6 @@ def llada_cases(draw: st.DrawFn) -> Case:
         "mask_token_id": MASK,
         "gen_length": blocks * length,
         "block_length": length,
-        "steps": blocks * draw(st.integers(1, length + 2)),
         "temperature": draw(st.sampled_from([0.0, 0, 0.3, 1.0])),
         "cfg_scale": draw(st.sampled_from([0.0, 0, 1.5])),
         "logits_eos_inf": draw(st.booleans()),
@@ -102,6 +101,8 @@ def llada_cases(draw: st.DrawFn) -> Case:
         "logits_budget_bytes": 4 * VOCAB * draw(st.sampled_from([1, 2, 3, 1000])),
     }
     mode = draw(st.sampled_from(["steps", "random", "threshold", "factor"]))
+    if mode in ("steps", "random"):
+        options["steps"] = blocks * draw(st.integers(1, length + 2))
     if mode == "random":
         options["remasking"] = "random"
     elif mode == "threshold":
