@@ -128,9 +128,11 @@ def transferred(confidence: Tensor, rule: dict[str, Any], per_step: int) -> int:
 
 def answer(model: Sure, gen_length: int, block_length: int, steps: int, seed: int, **rule: Any) -> list[int]:
     options = {
-        "mask_token_id": MASK, "gen_length": gen_length, "block_length": block_length, "steps": steps,
+        "mask_token_id": MASK, "gen_length": gen_length, "block_length": block_length,
         "eos_token_ids": [EOS], "stop_at_eos": False, **rule,
     }  # fmt: skip
+    if not {"threshold", "factor"} & set(rule):
+        options["steps"] = steps
     return committed(run("llada", model, PROMPT, options, seed))
 
 
