@@ -104,7 +104,8 @@ SIGNATURES = {
     "Model.search": "(self, prompt: 'Prompt', *, verifier: 'Judging', branches: 'int | None' = None, "
     "share: 'float' = 0.8, method: 'Method' = 'best_of', every: 'int | None' = None, "
     f"rounds: 'int | None' = None, depth: 'float | None' = None, {TEMPLATE}, "
-    "max_new_tokens: 'int | None' = None, steps: 'int | None' = None, seed: 'int' = 0, **settings: 'Any') -> 'SearchResult'",
+    "max_new_tokens: 'int | None' = None, steps: 'int | None' = None, seed: 'int' = 0, "
+    "**settings: 'Any') -> 'SearchResult'",
     "Model.options": "(self, **settings: 'Any') -> 'tuple[Option, ...]'",
     "Model.encode": f"(self, prompt: 'Prompt', *, {TEMPLATE}) -> 'tuple[int, ...]'",
     "Model.decode": "(self, ids: 'Iterable[int]', *, skip_special: 'bool' = True) -> 'str'",
@@ -125,9 +126,9 @@ FIELDS = {
     "Done": ["answer: Answer"],
     "Statistics": [
         "steps: int", "forwards: int", "prefills: int", "rows: int", "tokens: int", "prompt_tokens: int",
-        "reused_tokens: int", "canvases: int", "finish_reason: FinishReason", "seconds: float", "compute_seconds: float",
-        "wait_seconds: float", "bytes_read: int", "bytes_per_step: int", "resident_bytes: int",
-        "peak_bytes: int", "memory_bytes: int | None",
+        "reused_tokens: int", "canvases: int", "finish_reason: FinishReason", "seconds: float",
+        "compute_seconds: float", "wait_seconds: float", "bytes_read: int", "bytes_per_step: int",
+        "resident_bytes: int", "peak_bytes: int", "memory_bytes: int | None",
     ],
     "Attempt": [
         "text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "final: bool", "branch: int",
