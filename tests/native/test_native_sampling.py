@@ -75,6 +75,10 @@ def gemma_cases(draw: st.DrawFn) -> Case:
         "eos_token_ids": draw(st.sampled_from([[], [EOS], [EOS, 3]])),
         "pad_token_id": draw(st.sampled_from([None, 0])),
     }
+    if options["stability_threshold"] is None:
+        del options["confidence_threshold"]  # without the other one it changes nothing, and is refused
+    elif options["confidence_threshold"] is None:
+        del options["stability_threshold"]
     if draw(st.booleans()):
         options["max_length"] = draw(st.integers(7, 30))
         if draw(st.booleans()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ class ReferenceDenoiser:
 
     @torch.no_grad()
     def prefill(self, ids: Ids) -> None:
+        if not len(ids):
+            return
         self.prefix = self.model.encode(torch.from_numpy(ids)[None], self.prefix)
         self.prefix_length += len(ids)
         self.pieces.append(ids)
@@ -49,8 +52,15 @@ class ReferenceDenoiser:
         for each in segments:
             before = self.prefix_length if each.seen is None else sum(seen.count for seen in each.seen)
             assert each.at == before == self.prefix_length
-            if each.request is not None:
-                assert each.block == 0 and not each.keep
+            if each.request is not None and each.keep:
+                # Causal text, of which its last row predicts: that sees what a canvas of one row sees.
+                assert each.block == self.prefix_block == 1
+                assert list(each.request.rows or ()) == [len(each.ids) - 1]
+                self.prefill(each.ids[:-1])
+                answers.append(self.denoise(each.ids[-1:], replace(each.request, rows=None)))
+                self.prefill(each.ids[-1:])
+            elif each.request is not None:
+                assert each.block == 0
                 answers.append(self.denoise(each.ids, each.request))
             else:
                 assert each.block == self.prefix_block and each.keep
