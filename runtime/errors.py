@@ -15,11 +15,15 @@ class EngineFailed(EdgekitError):
     """The engine refused a program or its inputs."""
 
 
-class RunsOnProcessor(UserWarning):
+class Remark(UserWarning):
+    """A note to whoever runs a model: nothing is wrong with what it answers."""
+
+
+class RunsOnProcessor(Remark):
     """Operators that the provider of a GPU leaves to the processor."""
 
 
-class EncodedAgain(UserWarning):
+class EncodedAgain(Remark):
     """A text that is encoded again, since the file that holds its keys and values is damaged."""
 
 

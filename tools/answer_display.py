@@ -117,15 +117,21 @@ def write_text(text: str) -> None:
 
 def summary(statistics: Statistics) -> str:
     """The statistics of an answer in one line."""
-    budget = statistics.memory_bytes
     read = "all weights in memory"
     if statistics.bytes_per_step:
         read = f"{size(statistics.bytes_read)} read ({size(statistics.bytes_per_step)} a step)"
     return (
         f"{counted(statistics.tokens, 'token')} in {counted(statistics.steps, 'denoising step')}, "
         f"{statistics.tokens_per_step:.2f} tokens per forward, {statistics.tokens_per_second:.1f} tokens/s; "
-        f"{read}, {statistics.wait_seconds:.2f} s waiting for it, "
-        f"{statistics.compute_seconds:.2f} s computing; "
+        f"{read}, {waited(statistics)}"
+    )
+
+
+def waited(statistics: Statistics) -> str:
+    """How long an answer waited for weights and computed, and the memory that it took."""
+    budget = statistics.memory_bytes
+    return (
+        f"{statistics.wait_seconds:.2f} s waiting for it, {statistics.compute_seconds:.2f} s computing; "
         f"peak memory {size(statistics.peak_bytes)}" + (f" of {size(budget)}" if budget else ", no budget")
     )
 

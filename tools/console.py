@@ -52,7 +52,7 @@ def note(line: str) -> None:
 @contextmanager
 def remarks() -> Iterator[None]:
     """Inside the block what the runtime warns of is a note, each once; other warnings are shown as always."""
-    from edgekit.runtime.errors import EncodedAgain, RunsOnProcessor
+    from edgekit.runtime.errors import Remark
 
     with warnings.catch_warnings():
         before = warnings.showwarning
@@ -65,14 +65,13 @@ def remarks() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, (EncodedAgain, RunsOnProcessor)):
+            if issubclass(category, Remark):
                 note(f"note: {message}")
             else:
                 before(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
-        for remark in (EncodedAgain, RunsOnProcessor):
-            warnings.simplefilter("once", remark)
+        warnings.simplefilter("once", Remark)
         yield
 
 

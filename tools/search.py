@@ -114,15 +114,14 @@ def _line(number: int, found: SearchResult) -> str:
 
 def search_summary(found: SearchResult) -> str:
     """The costs of a search in one line; those of its branches are in lines of their own."""
+    from edgekit.tools.answer_display import waited
+
     costs, own = found.statistics, found.answer.statistics
     read = f"{size(costs.bytes_read)} read" if own.bytes_per_step else "all weights in memory"
-    budget = f" of {size(own.memory_bytes)}" if own.memory_bytes else ", no budget"
     return (
         f"{counted(len(found.branches), 'branch')} in {counted(costs.passes, 'pass')} of "
         f"{counted(costs.rows, 'row')}, {counted(costs.shared_steps, 'step')} shared, "
-        f"{costs.seconds:.2f} s; {read}, "
-        f"{own.wait_seconds:.2f} s waiting for it, {own.compute_seconds:.2f} s computing; "
-        f"peak memory {size(own.peak_bytes)}{budget}"
+        f"{costs.seconds:.2f} s; {read}, {waited(own)}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
@@ -93,19 +93,17 @@ def plan_of(
         check_int("branches", branches, 1, MOST_BRANCHES)
     if method not in _METHODS:
         raise InvalidOption(f"method is {shown(method)}; use one of {', '.join(_METHODS)}")
-    _check_part("share", share, 0, "at least 0 and below 1")
-    plan = Plan(branches or 1, float(share), method)
     for name, value, of in (("every", every, "prune"), ("rounds", rounds, "back"), ("depth", depth, "back")):
-        if value is None:
-            continue
-        if method != of:
+        if value is not None and method != of:
             raise InvalidOption(f"{name} is for method {of}, not {method}; leave it out")
-        if name == "depth":
-            _check_part(name, value, math.ulp(0.0), "above 0 and below 1")
-        else:
-            check_int(name, value, 1, _MOST)
-        plan = replace(plan, **{name: value})
-    return plan, branches
+    rounds = Plan.rounds if rounds is None else rounds
+    depth = Plan.depth if depth is None else depth
+    if every is not None:
+        check_int("every", every, 1, _MOST)
+    check_int("rounds", rounds, 1, _MOST)
+    _check_part("share", share, 0, "at least 0 and below 1")
+    _check_part("depth", depth, math.ulp(0.0), "above 0 and below 1")
+    return Plan(branches or 1, float(share), method, every, rounds, float(depth)), branches
 
 
 def _check_part(name: str, value: Any, least: float, wanted: str) -> None:

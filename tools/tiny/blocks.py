@@ -54,6 +54,11 @@ class BlockDecoding:
         states = self.model.hidden(ids, positions=positions, mask=mask)
         return [self.model.head(states[row, longest - len(b) :]) for row, b in enumerate(blocks)]
 
+    def _following(self, texts: Sequence[list[int]]) -> list[int]:
+        """The token that the causal pass of each text predicts behind it."""
+        last = self.logits([t[:-1] for t in texts], [t[-1:] for t in texts], causal=True)
+        return [int(z[-1].argmax()) for z in last]
+
     def _run(
         self, prompts: Sequence[list[int]], advance: Callable[[list[list[int]], list[Answer]], None]
     ) -> list[Answer]:
@@ -73,9 +78,8 @@ class BlockDecoding:
         """A token at a time."""
 
         def advance(texts: list[list[int]], rows: list[Answer]) -> None:
-            last = self.logits([t[:-1] for t in texts], [t[-1:] for t in texts], causal=True)
-            for row, z in zip(rows, last, strict=True):
-                row.ids.append(int(z[-1].argmax()))
+            for row, token in zip(rows, self._following(texts), strict=True):
+                row.ids.append(token)
                 row.passes += 1
 
         return self._run(prompts, advance)
@@ -87,8 +91,7 @@ class BlockDecoding:
         """
 
         def advance(texts: list[list[int]], rows: list[Answer]) -> None:
-            before = self.logits([t[:-1] for t in texts], [t[-1:] for t in texts], causal=True)
-            blocks = [[int(z[-1].argmax())] + [self.mask_id] * (self.block - 1) for z in before]
+            blocks = [[token] + [self.mask_id] * (self.block - 1) for token in self._following(texts)]
             # Not found by the mask's id: a model may choose it as a token.
             masked = [set(range(1, self.block)) for _ in texts]
             while active := [i for i, positions in enumerate(masked) if positions]:
@@ -118,11 +121,8 @@ class BlockDecoding:
         def advance(texts: list[list[int]], rows: list[Answer]) -> None:
             fresh = [i for i, row in enumerate(rows) if not row.ids]
             if fresh:
-                first = self.logits(
-                    [texts[i][:-1] for i in fresh], [texts[i][-1:] for i in fresh], causal=True
-                )
-                for i, z in zip(fresh, first, strict=True):
-                    rows[i].ids.append(int(z[-1].argmax()))
+                for i, token in zip(fresh, self._following([texts[i] for i in fresh]), strict=True):
+                    rows[i].ids.append(token)
                     rows[i].passes += 1
                 return
             known = [t[:-1] for t in texts]
