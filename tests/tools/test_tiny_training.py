@@ -82,7 +82,7 @@ def test_fast_experts_equal_the_operator_with_gradients(
     g = torch.Generator().manual_seed(seed)
     index = torch.stack([torch.randperm(count, generator=g)[:top_k] for _ in range(tokens)])
     shapes = ((tokens, 16), (tokens, top_k), (count, 12, 16), (count, 16, 6))
-    given_values = [torch.randn(s, generator=g) for s in shapes]
+    given_values = [torch.randn(s, generator=g, dtype=torch.float64) for s in shapes]
     outputs, gradients = [], []
     for function in (fast_ops.experts, ops.experts):
         x, weight, gate_up, down = (t.clone().requires_grad_() for t in given_values)
@@ -90,9 +90,9 @@ def test_fast_experts_equal_the_operator_with_gradients(
         out.square().sum().backward()
         outputs.append(out.detach())
         gradients.append([t.grad for t in (x, weight, gate_up, down)])
-    torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(*outputs, atol=1e-9, rtol=1e-9)
     for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
 
 
 @given(seed=st.integers(0, 1000), rows=st.integers(1, 5), width=st.integers(1, 9), weighted=st.booleans())

@@ -118,7 +118,8 @@ def experts(
     gate, up = torch.cat([torch.mm(r, w.t()) for r, w in pairs]).chunk(2, -1)
     hidden = (ops.activation(gate, kind) * up * share[:, None].to(dtype)).split(lengths)
     out = torch.cat([torch.mm(h, w.t()) for h, w in zip(hidden, down.to(dtype).unbind(0), strict=True)])
-    return torch.zeros(x.shape, device=x.device).index_add(0, token, out.float()).to(x.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    return torch.zeros(x.shape, dtype=wide, device=x.device).index_add(0, token, out.to(wide)).to(x.dtype)
 
 
 @contextmanager
