@@ -28,7 +28,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import click
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from edgekit.export.models import architecture
 from edgekit.export.reference import ReferenceModel
@@ -189,7 +189,8 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
         tensors = stored_tensors(self.model.architecture, self.averaged)
         halves = {n: t.detach().to("cpu", torch.bfloat16).contiguous() for n, t in sorted(tensors.items())}
-        save_file(halves, out / "model.safetensors.partial", metadata={"format": "pt"})
+        # save_file would make a file that only its owner may read.
+        (out / "model.safetensors.partial").write_bytes(save(halves, metadata={"format": "pt"}))
         (out / "model.safetensors.partial").replace(out / "model.safetensors")
         for name, content in (
             ("config.json", self.config),

@@ -6,14 +6,17 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from support.fake_denoiser import head
 
 from edgekit.export import ops
@@ -26,6 +29,7 @@ from edgekit.tools.tiny import corpus, fast_ops, tokenizer
 from edgekit.tools.tiny.blocks import BlockDecoding
 from edgekit.tools.tiny.evaluate import measure, subject_of, table
 from edgekit.tools.tiny.lockstep import Lockstep
+from edgekit.tools.tiny.mean import main
 from edgekit.tools.tiny.models import MODELS
 from edgekit.tools.tiny.objective import denoising_accuracy, noise_levels, objective, to_inputs
 from edgekit.tools.tiny.start import initialise
@@ -462,3 +466,29 @@ def test_learning_rate_warms_up_and_ends_low() -> None:
     assert learning_rate(0.0, 200, 1.0) == pytest.approx(1.0)
     assert learning_rate(0.5, 200, 1.0) == pytest.approx(0.51)
     assert learning_rate(1.0, 200, 1.0) == learning_rate(1.5, 200, 1.0) == pytest.approx(0.02)
+
+
+def test_the_mean_of_runs_is_that_of_their_tensors(tmp_path: Path) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    tensors = [
+        {"b": torch.randn(3, 2, generator=drawn), "a": torch.randn(4, generator=drawn)} for _ in range(3)
+    ]
+    for place, own in enumerate(tensors):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"run": {place}}}')
+        (folder / "golden-mixed4-32.json").write_text("{}")
+        save_file({name: tensor.bfloat16() for name, tensor in own.items()}, folder / "model.safetensors")
+    run = CliRunner().invoke(main, [str(tmp_path / name) for name in ("out", "1", "0", "2")])
+    assert run.exit_code == 0, run.output
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {"run": 1}
+    for name, found in load_file(tmp_path / "out" / "model.safetensors").items():
+        expected = np.mean([own[name].bfloat16().double().numpy() for own in tensors], axis=0)
+        assert found.dtype == torch.bfloat16
+        np.testing.assert_allclose(found.double().numpy(), expected, rtol=2**-8)
+    again = CliRunner().invoke(main, [str(tmp_path / name) for name in ("out", "1")])
+    assert "exists; give a new folder" in again.output
+    save_file({"a": torch.zeros(4)}, tmp_path / "2" / "model.safetensors")
+    other = CliRunner().invoke(main, [str(tmp_path / name) for name in ("more", "0", "2")])
+    assert "has other tensors than" in other.output and not (tmp_path / "more").exists()

@@ -37,6 +37,7 @@ from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FlashWriter
 from edgekit.tools.bench import model_configs
 from edgekit.tools.console import Steps
+from edgekit.tools.options import Number
 
 Stored = np.ndarray[Any, Any]
 #: Formats that store weights as the native core takes them.
@@ -225,7 +226,12 @@ def _tensors(
 @click.option("--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True)
 @click.option("--device", help="What TVM compiles for.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--skew", type=click.FloatRange(0), default=0.0, help="How unevenly experts are chosen.")
+@click.option(
+    "--skew",
+    type=Number(lambda skew: skew >= 0, "of at least 0"),
+    default=0.0,
+    help="How unevenly experts are chosen.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a bundle that is in OUT.")
 def main(
     model: str,

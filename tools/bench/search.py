@@ -23,7 +23,7 @@ from edgekit.runtime.api import Model
 from edgekit.runtime.generation import Generator, Settings
 from edgekit.runtime.sampling import Done
 from edgekit.runtime.search import Plan, search, verifier_of
-from edgekit.tools.options import Assignment, Bytes
+from edgekit.tools.options import Assignment, Bytes, Number
 
 PROMPT = "Write as JSON: name: Ada; age: 31; city: Rome"
 _ALL: dict[str, Any] = {"temperature": 2.0, "stop_at_eos": False, "max_new_tokens": 64, "steps": 20}
@@ -70,7 +70,12 @@ def measure(
 @click.command()
 @click.argument("bundle")
 @click.option("--branches", default=4, show_default=True, type=click.IntRange(1))
-@click.option("--share", default=0.8, show_default=True, type=click.FloatRange(0, 1, max_open=True))
+@click.option(
+    "--share",
+    default=0.8,
+    show_default=True,
+    type=Number(lambda part: 0 <= part < 1, "at least 0 and below 1"),
+)
 @click.option("--resident", type=Bytes(), default="0", help="Bytes of weights that stay in memory.")
 @click.option("--set", "assigned", type=Assignment(), multiple=True, help="A setting by name.")
 @click.option("--json", "result", type=click.Path(path_type=Path), help="Write the figures there.")
