@@ -212,7 +212,8 @@ def check_adapter(architecture: Architecture, adapter: Adapter) -> None:
     for tensor, own in adapter.matrices.items():
         module = cut(tensor.removesuffix(".weight"))
         if tensor not in known:
-            example = next(iter(known)).removesuffix(".weight")
+            # Of a layer: embedding and head, which come first, are rarely what an adapter is for.
+            example = next((t for t in known if ".0." in t), next(iter(known))).removesuffix(".weight")
             raise InvalidAdapter(
                 f"{adapter.path}: changes {module}, which is no matrix of this model (they are named like "
                 f"{example}): the adapter is another model's, or for a part that edgekit leaves out"

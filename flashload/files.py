@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -30,8 +31,12 @@ def fsync_directory(directory: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` with `data`: temporary name, fsync, rename. A reader sees the old or the new file.
 
-    Raises WriteFailed (DiskFull); the old file is then untouched.
+    Raises WriteFailed (DiskFull), also for what is there and is no regular file, such as a device; it is then
+    untouched.
     """
+    with suppress(OSError):
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise WriteFailed(f"{path}: is there, and is no regular file; give the name of another one")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

@@ -550,9 +550,17 @@ class Generator:
 
     def resume(self, saved: SavedSequence) -> None:
         """Take the keys and values of a text from its file when a prompt follows it (`behind`). What the file
-        holds is looked at then.
+        holds is looked at then. Raises InvalidRequest for those of another adapter.
         """
         self._check_open()
+        if saved.adapter != self._limits.adapter:
+            first, own = (
+                f"adapter {n}" if n else "no adapter" for n in (saved.adapter, self._limits.adapter)
+            )
+            raise InvalidRequest(
+                f"{saved.path}: holds keys and values that were computed with {first}, and this "
+                f"model computes with {own}; load it with that one"
+            )
         self._saved = saved
 
     def save(

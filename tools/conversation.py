@@ -83,10 +83,11 @@ class Conversation:
         raw: bool,
         settings: Mapping[str, Any],
         resume: Path | None = None,
-        bits: int = 32,
+        bits: int | None = None,
     ):
-        """Goes on from the file `resume`; saves keys and values with so many `bits`. Raises ChatTemplateError
-        for a model without a chat template, unless `raw`, and what `Model.chat` raises of the file.
+        """Goes on from the file `resume`; saves keys and values with so many `bits` (`Chat.save`). Raises
+        ChatTemplateError for a model without a chat template, unless `raw`, and what `Model.chat` raises of
+        the file.
         """
         self._model, self._title, self._raw, self._bits = model, title, raw, bits
         #: For the next turn, by name.

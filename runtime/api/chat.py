@@ -118,6 +118,7 @@ class Chat:
             )
         messages = () if system is None else ({"role": "system", "content": system},)
         self._states = [_State(messages)]
+        self._bits = 32  # of keys and values in the file that it was resumed from
 
     @classmethod
     def resumed(cls, model: Generates, tokenizer: Tokenizer, path: str | os.PathLike[str]) -> Chat:
@@ -125,7 +126,7 @@ class Chat:
         saved = read_saved(path)
         note = ChatNote.read(saved, model.digest(), model.path)
         chat = cls(model, tokenizer, None, note.raw, None)
-        chat._variables = note.variables
+        chat._variables, chat._bits = note.variables, saved.bits
         chat._states = [
             _State(
                 tuple(note.messages[: turn.messages]),
@@ -140,7 +141,7 @@ class Chat:
             model.resume_text(saved)
         return chat
 
-    def save(self, path: str | os.PathLike[str], *, bits: int = 32) -> None:
+    def save(self, path: str | os.PathLike[str], *, bits: int | None = None) -> None:
         """Write the conversation to a file from which `Model.chat(resume=path)` goes on, also in another
         process: its messages, its tokens, and for models with a prefix the keys and values, so that nothing
         is encoded twice. The file is whole, or not there; it belongs to the bundle and to the engine. What is
@@ -149,7 +150,8 @@ class Chat:
         Args:
             path: the file, which is replaced if it is there.
             bits: 32 keeps keys and values as they were computed; 8 takes a quarter of the room, and answers
-                may differ from those that the conversation would have had.
+                may differ from those that the conversation would have had. None: as the file that the
+                conversation was resumed from has them, otherwise 32.
 
         Raises InvalidRequest for other bits, WriteFailed, and what `generate` raises where the model has gone
         on with another text, so that this one is encoded again.
@@ -169,7 +171,11 @@ class Chat:
         note = ChatNote(self._raw, self._variables, list(state.messages), list(state.ids), turns)
         known = sum(map(len, state.encoded))
         self._model.save_text(
-            path, state.encoded, state.ids[known:], note.as_bytes(self._model.digest()), bits
+            path,
+            state.encoded,
+            state.ids[known:],
+            note.as_bytes(self._model.digest()),
+            self._bits if bits is None else bits,
         )
 
     def generate(

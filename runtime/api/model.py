@@ -30,6 +30,7 @@ from edgekit.runtime.sampling import events as inner
 from edgekit.runtime.sampling.errors import InvalidOption, InvalidPrompt
 from edgekit.runtime.sampling.options import MOST_SEED, Lengths, check_bytes, check_int
 from edgekit.runtime.search import search, verifier_of
+from edgekit.runtime.session.saved import path_of
 
 if TYPE_CHECKING:
     from edgekit.runtime.sampling.types import Ids
@@ -528,7 +529,7 @@ class Model(OneOwner):
         def save() -> None:
             self._check_open()
             self._leave()
-            self._generator.save(Path(path), encoded, behind, note, bits)
+            self._generator.save(path_of(path), encoded, behind, note, bits)
 
         self._user.call(save, self._in_use)
 

@@ -98,6 +98,7 @@ class Search:
         self.shared = self._part(self.total)
         self._start = Snapshot(0, 0, sampler.copy())
         first = Branch(0, seed, sampler, Snapshots(SHARED_STATES))
+        first.snapshots.add(self._start)
         #: In the order in which they began.
         self.branches = [first]
         self._slots = [Slot(crew.first, first)]
@@ -147,7 +148,8 @@ class Search:
             at = Snapshot.of(first, crew.first) if first.steps else self._start
         else:
             self.shared = self._part(first.steps)
-            at = first.snapshots.at(self.shared) or self._start
+            at = first.snapshots.at(self.shared)
+            assert at is not None, "the start is among them"
         self.shared = at.steps
         if first.stats is None or self._plan.method != "back":
             first.snapshots = self._snapshots(at)

@@ -89,12 +89,13 @@ def search(
     """Run a search; `branches` of the plan follow from the memory budget if None. `prompt_of` gives a judge
     the prompt in its own tokens. The verifier is closed at the end.
 
-    Raises InvalidOption where nothing is drawn, so that all branches would be the same; BudgetExceeded before
+    Raises InvalidOption where nothing is drawn, so that branches would be the same; BudgetExceeded before
     anything runs; VerifierFailed, and what `Generator.generate` raises.
     """
     with ExitStack() as held:
         held.callback(verifier.close)
-        check_draws(generator, settings)
+        if branches != 1:
+            check_draws(generator, settings)
         sampler = generator.sampler(prompt, settings)
         own = isinstance(verifier, OwnModel)
         further = verifier.sequences

@@ -162,9 +162,8 @@ class Sequence(OneOwner, OneDriver):
 
         Raises InvalidRequest where what is kept is no text, such as a canvas, or for other bits, WriteFailed.
         """
-        bits = whole(bits, "the number of bits")
-        if bits not in (8, 32):
-            raise errors.InvalidRequest(f"bits is {bits}; keys and values are saved with 32 or 8")
+        if type(bits) is not int or bits not in (8, 32):
+            raise errors.InvalidRequest(f"bits is {shown(bits)}; keys and values are saved with 32 or 8")
         if not isinstance(note, bytes):
             raise errors.InvalidRequest(f"the note is {shown(note)}; give bytes")
         file, uncached = _native.path_bytes(path_of(path)), self.uncached

@@ -16,6 +16,7 @@ from support.checkpoints import write_tokenizer
 import edgekit
 from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.export.quantize import Scheme
+from edgekit.flashload.errors import InvalidRequest
 from edgekit.runtime.api.model import answer_of
 from edgekit.runtime.generation import Settings
 from edgekit.runtime.session import Sequence, read_saved
@@ -376,6 +377,8 @@ def test_three_turns_encode_nothing_twice(
         encoded_rows.clear()
         talk.save(tmp_path / "again.kv")
         assert encoded_rows == [] and (tmp_path / "again.kv").read_bytes() == file.read_bytes()
+        with pytest.raises(InvalidRequest, match="the path is 5; give the name of a file"):
+            talk.save(5)  # type: ignore[arg-type]
 
 
 #: Of every kind of text that is kept: causal; in blocks; in blocks that are edited in place; causal behind

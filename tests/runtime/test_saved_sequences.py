@@ -148,8 +148,18 @@ def test_eight_bits_take_a_quarter_and_stay_near(session: Session, tmp_path: Pat
         step = np.abs(rows).max(1, keepdims=True) / 127
         assert (np.abs(rows - near) <= 0.5001 * step).all() and (rows != near).any()
     assert len(quarter) - described == size
-    with pytest.raises(InvalidRequest, match="bits is 16; keys and values are saved with 32 or 8"):
-        session.sequence.save(tmp_path / "16", bits=16)
+    for wrong, said in ((16, "16"), ("8", "'8'"), (8.0, "8.0"), (True, "True"), (None, "None")):
+        with pytest.raises(InvalidRequest, match=f"bits is {said}; keys and values are saved with 32 or 8"):
+            session.sequence.save(tmp_path / "16", bits=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_a_file_does_not_take_the_place_of_what_is_none(session: Session, tmp_path: Path) -> None:
+    session.prefill(ids(10))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(WriteFailed, match="fifo: is there, and is no regular file"):
+        session.sequence.save(tmp_path / "fifo")
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
 
 
 def test_what_is_no_text_is_not_saved(session: Session, tmp_path: Path) -> None:

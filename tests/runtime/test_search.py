@@ -33,7 +33,7 @@ HOT: dict[str, dict[str, Any]] = {
 #: Of the second there are many right answers.
 ASK = {
     "tiny-llada": JSON,
-    "tiny-gemma": "Write a story with Leo, a drum, the cellar, the market and the barn.",
+    "tiny-gemma": "Write a story with Mia, a bell, the lake, the market and the barn.",
 }
 
 
@@ -156,6 +156,37 @@ def test_an_answer_that_ends_before_the_fork_is_forked_late(model: edgekit.Model
     assert 0 < found.statistics.shared_steps <= 0.9 * found.branches[0].steps
     assert [branch.forked_at for branch in found.branches[1:]] == [found.statistics.shared_steps] * 2
     assert (found.score, found.best) == (1.0, 0)
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("model_name", ["tiny-gemma", "tiny-llada", "tiny-block"])
+def test_an_answer_that_ends_at_once_is_gone_back_from(
+    shipped_bundle: Callable[..., Path], model_name: str, branches: int
+) -> None:
+    hot: dict[str, dict[str, Any]] = {
+        "tiny-gemma": {"steps": 1},
+        "tiny-llada": {"temperature": 0.7, "early_commit": 0.1},
+        "tiny-block": {"temperature": 0.7},
+    }
+    with edgekit.load(shipped_bundle(model_name, "native")) as opened:
+        for share in (0.3, 0.8):
+            found = opened.search(
+                "What is 23 + 45?",
+                verifier="regex:zzz",
+                branches=branches,
+                method="back",
+                share=share,
+                **hot[model_name],
+            )
+            assert len(found.branches) == branches + 2 * max(1, branches - 1)
+            assert all(branch.forked_at <= branch.steps for branch in found.branches)
+            plain = opened.generate("What is 23 + 45?", **hot[model_name]).ids
+            assert found.branches[0].ids == tuple(plain[: len(found.branches[0].ids)])
+
+
+def test_a_search_of_one_branch_is_a_plain_answer(llada: edgekit.Model) -> None:
+    found = llada.search(JSON, verifier="json", branches=1, temperature=0)
+    assert found.answer.ids == llada.generate(JSON, temperature=0).ids and found.score == 1
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])

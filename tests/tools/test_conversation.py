@@ -17,6 +17,7 @@ import edgekit
 from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.api import Chat
+from edgekit.runtime.session import read_saved
 from edgekit.tools import console
 from edgekit.tools.answer_display import write_text
 from edgekit.tools.bench import rounded_kv
@@ -406,6 +407,16 @@ def test_damaged_keys_and_values_cost_a_pass_and_no_turn(gemma: Path, tmp_path: 
     assert said == [
         f"note: {damaged}: keys and values are not as they were written; the text is encoded again"
     ]
+
+
+def test_a_conversation_that_is_resumed_keeps_the_bits_of_its_file(gemma: Path, tmp_path: Path) -> None:
+    file, wide = tmp_path / "talk.kv", tmp_path / "wide.kv"
+    chat(gemma, SUM, f"/save {file}", options=("--kv", "int8"))
+    assert read_saved(file).bits == 8
+    chat(gemma, WORDS, "/save", options=("--resume", str(file)))
+    assert read_saved(file).bits == 8 and edgekit.load(gemma).chat(resume=file).turns == 2
+    chat(gemma, f"/save {wide}", options=("--resume", str(file), "--kv", "float32"))
+    assert read_saved(wide).bits == 32
 
 
 def test_a_file_that_is_there_is_not_taken_for_a_name_without_a_suffix(gemma: Path, tmp_path: Path) -> None:

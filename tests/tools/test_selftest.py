@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import platform
 import re
 import shutil
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,14 @@ def test_a_disk_that_fills_while_results_are_recorded_leaves_the_bundle_as_it_wa
     assert {path.name: path.read_bytes() for path in bundle.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+def test_a_report_does_not_take_the_place_of_what_is_no_file(bundle: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    refused = selftest(bundle, "-o", tmp_path / "fifo")
+    assert refused.exit_code == 2 and "fifo: is there, and is no regular file" in refused.stderr
+    assert (tmp_path / "fifo").is_fifo()
+
+
 def test_a_report_is_no_file_of_the_bundle(bundle: Path) -> None:
     for path, said in ((bundle / "edgekit.json", "lies in the bundle"), (bundle / "x" / "y", "is no folder")):
         refused = selftest(bundle, "-o", path)
@@ -193,6 +203,20 @@ def test_how_far_results_are_from_golden_ones() -> None:
     assert near.same_argmax == pytest.approx(2 / 3)
     assert golden.compare(results([7, 8, 9], [1.0, 2.0, 4.1], [5, 5]), known).verdict == "close"
     assert golden.compare(results([7, 8, 9], [4.0, 2.0, 1.0], [5, 6]), known).verdict == "different"
+
+
+def test_the_worst_pass_counts_beside_the_spread_of_all() -> None:
+    def results(*log_z: list[float]) -> Golden:
+        return Golden([Pass([], [1, 2], False, [7, 8], each, [0.5, 1.0]) for each in log_z], [4], [5])
+
+    known = results([1.0, 1.001], [3.0, 5.0])  # rows of the first hardly differ
+    near = golden.compare(results([1.0, 1.003], [3.0, 5.0]), known)
+    variance, error = statistics.pvariance([1.0, 1.001, 3.0, 5.0]), 0.002**2 / 2
+    assert near.decibels == pytest.approx(10 * math.log10(variance / error))
+    worse = golden.compare(results([1.0, 1.003], [3.0, 5.1]), known)
+    assert worse.decibels == pytest.approx(10 * math.log10(variance / (0.1**2 / 2)))
+    for wrong in ([5.0, 1.0], [-1.0, 1.001]):
+        assert golden.compare(results(wrong, [3.0, 5.0]), known).verdict == "different"
 
 
 def one(**changes: Any) -> dict[str, Any]:

@@ -45,13 +45,12 @@ BITS = {"float32": 32, "int8": 8}
 @click.option(
     "--kv",
     type=click.Choice(list(BITS)),
-    default="float32",
-    show_default=True,
-    help="Keys and values in FILE.kv: as computed, or a quarter of that, after which answers may differ.",
+    help="Keys and values in FILE.kv: as computed, or a quarter of that, after which answers may differ. "
+    "Default: as the file of --resume has them, otherwise float32.",
 )
 @request_options
 @debug_option
-def command(bundle: str, request: Request, resume: Path | None, kv: str) -> None:
+def command(bundle: str, request: Request, resume: Path | None, kv: str | None) -> None:
     """Hold a conversation with BUNDLE, a folder or hf:OWNER/NAME on the Hugging Face hub; its canvas is shown
     while it resolves. Lines that begin with a slash are commands: /help lists them. Ctrl-C stops an answer,
     Ctrl-D ends the conversation.
@@ -69,7 +68,13 @@ def command(bundle: str, request: Request, resume: Path | None, kv: str) -> None
         title = title_of(generator)
         try:
             conversation = Conversation(
-                model, title, request.system, request.raw, request.settings, resume, BITS[kv]
+                model,
+                title,
+                request.system,
+                request.raw,
+                request.settings,
+                resume,
+                None if kv is None else BITS[kv],
             )
         except ChatTemplateError:
             raise Failure(

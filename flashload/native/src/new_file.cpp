@@ -106,6 +106,10 @@ NewFile::NewFile(const std::string &path) : path_(path) {
   if (path.empty() || path.find('\0') != std::string::npos) {
     fail(EK_WRITE_FAILED, "cannot write to a path that is empty or holds a null byte; check the path");
   }
+  // `finish` would put a file in place of a device.
+  struct ::stat there {};
+  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
+    fail(EK_WRITE_FAILED, path, ": is there, and is no regular file; give the name of another one");
   const std::string name = beside(path);
   do {
     descriptor_ = ::open(name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);

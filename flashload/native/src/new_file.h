@@ -10,7 +10,7 @@ namespace edgekit {
 
 class NewFile {
  public:
-  // `path` is UTF-8; what is there stays until `finish`. Throws Error (EK_WRITE_FAILED).
+  // `path` is UTF-8; what is there stays until `finish`. Throws Error (EK_WRITE_FAILED), also where that is a device.
   explicit NewFile(const std::string &path);
   // Removes what was not finished.
   ~NewFile();
