@@ -160,8 +160,8 @@ class Chat:
         >>> chat.generate("Copy this: red 7", seed=1).text
         'red 7'
         >>> chat.save(folder / "talk.kv")
-        >>> model.chat(resume=folder / "talk.kv").generate("Copy this: cat 42", seed=1).text
-        'cat 42'
+        >>> model.chat(resume=folder / "talk.kv").generate("Copy this: cat 7", seed=1).text
+        'cat 7'
         """
         state = self._state
         turns = [

@@ -114,7 +114,7 @@ SIGNATURES = {
     "Chat.stream": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[str]'",
     "Chat.events": f"(self, prompt: 'Prompt', *, {SAMPLING}) -> 'Iterator[Event]'",
     "Chat.undo": "(self) -> 'None'",
-    "Chat.save": "(self, path: 'str | os.PathLike[str]', *, bits: 'int' = 32) -> 'None'",
+    "Chat.save": "(self, path: 'str | os.PathLike[str]', *, bits: 'int | None' = None) -> 'None'",
 }
 FIELDS = {
     "Answer": ["text: str", "ids: tuple[int, ...]", "prompt_ids: tuple[int, ...]", "statistics: Statistics"],
