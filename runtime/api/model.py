@@ -591,7 +591,8 @@ class Model(OneOwner):
 
     def _in_use(self) -> GenerationEnded:
         return GenerationEnded(
-            f"{self.path}: the model is in use by another thread; take turns, or load the bundle twice"
+            f"{self.path}: the model is in use, by another thread or by the call that this one comes from; "
+            "take turns, or load the bundle twice"
         )
 
 

@@ -741,7 +741,7 @@ def test_another_thread_is_refused_while_one_generates(gemma: edgekit.Model, mon
     thread.start()
     assert inside.wait(60)
     for call in (lambda: gemma.generate(TEXT), gemma.close):
-        with pytest.raises(edgekit.GenerationEnded, match="in use by another thread"):
+        with pytest.raises(edgekit.GenerationEnded, match="in use, by another thread"):
             call()
     go_on.set()
     thread.join()
