@@ -27,7 +27,7 @@ def mean(out: Path, runs: list[Path]) -> None:
         if own != shapes[0]:
             raise click.ClickException(f"{run} has other tensors than {runs[0]}; give runs of one model")
     halves = {
-        name: (sum(each[name].double() for each in tensors) / len(tensors)).to(torch.bfloat16)
+        name: torch.stack([each[name].double() for each in tensors]).mean(0).to(torch.bfloat16)
         for name in sorted(tensors[0])
     }
     shutil.copytree(runs[0], out, ignore=shutil.ignore_patterns(_WEIGHTS, "golden-*.json"))
