@@ -59,6 +59,7 @@ from edgekit.export.quantize import (
     quantize_matrix,
 )
 from edgekit.export.role_head import BUNDLE_FILE, RoleHead, read_role_head
+from edgekit.export.role_head import FILE as ROLE_HEAD_FILE
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import check_generation_config, sampler_config
 from edgekit.export.tied_head import check_tied_head
@@ -72,6 +73,7 @@ from edgekit.runtime.bundle.compiled import Device, device_of
 from edgekit.runtime.bundle.sections import Wrong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
+from edgekit.runtime.sampling.options import declared
 from edgekit.runtime.tokenizer import Tokenizer
 
 #: The embedding of the family whose scale is rounded to the embedding's type.
@@ -172,7 +174,7 @@ class ExportPlan:
     runs: Sequence[RunPlan]
     tag: str
     sampler: dict[str, Any]  # configuration of the denoising loop
-    left_out: str  # what of the checkpoint is not used, if anything
+    left_out: tuple[str, ...]  # what of the checkpoint is not used, in sentences
     tuned: Tuned  # the model with its adapter, if it has one
     role_head: RoleHead | None = None
 
@@ -240,11 +242,15 @@ def plan_export(model: Path | Checkpoint, options: ExportOptions) -> ExportPlan:
     runs = plan_runs(form, options.tile_bytes)
     sampler = {**_sampler(checkpoint, architecture), **own.defaults}
     role_head = read_role_head(checkpoint.path, architecture.hidden_size)
-    tag = _fingerprint(checkpoint, config, options, architecture, own, role_head)
-    left_out = ""
+    left_out = []
     if coverage.ignored_nbytes:
-        left_out = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
-    return ExportPlan(options, checkpoint, form, runs, tag, sampler, left_out, own, role_head)
+        stored = f"{len(coverage.ignored)} stored tensors ({size(coverage.ignored_nbytes)})"
+        left_out.append(f"{stored} are not part of the bundle")
+    if role_head is not None and all(option.name != "order" for option in declared(architecture.sampler)):
+        left_out.append(f"{ROLE_HEAD_FILE} is not part of the bundle: {architecture.sampler} takes no order")
+        role_head = None
+    tag = _fingerprint(checkpoint, config, options, architecture, own, role_head)
+    return ExportPlan(options, checkpoint, form, runs, tag, sampler, tuple(left_out), own, role_head)
 
 
 def check_output(
@@ -427,8 +433,7 @@ def _complete(
     notes = [*form.architecture.notes, *report.notes()]
     if plan.tuned.merged:
         notes.insert(0, plan.tuned.note())
-    if plan.left_out:
-        notes.insert(0, f"{plan.left_out} are not part of the bundle")
+    notes = [*plan.left_out, *notes]
     made_of = {
         "checkpoint": options.source or checkpoint.path.name,
         **provenance(checkpoint.path),

@@ -254,3 +254,15 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, make: str) -
     getattr(os, make)(tmp_path / FILE)
     with pytest.raises(WeightsUnreadable, match=f"{FILE}: is not a regular file"):
         read_role_head(tmp_path, HIDDEN)
+
+
+def test_a_model_whose_procedure_has_no_order_leaves_it_out(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", "diffusion_gemma", num_hidden_layers=1)
+    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text())
+    write_head(tmp_path / "checkpoint", config["text_config"]["hidden_size"])
+    made = export(
+        tmp_path / "checkpoint", tmp_path / "bundle", ExportOptions("native", scheme=Scheme("bf16"))
+    )
+    assert f"{FILE} is not part of the bundle: diffusion_gemma takes no order" in made.notes
+    assert not (tmp_path / "bundle" / "role_head.bin").exists()
+    assert not sampler_model(Bundle.open(tmp_path / "bundle")).role_head
