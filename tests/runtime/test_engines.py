@@ -207,14 +207,15 @@ def test_an_interruption_anywhere_ends_the_call(gemma: Path) -> None:
         with Session(gemma, SessionOptions(resident_bytes=0), engine=onnx) as session:
             expected = run(session)
             for i in range(60):
-                signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + i))
-                try:
-                    run(session)
-                    run(session)
+                try:  # around all: the signal may come while the timer is stopped
+                    signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + i))
+                    try:
+                        run(session)
+                        run(session)
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupted += 1
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
             np.testing.assert_array_equal(run(session), expected)
     finally:
         signal.signal(signal.SIGALRM, before)
