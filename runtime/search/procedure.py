@@ -98,7 +98,6 @@ class Search:
         self.shared = self._part(self.total)
         self._start = Snapshot(0, 0, sampler.copy())
         first = Branch(0, seed, sampler, Snapshots(SHARED_STATES))
-        first.snapshots.add(self._start)
         #: In the order in which they began.
         self.branches = [first]
         self._slots = [Slot(crew.first, first)]
@@ -148,8 +147,7 @@ class Search:
             at = Snapshot.of(first, crew.first) if first.steps else self._start
         else:
             self.shared = self._part(first.steps)
-            at = first.snapshots.at(self.shared)
-            assert at is not None, "the start is among them"
+            at = first.snapshots.at(self.shared) or self._start
         self.shared = at.steps
         if first.stats is None or self._plan.method != "back":
             first.snapshots = self._snapshots(at)
@@ -216,8 +214,8 @@ class Search:
 
     def _go_back(self, best: Branch) -> None:
         behind = int((best.steps - self.shared) * (1 - self._plan.depth))
-        at = best.snapshots.at(self.shared + behind)
-        assert at is not None, "the fork is among them"
+        # Of an answer that ended within the shared steps the first state that is kept may lie behind the fork.
+        at = best.snapshots.at(self.shared + behind) or self._start
         others = [key for key, slot in enumerate(self._slots) if slot.branch is not best]
         for key in others or range(len(self._slots)):  # of a single one, that
             self._begin(key, best, at)

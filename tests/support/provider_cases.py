@@ -173,7 +173,7 @@ def of_generation(folder: Path, provider: Provider, name: str) -> dict[str, Any]
     """
     model = quantized_reference(resolve(name), Scheme("mixed4", 32), provider.format)
     with Generator(folder / "bundle", engine=provider.engine) as generator:
-        loop = prompt_loop(generator, "12 + 34 =", Settings(max_new_tokens=16, steps=3, seed=3))
+        loop = prompt_loop(generator, "What is 12 + 34?", Settings(max_new_tokens=16, steps=3, seed=3))
     with open_session(folder / "bundle", engine=provider.engine) as session, provider.activations():
         found = run(session, loop)
         # The last digit of a norm may turn a rounded code: the native engine has 56 dB in some passes.
