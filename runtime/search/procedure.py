@@ -214,7 +214,7 @@ class Search:
 
     def _go_back(self, best: Branch) -> None:
         behind = int((best.steps - self.shared) * (1 - self._plan.depth))
-        # Of an answer that ended within the shared steps the first state that is kept may lie behind the fork.
+        # Where an answer ended within the shared steps, all states that are kept may lie behind that.
         at = best.snapshots.at(self.shared + behind) or self._start
         others = [key for key, slot in enumerate(self._slots) if slot.branch is not best]
         for key in others or range(len(self._slots)):  # of a single one, that
