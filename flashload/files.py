@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -34,9 +33,8 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises WriteFailed (DiskFull), also for what is there and is no regular file, such as a device; it is then
     untouched.
     """
-    with suppress(OSError):
-        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
-            raise WriteFailed(f"{path}: is there, and is no regular file; give the name of another one")
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise WriteFailed(f"{path}: is there, and is no regular file; give the name of another one")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:

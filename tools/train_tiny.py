@@ -33,6 +33,7 @@ from safetensors.torch import save
 from edgekit.export.models import architecture
 from edgekit.export.reference import ReferenceModel
 from edgekit.export.weights import stored_tensors
+from edgekit.flashload.files import write_atomic
 from edgekit.tools.tiny import corpus, tokenizer
 from edgekit.tools.tiny.evaluate import measure, subject_of, table
 from edgekit.tools.tiny.fast_ops import training_operators
@@ -189,9 +190,7 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
         tensors = stored_tensors(self.model.architecture, self.averaged)
         halves = {n: t.detach().to("cpu", torch.bfloat16).contiguous() for n, t in sorted(tensors.items())}
-        # save_file would make a file that only its owner may read.
-        (out / "model.safetensors.partial").write_bytes(save(halves, metadata={"format": "pt"}))
-        (out / "model.safetensors.partial").replace(out / "model.safetensors")
+        write_atomic(out / "model.safetensors", save(halves, metadata={"format": "pt"}))
         for name, content in (
             ("config.json", self.config),
             ("generation_config.json", self.generation_config),

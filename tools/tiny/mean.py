@@ -13,6 +13,8 @@ import click
 import torch
 from safetensors.torch import load_file, save
 
+from edgekit.flashload.files import write_atomic
+
 _WEIGHTS = "model.safetensors"
 
 
@@ -31,7 +33,7 @@ def mean(out: Path, runs: list[Path]) -> None:
         for name in sorted(tensors[0])
     }
     shutil.copytree(runs[0], out, ignore=shutil.ignore_patterns(_WEIGHTS, "golden-*.json"))
-    (out / _WEIGHTS).write_bytes(save(halves, metadata={"format": "pt"}))
+    write_atomic(out / _WEIGHTS, save(halves, metadata={"format": "pt"}))
 
 
 @click.command()
