@@ -803,6 +803,13 @@ _COUNTERS = (
     "io_seconds",
     "io_wait_seconds",
     "pass_seconds",
+    "prefill_passes",
+    "denoise_passes",
+    "head_passes",
+    "pass_rows",
+    "prefill_seconds",
+    "denoise_seconds",
+    "head_seconds",
     "compute_seconds",
     "unpack_seconds",
 )

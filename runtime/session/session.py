@@ -18,7 +18,7 @@ from ctypes import POINTER, c_char_p, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from edgekit.flashload import _native, errors
@@ -51,6 +51,14 @@ from edgekit.runtime.session.structs import (
 )
 
 T = TypeVar("T")
+
+
+class Watcher(Protocol):
+    """What looks on while a session runs."""
+
+    def close(self) -> None: ...
+
+
 _UNLIMITED = 2**64 - 1
 _MOST_POSITIONS = 1 << 22
 #: Of a session, see `ek_session_options`.
@@ -178,6 +186,7 @@ class Session(OneOwner):
         # What a signal can interrupt anywhere is put down before it is done, and only ever taken away.
         self._under_way: set[object] = set()  # a token for each call
         self._sequences: WeakSet[Sequence] = WeakSet()  # besides its own
+        self._watchers: WeakSet[Watcher] = WeakSet()
         self._dropped: deque[int] = deque()  # handles of sequences to close when no call is under way
         self.options = o = _options(options)
         self.bundle = Bundle.opened(bundle)
@@ -379,6 +388,10 @@ class Session(OneOwner):
                     f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
                     "another thread before that is over"
                 )
+            watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.close()  # what looks on must end first
+        with self._gate:
             handle, self._handle = self._handle, None
         if handle is None:
             return
@@ -402,6 +415,10 @@ class Session(OneOwner):
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+
+    def watched_by(self, watcher: Watcher) -> None:
+        """Have `watcher` closed before the session is."""
+        self._watchers.add(watcher)
 
     # What follows is for `Sequence`.
 

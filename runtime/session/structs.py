@@ -39,6 +39,9 @@ class StatisticsStruct(Struct):
         ("scratch_bytes", c_uint64), ("io_seconds", c_double), ("io_wait_seconds", c_double),
         ("pass_seconds", c_double), ("bytes_skipped", c_uint64), ("bytes_exchanged", c_uint64),
         ("expert_layers", c_uint64), ("experts_wanted", c_uint64), ("experts_again", c_uint64),
+        ("prefill_passes", c_int64), ("denoise_passes", c_int64), ("head_passes", c_int64),
+        ("pass_rows", c_int64), ("prefill_seconds", c_double), ("denoise_seconds", c_double),
+        ("head_seconds", c_double),
     )  # fmt: skip
 
 

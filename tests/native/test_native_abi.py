@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.c_programs import HEADER, compiler, run
 from support.native_bundles import native_bundle
-from support.native_generation import ON_EVENT, Event, Options, Statistics
+from support.native_generation import ON_EVENT, Options, Statistics
 from support.native_generation import function as generation_function
 from support.native_sampler import INVALID_ARGUMENT
 from support.session_functions import SESSION_FUNCTIONS, session_functions
@@ -23,6 +23,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload import errors
 from edgekit.flashload import structs as flash_structs
 from edgekit.runtime import core_structs
+from edgekit.runtime.bench import structs as bench_structs
 from edgekit.runtime.core_structs import HeadOutputStruct, HeadRequestStruct, PassSegmentStruct
 from edgekit.runtime.sampling import HeadRequest, PhiloxNoise, core_abi
 from edgekit.runtime.session import Session, SessionOptions, structs
@@ -38,7 +39,7 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_seen_rows": core_structs.SeenRowsStruct,
     "ek_pass_segment": core_structs.PassSegmentStruct,
     "ek_generation_statistics": Statistics,
-    "ek_event": Event,
+    "ek_event": bench_structs.EventStruct,
     "ek_generate_options": Options,
     "ek_flash_info": flash_structs.FlashInfoStruct,
     "ek_flash_run": flash_structs.RunStruct,
@@ -58,6 +59,10 @@ STRUCTS: dict[str, type[Any]] = {
     "ek_engine": core_structs.EngineStruct,
     "ek_memory_plan": core_structs.MemoryPlanStruct,
     "ek_unit_plan": core_structs.UnitPlanStruct,
+    "ek_bench_options": bench_structs.BenchOptionsStruct,
+    "ek_processor_probe": bench_structs.ProcessorProbeStruct,
+    "ek_disk_probe": bench_structs.DiskProbeStruct,
+    "ek_process_memory": bench_structs.ProcessMemoryStruct,
 }
 #: Sizes of the first release. A struct only ever grows: who was built with that header says these.
 FIRST_SIZES = {
@@ -90,6 +95,10 @@ FIRST_SIZES = {
     "ek_engine": 120,
     "ek_memory_plan": 104,
     "ek_unit_plan": 32,
+    "ek_bench_options": 40,
+    "ek_processor_probe": 48,
+    "ek_disk_probe": 32,
+    "ek_process_memory": 40,
 }
 
 

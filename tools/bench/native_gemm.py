@@ -1,8 +1,8 @@
 """How fast are the native core's products with weights of 4 and 8 bits?
 
-Each shape is timed beside two limits, interleaved: the processor's int8 rate (vpdpbusd on registers alone,
-a loop per thread, in the same minute) and ONNX Runtime's DynamicQuantizeMatMul with a constant int8 weight,
-packed beforehand. All take and return floats, so rounding of activations is part of the time. Small weights
+Each shape is timed beside two limits: the processor's int8 rate (on registers alone, a loop per thread, in
+the same minute) and, interleaved, ONNX Runtime's DynamicQuantizeMatMul with a constant int8 weight, packed
+beforehand. All take and return floats, so rounding of activations is part of the time. Small weights
 are drawn many times over and used in turn, so that they come from memory as they do in a model. Outside the
 timed window: drawing of weights, session creation, one warm-up round.
 
@@ -18,7 +18,6 @@ import ctypes
 import json
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,13 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgekit.flashload import _native
+from edgekit.runtime.bench import probe_processor
 from edgekit.runtime.telemetry import load_onnxruntime
 
 PANEL = 64
 GROUP = 64
 COLD_BYTES = 100_000_000
-PEAK_ROUNDS = 1_000_000
-PEAK_OPERATIONS = 2 * 24 * 64  # of a round: a product and a sum for each of 64 bytes in 24 registers
+PEAK_SECONDS = 0.3
 
 
 class Matrix(ctypes.Structure):
@@ -184,16 +183,6 @@ def onnx_runtime(shape: Shape, threads: int) -> Callable[[], object]:
     return lambda: session.run(None, {"x": x})
 
 
-def peak(library: ctypes.CDLL, threads: int) -> None:
-    """PEAK_ROUNDS rounds on every thread at once."""
-    rounds = ctypes.c_int64(PEAK_ROUNDS)
-    running = [threading.Thread(target=library.ekt_vnni_peak, args=(rounds,)) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-
-
 def measure(calls: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
     """Median seconds of each, interleaved."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
@@ -214,13 +203,11 @@ def compare(library: ctypes.CDLL, shape: Shape, threads: int, runs: int, onnx: b
         products = {f"{bits} bits": Native(library, gemm, shape, bits) for bits in (4, 8)}
         operations = {name: shape.operations * shape.copies(int(name[0])) for name in products}
         calls: dict[str, Callable[[], object]] = dict(products)
-        if hasattr(library, "ekt_vnni_peak") and "avx512_vnni" in _native.load().cpu_features():
-            calls["peak"] = lambda: peak(library, threads)
-            operations["peak"] = PEAK_ROUNDS * PEAK_OPERATIONS * threads
         if onnx:
             calls["ORT"] = onnx_runtime(shape, threads)
             operations["ORT"] = shape.operations * shape.copies(8)
-        return {name: operations[name] / s / 1e9 for name, s in measure(calls, runs).items()}
+        rates = {name: operations[name] / s / 1e9 for name, s in measure(calls, runs).items()}
+        return rates | {"peak": probe_processor(threads, PEAK_SECONDS).int8_operations / 1e9}
     finally:
         library.ekt_gemm_close(gemm)
 
@@ -240,7 +227,7 @@ def main(threads: str, runs: int, onnx: bool) -> None:
         for count in (int(n) for n in threads.split(",")):
             rates = compare(library, shape, count, runs, onnx)
             cells = " ".join(f"{rates[name]:8.0f}" if name in rates else f"{'-':>8s}" for name in names)
-            shares = [f"{rates[name] / rates['peak']:.0%}" for name in names[:2]] if "peak" in rates else []
+            shares = [f"{rates[name] / rates['peak']:.0%}" for name in names[:2]]
             click.echo(f"{shape!s:24s} {count:7d} {cells}  {' '.join(shares)}")
             results.append({"shape": str(shape), "threads": count, "gops": rates})
     click.echo(json.dumps(results))

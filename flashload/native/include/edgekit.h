@@ -435,6 +435,11 @@ typedef struct ek_session_statistics {
   uint64_t expert_layers;           /* layers with experts that passes of denoising had, each as often */
   uint64_t experts_wanted;          /* experts with rows, in all of these */
   uint64_t experts_again;           /* of them, those that the same layer wanted in the pass before */
+  int64_t prefill_passes, denoise_passes; /* that did not fail: of text alone, and with a canvas or a request */
+  int64_t head_passes;              /* without rows: the vocabulary head once more */
+  int64_t pass_rows;                /* positions that all these passes computed */
+  double prefill_seconds, denoise_seconds; /* of pass_seconds, what passes took up to the last norm */
+  double head_seconds;              /* last norm and vocabulary head; engines that work late are waited for here */
 } ek_session_statistics;
 
 /* Fills *statistics up to its struct_size. EK_INVALID_ARGUMENT. */
@@ -1158,6 +1163,109 @@ EK_API ek_status ek_sampler_load(const ek_sampler_model *model, const void *stat
  * negative number, more than 2^32 for first_token + tokens, more than 2^22 rows, or no room. */
 EK_API ek_status ek_gumbel_noise(uint64_t seed, uint64_t draw, int64_t first_token, int64_t tokens, int64_t rows,
                                  float *out) EK_NOEXCEPT;
+
+/* ---- Measuring ------------------------------------------------------------------------------------------------
+ *
+ * A bench looks on while a session runs: it is told when passes, the vocabulary head and reads begin and end, and looks at
+ * the process's memory and the system's energy meters from a thread of its own. Its report is JSON, the same whatever
+ * language asked for it; docs/bench.md describes it.
+ *
+ *   ek_bench_open(session, NULL, &bench);
+ *   for (int i = 0; i < 5; ++i) ek_bench_generate(bench, "{\"test\": \"dg128\"}", prompt, count, NULL, NULL, NULL, NULL);
+ *   ek_bench_get_report(bench, buffer, capacity, &size);
+ *
+ * Its functions must not be called by two threads at the same time, nor while the session is in another call, but for
+ * ek_bench_tell. It must be closed before its session. */
+
+typedef struct ek_bench ek_bench;
+
+/* Joules since any moment, from a meter that the library does not know; negative: not known. Called often, from any
+ * thread. */
+typedef double (*ek_bench_joules)(void *user_data);
+
+typedef struct ek_bench_options {
+  uint32_t struct_size;
+  uint32_t interval_milliseconds; /* between looks at memory and meters; 0: 20 */
+  int64_t spans;                  /* reads, waits and uses of weights that a test keeps, the first of them; 0: none */
+  const char *about;              /* a JSON object that the report has as "about": model, engine, application; null: {} */
+  ek_bench_joules joules;         /* null: the meters that the library knows (RAPL, NVML, rails of Jetson boards) */
+  void *user_data;
+} ek_bench_options;
+
+#define EK_BENCH_OPTIONS_INIT {sizeof(ek_bench_options), 0, 0, NULL, NULL, NULL}
+
+/* Null options are the defaults. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY; `*bench` is null after a failure. */
+EK_API ek_status ek_bench_open(ek_session *session, const ek_bench_options *options, ek_bench **bench) EK_NOEXCEPT;
+
+/* Ends it, and forgets a test that has begun; null is allowed. */
+EK_API void ek_bench_close(ek_bench *bench) EK_NOEXCEPT;
+
+/* From here on what the session does counts as a test, whose `label` is a JSON object; `prompt_tokens` of all its prompts
+ * together. What was read ahead is dropped, as by ek_session_idle. EK_INVALID_ARGUMENT, EK_INVALID_STATE where one has begun. */
+EK_API ek_status ek_bench_begin(ek_bench *bench, const char *label, int64_t prompt_tokens) EK_NOEXCEPT;
+
+/* A generation of the test, `sequence` by number, told this now: for times to the first draft and the first committed
+ * block. What its statistics are in the end is taken from the last event that has some. EK_INVALID_ARGUMENT, EK_INVALID_STATE. */
+EK_API ek_status ek_bench_tell(ek_bench *bench, int64_t sequence, const ek_event *event) EK_NOEXCEPT;
+
+/* The test is over. EK_INVALID_ARGUMENT, EK_INVALID_STATE where none has begun. */
+EK_API ek_status ek_bench_end(ek_bench *bench) EK_NOEXCEPT;
+
+/* Forgets the test that has begun, if there is one. EK_INVALID_ARGUMENT, EK_INVALID_STATE. */
+EK_API ek_status ek_bench_drop(ek_bench *bench) EK_NOEXCEPT;
+
+/* A test of one generation: ek_bench_begin, ek_generate, ek_bench_tell for each event, ek_bench_end. Where ek_generate
+ * fails the test is forgotten; its status is returned. */
+EK_API ek_status ek_bench_generate(ek_bench *bench, const char *label, const int64_t *prompt, int64_t count,
+                                   const ek_generate_options *options, ek_event_callback callback, void *user_data,
+                                   ek_generation_statistics *statistics) EK_NOEXCEPT;
+
+/* All tests that are over, as JSON in `buffer` of `capacity` bytes, without a NUL; `*size` is its size in bytes, also where
+ * `buffer` is null. EK_BUFFER_TOO_SMALL, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_bench_get_report(ek_bench *bench, char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
+/* The machine as reports have it, no name of a user, host or folder among it: JSON, as above. */
+EK_API ek_status ek_describe_machine(char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
+/* What a machine can do at most, measured. */
+typedef struct ek_processor_probe {
+  uint32_t struct_size;
+  int32_t threads;
+  double int8_operations;        /* per second, of loops on registers alone: a product and a sum are two */
+  double float_operations;       /* the same of 32-bit floating point numbers */
+  double memory_bytes;           /* read per second from memory that no cache holds */
+  const char *int8_instructions; /* what the loops are made of; the library owns these */
+  const char *float_instructions;
+} ek_processor_probe;
+
+/* On `threads` threads, 0 being every core that the process may use; takes about `seconds` for each of the three. Nothing else
+ * should run meanwhile. EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_probe_processor(int32_t threads, double seconds, ek_processor_probe *found) EK_NOEXCEPT;
+
+typedef struct ek_disk_probe {
+  uint32_t struct_size;
+  uint32_t reserved;
+  double bytes_per_second;
+  double seconds;
+  uint64_t bytes;
+} ek_disk_probe;
+
+/* Plain reads of a file past the page cache, by threads that do nothing else, round and round for about `seconds`. Where
+ * the system has no way past its cache that is measured too. EK_INVALID_ARGUMENT, those of reading. */
+EK_API ek_status ek_probe_disk(const char *path, double seconds, ek_disk_probe *found) EK_NOEXCEPT;
+
+/* Physical memory of this process in bytes; 0 for what the system does not tell. */
+typedef struct ek_process_memory {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t resident;  /* as ek_process_bytes */
+  uint64_t anonymous; /* of it, what no file stands behind */
+  uint64_t file;      /* pages of files and shared ones; on macOS and iOS they come on top */
+  uint64_t peak;      /* the most that `resident` has been */
+} ek_process_memory;
+
+/* EK_INVALID_ARGUMENT. */
+EK_API ek_status ek_process_get_memory(ek_process_memory *memory) EK_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -168,6 +168,7 @@ struct FlashFile::Implementation {
   Verified verified;
   std::string io_mode;
 
+  std::atomic<ReadObserver *> observer{nullptr};
   std::mutex mutex;
   double verify_seconds = 0;
   std::uint64_t runs_read = 0;
@@ -182,6 +183,8 @@ class FlashFile::Implementation::RunRead final : public PendingRead, public Read
         index_(index),
         buffer_(buffer),
         generation_(file.verified.generation()),
+        observer_(file.observer.load()),
+        begun_(observer_ == nullptr ? Clock::time_point() : Clock::now()),
         done_(std::move(done)),
         parts_left_(parts) {}
 
@@ -220,6 +223,7 @@ class FlashFile::Implementation::RunRead final : public PendingRead, public Read
       std::lock_guard<std::mutex> lock(file_.mutex);
       ++file_.runs_read;
     }
+    if (observer_ != nullptr) observer_->read(run, begun_, Clock::now());
     done_(error_ ? &*error_ : nullptr);
   }
 
@@ -228,6 +232,8 @@ class FlashFile::Implementation::RunRead final : public PendingRead, public Read
   const std::size_t index_;
   std::uint8_t *const buffer_;
   const std::uint64_t generation_;
+  ReadObserver *const observer_;
+  const Clock::time_point begun_;
   const Done done_;
   std::atomic<bool> cancelled_{false};
 
@@ -280,6 +286,8 @@ std::shared_ptr<PendingRead> FlashFile::submit(const Run &run, std::uint8_t *buf
   file.queue->push(std::move(requests));
   return read;
 }
+
+void FlashFile::observe(ReadObserver *observer) noexcept { implementation_->observer = observer; }
 
 void FlashFile::read(const Run &run, std::uint8_t *buffer) {
   // Shared with the callback: the thread that makes it may still be inside when this one returns.

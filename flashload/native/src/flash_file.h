@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_FLASH_FILE_H
 #define EDGEKIT_FLASH_FILE_H
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,6 +63,15 @@ class PendingRead {
   virtual void cancel() noexcept = 0;
 };
 
+// Who is told of reads of whole runs, by the threads that read: from where it was asked for to where it was verified, or
+// had failed.
+class ReadObserver {
+ public:
+  virtual ~ReadObserver() = default;
+  virtual void read(const Run &run, std::chrono::steady_clock::time_point begun,
+                    std::chrono::steady_clock::time_point ended) noexcept = 0;
+};
+
 // Safe to use from several threads.
 class FlashFile {
  public:
@@ -90,6 +100,9 @@ class FlashFile {
 
   // Reads a run and waits. Throws Error: EK_READ_FAILED, EK_TRUNCATED_FILE, EK_FILE_CHANGED, EK_CHECKSUM_MISMATCH.
   void read(const Run &run, std::uint8_t *buffer);
+
+  // Tells `observer`, which may be null, of every run that is submitted from now on. No read may be under way.
+  void observe(ReadObserver *observer) noexcept;
 
   // Compares the bytes of a run in the memory of one chunk; counts as its first read. Throws as read() does.
   void verify(const Run &run);

@@ -1,17 +1,13 @@
 // What tools/bench/flash_reader.py times: a file streamed through the ring, and the disk's limit.
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "disk_probe.h"
 #include "edgekit.h"
 #include "error.h"
 #include "flash_file.h"
 #include "ring.h"
-#include "system_file.h"
 
 namespace {
 
@@ -77,29 +73,7 @@ EK_API ek_status ekt_bench_stream(const char *path, int32_t threads, uint64_t ch
 EK_API ek_status ekt_bench_limit(const char *path, int32_t threads, uint64_t chunk_bytes, uint64_t offset,
                                  uint64_t bytes, double *seconds) {
   return guarded([&] {
-    auto file = edgekit::SystemFile::open(path);
-    const std::string refused = file->open_direct();
-    if (!refused.empty()) edgekit::fail(EK_OPEN_FAILED, path, ": ", refused);
-    std::vector<edgekit::AlignedMemory> buffers;
-    for (int32_t i = 0; i < threads; ++i) {
-      buffers.emplace_back(chunk_bytes);
-      std::fill_n(buffers.back().data(), chunk_bytes, std::uint8_t{1});
-    }
-    std::atomic<uint64_t> next{0}, read{0};
-    const Clock::time_point started = Clock::now();
-    std::vector<std::thread> readers;
-    for (edgekit::AlignedMemory &buffer : buffers) {
-      readers.emplace_back([&] {
-        for (uint64_t at = next.fetch_add(chunk_bytes); at < bytes; at = next.fetch_add(chunk_bytes)) {
-          const uint64_t size = std::min(chunk_bytes, bytes - at);
-          const int64_t count = file->read(true, buffer.data(), size, offset + at);
-          if (count > 0) read += static_cast<uint64_t>(count);
-        }
-      });
-    }
-    for (std::thread &reader : readers) reader.join();
-    *seconds = seconds_since(started);
-    if (read != bytes) edgekit::fail(EK_READ_FAILED, path, ": ", read.load(), " of ", bytes, " bytes were read");
+    *seconds = edgekit::read_stretch(path, threads, chunk_bytes, offset, bytes).seconds;
   });
 }
 

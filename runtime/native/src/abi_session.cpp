@@ -204,6 +204,13 @@ ek_status ek_session_get_statistics(ek_session *session, ek_session_statistics *
     made.expert_layers = found.experts.layers;
     made.experts_wanted = found.experts.wanted;
     made.experts_again = found.experts.again;
+    made.prefill_passes = found.passes.prefills;
+    made.denoise_passes = found.passes.denoises;
+    made.head_passes = found.passes.heads;
+    made.pass_rows = found.passes.rows;
+    made.prefill_seconds = found.passes.prefill_seconds;
+    made.denoise_seconds = found.passes.denoise_seconds;
+    made.head_seconds = found.passes.head_seconds;
     write_struct(statistics, made, "ek_session_statistics");
   });
 }

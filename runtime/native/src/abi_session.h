@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_ABI_SESSION_H
 #define EDGEKIT_ABI_SESSION_H
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,7 +30,9 @@ struct ek_session {
   bool busy = false;                        // a call that changes it is under way
   bool closed = false;                      // it goes when that call is over
   ek_sequence *closed_sequences = nullptr;  // so do these
+  const std::chrono::steady_clock::time_point opening = std::chrono::steady_clock::now();
   edgekit::Session session;                 // ends first: engines may call back meanwhile, and are refused
+  const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - opening).count();
 };
 
 namespace edgekit {

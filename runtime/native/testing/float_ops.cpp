@@ -4,18 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/peak.h"
 #include "edgekit.h"
 #include "error.h"
 #include "kernels/attention.h"
 #include "kernels/float_ops.h"
 #include "kernels/routing.h"
 #include "thread_pool.h"
-
-#if defined(__x86_64__)
-#include "kernels/x86_intrinsics.h"
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 using edgekit::Strided;
 using edgekit::ThreadPool;
@@ -98,63 +93,12 @@ EK_API void ekt_attention(ThreadPool *pool, const Strided *q, const Strided *k, 
 
 }  // extern "C"
 
-// Fused multiply-adds in registers only: the rate that attention cannot exceed. Every function does `rounds` times
-// 16 of them, as many chains as hide their latency, and returns how many floating point operations that were.
-namespace {
-
-constexpr int kChains = 16;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) double multiply_adds_avx512(std::int64_t rounds, float *out) {
-  __m512 x[kChains];
-  for (int i = 0; i < kChains; ++i) x[i] = _mm512_set1_ps(static_cast<float>(i));
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < kChains; ++i) x[i] = _mm512_fmadd_ps(x[i], a, b);
-  }
-  for (int i = 1; i < kChains; ++i) x[0] = _mm512_add_ps(x[0], x[i]);
-  *out = _mm512_cvtss_f32(x[0]);
-  return 2.0 * 16.0 * kChains * static_cast<double>(rounds);
-}
-
-__attribute__((target("avx2,fma"))) double multiply_adds_avx2(std::int64_t rounds, float *out) {
-  constexpr int kFew = 12;  // leaves registers for the constants
-  __m256 x[kFew];
-  for (int i = 0; i < kFew; ++i) x[i] = _mm256_set1_ps(static_cast<float>(i));
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < kFew; ++i) x[i] = _mm256_fmadd_ps(x[i], a, b);
-  }
-  for (int i = 1; i < kFew; ++i) x[0] = _mm256_add_ps(x[0], x[i]);
-  *out = _mm256_cvtss_f32(x[0]);
-  return 2.0 * 8.0 * kFew * static_cast<double>(rounds);
-}
-#elif defined(__aarch64__)
-double multiply_adds_neon(std::int64_t rounds, float *out) {
-  float32x4_t x[kChains];
-  for (int i = 0; i < kChains; ++i) x[i] = vdupq_n_f32(static_cast<float>(i));
-  const float32x4_t a = vdupq_n_f32(0.999f), b = vdupq_n_f32(0.001f);
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < kChains; ++i) x[i] = vfmaq_f32(b, x[i], a);
-  }
-  for (int i = 1; i < kChains; ++i) x[0] = vaddq_f32(x[0], x[i]);
-  *out = vgetq_lane_f32(x[0], 0);
-  return 2.0 * 4.0 * kChains * static_cast<double>(rounds);
-}
-#endif
-
-}  // namespace
-
 // On one thread; returns the number of floating point operations, 0 for an instruction set without such a function.
 // `out` keeps the compiler from leaving the work out.
 extern "C" EK_API double ekt_multiply_adds(const char *instruction_set, std::int64_t rounds, float *out) {
-  const std::string name = instruction_set;
-#if defined(__x86_64__)
-  if (name == "avx512") return multiply_adds_avx512(rounds, out);
-  if (name == "avx2") return multiply_adds_avx2(rounds, out);
-#elif defined(__aarch64__)
-  if (name == "neon") return multiply_adds_neon(rounds, out);
-#endif
-  *out = static_cast<float>(rounds);
+  *out = 0.0f;
+  for (const edgekit::PeakLoop &loop : edgekit::float_loops()) {
+    if (std::string(loop.instruction_set) == instruction_set) return loop.run(rounds, out);
+  }
   return 0.0;
 }

@@ -107,20 +107,4 @@ EK_API int ekt_table_mix(Gemm *gemm, const edgekit::Table *table, const float *p
       [&] { edgekit::table_mix(gemm->pool, *table, p, p_stride, rows, fine_above, y, y_stride, gemm->scratch); });
 }
 
-#if defined(__x86_64__)
-// `rounds` times 24 independent vpdpbusd on registers: the most that one core can do, 24 * 64 products a round.
-__attribute__((target("avx512f,avx512vnni"))) EK_API void ekt_vnni_peak(std::int64_t rounds) {
-  for (std::int64_t i = 0; i < rounds; ++i) {
-    asm volatile(
-        ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23\n\t"
-        "vpdpbusd %%zmm31, %%zmm30, %%zmm\\r\n\t"
-        ".endr"
-        :
-        :
-        : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-          "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23");
-  }
-}
-#endif
-
 }  // extern "C"

@@ -286,7 +286,27 @@ std::vector<HeadResult> PassRun::run(Pass then) {
     throw;
   }
   timed();
+  count(started, Clock::now());
   return std::move(results_);
+}
+
+void PassRun::count(Moment begun, Moment ended) {
+  PassTotals &totals = session_.passes;
+  const Pass own = kind();
+  const Moment headed = own == Pass::prefill ? ended : headed_;
+  (own == Pass::prefill ? totals.prefill_seconds : totals.denoise_seconds) += seconds_between(begun, headed);
+  totals.head_seconds += seconds_between(headed, ended);
+  ++(own == Pass::prefill ? totals.prefills : own == Pass::denoise ? totals.denoises : totals.heads);
+  totals.rows += rows_;
+  if (session_.observer == nullptr) return;
+  PassTimes times{own, begun, headed, ended, rows_, static_cast<std::int64_t>(segments_.size()), 0, 0};
+  for (const Rows &each : segments_) {
+    std::int64_t seen = each.given->count;
+    for (const SeenRows &rows : each.seen) seen += rows.count;
+    times.attended += each.given->count * seen;
+    if (each.given->request != nullptr) times.head_rows += each.given->request->row_count(each.asked);
+  }
+  session_.observer->passed(times);
 }
 
 void PassRun::attempt(Pass then) {
@@ -312,6 +332,7 @@ void PassRun::compute() {
     if (kind() == Pass::denoise && model_.self_conditioning) self_condition();
     run_layers();
   }
+  headed_ = Clock::now();
   if (kind() != Pass::prefill) {
     finish();
     heads();

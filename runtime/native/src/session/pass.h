@@ -60,6 +60,7 @@ class PassRun {
   Pass kind() const;
   std::uint64_t added_bytes() const;
   void attempt(Pass then);
+  void count(Moment begun, Moment ended);
   void compute();
   void embed();
   void self_condition();
@@ -79,6 +80,7 @@ class PassRun {
   EngineMemory &memory_;
   std::vector<Rows> segments_;
   std::int64_t rows_ = 0;
+  Moment headed_;       // where the last norm and the vocabulary head began
   float *x_ = nullptr;  // [rows, hidden] in `memory_`
   std::vector<std::vector<Own>> own_;  // by segment and layer of a call
   KvCharge unkept_;                    // for what later segments look at and nobody keeps

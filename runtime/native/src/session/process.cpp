@@ -101,6 +101,15 @@ std::uint64_t group_limit(const std::string &root, const std::string &controller
   return least;
 }
 
+#if defined(__APPLE__)
+
+bool task_memory(task_vm_info_data_t &info) {
+  mach_msg_type_number_t count = TASK_VM_INFO_COUNT;
+  return task_info(mach_task_self(), TASK_VM_INFO, reinterpret_cast<task_info_t>(&info), &count) == KERN_SUCCESS;
+}
+
+#endif
+
 #if !defined(__APPLE__) && !defined(_WIN32)
 
 // What /proc/meminfo says, which containers may have of their own; 0 where there is none.
@@ -135,22 +144,50 @@ std::uint64_t machine_memory(const std::string &root) {
   return granted > 0 && (physical == 0 || granted < physical) ? granted : physical;
 }
 
-std::uint64_t process_resident_bytes() {
+std::uint64_t process_resident_bytes() { return process_memory().resident; }
+
+ProcessMemory process_memory() {
+  ProcessMemory out;
 #if defined(__linux__)
   std::ifstream file("/proc/self/statm");
-  std::uint64_t size = 0, resident = 0;
-  if (!(file >> size >> resident)) return 0;
+  std::uint64_t size = 0, resident = 0, shared = 0;
   const long page = sysconf(_SC_PAGESIZE);
-  return page > 0 ? resident * static_cast<std::uint64_t>(page) : 0;
+  if (page <= 0 || !(file >> size >> resident >> shared)) return out;
+  out.resident = resident * static_cast<std::uint64_t>(page);
+  out.file = std::min(out.resident, shared * static_cast<std::uint64_t>(page));
+  out.anonymous = out.resident - out.file;
 #elif defined(__APPLE__)
   task_vm_info_data_t info;
-  mach_msg_type_number_t count = TASK_VM_INFO_COUNT;
-  const kern_return_t result =
-      task_info(mach_task_self(), TASK_VM_INFO, reinterpret_cast<task_info_t>(&info), &count);
-  return result == KERN_SUCCESS ? info.phys_footprint : 0;
+  if (!task_memory(info)) return out;
+  // What is compressed counts as resident, pages of files do not.
+  out.resident = out.anonymous = info.phys_footprint;
+  out.file = info.external;
+#elif defined(_WIN32)
+  PROCESS_MEMORY_COUNTERS_EX counters{};
+  if (!GetProcessMemoryInfo(GetCurrentProcess(), reinterpret_cast<PROCESS_MEMORY_COUNTERS *>(&counters), sizeof counters))
+    return out;
+  out.resident = counters.WorkingSetSize;
+  out.anonymous = std::min<std::uint64_t>(counters.PrivateUsage, counters.WorkingSetSize);
+  out.file = out.resident - out.anonymous;
+#endif
+  return out;
+}
+
+std::uint64_t process_peak_bytes() {
+#if defined(__linux__)
+  std::ifstream file("/proc/self/status");
+  std::uint64_t kilobytes = 0;
+  for (std::string word; file >> word;) {
+    if (word == "VmHWM:") return file >> kilobytes ? kilobytes * 1024 : 0;
+  }
+  return 0;
+#elif defined(__APPLE__)
+  task_vm_info_data_t info;
+  if (!task_memory(info)) return 0;
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(info.ledger_phys_footprint_peak, 0));
 #elif defined(_WIN32)
   PROCESS_MEMORY_COUNTERS counters{};
-  return GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof counters) ? counters.WorkingSetSize : 0;
+  return GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof counters) ? counters.PeakWorkingSetSize : 0;
 #else
   return 0;
 #endif

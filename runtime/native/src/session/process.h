@@ -10,6 +10,17 @@ namespace edgekit {
 // Physical memory of the process now; 0 where the system does not tell.
 std::uint64_t process_resident_bytes();
 
+// Physical memory of the process in bytes; 0 for what the system does not tell.
+struct ProcessMemory {
+  std::uint64_t resident = 0;   // what process_resident_bytes gives
+  std::uint64_t anonymous = 0;  // of it, what no file stands behind
+  std::uint64_t file = 0;       // of it, pages of files and shared ones
+};
+ProcessMemory process_memory();
+
+// The most that `resident` has been; 0 where the system does not tell.
+std::uint64_t process_peak_bytes();
+
 // Physical memory of the machine in bytes, or less where the control groups of this process grant less; 0 where the
 // system does not tell. `root` is as below.
 std::uint64_t machine_memory(const std::string &root = "");

@@ -346,6 +346,20 @@ void Session::idle() {
   implementation_->experts.exchange();
 }
 
+void Session::observe(SessionObserver *observer) noexcept {
+  Implementation &own = *implementation_;
+  try {
+    own.in_use.finish();
+  } catch (...) {
+    // Of a pass that has failed already.
+  }
+  own.weights.idle();  // no read is under way any more
+  if (own.packages) own.packages->idle();
+  own.observer = observer;
+  own.in_use.observe(observer);
+  own.bundle.file().observe(observer);
+}
+
 void Session::limit_resident(std::uint64_t bytes) {
   std::atomic<std::uint64_t> &limit = implementation_->resident_limit;
   std::uint64_t known = limit.load();
@@ -399,6 +413,7 @@ SessionStatistics Session::statistics() const {
   out.io_seconds = ring.read_seconds;
   out.io_wait_seconds = ring.wait_seconds;
   out.pass_seconds = own.pass_seconds;
+  out.passes = own.passes;
   out.experts = own.experts.totals();
   return out;
 }

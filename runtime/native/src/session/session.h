@@ -19,6 +19,7 @@ namespace edgekit {
 class Bundle;
 class Engine;
 class Json;
+class SessionObserver;
 struct ExpertUse;
 struct Model;
 
@@ -39,12 +40,20 @@ struct SessionOptions {
   std::int64_t adapter = 0;        // of passes that do not say: all but those of segments; 0: none
 };
 
+// Passes that did not fail, what they computed, and where their time went. Of those that denoise the last norm and the
+// vocabulary head count apart.
+struct PassTotals {
+  std::int64_t prefills = 0, denoises = 0, heads = 0, rows = 0;
+  double prefill_seconds = 0, denoise_seconds = 0, head_seconds = 0;
+};
+
 struct SessionStatistics {
   std::string io_mode;
   std::uint64_t pinned_bytes = 0, ring_bytes = 0, streamed_bytes_per_step = 0, bytes_read = 0, scratch_bytes = 0;
   std::uint64_t bytes_skipped = 0;    // of streamed experts that had no rows
   std::uint64_t bytes_exchanged = 0;  // of streamed experts that were read to stay; among bytes_read
   double io_seconds = 0, io_wait_seconds = 0, pass_seconds = 0;
+  PassTotals passes;
   ExpertTotals experts;
 };
 
@@ -101,6 +110,10 @@ class Session {
   std::vector<HeadResult> pass(const std::vector<PassSegment> &segments, Pass then = Pass::denoise);
 
   void idle();
+
+  // Tells `observer`, which may be null, of every pass, unit and read from now on. Nothing is read ahead at that moment, as
+  // after idle().
+  void observe(SessionObserver *observer) noexcept;
 
   // From the next pass or idle() on at most so many bytes of weights stay in memory. From any thread.
   void limit_resident(std::uint64_t bytes);

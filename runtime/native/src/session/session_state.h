@@ -15,6 +15,7 @@
 #include "session/inputs.h"
 #include "session/kept_rows.h"
 #include "session/memory.h"
+#include "session/observer.h"
 #include "session/package_store.h"
 #include "session/reservation.h"
 #include "session/role_head.h"
@@ -96,6 +97,8 @@ struct Session::Implementation {
   FloatBuffer role_rows;                  // what it looks at, for an engine with memory of its own
   FloatBuffer staged;                     // what is written for an engine's memory of its own
   double pass_seconds = 0;
+  PassTotals passes;
+  SessionObserver *observer = nullptr;
   std::atomic<std::uint64_t> resident_limit{UINT64_MAX};
   const std::shared_ptr<KvMemory> kept_memory;
   std::int64_t open_sequences = 0;

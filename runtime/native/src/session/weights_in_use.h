@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "session/engine.h"
+#include "session/observer.h"
 #include "session/package_store.h"
 #include "session/weight_store.h"
 
@@ -43,10 +44,14 @@ class WeightsInUse {
   void with(const WeightUnit &unit, Body &&body) {
     if (behind_ && !at_hand(unit)) settle();
     const std::uint64_t before = engine_.submitted();
+    UnitTimes times{&unit, now(), {}, {}};
     auto used = std::make_unique<Used>(*this, unit);
+    times.had = now();
     body(LoadedUnit{&unit, used->data()});
     const std::uint64_t after = engine_.submitted();
     settle();
+    times.done = now();
+    if (observer_ != nullptr) observer_->used(times);
     if (after == before || used->stays()) return;
     used->ends.until(after);
     behind_ = std::move(used);
@@ -57,6 +62,9 @@ class WeightsInUse {
 
   // Waits until nothing is under way. Throws Error; nothing is in use then either.
   void finish();
+
+  // Tells `observer`, which may be null, of every unit from the next one on.
+  void observe(SessionObserver *observer) noexcept { observer_ = observer; }
 
  private:
   struct Used {
@@ -71,7 +79,9 @@ class WeightsInUse {
   };
 
   bool at_hand(const WeightUnit &unit);
+  Moment now() const { return observer_ == nullptr ? Moment() : std::chrono::steady_clock::now(); }
 
+  SessionObserver *observer_ = nullptr;
   Engine &engine_;
   WeightStore &weights_;
   const std::unique_ptr<PackageStore> &packages_;

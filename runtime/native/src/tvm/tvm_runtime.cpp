@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "error.h"
-#include "tvm/shared_library.h"
+#include "shared_library.h"
 
 namespace edgekit::tvm {
 namespace {

@@ -1,4 +1,4 @@
-#include "tvm/shared_library.h"
+#include "shared_library.h"
 
 #include "error.h"
 
@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #endif
 
-namespace edgekit::tvm {
+namespace edgekit {
 
 #if defined(_WIN32)
 void *open_library(const std::string &path) {
@@ -37,4 +37,4 @@ void *open_library(const std::string &path) {
 void *symbol_of(void *library, const char *name) { return dlsym(library, name); }
 #endif
 
-}  // namespace edgekit::tvm
+}  // namespace edgekit

@@ -1,0 +1,132 @@
+"""What a session does while it is measured: the core's recorder."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import POINTER, c_char_p, c_int64, c_uint64, c_void_p
+from types import TracebackType
+from typing import Any, Final
+
+from edgekit.flashload import _native
+from edgekit.flashload.errors import InvalidRequest
+from edgekit.runtime.bench.json_text import read_json
+from edgekit.runtime.bench.structs import JOULES, BenchOptionsStruct, EventStruct
+from edgekit.runtime.sampling.core_abi import StatisticsStruct
+from edgekit.runtime.sampling.events import Committed, Done, Draft, Event, Stats
+from edgekit.runtime.session.session import Session
+
+#: Of the reports that this version reads and writes.
+REPORT_VERSION: Final = 1
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ek_bench_open": (c_void_p, POINTER(BenchOptionsStruct), POINTER(c_void_p)),
+    "ek_bench_begin": (c_void_p, c_char_p, c_int64),
+    "ek_bench_tell": (c_void_p, c_int64, POINTER(EventStruct)),
+    "ek_bench_end": (c_void_p,),
+    "ek_bench_drop": (c_void_p,),
+    "ek_bench_get_report": (c_void_p, c_char_p, c_uint64, POINTER(c_uint64)),
+}
+#: `EK_EVENT_...`.
+_KINDS: Final = {Draft: 0, Committed: 1, Done: 2}
+_COUNTED: Final = (
+    "denoising_steps", "forwards", "projections", "prefills", "committed_tokens", "canvases", "rows",
+)  # fmt: skip
+
+
+class Bench:
+    """Measures tests of a session, over whichever engine; use it as a context manager, within that of the
+    session.
+
+    `about` is for the report: the model, the engine, who measures. Of each test the first `spans` reads,
+    waits and uses of weights are kept. `joules` reads a meter that the library does not know, from any moment
+    on; it is called often, from another thread.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        about: Mapping[str, Any] | None = None,
+        spans: int = 0,
+        joules: Callable[[], float | None] | None = None,
+        interval_milliseconds: int = 0,
+    ) -> None:
+        self._handle: int | None = None
+        self._library = _native.functions(_SIGNATURES, "ek_bench_close")
+        self._joules = JOULES(0) if joules is None else JOULES(lambda _: _reading(joules))
+        wanted = BenchOptionsStruct(
+            interval_milliseconds=interval_milliseconds,
+            spans=spans,
+            about=json.dumps(dict(about or {})).encode(),
+            joules=self._joules,
+        )
+        handle = c_void_p()
+        session.call("ek_bench_open", ctypes.byref(wanted), ctypes.byref(handle))
+        self._handle = handle.value
+        session.watched_by(self)
+
+    @contextmanager
+    def test(self, label: Mapping[str, Any], prompt_tokens: int = 0) -> Iterator[None]:
+        """What the session does within it is a test of that name, a dictionary that JSON can hold; one that
+        ends by an exception is forgotten. What was read ahead is dropped first.
+        """
+        handle, text = self._opened(), json.dumps(dict(label)).encode()
+        _native.check(self._library.ek_bench_begin(handle, text, prompt_tokens))
+        try:
+            yield
+            _native.check(self._library.ek_bench_end(handle))
+        except BaseException:
+            self._library.ek_bench_drop(handle)
+            raise
+
+    def tell(self, sequence: int, event: Event, stats: Stats | None = None) -> None:
+        """A generation of the test, by number, told this now; `stats` are its counters by then."""
+        if isinstance(event, Done):
+            stats = event.stats
+        counted = None
+        if stats is not None:
+            counted = StatisticsStruct(**{name: getattr(stats, name) for name in _COUNTED})
+        told = EventStruct(
+            kind=_KINDS[type(event)],
+            canvas_index=0 if isinstance(event, Done) else event.canvas_index,
+            count=0 if isinstance(event, Done) else len(event.ids),
+            statistics=None if counted is None else ctypes.pointer(counted),
+        )
+        _native.check(self._library.ek_bench_tell(self._opened(), sequence, ctypes.byref(told)))
+
+    def report(self) -> dict[str, Any]:
+        """All tests that are over, with the machine, the bundle and the session: docs/bench.md."""
+        handle = self._opened()
+        found: dict[str, Any] = read_json(
+            lambda *place: int(self._library.ek_bench_get_report(handle, *place))
+        )
+        return found
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.ek_bench_close(handle)
+
+    def _opened(self) -> int:
+        if self._handle is None:
+            raise InvalidRequest("the bench is closed, or its session is")
+        return self._handle
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _reading(joules: Callable[[], float | None]) -> float:
+    """What a meter says; negative: it does not."""
+    try:
+        found = joules()
+    except Exception:
+        return -1.0
+    return -1.0 if found is None else float(found)

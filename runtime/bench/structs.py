@@ -1,0 +1,59 @@
+"""Structs of `edgekit.h` about measuring."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+
+from edgekit.flashload.structs import Struct
+from edgekit.runtime.sampling.core_abi import StatisticsStruct
+
+#: `ek_bench_joules`.
+JOULES = ctypes.CFUNCTYPE(c_double, c_void_p)
+
+
+class BenchOptionsStruct(Struct):
+    """`ek_bench_options`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("interval_milliseconds", c_uint32), ("spans", c_int64),
+        ("about", c_char_p), ("joules", JOULES), ("user_data", c_void_p),
+    )  # fmt: skip
+
+
+class EventStruct(Struct):
+    """`ek_event`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("kind", c_int32), ("canvas_index", c_int64), ("step", c_int64),
+        ("start", c_int64), ("ids", c_void_p), ("count", c_int64), ("accepted", c_void_p),
+        ("statistics", POINTER(StatisticsStruct)),
+    )  # fmt: skip
+
+
+class ProcessorProbeStruct(Struct):
+    """`ek_processor_probe`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("threads", c_int32), ("int8_operations", c_double),
+        ("float_operations", c_double), ("memory_bytes", c_double), ("int8_instructions", c_char_p),
+        ("float_instructions", c_char_p),
+    )  # fmt: skip
+
+
+class DiskProbeStruct(Struct):
+    """`ek_disk_probe`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("bytes_per_second", c_double),
+        ("seconds", c_double), ("bytes", c_uint64),
+    )  # fmt: skip
+
+
+class ProcessMemoryStruct(Struct):
+    """`ek_process_memory`."""
+
+    _fields_ = (
+        ("struct_size", c_uint32), ("reserved", c_uint32), ("resident", c_uint64), ("anonymous", c_uint64),
+        ("file", c_uint64), ("peak", c_uint64),
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+#include "bench/recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "error.h"
+#include "json.h"
+#include "session/bundle.h"
+
+namespace edgekit {
+namespace {
+
+// A meter of the caller's.
+class OwnMeter final : public EnergyMeter {
+ public:
+  explicit OwnMeter(std::function<double()> joules) : joules_(std::move(joules)) {}
+  const char *name() const noexcept override { return "own"; }
+  double joules() noexcept override { return joules_(); }
+
+ private:
+  const std::function<double()> joules_;
+};
+
+std::vector<std::unique_ptr<EnergyMeter>> meters_of(const BenchOptions &options) {
+  std::vector<std::unique_ptr<EnergyMeter>> out = energy_meters();
+  if (options.joules) out.push_back(std::make_unique<OwnMeter>(options.joules));
+  return out;
+}
+
+void check_label(const std::string &label) {
+  if (Json::parse(label, "the label").kind() != Json::Kind::object) {
+    fail(EK_INVALID_ARGUMENT, "the label of a test is no JSON object; give one, such as {\"test\": \"dg128\"}");
+  }
+}
+
+}  // namespace
+
+Recorder::Recorder(Session &session, BenchOptions options)
+    : session_(session), options_(std::move(options)), meters_(meters_of(options_)), log_(options_.interval, meters_) {}
+
+Recorder::~Recorder() { drop(); }
+
+BenchTest &Recorder::running() {
+  if (!test_) fail(EK_INVALID_STATE, "no test has begun");
+  return *test_;
+}
+
+void Recorder::begin(const std::string &label, std::int64_t prompt_tokens) {
+  if (test_) fail(EK_INVALID_STATE, "a test has begun already; end it first");
+  check_label(label);
+  BenchTest made;
+  made.label = label;
+  made.prompt_tokens = prompt_tokens;
+  made.spans.reserve(options_.spans);
+  session_.observe(this);
+  try {
+    log_.begin();
+  } catch (...) {
+    session_.observe(nullptr);
+    throw;
+  }
+  made.before = session_.statistics();
+  waited_ = made.before.io_wait_seconds;
+  bytes_read_ = made.before.bytes_read;
+  begun_ = std::chrono::steady_clock::now();
+  test_ = std::move(made);
+}
+
+void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t canvas, std::int64_t count) {
+  BenchSequence &own = running().sequences[sequence];
+  const double now = at(std::chrono::steady_clock::now());
+  if (event == BenchEvent::done) {
+    own.done = true;
+    return;
+  }
+  if (event == BenchEvent::draft) {
+    if (!own.first_draft) own.first_draft = now;
+    if (own.seen.insert(canvas).second) own.canvas_tokens += count;
+    return;
+  }
+  if (!own.first_block) own.first_block = now;
+  own.last_block = now;
+}
+
+void Recorder::count(std::int64_t sequence, const BenchSequence &counted) {
+  BenchSequence &own = running().sequences[sequence];
+  own.committed_tokens = counted.committed_tokens;
+  own.canvases = counted.canvases;
+  own.denoising_steps = counted.denoising_steps;
+  own.forwards = counted.forwards;
+  own.prefills = counted.prefills;
+  own.projections = counted.projections;
+  own.rows = counted.rows;
+}
+
+void Recorder::end() {
+  BenchTest &own = running();
+  own.seconds = at(std::chrono::steady_clock::now());
+  own.after = session_.statistics();
+  log_.end();
+  session_.observe(nullptr);
+  own.memory = log_.points();
+  own.peak = log_.peak();
+  own.process_peak = std::max(process_peak_bytes(), own.peak.resident);  // the system counts the former less often
+  for (std::size_t i = 0; i < meters_.size(); ++i) {
+    const double joules = log_.joules()[i];
+    own.energy.push_back({meters_[i]->name(), joules < 0 ? std::nullopt : std::optional<double>(joules)});
+  }
+  tests_.push_back(std::move(own));
+  test_.reset();
+}
+
+void Recorder::drop() noexcept {
+  if (!test_) return;
+  log_.end();
+  session_.observe(nullptr);
+  test_.reset();
+}
+
+void Recorder::passed(const PassTimes &pass) noexcept {
+  try {
+    const SessionStatistics now = session_.statistics();
+    const double waited = now.io_wait_seconds - std::exchange(waited_, now.io_wait_seconds);
+    const std::uint64_t read = now.bytes_read - std::exchange(bytes_read_, now.bytes_read);
+    test_->passes.push_back({pass.kind, at(pass.begun), at(pass.headed), at(pass.ended), pass.rows, pass.segments,
+                             pass.head_rows, pass.attended, waited, read});
+  } catch (...) {
+    // No memory is left for it: the sums of the session hold all the same.
+  }
+}
+
+void Recorder::used(const UnitTimes &unit) noexcept {
+  if (unit.had > unit.asked) span(BenchSpan::wait, unit.unit->name, unit.asked, unit.had);
+  span(BenchSpan::use, unit.unit->name, unit.had, unit.done);
+}
+
+void Recorder::read(const Run &run, Moment begun, Moment ended) noexcept { span(BenchSpan::read, run.name, begun, ended); }
+
+void Recorder::span(BenchSpan::Kind kind, const std::string &name, Moment begun, Moment ended) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(spans_);
+    if (!test_) return;
+    if (test_->spans.size() < options_.spans) {
+      test_->spans.push_back({kind, name, at(begun), at(ended)});
+    } else {
+      ++test_->spans_left_out;
+    }
+  } catch (...) {
+    // As above.
+  }
+}
+
+}  // namespace edgekit

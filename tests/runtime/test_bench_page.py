@@ -1,0 +1,40 @@
+"""docs/bench.md, run as it is written, and its table of members held against a report."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+
+
+def members(table: str) -> set[str]:
+    """The names in the first column of a table."""
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+def test_the_page_runs_and_names_every_member(shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "tiny").symlink_to(shipped_bundle("tiny-gemma", "native"))
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join([*blocks, "import json", "print(json.dumps(report))"])
+    (tmp_path / "page.py").write_text(code, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert all(line.endswith("bytes read") for line in lines[:3])
+    assert "ProcessorProbe(" in run.stdout and "DiskProbe(" in run.stdout
+    report: dict[str, Any] = json.loads(lines[-1])
+    _, whole, test = re.split(r"\n\|---\|---\|\n", PAGE)
+    assert set(report) == members(whole.split("\n\n", 1)[0])
+    # One of them is in the text of another row.
+    assert set(report["tests"][0]) - {"spans_left_out"} == members(test.split("\n\n", 1)[0])
+    assert len(report["tests"]) == 3 and report["tests"][0]["spans"]["rows"]
