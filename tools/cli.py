@@ -25,6 +25,7 @@ COMMANDS = (
     "options",
     "inspect",
     "verify",
+    "bench",
     "selftest",
     "push",
     "targets",

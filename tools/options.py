@@ -115,6 +115,29 @@ class Bytes(click.ParamType):
         return Size(count, value.strip())
 
 
+class Several(click.ParamType):
+    """Values with commas between them, as a tuple; the word `none` among them is None."""
+
+    name = "values"
+
+    def __init__(self, each: click.ParamType, none: str | None = None) -> None:
+        self._each, self._none = each, none
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        given = [part.strip() for part in value.split(",")]
+        if not all(given):
+            raise click.UsageError(
+                f"{_named(param)} is {shown(value)}; separate values by single commas", ctx
+            )
+        if len(set(given)) < len(given):
+            raise click.UsageError(f"{_named(param)} is {shown(value)}; a value is there twice", ctx)
+        return tuple(None if part == self._none else self._each.convert(part, param, ctx) for part in given)
+
+
 @contextmanager
 def quoting(memory: Size | None) -> Iterator[None]:
     """Inside the block a budget that is too small is named as the user wrote it."""

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
+from edgekit.tools.cli import main
+
 PAGE = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
 
 
@@ -38,3 +43,20 @@ def test_the_page_runs_and_names_every_member(shipped_bundle: Callable[..., Path
     # One of them is in the text of another row.
     assert set(report["tests"][0]) - {"spans_left_out"} == members(test.split("\n\n", 1)[0])
     assert len(report["tests"]) == 3 and report["tests"][0]["spans"]["rows"]
+
+
+def test_the_commands_of_the_page_run(
+    shipped_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer runs; another device's report is one of this one."""
+    (tmp_path / "tiny").symlink_to(shipped_bundle("tiny-gemma", "native"))
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^\$ edgekit (bench .*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    assert len(lines) == 5
+    for line in lines:
+        few = [] if "--merge" in line else ["-r", "1", "--warmups", "0", "--prompt", "What is 12 + 34?"]
+        done = CliRunner().invoke(main, [*line.split(), *few])
+        assert done.exit_code == 0, done.output
+        if (report := tmp_path / "here.jsonl").exists():
+            (tmp_path / "phone.json").write_bytes(report.read_bytes())
+    assert done.stdout.count("tiny-gemma") == 2

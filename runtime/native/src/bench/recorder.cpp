@@ -123,7 +123,7 @@ void Recorder::passed(const PassTimes &pass) noexcept {
     const double waited = now.io_wait_seconds - std::exchange(waited_, now.io_wait_seconds);
     const std::uint64_t read = now.bytes_read - std::exchange(bytes_read_, now.bytes_read);
     test_->passes.push_back({pass.kind, at(pass.begun), at(pass.headed), at(pass.ended), pass.rows, pass.segments,
-                             pass.head_rows, pass.attended, waited, read});
+                             pass.head_rows, pass.attended, pass.expert_rows, waited, read});
   } catch (...) {
     // No memory is left for it: the sums of the session hold all the same.
   }

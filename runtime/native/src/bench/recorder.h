@@ -24,7 +24,7 @@ namespace edgekit {
 struct BenchPass {
   Pass kind = Pass::denoise;
   double begun = 0, headed = 0, ended = 0;  // see PassTimes
-  std::int64_t rows = 0, segments = 0, head_rows = 0, attended = 0;
+  std::int64_t rows = 0, segments = 0, head_rows = 0, attended = 0, expert_rows = 0;
   double waited = 0;             // for weights
   std::uint64_t bytes_read = 0;  // since the pass before
 };

@@ -175,7 +175,8 @@ void write_test(JsonWriter &out, const BenchTest &test) {
     });
     write_executorch(out, test, committed, first);
     table(out, "passes",
-          {"kind", "begun", "headed", "ended", "rows", "segments", "head_rows", "attended", "waited", "bytes_read"},
+          {"kind", "begun", "headed", "ended", "rows", "segments", "head_rows", "attended", "expert_rows", "waited",
+           "bytes_read"},
           test.passes, [&](const BenchPass &pass) {
             out.value(std::string_view(name_of(pass.kind)));
             out.value(pass.begun);
@@ -185,6 +186,7 @@ void write_test(JsonWriter &out, const BenchTest &test) {
             out.value(pass.segments);
             out.value(pass.head_rows);
             out.value(pass.attended);
+            out.value(pass.expert_rows);
             out.value(pass.waited);
             out.value(pass.bytes_read);
           });

@@ -25,6 +25,7 @@ struct PassTimes {
   std::int64_t segments = 0;
   std::int64_t head_rows = 0;   // of them, and of the pass before where it has none, those that the head was asked for
   std::int64_t attended = 0;    // pairs of a row and one that it may see, in a layer without a window
+  std::int64_t expert_rows = 0; // rows that experts computed, over all of them and all layers
 };
 
 // A unit of weights, or what stands for a streamed expert within it.

@@ -299,7 +299,7 @@ void PassRun::count(Moment begun, Moment ended) {
   ++(own == Pass::prefill ? totals.prefills : own == Pass::denoise ? totals.denoises : totals.heads);
   totals.rows += rows_;
   if (session_.observer == nullptr) return;
-  PassTimes times{own, begun, headed, ended, rows_, static_cast<std::int64_t>(segments_.size()), 0, 0};
+  PassTimes times{own, begun, headed, ended, rows_, static_cast<std::int64_t>(segments_.size()), 0, 0, expert_rows_};
   for (const Rows &each : segments_) {
     std::int64_t seen = each.given->count;
     for (const SeenRows &rows : each.seen) seen += rows.count;
@@ -440,6 +440,7 @@ void PassRun::run_layers() {
 // between two layers anyway.
 void PassRun::experts(std::size_t chunk, const std::vector<std::int64_t> &rows,
                       const std::function<void(const std::vector<LoadedExpertUnit> &)> &use) {
+  expert_rows_ += std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   // The counts are known, so what came before has been done. The memory is planned for this layer's units alone.
   session_.in_use.settle();
   session_.experts.each(chunk, rows, [&](const std::vector<LoadedExpertUnit> &batch, bool passing) {

@@ -80,6 +80,7 @@ class PassRun {
   EngineMemory &memory_;
   std::vector<Rows> segments_;
   std::int64_t rows_ = 0;
+  std::int64_t expert_rows_ = 0;
   Moment headed_;       // where the last norm and the vocabulary head began
   float *x_ = nullptr;  // [rows, hidden] in `memory_`
   std::vector<std::vector<Own>> own_;  // by segment and layer of a call

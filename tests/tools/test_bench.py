@@ -1,0 +1,313 @@
+"""`edgekit bench`: what it measures, tabulates and refuses."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edgekit.runtime.bundle.costs import Costs
+from edgekit.tools.benchmark import rows
+from edgekit.tools.benchmark.cases import Case, Sweep
+from edgekit.tools.benchmark.limits import in_words
+from edgekit.tools.benchmark.tables import FORMATS, columns
+from edgekit.tools.cli import main
+
+ASK = ("--prompt", "What is 12 + 34?", "--no-probe")
+#: Properties that compare-llama-bench.py reads of each row.
+COMPARED = (
+    "build_commit", "test_time", "avg_ts", "cpu_info", "gpu_info", "backends", "n_gpu_layers", "n_cpu_moe",
+    "tensor_buft_overrides", "model_filename", "model_type", "n_batch", "n_ubatch", "embeddings", "cpu_mask",
+    "cpu_strict", "poll", "n_threads", "type_k", "type_v", "load_mode", "no_kv_offload", "split_mode",
+    "main_gpu", "tensor_split", "flash_attn", "n_prompt", "n_gen", "n_depth", "fit_target", "fit_min_ctx",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bundle(shipped_bundle: Callable[..., Path]) -> Path:
+    return shipped_bundle("tiny-gemma", "native")
+
+
+def bench(*words: object, code: int = 0) -> Result:
+    done = CliRunner().invoke(main, ["bench", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def swept(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of four configurations, with two runs each."""
+    file = tmp_path_factory.mktemp("bench") / "reports.jsonl"
+    bench(bundle, *ASK, "-r", 2, "--resident", "0,all", "--sequences", "1,3", "--report", file)
+    return file
+
+
+def reports(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_each_combination_is_measured_as_often_as_asked(swept: Path) -> None:
+    found = reports(swept)
+    assert [(r["session"]["resident_bytes"], r["session"]["sequences"]) for r in found] == [
+        (0, 1), (0, 3), (None, 1), (None, 3),
+    ]  # fmt: skip
+    for report in found:
+        assert len(report["tests"]) == 2
+        for test in report["tests"]:
+            assert len(test["sequences"]) == report["session"]["sequences"]
+            assert all(each["done"] and each["committed_tokens"] > 0 for each in test["sequences"])
+    alone, together = found[:2]
+    read = [rows.figures(report)["bytes_per_forward"].mean for report in (alone, together)]
+    assert read[0] > 3e6 and read[1] < 1.3 * read[0], "three answers share what one reads"
+    assert not rows.figures(found[2])["bytes_per_forward"].mean
+
+
+def test_all_formats_say_the_same(swept: Path) -> None:
+    texts = {name: bench("--merge", swept, "-o", name).stdout for name in FORMATS}
+    as_json = json.loads(texts["json"])
+    assert [json.loads(line) for line in texts["jsonl"].splitlines()] == as_json
+    as_csv = list(csv.DictReader(io.StringIO(texts["csv"])))
+    assert len(as_csv) == len(as_json) == 4
+    for plain, row in zip(as_csv, as_json, strict=True):
+        assert float(plain["tokens_per_second"]) == row["tokens_per_second"]
+        assert json.loads(plain["settings"]) == row["settings"] == {}
+        assert plain["memory_bytes"] == ""
+    head, rule, *lines = [line for line in texts["md"].splitlines() if line.startswith("|")]
+    assert len(lines) == 4 and len({len(line) for line in (head, rule, *lines)}) == 1
+    names = [name.strip() for name in head.strip("|").split("|")]
+    assert names[0] == "model" and {"memory", "at once", "tok/s", "read/forward"} <= set(names)
+    assert not {"settings", "engine", "threads", "J/token"} & set(names), "they are the same, or not known"
+    shown = [line.strip("|").split("|")[names.index("tok/s")].strip() for line in lines]
+    assert shown[0] == f"{as_json[0]['tokens_per_second']:.2f} ± {as_json[0]['tokens_per_second_stddev']:.2f}"
+
+
+def test_rows_have_samples_their_spread_and_what_other_programs_read(swept: Path) -> None:
+    for report in reports(swept):
+        row = rows.row(report)
+        samples = [test["committed_tokens"] / test["seconds"] for test in report["tests"]]
+        assert row["tokens_per_second_samples"] == row["samples_ts"] == samples
+        assert row["tokens_per_second"] == row["avg_ts"] == pytest.approx(statistics.fmean(samples))
+        assert row["tokens_per_second_stddev"] == pytest.approx(statistics.stdev(samples))
+        assert not set(COMPARED) - set(row)
+        assert row["samples_ns"] == [round(1e9 * test["seconds"]) for test in report["tests"]]
+        assert row["test"] == "dg128 @ p17" and row["n_gen"] == 128
+
+
+def test_a_run_may_end_after_a_few_forwards(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    done = bench(
+        bundle, "--prompt-tokens", 40, "--forwards", 3, "-n", 256, "--set", "steps=16", "-r", 1,
+        "--no-probe", "--report", file, "--sequences", "1,2", "--set", "stability_threshold=null",
+    )  # fmt: skip
+    assert "fw3 @ p40" in done.stdout
+    for report in reports(file):
+        (test,) = report["tests"]
+        row = rows.row(report)
+        assert test["denoise_passes"] == row["forwards"] == 3
+        assert "tokens_per_second" not in row and row["forward_ms"] > 0, "no answer came to its end"
+
+
+def test_limits_of_the_machine_stand_above_the_table_and_beside_what_was_reached(
+    bundle: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "report"
+    done = bench(bundle, "--resident", 0, "-r", 1, "--prompt", "What is 12 + 34?", "--report", file)
+    (report,) = reports(file)
+    limits, row = report["about"]["limits"], rows.row(report)
+    assert limits["disk_bytes_per_second"] > 0 and limits["int8_operations_per_second"] > 0
+    assert done.stdout.splitlines()[0] == in_words(report)
+    assert limits["int8_instructions"] in done.stdout
+    operations = [
+        Costs(**report["about"]["costs"]).of_pass(each) for each in rows.rows_of(report["tests"][0]["passes"])
+    ]
+    assert len(operations) > 1 and min(operations) > 1e7
+    assert row["operations_per_second"] == sum(operations) / report["tests"][0]["pass_seconds"]
+    assert 0 < row["share_of_int8"] < 1 and "TOP/s" in columns([row])
+    share = row["read_bytes_per_second"] / limits["disk_bytes_per_second"]
+    assert row["share_of_disk"] == pytest.approx(share) and "of disk" in columns([row])
+
+
+def test_settings_take_several_values(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    bench(
+        bundle, "-r", 1, "--no-probe", "--warmups", 0, "--forwards", 1, "--set", "steps=2,3",
+        "--set", "t_min=0.25", "--set", "stability_threshold=null,2", "--report", file,
+    )  # fmt: skip
+    assert [r["about"]["case"]["settings"] for r in reports(file)] == [
+        {"steps": steps, "t_min": 0.25, "stability_threshold": threshold}
+        for steps in (2, 3)
+        for threshold in (None, 2)
+    ]
+
+
+def test_what_cannot_be_measured_is_told_and_the_rest_is_measured(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    done = bench(bundle, *ASK, "-r", 1, "--memory", "1MB,all", "--forwards", 1, "--report", file, code=1)
+    assert "memory 1 MB: " in done.stderr and "is too small" in done.stderr
+    assert len(reports(file)) == 1 and "tiny-gemma" in done.stdout
+    done = bench(bundle, *ASK, "--memory", "1MB", code=2)
+    assert done.stderr.count("\n") == 1 and "is too small" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name bundles to measure"),
+        (("BUNDLE", "--merge", "x"), "not both"),
+        (("BUNDLE", "--memory", "1GB,,2GB"), "single commas"),
+        (("BUNDLE", "--threads", "1,1"), "twice"),
+        (("BUNDLE", "--threads", "0"), "from 1"),
+        (("BUNDLE", "--sequences", "none"), "integer"),
+        (("BUNDLE", "--set", "steps=1", "--set", "steps=2"), "separate its values"),
+        (("BUNDLE", "--set", "nothing=1"), "not a sampling option"),
+        (("BUNDLE", "--set", "steps=0"), "steps"),
+        (("BUNDLE", "--prompt", "a", "--prompt-tokens", "3"), "exclude each other"),
+        (("BUNDLE", "--engine", "warp"), "warp"),
+        (("BUNDLE", "--report", "nowhere/report"), "there is no folder"),
+        (("no-such-folder",), "no-such-folder"),
+        (("tiny-gemma",), "export it first"),
+        (("--merge", "no-such-file"), "cannot be read"),
+    ],
+)
+def test_wrong_words_are_one_line(bundle: Path, words: tuple[str, ...], said: str) -> None:
+    done = bench(*[str(bundle) if word == "BUNDLE" else word for word in words], "--no-probe", code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
+
+
+def damaged(report: dict[str, Any], **changes: Any) -> str:
+    other = copy.deepcopy(report) | changes
+    return json.dumps({name: value for name, value in other.items() if value is not ...})
+
+
+def test_files_that_hold_no_reports_are_refused(swept: Path, tmp_path: Path) -> None:
+    first = reports(swept)[0]
+    file = tmp_path / "file"
+    for text, said in (
+        ("", "no reports"),
+        ("{", "line 1 is no JSON"),
+        ("[1]", "report 1 is none of edgekit's"),
+        (damaged(first, edgekit_bench=2), "version 2"),
+        (damaged(first, tests=...), '"tests"'),
+        (damaged(first, tests=[]), "no tests"),
+        (damaged(first, machine=3), '"machine"'),
+        (damaged(first, tests=[{}]), "'sequences'"),
+        (damaged(first, tests=[[]]), "damaged"),
+        (damaged(first, session={}), "'threads'"),
+        (damaged(first, about={"model": 3}), "damaged"),
+    ):
+        file.write_text(text)
+        assert said in bench("--merge", file, code=2).stderr, said
+    file.write_bytes(b"\xff\xfe")
+    assert "no text" in bench("--merge", file, code=2).stderr
+
+
+def test_reports_of_applications_are_merged_as_they_are(swept: Path, tmp_path: Path) -> None:
+    """The core's report alone, as a phone writes it: nothing in "about", another device."""
+    plain = reports(swept)[0]
+    plain["about"], plain["machine"]["device"] = {}, "iPhone17,1"
+    file = tmp_path / "phone.json"
+    file.write_text(json.dumps(plain, indent=2))
+    done = bench("--merge", file, "--merge", swept)
+    assert done.stdout.splitlines()[0].startswith("iPhone17,1")
+    assert plain["bundle"]["digest"][:12] in done.stdout and "| device" in done.stdout
+
+
+def made(seconds: float, ends: list[float], joules: float | None = None) -> dict[str, Any]:
+    """A test of one answer of 20 tokens, with passes that end then."""
+    passes = [["prefill", 0.0, 0.5, 0.5, 9, 1, 0, 81, 0, 0.0, 0]]
+    passes += [["denoise", end - 0.2, end - 0.1, end, 9, 1, 9, 81, 0, 0.0, 100] for end in ends]
+    names = [
+        "kind",
+        "begun",
+        "headed",
+        "ended",
+        "rows",
+        "segments",
+        "head_rows",
+        "attended",
+        "expert_rows",
+        "waited",
+        "bytes_read",
+    ]
+    return {
+        "label": {}, "seconds": seconds, "prompt_tokens": 9, "committed_tokens": 20, "canvas_tokens": 32,
+        "sequences": [{
+            "first_draft_seconds": 1.0, "first_block_seconds": 2.0, "forwards": len(ends), "done": True,
+            "committed_tokens": 20,
+        }],
+        "prefill_passes": 1, "denoise_passes": len(ends), "head_passes": 0, "prefill_seconds": 0.5,
+        "denoise_seconds": 0.1 * len(ends), "head_seconds": 0.1 * len(ends), "pass_seconds": 1.0,
+        "bytes_read": 400, "io_seconds": 2.0, "io_wait_seconds": 0.25,
+        "memory": {"peak_anonymous": 1000, "peak_file": 10},
+        "energy": [
+            {"meter": name, "joules": value} for name, value in (("rapl", joules), ("own", None)) if joules
+        ],
+        "passes": {"columns": names, "rows": passes},
+    }  # fmt: skip
+
+
+def test_figures_are_what_they_say() -> None:
+    report = {"tests": [made(4.0, [1.0, 2.0, 3.0, 4.0], 8.0), made(5.0, [1.0, 2.0, 3.0, 4.0], 10.0)]}
+    found = {name: spread.mean for name, spread in rows.figures(report).items()}
+    assert found == pytest.approx(
+        {
+            "tokens_per_second": 4.5, "seconds": 4.5, "first_draft_seconds": 1.0, "first_block_seconds": 2.0,
+            "canvas_tokens_per_second": 7.2, "committed_tokens": 20, "forwards": 4, "tokens_per_forward": 5,
+            "prefill_ms": 500, "denoise_ms": 100, "head_ms": 100, "forward_ms": 200, "bytes_per_forward": 100,
+            "bytes_per_token": 20, "read_bytes_per_second": 200, "io_wait_share": 0.25,
+            "peak_anonymous_bytes": 1000, "peak_file_bytes": 10, "joules_per_token": 0.45, "watts": 2.0,
+        }
+    )  # fmt: skip
+    spread = rows.figures(report)["seconds"]
+    assert spread.samples == (4.0, 5.0) and spread.deviation == pytest.approx(0.5**0.5)
+    assert "watts" not in rows.figures({"tests": [made(4.0, [1.0])]})
+
+
+def test_the_last_minute_is_held_against_the_first() -> None:
+    quick = made(100.0, [float(second) for second in range(1, 101)])
+    slow = made(100.0, [2.0 * second for second in range(1, 51)])
+    assert rows.sustained_ratio({"tests": [quick, slow]}) == pytest.approx(30 / 60)
+    assert rows.sustained_ratio({"tests": [quick]}) is None
+
+
+def test_a_sweep_is_all_combinations_and_titles_tell_them_apart() -> None:
+    sweep = Sweep(["a", "b"], [None, 10**9], threads=[1, 2], settings={"steps": [4, 8], "x": [None, "y"]})
+    cases = list(sweep.cases())
+    assert len(cases) == 32 and len({case.title for case in cases}) == 32
+    assert all(Case.of(json.loads(json.dumps(case.as_dict()))) == case for case in cases)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_who_interrupts_keeps_what_was_measured(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    command = [
+        sys.executable, "-m", "edgekit", "bench", str(bundle), *ASK, "-r", "1", "--set",
+        "t_min=0.1,0.11,0.12,0.13,0.14,0.15,0.16,0.17,0.18,0.19", "--report", str(file),
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    kept = len(reports(file))
+    assert 1 <= kept < 10
+    assert len(re.findall(r"^\| tiny", bench("--merge", file).stdout, re.MULTILINE)) == kept

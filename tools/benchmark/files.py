@@ -1,0 +1,84 @@
+"""Reports in files: one JSON object a line, as `edgekit bench` and applications write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.files import write_atomic
+from edgekit.runtime.bench import REPORT_VERSION
+from edgekit.tools.benchmark.rows import row
+
+#: Members that a report must have, by what they are.
+_MEMBERS = {"about": dict, "machine": dict, "bundle": dict, "session": dict, "plan": dict, "tests": list}
+
+
+class NoReport(EdgekitError):
+    """A file holds something else than reports."""
+
+
+def write_reports(path: Path, reports: Iterable[dict[str, Any]]) -> None:
+    """Replace a file by these reports."""
+    write_atomic(path, "".join(json.dumps(report) + "\n" for report in reports).encode())
+
+
+def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The reports of files, in order: one object, a list of them, or one a line. Raises NoReport."""
+    found = []
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise NoReport(f"{path}: cannot be read: {reason}") from error
+        for number, given in enumerate(_values(path, text), 1):
+            found.append(_checked(given, f"{path}: report {number}"))
+    if not found:
+        raise NoReport(f"{', '.join(map(str, paths))}: no reports in it")
+    return found
+
+
+def _values(path: Path, text: str) -> list[Any]:
+    try:
+        whole = json.loads(text)
+        return whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        pass
+    values = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values.append(json.loads(line))
+        except ValueError as error:
+            raise NoReport(
+                f"{path}: line {number} is no JSON; give files that `edgekit bench --report` or an "
+                "application has written"
+            ) from error
+    return values
+
+
+def _checked(given: Any, where: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or "edgekit_bench" not in given:
+        raise NoReport(f"{where} is none of edgekit's; `edgekit bench --report FILE` writes them")
+    version = given["edgekit_bench"]
+    if version != REPORT_VERSION:
+        raise NoReport(
+            f"{where} is of version {version}, this edgekit reads {REPORT_VERSION}; update the older of "
+            "the two"
+        )
+    for name, kind in _MEMBERS.items():
+        if not isinstance(given.get(name), kind):
+            raise NoReport(f'{where} has no "{name}"; it is damaged or incomplete')
+    if not given["tests"]:
+        raise NoReport(f"{where} has no tests; it was written before the first one ended")
+    try:
+        row(given)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise NoReport(
+            f"{where} lacks what its row shows ({error!r}); it is damaged or incomplete"
+        ) from error
+    return given

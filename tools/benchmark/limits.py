@@ -1,0 +1,54 @@
+"""What the machine can do at most: what a run is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.sizes import size
+from edgekit.runtime.bench import probe_disk, probe_processor
+
+#: Of each figure of the processor, and of the disk.
+PROCESSOR_SECONDS, DISK_SECONDS = 0.3, 1.0
+
+
+def limits(bundles: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By bundle: rates of the processor, on all usable cores, and of the disk that the bundle is on."""
+    probe = probe_processor(seconds=PROCESSOR_SECONDS)
+    processor = {
+        "threads": probe.threads,
+        "int8_operations_per_second": probe.int8_operations,
+        "int8_instructions": probe.int8_instructions,
+        "float_operations_per_second": probe.float_operations,
+        "float_instructions": probe.float_instructions,
+        "memory_bytes_per_second": probe.memory_bytes,
+    }
+    return {
+        bundle: processor | {"disk_bytes_per_second": _disk_rate(bundle)} for bundle in dict.fromkeys(bundles)
+    }
+
+
+def _disk_rate(bundle: str) -> float | None:
+    """Of the bundle's weights; None where it has no such file to read."""
+    from edgekit.runtime.bundle import Bundle, choice
+
+    try:
+        weights = Bundle.open(choice.choose(Path(bundle))).weights_path
+        return probe_disk(weights, DISK_SECONDS).bytes_per_second
+    except EdgekitError:
+        return None  # whoever opens it to run it says what is wrong
+
+
+def in_words(report: Mapping[str, Any]) -> str:
+    """The machine of a report, with its limits where they were measured."""
+    machine, found = report["machine"], report["about"].get("limits") or {}
+    words = [machine["device"] or machine["processor"], f"{machine['cores']} cores", machine["system"]]
+    for name, unit in (("int8", "int8"), ("float", "float32")):
+        if rate := found.get(f"{name}_operations_per_second"):
+            words.append(f"{unit} {rate / 1e12:.2f} TOP/s ({found[f'{name}_instructions']})")
+    for name, what in (("memory", "memory"), ("disk", "disk")):
+        if rate := found.get(f"{name}_bytes_per_second"):
+            words.append(f"{what} {size(round(rate))}/s")
+    return ", ".join(words)

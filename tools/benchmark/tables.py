@@ -1,0 +1,155 @@
+"""Rows as Markdown for people, and as JSON, JSON lines and CSV for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgekit.flashload.sizes import size
+
+Row = Mapping[str, Any]
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    return json.dumps(rows, indent=1)
+
+
+def as_jsonl(rows: Sequence[Row]) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Lists and dictionaries as JSON, None as nothing."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in names])
+    return out.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _spread(row: Row, name: str, scale: float = 1.0) -> str:
+    mean, deviation = row.get(name), row.get(f"{name}_stddev")
+    if mean is None:
+        return ""
+    mean, deviation = mean / scale, (deviation or 0.0) / scale
+    digits = 2 if mean < 100 else 1 if mean < 10000 else 0
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def _number(row: Row, name: str, digits: int) -> str:
+    value = row.get(name)
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _bytes(row: Row, name: str) -> str:
+    value = row.get(name)
+    return "" if value is None else size(round(value))
+
+
+def _percent(row: Row, name: str) -> str:
+    value = row.get(name)
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def _memory(row: Row) -> str:
+    words = [
+        *([] if row["memory_bytes"] is None else [size(row["memory_bytes"])]),
+        *([] if row["resident_bytes"] is None else [f"{size(row['resident_bytes'])} resident"]),
+    ]
+    return ", ".join(words) or "all"
+
+
+def _setting(row: Row) -> str:
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in row["settings"].items())
+
+
+#: Cells that tell nothing.
+_NOTHING = ("", "0 B")
+#: Headings, with what a row shows under them. The first is always there.
+_ALWAYS: dict[str, Callable[[Row], str]] = {"model": lambda row: str(row["model"])}
+#: What is shown where rows differ, or where it is not as a user finds it.
+_WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] = {
+    "preset": (lambda r: r["preset"], lambda r: str(r["preset"]), None),
+    "size": (lambda r: r["weights_bytes"], lambda r: size(r["weights_bytes"]), None),
+    "device": (lambda r: r["device"] or r["processor"], lambda r: str(r["device"] or r["processor"]), None),
+    "engine": (lambda r: r["engine"], lambda r: str(r["engine"]), "native"),
+    "threads": (lambda r: r["threads"], lambda r: str(r["threads"]), None),
+    "memory": (lambda r: (r["memory_bytes"], r["resident_bytes"]), _memory, (None, None)),
+    "at once": (lambda r: r["sequences"], lambda r: str(r["sequences"]), 1),
+    "settings": (lambda r: r["settings"], _setting, {}),
+}
+_FIGURES: dict[str, Callable[[Row], str]] = {
+    "test": lambda row: str(row["test"]),
+    "tok/s": lambda row: _spread(row, "tokens_per_second"),
+    "first block, s": lambda row: _spread(row, "first_block_seconds"),
+    "forwards": lambda row: _number(row, "forwards", 1),
+    "tok/forward": lambda row: _number(row, "tokens_per_forward", 2),
+    "ms/forward": lambda row: _spread(row, "forward_ms"),
+    "TOP/s": lambda row: f"{v / 1e12:.3f}" if (v := row.get("operations_per_second")) else "",
+    "of int8": lambda row: _percent(row, "share_of_int8"),
+    "read/forward": lambda row: _bytes(row, "bytes_per_forward"),
+    "read": lambda row: f"{size(round(v))}/s" if (v := row.get("read_bytes_per_second")) else "",
+    "of disk": lambda row: _percent(row, "share_of_disk"),
+    "waiting": lambda row: _percent(row, "io_wait_share") if row.get("bytes_per_forward") else "",
+    "peak, anonymous": lambda row: _bytes(row, "peak_anonymous_bytes"),
+    "J/token": lambda row: _number(row, "joules_per_token", 2),
+}
+
+
+def columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """Headings and cells that tell something about these rows."""
+    chosen = dict(_ALWAYS)
+    for name, (key, cell, usual) in _WHERE_TOLD.items():
+        keys = [key(row) for row in rows]
+        if (
+            any(each != keys[0] for each in keys)
+            or (usual is not None and keys[0] != usual)
+            or name == "size"
+        ):
+            chosen[name] = cell
+    chosen |= {
+        name: cell for name, cell in _FIGURES.items() if any(cell(row) not in _NOTHING for row in rows)
+    }
+    return chosen
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """A table that is aligned as text too; numbers stand right."""
+    chosen = columns(rows)
+    left = {"model", "preset", "device", "engine", "memory", "settings", "test"}
+    cells = [[cell(row).replace("|", "\\|") for cell in chosen.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(chosen, *cells, strict=True)]
+    lines = [_line(list(chosen), chosen, widths, left)]
+    lines.append(
+        "|" + "|".join(
+            "-" * (width + 2) if name in left else "-" * (width + 1) + ":"
+            for name, width in zip(chosen, widths, strict=True)
+        ) + "|"
+    )  # fmt: skip
+    lines += [_line(row, chosen, widths, left) for row in cells]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str], names: Mapping[str, Any], widths: Sequence[int], left: set[str]) -> str:
+    padded = [
+        cell.ljust(width) if name in left else cell.rjust(width)
+        for cell, name, width in zip(cells, names, widths, strict=True)
+    ]
+    return "| " + " | ".join(padded) + " |"
+
+
+FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "md": as_markdown,
+    "json": as_json,
+    "jsonl": as_jsonl,
+    "csv": as_csv,
+}

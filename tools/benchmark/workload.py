@@ -1,0 +1,126 @@
+"""What a session is given to do while it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from edgekit.runtime.bench import Bench
+from edgekit.runtime.generation import Generator, Settings, longest
+from edgekit.runtime.sampling import CoreSampler, Done, drive
+from edgekit.runtime.sampling.events import Event
+from edgekit.runtime.session import Session
+from edgekit.runtime.session.sequence import Sequence
+from edgekit.runtime.session.together import Together
+from edgekit.tools.benchmark.cases import Case
+
+#: What is asked where nobody says.
+PROMPTS = (
+    "Why is the sky blue?",
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "Explain in two sentences how a bill becomes a law.",
+    "Tell a short story about a lighthouse keeper.",
+)
+#: Random tokens are from here to there: special ones lie below or behind, as a rule.
+FIRST_TOKEN, LAST_TOKEN = 5, 1000
+
+
+class Workload:
+    """The generations of a case, as many at once as it says. Equal runs have equal prompts and seeds."""
+
+    def __init__(self, case: Case, generator: Generator) -> None:
+        """Raises EdgekitError for settings and prompts that do not fit the model."""
+        self.case, self._generator = case, generator
+        count = case.sequences
+        if case.tokens is None:
+            texts = case.prompts or PROMPTS
+            self._prompts = [generator.encode(texts[i % len(texts)]) for i in range(count)]
+        else:
+            stop = min(LAST_TOKEN, generator.bundle.model.vocab_size)
+            draw = np.random.default_rng(0).integers(min(FIRST_TOKEN, stop - 1), stop, (count, case.tokens))
+            self._prompts = draw.tolist()
+        self._settings = [self._settings_of(seed) for seed in range(count)]
+
+    def _settings_of(self, seed: int) -> Settings:
+        others = {name: value for name, value in self.case.settings.items() if name != "steps"}
+        return Settings(self.case.new_tokens, self.case.settings.get("steps"), seed, others)
+
+    def _samplers(self) -> list[CoreSampler]:
+        return [
+            self._generator.sampler(prompt, settings)
+            for prompt, settings in zip(self._prompts, self._settings, strict=True)
+        ]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts of a run."""
+        return sum(map(len, self._prompts))
+
+    @property
+    def new_tokens(self) -> int:
+        """Of an answer, at most."""
+        lengths = self._generator.options(self._settings[0], len(self._prompts[0])).lengths
+        assert lengths is not None, "they were asked for"
+        return lengths.new_tokens
+
+    @contextmanager
+    def opened(self) -> Iterator[Opened]:
+        """The session, once it is open. Raises BudgetExceeded, and what opening a session raises."""
+        lengths = longest([sampler.lengths for sampler in self._samplers()], self.case.sequences)
+        with self._generator.branching(lengths, self.case.sequences) as (session, together, turn):
+            more = range(self.case.sequences - 1)
+            sequences = [session.sequence, *(turn.add(session.open_sequence()) for _ in more)]
+            yield Opened(self, session, together, sequences)
+
+    def samplers(self) -> list[CoreSampler]:
+        """New ones of a run."""
+        return self._samplers()
+
+
+class Opened:
+    """A workload with a session that it runs in."""
+
+    def __init__(
+        self, workload: Workload, session: Session, together: Together, sequences: list[Sequence]
+    ) -> None:
+        self.workload, self.session = workload, session
+        self._together, self._sequences = together, sequences
+
+    def run(self, bench: Bench | None = None) -> None:
+        """All generations once, told to `bench`. Raises what one of them fails with."""
+        samplers, most = self.workload.samplers(), self.workload.case.forwards
+        before = self._passes()
+        for told in self._events(samplers):
+            for number, event in told:
+                if bench is not None:
+                    bench.tell(number, event, samplers[number].stats)
+            if most and self._passes() - before >= most:
+                break
+        self.session.idle()
+
+    def _passes(self) -> int:
+        return int(self.session.counters()["denoise_passes"])
+
+    def _events(self, samplers: list[CoreSampler]) -> Iterator[list[tuple[int, Event]]]:
+        """What is told at a time, with the number of who tells it."""
+        if len(samplers) == 1:
+            for event in drive(samplers[0], self.session):
+                yield [(0, event)]
+            return
+        for number, sampler in enumerate(samplers):
+            self._together.join(number, sampler, self._sequences[number])
+        try:
+            running = len(samplers)
+            while running:
+                events = list[tuple[int, Event]]()
+                for key, told in self._together.step():
+                    assert isinstance(key, int), "they joined by number"
+                    if isinstance(told, Exception):
+                        raise told
+                    running -= isinstance(told, Done)
+                    events.append((key, told))
+                yield events
+        finally:
+            self._together.close()

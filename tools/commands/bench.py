@@ -1,0 +1,273 @@
+"""`edgekit bench`: how fast bundles are here, over all combinations of several values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.process import MOST_THREADS
+from edgekit.tools.console import Steps, prose
+from edgekit.tools.failures import DAMAGED, Failure
+from edgekit.tools.help import Command, Rare
+from edgekit.tools.options import (
+    Assignment,
+    BundleName,
+    Bytes,
+    Count,
+    Several,
+    bundle_folder,
+    debug_option,
+)
+from edgekit.tools.terminal_text import visible
+
+if TYPE_CHECKING:
+    from edgekit.tools.benchmark.cases import Case
+
+FORMATS = "md", "json", "jsonl", "csv"
+
+
+@click.command(
+    "bench",
+    cls=Command,
+    short_help="Measure tokens a second, passes, reads and memory.",
+    examples=(
+        "edgekit bench tiny-gemma-host-mixed4",
+        "edgekit bench tiny-gemma-host-mixed4 --memory 150MB,all --sequences 1,4 -r 2",
+        "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 -o csv --report tiny.jsonl",
+        "edgekit bench --merge tiny.jsonl",
+    ),
+)
+@click.argument("bundles", nargs=-1, metavar="[BUNDLE]...", type=BundleName())
+@click.option(
+    "-r", "--runs", type=Count(1, 10000), default=5, show_default=True, metavar="N", help="Runs of each."
+)
+@click.option(
+    "--memory",
+    type=Several(Bytes(least=1), none="all"),
+    default="all",
+    metavar="SIZE,...",
+    help="Memory budgets; all: every weight stays in memory.",
+)
+@click.option(
+    "--sequences", type=Several(Count(1, 1024)), default="1", metavar="N,...", help="Answers at a time."
+)
+@click.option(
+    "-n",
+    "--new-tokens",
+    type=Several(Count(1), none="default"),
+    default="default",
+    metavar="N,...",
+    help="Length of an answer. Default: the model's own.",
+)
+@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="What to ask. Can be repeated.")
+@click.option(
+    "--forwards",
+    type=Count(1),
+    metavar="N",
+    help="End a run after so many passes: for large models.",
+)
+@click.option(
+    "--set",
+    "assigned",
+    type=Assignment(),
+    multiple=True,
+    help="A setting by name, of several values too: steps=4,8.",
+)
+@click.option(
+    "--threads",
+    type=Several(Count(1, MOST_THREADS), none="all"),
+    default="all",
+    metavar="N,...",
+    help="Processor threads. Default: every usable core.",
+)
+@click.option(
+    "--engine",
+    "engines",
+    cls=Rare,
+    type=Several(click.STRING, none="default"),
+    default="default",
+    metavar="NAME,...",
+    help="Engines, of those that run the bundle's format.",
+)
+@click.option(
+    "-p",
+    "--prompt-tokens",
+    cls=Rare,
+    type=Several(Count(1), none="text"),
+    default="text",
+    metavar="N,...",
+    help="Prompts of so many random tokens. Default: questions in plain words.",
+)
+@click.option(
+    "--resident",
+    cls=Rare,
+    type=Several(Bytes(), none="all"),
+    default="all",
+    metavar="SIZE,...",
+    help="At most so many bytes of weights stay in memory; 0 streams all.",
+)
+@click.option(
+    "--warmups",
+    cls=Rare,
+    type=Count(0, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Runs before those that count.",
+)
+@click.option(
+    "--spans",
+    cls=Rare,
+    type=Count(0, 1 << 20),
+    default=0,
+    metavar="N",
+    help="Reads, waits and uses of weights that the report has of each run.",
+)
+@click.option(
+    "--probe/--no-probe",
+    cls=Rare,
+    default=True,
+    show_default=True,
+    help="Measure first what the disk and the processor can do at most.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    default="md",
+    show_default=True,
+    metavar="FORMAT",
+    help="On stdout: md, json, jsonl or csv.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="All that was measured, for --merge.",
+)
+@click.option(
+    "--merge",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Only tabulate reports, of other devices too.",
+)
+@debug_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    bundles: tuple[str, ...],
+    runs: int,
+    memory: Sequence[int | None],
+    sequences: Sequence[int],
+    new_tokens: Sequence[int | None],
+    prompt_tokens: Sequence[int | None],
+    prompts: tuple[str, ...],
+    forwards: int | None,
+    assigned: tuple[tuple[str, Any], ...],
+    threads: Sequence[int | None],
+    engines: Sequence[str | None],
+    resident: Sequence[int | None],
+    warmups: int,
+    spans: int,
+    probe: bool,
+    output: str,
+    report: Path | None,
+    merge: tuple[Path, ...],
+) -> None:
+    """Measure BUNDLEs here: every combination of the values given, each in a process of its own.
+
+    Figures are means of -r runs, after one that does not count, and standard deviations. Nothing else should
+    run meanwhile. The exit code is 1 where a configuration could not be measured.
+    """
+    from edgekit.tools.benchmark.files import read_reports
+
+    if bool(bundles) == bool(merge):
+        raise click.UsageError("name bundles to measure, or with --merge reports to tabulate; not both")
+    if merge:
+        _show(read_reports(merge), output)
+        return
+    if prompts and prompt_tokens != (None,):
+        raise click.UsageError("--prompt and --prompt-tokens exclude each other")
+    if report is not None and not report.parent.is_dir():
+        raise Failure(f"{report}: there is no folder {report.parent}; make it, or name another file")
+    from edgekit.tools.benchmark.cases import Sweep
+
+    sweep = Sweep(
+        [bundle_folder(bundle) for bundle in bundles],
+        [None if bytes_ is None else int(bytes_) for bytes_ in memory],
+        [None if bytes_ is None else int(bytes_) for bytes_ in resident],
+        engines,
+        [count or 0 for count in threads],
+        sequences,
+        prompt_tokens,
+        new_tokens,
+        _settings(assigned),
+    )
+    cases = list(sweep.cases(forwards or 0, prompts))
+    measured, failed = _measured(cases, runs, warmups, spans, probe, report)
+    if measured:
+        _show(measured, output)
+    for line in failed:
+        prose(line, err=True)
+    if failed:
+        ctx.exit(DAMAGED)
+
+
+def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
+    """Values by name: text with commas is several of them."""
+    found: dict[str, list[Any]] = {}
+    for name, value in assigned:
+        if name in found:
+            raise click.UsageError(f"{name} is given twice, by two --set; separate its values by commas")
+        several = value.split(",") if isinstance(value, str) else [value]
+        found[name] = (
+            [Assignment().convert(f"{name}={one}", None, None)[1] for one in several]
+            if len(several) > 1
+            else [value]
+        )
+    return found
+
+
+def _measured(
+    cases: Sequence[Case], runs: int, warmups: int, spans: int, probe: bool, file: Path | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Reports of the cases that could be measured, and a line for each other. What is there when somebody
+    interrupts is in the file by then.
+    """
+    from edgekit.tools.benchmark.files import write_reports
+    from edgekit.tools.benchmark.limits import limits
+    from edgekit.tools.benchmark.measure import measure
+
+    reports, failed = list[dict[str, Any]](), list[str]()
+    with Steps("measuring") as steps:
+        steps.stage("what the machine can do", 0)
+        found = limits([case.bundle for case in cases]) if probe else {}
+        for number, case in enumerate(cases, 1):
+            if len(cases) > 1:
+                steps.note(f"{number} of {len(cases)}: {case.title}")
+            try:
+                reports.append(measure(case, runs, warmups, steps, spans, found.get(case.bundle)))
+            except EdgekitError as error:
+                if len(cases) == 1:
+                    raise
+                failed.append(f"{case.title}: {error}")
+                continue
+            if file is not None:
+                write_reports(file, reports)
+    return reports, failed
+
+
+def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
+    from edgekit.tools.benchmark.limits import in_words
+    from edgekit.tools.benchmark.rows import row
+    from edgekit.tools.benchmark.tables import FORMATS as WRITERS
+
+    if output == "md":
+        for line in dict.fromkeys(map(in_words, reports)):
+            click.echo(visible(line) + "\n")
+    click.echo(WRITERS[output]([row(report) for report in reports]))
