@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
@@ -37,7 +38,8 @@ def measure(
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, **_APART) as process:
         try:
             assert process.stdin is not None and process.stdout is not None, "both are pipes"
-            with process.stdin as given:
+            # One that ended at once says so by its exit code.
+            with suppress(BrokenPipeError), process.stdin as given:
                 given.write(json.dumps(wanted) + "\n")
             for text in process.stdout:
                 line = json.loads(text)

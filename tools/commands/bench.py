@@ -37,7 +37,7 @@ FORMATS = "md", "json", "jsonl", "csv"
     examples=(
         "edgekit bench tiny-gemma-host-mixed4",
         "edgekit bench tiny-gemma-host-mixed4 --memory 150MB,all --sequences 1,4 -r 2",
-        "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 -o csv --report tiny.jsonl",
+        "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 --report tiny.jsonl",
         "edgekit bench --merge tiny.jsonl",
     ),
 )
