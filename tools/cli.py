@@ -26,6 +26,7 @@ COMMANDS = (
     "inspect",
     "verify",
     "bench",
+    "doctor",
     "selftest",
     "push",
     "targets",

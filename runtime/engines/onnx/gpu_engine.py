@@ -34,6 +34,33 @@ _PROCESSOR = "CPUExecutionProvider"
 _RECORD = "session.record_ep_graph_assignment_info"
 
 
+def working_provider(ort: Any, options: Any = None) -> str:
+    """The first of `PROVIDERS` that opens a program here. Raises EngineUnavailable with what each says."""
+    known, failed = ort.get_available_providers(), []
+    for provider in PROVIDERS:
+        if provider not in known:
+            continue
+        try:
+            found = _opened(ort, product_model(INT8), options, [provider, _PROCESSOR]).get_providers()
+        except Exception as error:
+            failed.append(f"{provider}: {one_line(error)}")
+            continue
+        if provider in found:
+            return provider
+        failed.append(f"{provider} finds no GPU")
+    if failed:
+        raise EngineUnavailable("; ".join(failed))
+    raise EngineUnavailable(
+        f"onnxruntime {ort.__version__} has no provider for GPUs, only {', '.join(known)}; in its "
+        "place install onnxruntime-webgpu (any GPU) or onnxruntime-gpu (CUDA)"
+    )
+
+
+def _opened(ort: Any, program: bytes, options: Any, providers: list[str]) -> Any:
+    # Else a provider that fails is said on stdout and replaced by the processor.
+    return ort.InferenceSession(program, options, providers=providers, enable_fallback=0)
+
+
 class OnnxGpuEngine(OnnxEngine):
     """Runs the programs of an `onnx-gpu` bundle on the first of `PROVIDERS` that works here. What a provider
     has no kernel for runs on the processor: once for each program a warning names it.
@@ -60,7 +87,7 @@ class OnnxGpuEngine(OnnxEngine):
         self._full = False
 
     def prepare(self) -> None:
-        self._provider = self._working_provider()
+        self._provider = working_provider(self._ort, self._options)
         self._device = PROVIDERS[self._provider], 0
 
     def memory(self, bundle: Bundle, lengths: Lengths) -> EngineBytes:
@@ -71,26 +98,6 @@ class OnnxGpuEngine(OnnxEngine):
 
     def statistics(self) -> dict[str, Any]:
         return super().statistics() | {"provider": self._provider, "on_processor": dict(self._on_processor)}
-
-    def _working_provider(self) -> str:
-        known, failed = self._ort.get_available_providers(), []
-        for provider in PROVIDERS:
-            if provider not in known:
-                continue
-            try:
-                found = self._open(product_model(INT8), [provider, _PROCESSOR]).get_providers()
-            except Exception as error:
-                failed.append(f"{provider}: {one_line(error)}")
-                continue
-            if provider in found:
-                return provider
-            failed.append(f"{provider} finds no GPU")
-        if failed:
-            raise EngineUnavailable("; ".join(failed))
-        raise EngineUnavailable(
-            f"onnxruntime {self._ort.__version__} has no provider for GPUs, only {', '.join(known)}; in its "
-            "place install onnxruntime-webgpu (any GPU) or onnxruntime-gpu (CUDA)"
-        )
 
     def _session(self, name: str, entry: dict[str, Any]) -> Any:
         known = name in self._sessions
@@ -103,8 +110,7 @@ class OnnxGpuEngine(OnnxEngine):
         return self._open(program, [self._provider, _PROCESSOR])
 
     def _open(self, program: bytes, providers: list[str]) -> Any:
-        # Else a provider that fails is said on stdout and replaced by the processor.
-        return self._ort.InferenceSession(program, self._options, providers=providers, enable_fallback=0)
+        return _opened(self._ort, program, self._options, providers)
 
     def _report(self, name: str, session: Any) -> None:
         """Say what of a program runs on the processor. What only moves or counts is nothing to speak of."""

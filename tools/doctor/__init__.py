@@ -1,0 +1,1 @@
+"""`edgekit doctor`: what this machine has and lacks for edgekit, and what mends it."""

@@ -1,0 +1,122 @@
+"""The processor, memory and what limits it, and how fast the disk is read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.format import RunSpec, TensorSpec
+from edgekit.flashload.reader import FlashFile
+from edgekit.flashload.sizes import size
+from edgekit.flashload.writer import FlashWriter
+from edgekit.runtime.bench import describe_machine, probe_disk, probe_processor
+from edgekit.tools.doctor.finding import Finding
+
+#: Of the file that is written and read: more than what a disk's own cache holds, as a rule.
+DISK_BYTES = 256 << 20
+_RUN_BYTES = 32 << 20
+_SECONDS = 0.2
+#: A model that a budget is of use for does not fit in less.
+_LITTLE_BYTES = 1 << 30
+#: What makes integer products fast, by architecture.
+_WANTED = {"x86_64": ("avx512_vnni", "avx_vnni"), "aarch64": ("dotprod", "i8mm")}
+
+
+def examine(folder: Path, *, measure: bool) -> Iterator[Finding]:
+    """`folder` is where the disk is tried; without `measure` nothing is written and nothing timed."""
+    found = describe_machine()
+    yield _processor(found, measure=measure)
+    yield _memory(found)
+    if measure:
+        yield _disk(folder)
+
+
+def _processor(found: dict[str, object], *, measure: bool) -> Finding:
+    features = list(map(str, found["cpu_features"]))  # type: ignore[call-overload]
+    wanted = _WANTED.get(str(found["architecture"]), ())
+    facts = {name: found[name] for name in ("processor", "device", "architecture", "cores", "cpu_features")}
+    said = f"{found['processor']}, {found['cores']} cores"
+    if measure:
+        rates = probe_processor(seconds=_SECONDS)
+        facts |= {
+            "int8_operations_per_second": rates.int8_operations,
+            "int8_instructions": rates.int8_instructions,
+            "float_operations_per_second": rates.float_operations,
+            "memory_bytes_per_second": rates.memory_bytes,
+        }
+        said += (
+            f": int8 {rates.int8_operations / 1e12:.2f} TOP/s ({rates.int8_instructions}), float32 "
+            f"{rates.float_operations / 1e12:.2f} TFLOP/s, memory {size(round(rates.memory_bytes))}/s"
+        )
+    if not wanted:
+        return Finding(
+            "processor", "note", f"{said}; the portable kernels run here, which are slow", facts=facts
+        )
+    if not set(wanted) & set(features):
+        return Finding(
+            "processor",
+            "note",
+            f"{said}; it has none of {', '.join(wanted)}: products take longer",
+            facts=facts,
+        )
+    return Finding("processor", "works", said, facts=facts)
+
+
+def _memory(found: dict[str, object]) -> Finding:
+    granted, physical = int(str(found["memory_bytes"])), _meminfo("MemTotal:")
+    available = _meminfo("MemAvailable:")
+    facts = {"memory_bytes": granted, "physical_bytes": physical, "available_bytes": available}
+    if not granted:
+        return Finding("memory", "note", "the system does not tell how much there is", facts=facts)
+    said = f"{size(granted)} for this process"
+    if physical and granted < physical:
+        said += f", of {size(physical)}: a control group limits it"
+    if available:
+        said += f"; {size(min(available, granted))} free now"
+    if granted < _LITTLE_BYTES:
+        return Finding("memory", "note", f"{said}: too little for models of billions of weights", facts=facts)
+    return Finding("memory", "works", said, facts=facts)
+
+
+def _meminfo(name: str) -> int:
+    """A line of Linux's /proc/meminfo in bytes; 0 elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+
+
+def _disk(folder: Path) -> Finding:
+    """A flash file is written there, opened as sessions open theirs, and read for a moment."""
+    about = "disk"  # reports have no names of folders
+    try:
+        with tempfile.TemporaryDirectory(prefix=".edgekit-doctor-", dir=folder) as temporary:
+            path = Path(temporary) / "weights.safetensors"
+            _write(path)
+            with FlashFile(path) as file:
+                mode = file.io_mode
+            rate = probe_disk(path, 5 * _SECONDS).bytes_per_second
+    except (OSError, EdgekitError) as error:
+        reason = getattr(error, "strerror", None) or "what was written there cannot be read"
+        said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
+        return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
+    facts = {"bytes_per_second": rate, "io_mode": mode}
+    said = f"{size(round(rate))}/s, read {mode}"
+    if mode.startswith("buffered"):
+        return Finding(about, "note", f"{said}: what streams fills the page cache, too", facts=facts)
+    return Finding(about, "works", said, facts=facts)
+
+
+def _write(path: Path) -> None:
+    """Random bytes: a disk may not be able to shrink them."""
+    count, random = DISK_BYTES // _RUN_BYTES, np.random.default_rng(0)
+    specs = [RunSpec(f"r{i}", (TensorSpec(f"t{i}", "U8", (_RUN_BYTES,)),)) for i in range(count)]
+    with FlashWriter(path, specs) as writer:
+        for i in range(count):
+            writer.write_run(f"r{i}", {f"t{i}": random.integers(0, 256, _RUN_BYTES, dtype=np.uint8)})
+        writer.finish()
