@@ -52,18 +52,18 @@ void Recorder::begin(const std::string &label, std::int64_t prompt_tokens) {
   made.label = label;
   made.prompt_tokens = prompt_tokens;
   made.spans.reserve(options_.spans);
+  made.before = session_.statistics();
+  waited_ = made.before.io_wait_seconds;
+  bytes_read_ = made.before.bytes_read;
+  test_ = std::move(made);
   session_.observe(this);
   try {
     log_.begin();
   } catch (...) {
-    session_.observe(nullptr);
+    drop();
     throw;
   }
-  made.before = session_.statistics();
-  waited_ = made.before.io_wait_seconds;
-  bytes_read_ = made.before.bytes_read;
   begun_ = std::chrono::steady_clock::now();
-  test_ = std::move(made);
 }
 
 void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t canvas, std::int64_t count) {
