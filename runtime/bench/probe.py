@@ -33,8 +33,11 @@ class ProcessorProbe:
 
 @dataclass(frozen=True)
 class DiskProbe:
-    """Plain reads of a file past the page cache."""
+    """Plain reads of a file; where they are not `direct`, the system has no way past its page cache for it,
+    and that may be what was measured.
+    """
 
+    direct: bool
     bytes_per_second: float
     seconds: float
     bytes: int
@@ -64,4 +67,4 @@ def probe_disk(path: str | Path, seconds: float = 1.0) -> DiskProbe:
     _native.check(
         _native.functions(_SIGNATURES).ek_probe_disk(_native.path_bytes(path), seconds, ctypes.byref(found))
     )
-    return DiskProbe(found.bytes_per_second, found.seconds, found.bytes)
+    return DiskProbe(bool(found.direct), found.bytes_per_second, found.seconds, found.bytes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char_p, c_int64, c_uint64, c_void_p
 from types import TracebackType
 from typing import Any, Final
 
 from edgekit.flashload import _native
-from edgekit.flashload.errors import InvalidRequest
+from edgekit.flashload.errors import EdgekitError, InvalidRequest
 from edgekit.runtime.bench.json_text import read_json
 from edgekit.runtime.bench.structs import JOULES, BenchOptionsStruct, EventStruct
 from edgekit.runtime.sampling.core_abi import StatisticsStruct
@@ -41,8 +41,8 @@ class Bench:
     session.
 
     `about` is for the report: the model, the engine, who measures. Of each test the first `spans` reads,
-    waits and uses of weights are kept. `joules` reads a meter that the library does not know, from any moment
-    on; it is called often, from another thread.
+    waits and uses of weights are kept. `joules` reads a meter in place of those that the library knows, from
+    any moment on; it is called often, from another thread.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Bench:
         interval_milliseconds: int = 0,
     ) -> None:
         self._handle: int | None = None
+        self._session = session
         self._library = _native.functions(_SIGNATURES, "ek_bench_close")
         self._joules = JOULES(0) if joules is None else JOULES(lambda _: _reading(joules))
         wanted = BenchOptionsStruct(
@@ -72,13 +73,14 @@ class Bench:
         """What the session does within it is a test of that name, a dictionary that JSON can hold; one that
         ends by an exception is forgotten. What was read ahead is dropped first.
         """
-        handle, text = self._opened(), json.dumps(dict(label)).encode()
-        _native.check(self._library.ek_bench_begin(handle, text, prompt_tokens))
+        text = json.dumps(dict(label)).encode()
+        self._call("ek_bench_begin", text, prompt_tokens)
         try:
             yield
-            _native.check(self._library.ek_bench_end(handle))
+            self._call("ek_bench_end")
         except BaseException:
-            self._library.ek_bench_drop(handle)
+            with suppress(EdgekitError):  # of one that was closed meanwhile
+                self._call("ek_bench_drop")
             raise
 
     def tell(self, sequence: int, event: Event, stats: Stats | None = None) -> None:
@@ -91,16 +93,17 @@ class Bench:
         told = EventStruct(
             kind=_KINDS[type(event)],
             canvas_index=0 if isinstance(event, Done) else event.canvas_index,
+            start=event.start if isinstance(event, Draft) else 0,
             count=0 if isinstance(event, Done) else len(event.ids),
             statistics=None if counted is None else ctypes.pointer(counted),
         )
-        _native.check(self._library.ek_bench_tell(self._opened(), sequence, ctypes.byref(told)))
+        self._call("ek_bench_tell", sequence, ctypes.byref(told))
 
     def report(self) -> dict[str, Any]:
         """All tests that are over, with the machine, the bundle and the session: docs/bench.md."""
-        handle = self._opened()
-        found: dict[str, Any] = read_json(
-            lambda *place: int(self._library.ek_bench_get_report(handle, *place))
+        library, handle = self._library, self._opened()
+        found: dict[str, Any] = self._session.during(
+            lambda: read_json(lambda *place: int(library.ek_bench_get_report(handle, *place)))
         )
         return found
 
@@ -108,6 +111,10 @@ class Bench:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._library.ek_bench_close(handle)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function, handle = getattr(self._library, name), self._opened()
+        self._session.during(lambda: _native.check(function(handle, *arguments)))
 
     def _opened(self) -> int:
         if self._handle is None:
@@ -127,6 +134,6 @@ def _reading(joules: Callable[[], float | None]) -> float:
     """What a meter says; negative: it does not."""
     try:
         found = joules()
+        return -1.0 if found is None else float(found)
     except Exception:
         return -1.0
-    return -1.0 if found is None else float(found)

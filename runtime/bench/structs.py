@@ -45,7 +45,7 @@ class DiskProbeStruct(Struct):
     """`ek_disk_probe`."""
 
     _fields_ = (
-        ("struct_size", c_uint32), ("reserved", c_uint32), ("bytes_per_second", c_double),
+        ("struct_size", c_uint32), ("direct", c_int32), ("bytes_per_second", c_double),
         ("seconds", c_double), ("bytes", c_uint64),
     )  # fmt: skip
 

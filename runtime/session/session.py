@@ -388,13 +388,11 @@ class Session(OneOwner):
                     f"{self.bundle.path}: the session is in a call, and cannot be closed by its engine or "
                     "another thread before that is over"
                 )
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            watcher.close()  # what looks on must end first
-        with self._gate:
             handle, self._handle = self._handle, None
         if handle is None:
             return
+        for watcher in list(self._watchers):
+            watcher.close()  # what looks on must end first
         with self._gate:
             self._dropped.extend(filter(None, [each.taken() for each in list(self._sequences)]))
             self._close_dropped()
@@ -419,6 +417,10 @@ class Session(OneOwner):
     def watched_by(self, watcher: Watcher) -> None:
         """Have `watcher` closed before the session is."""
         self._watchers.add(watcher)
+
+    def during(self, call: Callable[[], T]) -> T:
+        """What `call` returns; the session cannot be closed meanwhile. Raises InvalidRequest where it is."""
+        return self._within(lambda _: call())
 
     # What follows is for `Sequence`.
 

@@ -118,7 +118,12 @@ def test_a_run_may_end_after_a_few_forwards(bundle: Path, tmp_path: Path) -> Non
         (test,) = report["tests"]
         row = rows.row(report)
         assert test["denoise_passes"] == row["forwards"] == 3
-        assert "tokens_per_second" not in row and row["forward_ms"] > 0, "no answer came to its end"
+        assert row["forward_ms"] > 0 and row["forward_ms"] == pytest.approx(
+            row["denoise_ms"] + row["head_ms"]
+        )
+        assert not {"tokens_per_second", "tokens_per_forward", "committed_tokens"} & set(row), (
+            "no answer ended"
+        )
 
 
 def test_limits_of_the_machine_stand_above_the_table_and_beside_what_was_reached(
@@ -190,7 +195,14 @@ def test_wrong_words_are_one_line(bundle: Path, words: tuple[str, ...], said: st
 
 def damaged(report: dict[str, Any], **changes: Any) -> str:
     other = copy.deepcopy(report) | changes
-    return json.dumps({name: value for name, value in other.items() if value is not ...})
+    return json.dumps(_without(other))
+
+
+def _without(value: Any) -> Any:
+    """What is there of a value in which Ellipsis stands for nothing."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without(each) for name, each in value.items() if each is not ...}
 
 
 def test_files_that_hold_no_reports_are_refused(swept: Path, tmp_path: Path) -> None:
@@ -198,7 +210,11 @@ def test_files_that_hold_no_reports_are_refused(swept: Path, tmp_path: Path) -> 
     file = tmp_path / "file"
     for text, said in (
         ("", "no reports"),
-        ("{", "line 1 is no JSON"),
+        ("{", "not valid JSON"),
+        (json.dumps(first) + "\n{", "line 2: not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        (damaged(first, machine=first["machine"] | {"cores": ...}), "'cores'"),
+        (json.dumps(first).replace('"seconds": ', '"seconds": NaN, "x": ', 1), "NaN"),
         ("[1]", "report 1 is none of edgekit's"),
         (damaged(first, edgekit_bench=2), "version 2"),
         (damaged(first, tests=...), '"tests"'),
@@ -275,6 +291,40 @@ def test_figures_are_what_they_say() -> None:
     spread = rows.figures(report)["seconds"]
     assert spread.samples == (4.0, 5.0) and spread.deviation == pytest.approx(0.5**0.5)
     assert "watts" not in rows.figures({"tests": [made(4.0, [1.0])]})
+
+
+def test_heads_without_rows_are_part_of_their_step() -> None:
+    test = made(4.0, [1.0, 2.0]) | {"head_passes": 4, "head_seconds": 0.6}
+    found = {name: spread.mean for name, spread in rows.figures({"tests": [test]}).items()}
+    assert found["head_ms"] == pytest.approx(300) and found["forward_ms"] == pytest.approx(400)
+
+
+def test_what_a_strangers_report_says_reaches_no_terminal(swept: Path, tmp_path: Path) -> None:
+    report = reports(swept)[0]
+    report["about"]["model"]["name"] = "a\x1b[2Jb\nc|d"
+    file = tmp_path / "file"
+    file.write_text(json.dumps(report))
+    said = bench("--merge", file).stdout
+    assert "\x1b" not in said and said.count("\n|") == 3
+
+
+@pytest.mark.parametrize(("code", "said"), [(-9, "--memory"), (-11, "signal 11"), (3, "exit code 3")])
+def test_a_process_that_ends_without_a_word(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    ends = (
+        f"import os, sys; sys.stdout.write('half'); os.kill(os.getpid(), {-code})"
+        if code < 0
+        else f"exit({code})"
+    )
+    real = subprocess.Popen
+
+    def other(command: list[str], **options: Any) -> Any:
+        return real([sys.executable, "-c", ends], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", other)
+    done = bench(bundle, *ASK, code=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_the_last_minute_is_held_against_the_first() -> None:

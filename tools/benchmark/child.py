@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from typing import Any
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
@@ -17,6 +18,7 @@ from edgekit.tools.benchmark.cases import Case
 
 def main() -> None:
     wanted = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # What a library prints is none of these lines.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -31,6 +33,12 @@ def main() -> None:
         tell(error=str(error), needed_bytes=error.needed_bytes)
     except EdgekitError as error:
         tell(error=str(error), needed_bytes=None)
+
+
+def _end_with_parent() -> None:
+    """Nobody waits for a result any more when the other end of stdin is closed."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 def _measured(

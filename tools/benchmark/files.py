@@ -7,10 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import EdgekitError, MalformedFile
 from edgekit.flashload.files import write_atomic
+from edgekit.flashload.strictjson import loads_strict
 from edgekit.runtime.bench import REPORT_VERSION
+from edgekit.tools.benchmark.limits import in_words
 from edgekit.tools.benchmark.rows import row
+from edgekit.tools.benchmark.tables import as_markdown
 
 #: Members that a report must have, by what they are.
 _MEMBERS = {"about": dict, "machine": dict, "bundle": dict, "session": dict, "plan": dict, "tests": list}
@@ -42,23 +45,31 @@ def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _values(path: Path, text: str) -> list[Any]:
+    """Of a file: the values of its lines where the first line is one, else what all of it is."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and _is_whole(lines[0][1]):
+        return [_parsed(line, f"{path}: line {number}") for number, line in lines]
+    whole = _parsed(text, str(path)) if lines else []
+    return whole if isinstance(whole, list) else [whole]
+
+
+def _is_whole(line: str) -> bool:
     try:
-        whole = json.loads(text)
-        return whole if isinstance(whole, list) else [whole]
-    except ValueError:
-        pass
-    values = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            values.append(json.loads(line))
-        except ValueError as error:
-            raise NoReport(
-                f"{path}: line {number} is no JSON; give files that `edgekit bench --report` or an "
-                "application has written"
-            ) from error
-    return values
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return loads_strict(text.encode(), where)
+    except MalformedFile as error:
+        # The reader's advice, behind the last semicolon, is about bundles.
+        said = str(error).rpartition(";")[0] or str(error)
+        raise NoReport(
+            f"{said}; give files that `edgekit bench --report` or an application has written"
+        ) from error
 
 
 def _checked(given: Any, where: str) -> dict[str, Any]:
@@ -76,7 +87,8 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
     if not given["tests"]:
         raise NoReport(f"{where} has no tests; it was written before the first one ended")
     try:
-        row(given)
+        in_words(given)
+        as_markdown([row(given)])
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise NoReport(
             f"{where} lacks what its row shows ({error!r}); it is damaged or incomplete"

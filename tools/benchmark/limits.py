@@ -31,12 +31,13 @@ def limits(bundles: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _disk_rate(bundle: str) -> float | None:
-    """Of the bundle's weights; None where it has no such file to read."""
+    """Of the bundle's weights; None where it has no such file, or it cannot be read past the cache."""
     from edgekit.runtime.bundle import Bundle, choice
 
     try:
         weights = Bundle.open(choice.choose(Path(bundle))).weights_path
-        return probe_disk(weights, DISK_SECONDS).bytes_per_second
+        found = probe_disk(weights, DISK_SECONDS)
+        return found.bytes_per_second if found.direct else None
     except EdgekitError:
         return None  # whoever opens it to run it says what is wrong
 
@@ -44,10 +45,11 @@ def _disk_rate(bundle: str) -> float | None:
 def in_words(report: Mapping[str, Any]) -> str:
     """The machine of a report, with its limits where they were measured."""
     machine, found = report["machine"], report["about"].get("limits") or {}
-    words = [machine["device"] or machine["processor"], f"{machine['cores']} cores", machine["system"]]
+    named = [machine["device"], machine["processor"]]
+    words = [*filter(None, named), f"{machine['cores']} cores", machine["system"]]
     for name, unit in (("int8", "int8"), ("float", "float32")):
         if rate := found.get(f"{name}_operations_per_second"):
-            words.append(f"{unit} {rate / 1e12:.2f} TOP/s ({found[f'{name}_instructions']})")
+            words.append(f"{unit} {rate / 1e12:.2f} TOP/s ({found.get(f'{name}_instructions')})")
     for name, what in (("memory", "memory"), ("disk", "disk")):
         if rate := found.get(f"{name}_bytes_per_second"):
             words.append(f"{what} {size(round(rate))}/s")

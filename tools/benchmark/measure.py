@@ -33,34 +33,51 @@ def measure(
     EdgekitError with what went wrong there.
     """
     wanted = {"case": case.as_dict(), "runs": runs, "warmups": warmups, "spans": spans, "limits": limits}
-    command = [sys.executable, "-m", "edgekit.tools.benchmark.child"]
+    command = [sys.executable, "-P", "-m", "edgekit.tools.benchmark.child"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, **_APART) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, **_APART) as process:
+        assert process.stdin is not None and process.stdout is not None, "both are pipes"
         try:
-            assert process.stdin is not None and process.stdout is not None, "both are pipes"
-            # One that ended at once says so by its exit code.
-            with suppress(BrokenPipeError), process.stdin as given:
-                given.write(json.dumps(wanted) + "\n")
+            with suppress(OSError):  # one that ended at once says so by its exit code
+                process.stdin.write(json.dumps(wanted).encode() + b"\n")
+                process.stdin.flush()
+            # It stays open: the process ends itself when this one is gone.
             for text in process.stdout:
-                line = json.loads(text)
-                if "stage" in line:
-                    steps.stage(line["stage"], line["total"])
-                elif "done" in line:
-                    steps.advance(line["done"], "")
-                elif "error" in line:
-                    needed = line["needed_bytes"]
-                    raise (
-                        EdgekitError(line["error"])
-                        if needed is None
-                        else BudgetExceeded(line["error"], needed)
-                    )
-                else:
-                    report: dict[str, Any] = line["report"]
+                report = _followed(text, steps)
+                if report is not None:
                     return report
         except BaseException:
             process.kill()
             raise
-    raise EdgekitError(
-        f"the process that measures {case.bundle} ended with exit code {process.returncode} and no result; "
-        "what it printed before that is the reason"
-    )
+        finally:
+            with suppress(OSError):
+                process.stdin.close()
+    raise EdgekitError(f"{case.title}: the process that measures it {_ending(process.returncode)}")
+
+
+def _followed(text: bytes, steps: Steps) -> dict[str, Any] | None:
+    """A line of the process: the report, when it is one. Raises what the process could not do."""
+    try:
+        line = json.loads(text)
+    except ValueError:  # it was ended in the middle of the line
+        return None
+    if "stage" in line:
+        steps.stage(line["stage"], line["total"])
+    elif "done" in line:
+        steps.advance(line["done"], "")
+    elif "error" in line:
+        needed = line["needed_bytes"]
+        raise EdgekitError(line["error"]) if needed is None else BudgetExceeded(line["error"], needed)
+    else:
+        report: dict[str, Any] = line["report"]
+        return report
+    return None
+
+
+def _ending(code: int) -> str:
+    """How a process ended that has told nothing."""
+    if code == -9:
+        return "was killed, as systems do that run out of memory; give a smaller --memory"
+    if code < 0:
+        return f"was ended by signal {-code}"
+    return f"ended with exit code {code} and no result; what it printed before that is the reason"

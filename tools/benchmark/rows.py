@@ -38,10 +38,6 @@ def _of_sequences(name: str) -> Callable[[Test], float | None]:
     return lambda test: _mean([each[name] for each in test["sequences"]])
 
 
-def _passes(test: Test) -> int:
-    return int(test["denoise_passes"] + test["head_passes"])
-
-
 def _operations(test: Test, costs: Costs) -> int:
     return sum(costs.of_pass(each) for each in rows_of(test["passes"]))
 
@@ -71,20 +67,22 @@ FIGURES = (
            "to the first committed block: TTFT of other harnesses"),
     Figure("canvas_tokens_per_second", "tok/s", lambda t: _share(t["canvas_tokens"], t["seconds"]),
            "positions of the canvases or blocks begun, a second"),
-    Figure("committed_tokens", "", lambda t: _committed(t), "final tokens of all answers"),
+    Figure("committed_tokens", "", lambda t: _committed(t) or None, "final tokens of all answers"),
     Figure("forwards", "", lambda t: _forwards(t), "denoising passes of an answer"),
     Figure("tokens_per_forward", "", lambda t: _share(
-        _committed(t), sum(each["forwards"] for each in t["sequences"])), "committed tokens a forward"),
+        _committed(t), sum(each["forwards"] for each in t["sequences"])) or None,
+           "committed tokens a forward"),
     Figure("prefill_ms", "ms", lambda t: _scaled(_share(t["prefill_seconds"], t["prefill_passes"])),
            "a pass that encodes text"),
     Figure("denoise_ms", "ms", lambda t: _scaled(_share(t["denoise_seconds"], t["denoise_passes"])),
            "a denoising pass up to the last norm"),
-    Figure("head_ms", "ms", lambda t: _scaled(_share(t["head_seconds"], _passes(t))),
-           "last norm and vocabulary head of a pass"),
+    Figure("head_ms", "ms", lambda t: _scaled(_share(t["head_seconds"], t["denoise_passes"])),
+           "last norms and vocabulary heads of a denoising pass"),
     Figure("forward_ms", "ms", lambda t: _scaled(
-        _share(t["denoise_seconds"] + t["head_seconds"], _passes(t))), "a denoising pass, whole"),
+        _share(t["denoise_seconds"] + t["head_seconds"], t["denoise_passes"])), "a denoising pass, whole"),
     Figure("bytes_per_forward", "B", lambda t: _share(
-        sum(row["bytes_read"] for row in rows_of(t["passes"]) if row["kind"] != "prefill"), _passes(t)),
+        sum(row["bytes_read"] for row in rows_of(t["passes"]) if row["kind"] != "prefill"),
+        t["denoise_passes"]),
            "read from disk in a denoising pass"),
     Figure("bytes_per_token", "B", lambda t: _share(t["bytes_read"], _committed(t)),
            "read for a committed token"),
@@ -215,8 +213,8 @@ def row(report: Report) -> dict[str, Any]:
     }
     if about.get("costs"):
         costs = Costs(**about["costs"])
-        rates = [_operations(test, costs) / test["pass_seconds"] for test in report["tests"]]
-        found["operations_per_second"] = statistics.fmean(rates)
+        rates = [_share(_operations(test, costs), test["pass_seconds"]) for test in report["tests"]]
+        found["operations_per_second"] = _mean(rates)
     limits = about.get("limits") or {}
     found |= {f"limit_{name}": value for name, value in limits.items()}
     for name, spread in figures(report).items():

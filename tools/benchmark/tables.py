@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.terminal_text import visible
 
 Row = Mapping[str, Any]
 
@@ -60,6 +61,10 @@ def _percent(row: Row, name: str) -> str:
     return "" if value is None else f"{100 * value:.0f} %"
 
 
+def _device(row: Row) -> str:
+    return ", ".join(filter(None, (row["device"], row["processor"])))
+
+
 def _memory(row: Row) -> str:
     words = [
         *([] if row["memory_bytes"] is None else [size(row["memory_bytes"])]),
@@ -80,7 +85,7 @@ _ALWAYS: dict[str, Callable[[Row], str]] = {"model": lambda row: str(row["model"
 _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] = {
     "preset": (lambda r: r["preset"], lambda r: str(r["preset"]), None),
     "size": (lambda r: r["weights_bytes"], lambda r: size(r["weights_bytes"]), None),
-    "device": (lambda r: r["device"] or r["processor"], lambda r: str(r["device"] or r["processor"]), None),
+    "device": (lambda r: (r["device"], r["processor"]), lambda r: _device(r), None),
     "engine": (lambda r: r["engine"], lambda r: str(r["engine"]), "native"),
     "threads": (lambda r: r["threads"], lambda r: str(r["threads"]), None),
     "memory": (lambda r: (r["memory_bytes"], r["resident_bytes"]), _memory, (None, None)),
@@ -126,7 +131,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
     """A table that is aligned as text too; numbers stand right."""
     chosen = columns(rows)
     left = {"model", "preset", "device", "engine", "memory", "settings", "test"}
-    cells = [[cell(row).replace("|", "\\|") for cell in chosen.values()] for row in rows]
+    cells = [[visible(cell(row)).replace("|", "\\|") for cell in chosen.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(chosen, *cells, strict=True)]
     lines = [_line(list(chosen), chosen, widths, left)]
     lines.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +123,7 @@ FORMATS = "md", "json", "jsonl", "csv"
 @click.option(
     "--spans",
     cls=Rare,
-    type=Count(0, 1 << 20),
+    type=Count(0, 100_000),
     default=0,
     metavar="N",
     help="Reads, waits and uses of weights that the report has of each run.",
@@ -198,7 +199,7 @@ def command(
     from edgekit.tools.benchmark.cases import Sweep
 
     sweep = Sweep(
-        [bundle_folder(bundle) for bundle in bundles],
+        bundles,
         [None if bytes_ is None else int(bytes_) for bytes_ in memory],
         [None if bytes_ is None else int(bytes_) for bytes_ in resident],
         engines,
@@ -208,7 +209,11 @@ def command(
         new_tokens,
         _settings(assigned),
     )
-    cases = list(sweep.cases(forwards or 0, prompts))
+    folders = {(b, e): bundle_folder(b, e) for b in dict.fromkeys(bundles) for e in engines}
+    cases = [
+        replace(case, bundle=folders[case.bundle, case.engine])
+        for case in sweep.cases(forwards or 0, prompts)
+    ]
     measured, failed = _measured(cases, runs, warmups, spans, probe, report)
     if measured:
         _show(measured, output)

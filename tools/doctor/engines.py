@@ -25,7 +25,7 @@ def examine() -> Iterator[Finding]:
 
 def _opened(row: EngineRow) -> Finding:
     about, facts = f"engine {row.name}", {"engine": row.name, "format": row.format}
-    command = [sys.executable, "-m", "edgekit.tools.doctor.opening", row.name]
+    command = [sys.executable, "-P", "-m", "edgekit.tools.doctor.opening", row.name]
     try:
         done = run_tidily(command, os.environ, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:

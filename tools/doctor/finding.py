@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,10 +24,20 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
+        """For reports that people send: of paths the last part alone, since others may name a user."""
         return {
             "about": self.about,
             "state": self.state,
-            "says": self.says,
-            "mend": self.mend,
+            "says": without_folders(self.says),
+            "mend": without_folders(self.mend),
             "facts": dict(self.facts),
         }
+
+
+#: Two parts at least: a single one is a unit, such as GB/s.
+_FOLDERS = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\\/:\s'\",;()]+)+[\\/](?=[^\\/:\s'\",;()]+)")
+
+
+def without_folders(text: str) -> str:
+    """The text, with the folders of absolute paths left out."""
+    return _FOLDERS.sub(".../", text)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
 
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError
@@ -68,21 +69,24 @@ def _wrong_versions() -> Iterator[Finding]:
         if extra == "dev" or not _is_for_here(wanted, extra):
             continue
         found = _version(wanted.name)
-        if (
-            found is None
-            or (wanted.name, found) in seen
-            or wanted.specifier.contains(found, prereleases=True)
-        ):
+        if found is None or (wanted.name, found) in seen or _takes(wanted, found):
             continue
         seen.add((wanted.name, found))
         named = f"edgekit[{extra}]" if extra else "edgekit"
         yield Finding(
             "packages",
-            "broken",
+            "note" if extra else "broken",  # what is there for something else does no harm
             f"{wanted.name} {found} is installed; {named} takes {wanted.specifier}",
             f"pip install '{wanted.name}{wanted.specifier}'",
             {"package": wanted.name, "installed": found, "wanted": str(wanted.specifier)},
         )
+
+
+def _takes(wanted: Requirement, version: str) -> bool:
+    try:
+        return wanted.specifier.contains(version, prereleases=True)
+    except InvalidVersion:  # of somebody's own build
+        return False
 
 
 def _extra(wanted: Requirement) -> str:

@@ -23,7 +23,8 @@ _SECONDS = 0.2
 #: A model that a budget is of use for does not fit in less.
 _LITTLE_BYTES = 1 << 30
 #: What makes integer products fast, by architecture.
-_WANTED = {"x86_64": ("avx512_vnni", "avx_vnni"), "aarch64": ("dotprod", "i8mm")}
+_X86, _ARM = ("avx512_vnni", "avx_vnni"), ("dotprod", "i8mm")
+_WANTED = {"x86_64": _X86, "AMD64": _X86, "aarch64": _ARM, "arm64": _ARM, "ARM64": _ARM}
 
 
 def examine(folder: Path, *, measure: bool) -> Iterator[Finding]:
@@ -100,14 +101,14 @@ def _disk(folder: Path) -> Finding:
             _write(path)
             with FlashFile(path) as file:
                 mode = file.io_mode
-            rate = probe_disk(path, 5 * _SECONDS).bytes_per_second
+            probe = probe_disk(path, 5 * _SECONDS)
     except (OSError, EdgekitError) as error:
         reason = getattr(error, "strerror", None) or "what was written there cannot be read"
         said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
         return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
-    facts = {"bytes_per_second": rate, "io_mode": mode}
-    said = f"{size(round(rate))}/s, read {mode}"
-    if mode.startswith("buffered"):
+    facts = {"bytes_per_second": probe.bytes_per_second, "io_mode": mode}
+    said = f"{size(round(probe.bytes_per_second))}/s, read {mode}"
+    if not probe.direct:
         return Finding(about, "note", f"{said}: what streams fills the page cache, too", facts=facts)
     return Finding(about, "works", said, facts=facts)
 

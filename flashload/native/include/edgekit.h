@@ -1188,7 +1188,8 @@ typedef struct ek_bench_options {
   uint32_t interval_milliseconds; /* between looks at memory and meters; 0: 20 */
   int64_t spans;                  /* reads, waits and uses of weights that a test keeps, the first of them; 0: none */
   const char *about;              /* a JSON object that the report has as "about": model, engine, application; null: {} */
-  ek_bench_joules joules;         /* null: the meters that the library knows (RAPL, NVML, rails of Jetson boards) */
+  ek_bench_joules joules;         /* in place of the meters that the library knows (RAPL, rails of Jetson boards, NVML);
+                                     null: these */
   void *user_data;
 } ek_bench_options;
 
@@ -1244,14 +1245,15 @@ EK_API ek_status ek_probe_processor(int32_t threads, double seconds, ek_processo
 
 typedef struct ek_disk_probe {
   uint32_t struct_size;
-  uint32_t reserved;
+  int32_t direct; /* not 0: past the page cache; 0: the system has no way past it for this file, and it may be what was
+                     measured */
   double bytes_per_second;
   double seconds;
   uint64_t bytes;
 } ek_disk_probe;
 
-/* Plain reads of a file past the page cache, by threads that do nothing else, round and round for about `seconds`. Where
- * the system has no way past its cache that is measured too. EK_INVALID_ARGUMENT, those of reading. */
+/* Plain reads of a file by threads that do nothing else, round and round for about `seconds`. EK_INVALID_ARGUMENT, those of
+ * reading, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_probe_disk(const char *path, double seconds, ek_disk_probe *found) EK_NOEXCEPT;
 
 /* Physical memory of this process in bytes; 0 for what the system does not tell. */

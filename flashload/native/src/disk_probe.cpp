@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,35 +45,40 @@ class Readers {
     if (bytes == 0) fail(EK_INVALID_ARGUMENT, file_->path(), ": no bytes to read");
     const std::uint64_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
     std::atomic<std::uint64_t> next{0}, read{0};
-    std::vector<std::optional<Error>> errors(buffers_.size());
+    std::atomic<bool> stop{false};
+    std::vector<std::exception_ptr> errors(buffers_.size());
     const Clock::time_point started = Clock::now();
     std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < buffers_.size(); ++i) {
-      threads.emplace_back([&, i] {
-        try {
-          const auto goes_on = [&](std::uint64_t chunk) {
-            return seconds ? seconds_since(started) < *seconds : chunk < chunks;
-          };
-          for (std::uint64_t chunk = next++; goes_on(chunk); chunk = next++) {
-            const std::uint64_t at = chunk % chunks * chunk_bytes_, size = std::min(chunk_bytes_, bytes - at);
-            file_->read(buffers_[i].data(), size, offset + at, false);
-            read += size;
-          }
-        } catch (const Error &error) {
-          errors[i].emplace(error);
+    const auto work = [&](std::size_t i) {
+      try {
+        // One each at least: a busy machine may start a thread when the time is over.
+        for (bool first = true; !stop; first = false) {
+          const std::uint64_t chunk = next++;
+          if (seconds ? !first && seconds_since(started) >= *seconds : chunk >= chunks) break;
+          const std::uint64_t at = chunk % chunks * chunk_bytes_, size = std::min(chunk_bytes_, bytes - at);
+          file_->read(buffers_[i].data(), size, offset + at, false);
+          read += size;
         }
-      });
+      } catch (...) {
+        errors[i] = std::current_exception();
+        stop = true;
+      }
+    };
+    try {
+      for (std::size_t i = 0; i < buffers_.size(); ++i) threads.emplace_back(work, i);
+    } catch (const std::system_error &) {
+      // As many as the system grants, if that is one.
     }
     for (std::thread &thread : threads) thread.join();
+    if (threads.empty()) fail(EK_OUT_OF_MEMORY, "the system starts no thread to read with");
     DiskProbe out;
     out.seconds = seconds_since(started);
-    for (const std::optional<Error> &error : errors) {
-      if (error) throw *error;
+    for (const std::exception_ptr &error : errors) {
+      if (error) std::rethrow_exception(error);
     }
     out.bytes = read;
     out.bytes_per_second = static_cast<double>(out.bytes) / out.seconds;
-    out.mode = file_->mode();
-    if (!file_->direct()) out.mode += ": " + file_->why_buffered();
+    out.direct = file_->direct();
     return out;
   }
 

@@ -11,7 +11,7 @@ struct DiskProbe {
   double bytes_per_second = 0;
   std::uint64_t bytes = 0;
   double seconds = 0;
-  std::string mode;  // "direct", "nocache" or "buffered: why"
+  bool direct = false;  // past the page cache
 };
 
 // Reads a file past the page cache for about `seconds`, from front to back and again, as threads do that do nothing

@@ -1,4 +1,5 @@
 // The functions of edgekit.h that measure.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -12,7 +13,6 @@
 #include "bench/recorder.h"
 #include "bench/report.h"
 #include "disk_probe.h"
-#include "json.h"
 #include "owner_process.h"
 #include "session/process.h"
 
@@ -56,7 +56,7 @@ BenchEvent event_of(std::int32_t kind) {
 
 void tell(Recorder &recorder, std::int64_t sequence, const ek_event &event) {
   if (event.kind != EK_EVENT_DRAFT && event.kind != EK_EVENT_COMMITTED && event.kind != EK_EVENT_DONE) return;
-  recorder.tell(sequence, event_of(event.kind), event.canvas_index, event.count);
+  recorder.tell(sequence, event_of(event.kind), event.start + event.count);
   if (event.statistics == nullptr) return;
   const ek_generation_statistics found =
       read_struct<ek_generation_statistics>(event.statistics, ek_generation_statistics{}, "ek_generation_statistics");
@@ -105,10 +105,7 @@ ek_status ek_bench_open(ek_session *session, const ek_bench_options *options, ek
     if (given.joules != nullptr) {
       wanted.joules = [joules = given.joules, user = given.user_data] { return joules(user); };
     }
-    const std::string about = given.about == nullptr ? "{}" : given.about;
-    if (Json::parse(about, "ek_bench_options.about").kind() != Json::Kind::object) {
-      fail(EK_INVALID_ARGUMENT, "ek_bench_options.about is no JSON object");
-    }
+    const std::string about = checked_object(given.about == nullptr ? "{}" : given.about, "ek_bench_options.about");
     *bench = std::make_unique<ek_bench>(of, std::move(wanted), about).release();
   });
 }
@@ -198,6 +195,7 @@ ek_status ek_probe_disk(const char *path, double seconds, ek_disk_probe *found) 
   return guarded([&] {
     const DiskProbe probe = probe_disk(text_of(path, "the path"), seconds);
     ek_disk_probe made{};
+    made.direct = probe.direct;
     made.bytes_per_second = probe.bytes_per_second;
     made.seconds = probe.seconds;
     made.bytes = probe.bytes;
@@ -212,7 +210,7 @@ ek_status ek_process_get_memory(ek_process_memory *memory) noexcept {
     made.resident = found.resident;
     made.anonymous = found.anonymous;
     made.file = found.file;
-    made.peak = process_peak_bytes();
+    made.peak = std::max(process_peak_bytes(), found.resident);  // the system counts the former less often
     write_struct(memory, made, "ek_process_memory");
   });
 }

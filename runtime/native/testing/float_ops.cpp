@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/peak.h"
+#include "cpu.h"
 #include "edgekit.h"
 #include "error.h"
 #include "kernels/attention.h"
@@ -101,4 +102,18 @@ extern "C" EK_API double ekt_multiply_adds(const char *instruction_set, std::int
     if (std::string(loop.instruction_set) == instruction_set) return loop.run(rounds, out);
   }
   return 0.0;
+}
+
+// The same of the loops of 8-bit integers.
+extern "C" EK_API double ekt_int8_products(const char *instruction_set, std::int64_t rounds, float *out) {
+  *out = 0.0f;
+  for (const edgekit::PeakLoop &loop : edgekit::int8_loops()) {
+    if (std::string(loop.instruction_set) == instruction_set) return loop.run(rounds, out);
+  }
+  return 0.0;
+}
+
+// 1 if this process may use it; see cpu.h.
+extern "C" EK_API int ekt_can_use(const char *instruction_set) {
+  return edgekit::can_use_instruction_set(instruction_set) ? 1 : 0;
 }

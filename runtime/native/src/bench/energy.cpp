@@ -129,6 +129,8 @@ class Rails final : public EnergyMeter {
   double sum_ = 0;
 };
 
+#if defined(__linux__)
+
 // NVIDIA's management library: energy of each GPU since its driver was loaded, in millijoules (from Volta on).
 class Nvml final : public EnergyMeter {
  public:
@@ -173,6 +175,8 @@ class Nvml final : public EnergyMeter {
   std::vector<void *> devices_;
 };
 
+#endif
+
 template <typename Meter>
 void add(std::vector<std::unique_ptr<EnergyMeter>> &meters, std::unique_ptr<Meter> meter) {
   if (meter->found()) meters.push_back(std::move(meter));
@@ -184,7 +188,11 @@ std::vector<std::unique_ptr<EnergyMeter>> energy_meters(const std::string &root,
   std::vector<std::unique_ptr<EnergyMeter>> out;
   add(out, std::make_unique<Rapl>(root));
   add(out, std::make_unique<Rails>(root));
+#if defined(__linux__)  // elsewhere a library's bare name is looked for where anybody may put one
   add(out, std::make_unique<Nvml>(nvml));
+#else
+  (void)nvml;
+#endif
   return out;
 }
 

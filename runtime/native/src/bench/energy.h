@@ -19,7 +19,7 @@ class EnergyMeter {
 };
 
 // Those of this machine that this process may read: "rapl" (processor packages and their memory, Linux on x86), "rails"
-// (INA3221 monitors of Jetson boards), "nvml" (NVIDIA GPUs). `root` stands in front of /sys, for tests; `nvml` is the
+// (INA3221 monitors of Jetson boards), "nvml" (NVIDIA GPUs, on Linux). `root` stands in front of /sys, for tests; `nvml` is the
 // library to load.
 std::vector<std::unique_ptr<EnergyMeter>> energy_meters(const std::string &root = "",
                                                         const std::string &nvml = "libnvidia-ml.so.1");

@@ -6,6 +6,7 @@
 
 #include "cpu.h"
 #include "session/process.h"
+#include "utf8.h"
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -23,20 +24,14 @@
 namespace edgekit {
 namespace {
 
-constexpr const char *architecture() {
-#if defined(__x86_64__) || defined(_M_X64)
-  return "x86_64";
-#elif defined(__aarch64__) || defined(_M_ARM64)
-  return "aarch64";
-#else
-  return "unknown";
-#endif
-}
-
+// Without blanks around it, and as UTF-8: nobody promises that firmware writes that.
 std::string trimmed(const std::string &text) {
   const std::string blanks(" \t\r\n\0", 5);
   const std::size_t first = text.find_first_not_of(blanks);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(blanks) - first + 1);
+  if (first == std::string::npos) return "";
+  std::string out = text.substr(first, text.find_last_not_of(blanks) - first + 1);
+  for (std::size_t at; (at = utf8_prefix(out)) < out.size();) out[at] = '?';
+  return out;
 }
 
 #if defined(__APPLE__)
@@ -98,27 +93,35 @@ std::string property(const char *name) {
 
 MachineFacts machine_facts([[maybe_unused]] const std::string &root) {
   MachineFacts out;
-  out.architecture = architecture();
+#if !defined(_WIN32)
+  utsname names{};
+  if (uname(&names) == 0) {
+    out.system = names.sysname;
+    out.release = names.release;
+    out.architecture = names.machine;
+  }
+#endif
 #if defined(__APPLE__)
-  out.system = TARGET_OS_IPHONE ? "iOS" : "Darwin";
+  if (TARGET_OS_IPHONE) {
+    out.system = "iOS";
+    out.architecture = "arm64";  // there `machine` is the device
+  }
   out.release = system_text("kern.osproductversion");
   out.processor = system_text("machdep.cpu.brand_string");
   // A phone's model is its machine, a Mac's has a name of its own.
   out.device = system_text(TARGET_OS_IPHONE ? "hw.machine" : "hw.model");
 #elif defined(_WIN32)
   out.system = "Windows";
+#if defined(_M_ARM64) || defined(__aarch64__)
+  out.architecture = "ARM64";
+#else
+  out.architecture = "AMD64";
+#endif
   out.release = registry_text("SOFTWARE\\Microsoft\\Windows NT\\CurrentVersion", "CurrentBuildNumber");
   out.processor = registry_text("HARDWARE\\DESCRIPTION\\System\\CentralProcessor\\0", "ProcessorNameString");
-  out.device = registry_text("HARDWARE\\DESCRIPTION\\System\\BIOS", "SystemProductName");
 #else
-  utsname names{};
-  if (uname(&names) == 0) {
-    out.system = names.sysname;
-    out.release = names.release;
-  }
   out.processor = processor_in(root + "/proc/cpuinfo");
   out.device = text_in(root + "/proc/device-tree/model");
-  if (out.device.empty()) out.device = text_in(root + "/sys/class/dmi/id/product_name");
 #if defined(__ANDROID__)
   out.system = "Android";
   out.release = property("ro.build.version.release");

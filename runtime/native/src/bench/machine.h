@@ -11,9 +11,9 @@ namespace edgekit {
 struct MachineFacts {
   std::string system;        // "Linux", "Darwin", "Windows", "Android", "iOS"
   std::string release;       // of the system
-  std::string architecture;  // "x86_64", "aarch64", ...
+  std::string architecture;  // as the system calls it: "x86_64", "aarch64", "arm64", "AMD64", ...
   std::string processor;     // its name, or the architecture where nobody tells
-  std::string device;        // "iPhone17,1", "Raspberry Pi 5 Model B", ...; empty: nobody tells
+  std::string device;        // "iPhone17,1", "Mac16,10", "Raspberry Pi 5 Model B", ...; empty: nobody tells
   int cores = 1;             // that this process may keep busy
   std::uint64_t memory_bytes = 0;  // that it may use; 0: nobody tells
   std::vector<std::string> cpu_features;

@@ -50,7 +50,7 @@ void MemoryLog::watch() {
   }
 }
 
-void MemoryLog::look() {
+void MemoryLog::look() noexcept try {
   const ProcessMemory now = process_memory();
   peak_.resident = std::max(peak_.resident, now.resident);
   peak_.anonymous = std::max(peak_.anonymous, now.anonymous);
@@ -65,6 +65,8 @@ void MemoryLog::look() {
   }
   points_.push_back({std::chrono::duration<double>(at - begun_).count(), now.anonymous, now.file});
   kept_ = at;
+} catch (...) {
+  // No memory is left for a look: the next one may have some.
 }
 
 }  // namespace edgekit

@@ -44,7 +44,7 @@ class MemoryLog {
 
  private:
   void watch();
-  void look();
+  void look() noexcept;
 
   const std::chrono::milliseconds interval_;
   std::vector<std::unique_ptr<EnergyMeter>> &meters_;

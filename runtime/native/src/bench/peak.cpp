@@ -31,7 +31,8 @@ double float_neon(std::int64_t rounds, float *kept) {
 template <typename Number>
 double plain(std::int64_t rounds, float *kept) {
   constexpr int kChains = 16;
-  Number x[kChains] = {}, a = static_cast<Number>(*kept), b = static_cast<Number>(1);
+  Number x[kChains], a = static_cast<Number>(*kept), b = static_cast<Number>(1);
+  for (int i = 0; i < kChains; ++i) x[i] = static_cast<Number>(i);
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (Number &each : x) each = static_cast<Number>(each * a + b);
   }

@@ -15,7 +15,9 @@ template <int N, typename Held, typename Step>
 EK_VECTOR_INLINE double run_chains(std::int64_t rounds, double operations, typename Held::V start, const Step &step,
                                    typename Held::V &out) {
   Registers<Held, N> chains;
-  each(chains, [&](int, typename Held::V &chain) { chain = start; });
+  // Of different values: chains that are alike might be computed once.
+  typename Held::V value = start;
+  each(chains, [&](int, typename Held::V &chain) { chain = value = step(value); });
   for (std::int64_t round = 0; round < rounds; ++round) {
     each(chains, [&](int, typename Held::V &chain) {
       chain = step(chain);

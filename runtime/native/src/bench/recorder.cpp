@@ -22,18 +22,31 @@ class OwnMeter final : public EnergyMeter {
 };
 
 std::vector<std::unique_ptr<EnergyMeter>> meters_of(const BenchOptions &options) {
-  std::vector<std::unique_ptr<EnergyMeter>> out = energy_meters();
-  if (options.joules) out.push_back(std::make_unique<OwnMeter>(options.joules));
+  if (!options.joules) return energy_meters();
+  std::vector<std::unique_ptr<EnergyMeter>> out;
+  out.push_back(std::make_unique<OwnMeter>(options.joules));
   return out;
 }
 
-void check_label(const std::string &label) {
-  if (Json::parse(label, "the label").kind() != Json::Kind::object) {
-    fail(EK_INVALID_ARGUMENT, "the label of a test is no JSON object; give one, such as {\"test\": \"dg128\"}");
-  }
-}
-
 }  // namespace
+
+std::string checked_object(const std::string &json, const char *what) {
+  const char *const advice = "; give a JSON object, such as {\"test\": \"dg128\"}";
+  try {
+    if (Json::parse(json, what).kind() != Json::Kind::object) fail(EK_INVALID_ARGUMENT, what, " is no JSON object", advice);
+  } catch (const Error &error) {
+    if (error.status() != EK_MALFORMED_FILE) throw;
+    // The reader's advice, behind the last semicolon, is about files.
+    const std::string message = error.what();
+    fail(EK_INVALID_ARGUMENT, message.substr(0, message.rfind(';')), advice);
+  }
+  // Between values alone: text has none of its own.
+  std::string out = json;
+  for (char &each : out) {
+    if (each == '\n' || each == '\r') each = ' ';
+  }
+  return out;
+}
 
 Recorder::Recorder(Session &session, BenchOptions options)
     : session_(session), options_(std::move(options)), meters_(meters_of(options_)), log_(options_.interval, meters_) {}
@@ -47,17 +60,16 @@ BenchTest &Recorder::running() {
 
 void Recorder::begin(const std::string &label, std::int64_t prompt_tokens) {
   if (test_) fail(EK_INVALID_STATE, "a test has begun already; end it first");
-  check_label(label);
   BenchTest made;
-  made.label = label;
+  made.label = checked_object(label, "the label");
   made.prompt_tokens = prompt_tokens;
   made.spans.reserve(options_.spans);
-  made.before = session_.statistics();
-  waited_ = made.before.io_wait_seconds;
-  bytes_read_ = made.before.bytes_read;
   test_ = std::move(made);
-  session_.observe(this);
+  session_.observe(this);  // ends what was read ahead, which is none of the test's
   try {
+    test_->before = session_.statistics();
+    waited_ = test_->before.io_wait_seconds;
+    bytes_read_ = test_->before.bytes_read;
     log_.begin();
   } catch (...) {
     drop();
@@ -66,7 +78,7 @@ void Recorder::begin(const std::string &label, std::int64_t prompt_tokens) {
   begun_ = std::chrono::steady_clock::now();
 }
 
-void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t canvas, std::int64_t count) {
+void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t stop) {
   BenchSequence &own = running().sequences[sequence];
   const double now = at(std::chrono::steady_clock::now());
   if (event == BenchEvent::done) {
@@ -75,7 +87,7 @@ void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t canvas
   }
   if (event == BenchEvent::draft) {
     if (!own.first_draft) own.first_draft = now;
-    if (own.seen.insert(canvas).second) own.canvas_tokens += count;
+    own.canvas_tokens = std::max(own.canvas_tokens, stop);
     return;
   }
   if (!own.first_block) own.first_block = now;
@@ -130,7 +142,7 @@ void Recorder::passed(const PassTimes &pass) noexcept {
 }
 
 void Recorder::used(const UnitTimes &unit) noexcept {
-  if (unit.had > unit.asked) span(BenchSpan::wait, unit.unit->name, unit.asked, unit.had);
+  if (unit.waits) span(BenchSpan::wait, unit.unit->name, unit.asked, unit.had);
   span(BenchSpan::use, unit.unit->name, unit.had, unit.done);
 }
 

@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,13 +34,15 @@ struct BenchSpan {
   double begun = 0, ended = 0;
 };
 
+// An object for the report, without line breaks. Throws Error (EK_INVALID_ARGUMENT) for what is none.
+std::string checked_object(const std::string &json, const char *what);
+
 // A generation, as its events tell.
 struct BenchSequence {
   std::optional<double> first_draft, first_block, last_block;
   std::int64_t committed_tokens = 0, canvas_tokens = 0, canvases = 0, denoising_steps = 0, forwards = 0, prefills = 0,
                projections = 0, rows = 0;
   bool done = false;
-  std::set<std::int64_t> seen;  // canvases whose positions are counted
 };
 
 struct BenchMeter {
@@ -67,7 +68,7 @@ struct BenchTest {
 struct BenchOptions {
   std::chrono::milliseconds interval{20};  // between looks at memory and meters
   std::size_t spans = 0;                   // of a test that are kept, at most
-  // Joules since any moment from a meter of the caller's; negative: not known. Empty: there is none.
+  // Joules since any moment from a meter of the caller's, in place of the system's; negative: not known. Empty: there is none.
   std::function<double()> joules;
 };
 
@@ -81,8 +82,8 @@ class Recorder final : private SessionObserver {
 
   // Throws Error: EK_INVALID_ARGUMENT for a label that is no JSON object, EK_INVALID_STATE where a test has begun.
   void begin(const std::string &label, std::int64_t prompt_tokens);
-  // Something that generation number `sequence` of the test told now: `count` positions of a canvas or tokens.
-  void tell(std::int64_t sequence, BenchEvent event, std::int64_t canvas, std::int64_t count);
+  // Something that generation number `sequence` of the test told now; a draft is of the answer's positions before `stop`.
+  void tell(std::int64_t sequence, BenchEvent event, std::int64_t stop);
   // What is counted of it in the end.
   void count(std::int64_t sequence, const BenchSequence &counted);
   // Throws Error (EK_INVALID_STATE) where none has begun.

@@ -28,10 +28,11 @@ struct PassTimes {
   std::int64_t expert_rows = 0; // rows that experts computed, over all of them and all layers
 };
 
-// A unit of weights, or what stands for a streamed expert within it.
+// A unit of weights. Streamed experts of a layer are waited for within the layer's use.
 struct UnitTimes {
   const WeightUnit *unit = nullptr;
-  Moment asked, had, done;  // waited for until `had`
+  Moment asked, had, done;  // at hand from `had` on
+  bool waits = false;       // it streams, so it may have been waited for
 };
 
 // Calls come on the thread of the session, but for those about reads.

@@ -301,9 +301,10 @@ void PassRun::count(Moment begun, Moment ended) {
   if (session_.observer == nullptr) return;
   PassTimes times{own, begun, headed, ended, rows_, static_cast<std::int64_t>(segments_.size()), 0, 0, expert_rows_};
   for (const Rows &each : segments_) {
-    std::int64_t seen = each.given->count;
-    for (const SeenRows &rows : each.seen) seen += rows.count;
-    times.attended += each.given->count * seen;
+    const std::int64_t count = each.given->count, block = each.given->causal ? each.given->block : count;
+    std::int64_t before = 0;
+    for (const SeenRows &rows : each.seen) before += rows.count;
+    for (std::int64_t i = 0; i < count; ++i) times.attended += before + std::min(count, (i / block + 1) * block);
     if (each.given->request != nullptr) times.head_rows += each.given->request->row_count(each.asked);
   }
   session_.observer->passed(times);
@@ -311,6 +312,7 @@ void PassRun::count(Moment begun, Moment ended) {
 
 void PassRun::attempt(Pass then) {
   try {
+    expert_rows_ = 0;
     session_.begin(kind(), then);
     compute();
   } catch (...) {

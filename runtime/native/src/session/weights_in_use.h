@@ -44,9 +44,10 @@ class WeightsInUse {
   void with(const WeightUnit &unit, Body &&body) {
     if (behind_ && !at_hand(unit)) settle();
     const std::uint64_t before = engine_.submitted();
-    UnitTimes times{&unit, now(), {}, {}};
+    UnitTimes times{&unit, now(), {}, {}, false};
     auto used = std::make_unique<Used>(*this, unit);
     times.had = now();
+    times.waits = !used->stays();
     body(LoadedUnit{&unit, used->data()});
     const std::uint64_t after = engine_.submitted();
     settle();
