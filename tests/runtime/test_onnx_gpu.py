@@ -124,8 +124,8 @@ def test_what_the_processor_runs_is_said(
 ) -> None:
     """Here by a provider that runs nothing."""
     bundle = make_bundle(tmp_path, "llada", Scheme("int8"), program_format="onnx-gpu", n_layers=1)
-    named = gpu_engine.OnnxGpuEngine._working_provider
-    monkeypatch.setattr(gpu_engine.OnnxGpuEngine, "_working_provider", lambda self: named(self) and "Nothing")
+    named = gpu_engine.working_provider
+    monkeypatch.setattr(gpu_engine, "working_provider", lambda *given: named(*given) and "Nothing")
     monkeypatch.setattr(gpu_engine, "PROVIDERS", {"CPUExecutionProvider": "cpu", "Nothing": "cpu"})
     monkeypatch.setattr(
         gpu_engine.OnnxGpuEngine,
