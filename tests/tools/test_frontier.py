@@ -118,7 +118,7 @@ def test_rows_are_means_over_answers(measured: tuple[Path, Result]) -> None:
     assert last["forwards"] == sum(a["forwards"] for a in sure) / 6
     assert last["exact"] == sum(a["right"] for a in sure) / 6
     assert last["forwards"] < rows[-2]["forwards"] / 4
-    assert last["read"] / last["forwards"] == pytest.approx(rows[-2]["read"] / rows[-2]["forwards"], rel=0.2)
+    assert last["read"] / last["forwards"] == pytest.approx(rows[-2]["read"] / rows[-2]["forwards"], rel=0.5)
     assert rows[-2]["difference"] is None and last["difference"][0] < 0 < last["difference"][1]
     assert "| sure |" in result.stdout and "all, 6 prompts" in result.stdout
     assert "| procedure | copying | addition-2 | all |" in result.stdout
