@@ -17,7 +17,7 @@ Test = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of every test. `unit` is for people; `digits` behind the point, too."""
+    """A number of every test; `unit` and `help` say what it is."""
 
     name: str
     unit: str
@@ -66,7 +66,7 @@ FIGURES = (
     Figure("first_block_seconds", "s", _of_sequences("first_block_seconds"),
            "to the first committed block: TTFT of other harnesses"),
     Figure("canvas_tokens_per_second", "tok/s", lambda t: _share(t["canvas_tokens"], t["seconds"]),
-           "positions of the canvases or blocks begun, a second"),
+           "positions of the answers that drafts were told of, a second"),
     Figure("committed_tokens", "", lambda t: _committed(t) or None, "final tokens of all answers"),
     Figure("forwards", "", lambda t: _forwards(t), "denoising passes of an answer"),
     Figure("tokens_per_forward", "", lambda t: _share(

@@ -37,13 +37,12 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
-def _spread(row: Row, name: str, scale: float = 1.0) -> str:
+def _spread(row: Row, name: str) -> str:
     mean, deviation = row.get(name), row.get(f"{name}_stddev")
     if mean is None:
         return ""
-    mean, deviation = mean / scale, (deviation or 0.0) / scale
     digits = 2 if mean < 100 else 1 if mean < 10000 else 0
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+    return f"{mean:.{digits}f} ± {deviation or 0.0:.{digits}f}"
 
 
 def _number(row: Row, name: str, digits: int) -> str:

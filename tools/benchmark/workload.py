@@ -47,7 +47,8 @@ class Workload:
         others = {name: value for name, value in self.case.settings.items() if name != "steps"}
         return Settings(self.case.new_tokens, self.case.settings.get("steps"), seed, others)
 
-    def _samplers(self) -> list[CoreSampler]:
+    def samplers(self) -> list[CoreSampler]:
+        """New ones, of a run."""
         return [
             self._generator.sampler(prompt, settings)
             for prompt, settings in zip(self._prompts, self._settings, strict=True)
@@ -68,15 +69,11 @@ class Workload:
     @contextmanager
     def opened(self) -> Iterator[Opened]:
         """The session, once it is open. Raises BudgetExceeded, and what opening a session raises."""
-        lengths = longest([sampler.lengths for sampler in self._samplers()], self.case.sequences)
+        lengths = longest([sampler.lengths for sampler in self.samplers()], self.case.sequences)
         with self._generator.branching(lengths, self.case.sequences) as (session, together, turn):
             more = range(self.case.sequences - 1)
             sequences = [session.sequence, *(turn.add(session.open_sequence()) for _ in more)]
             yield Opened(self, session, together, sequences)
-
-    def samplers(self) -> list[CoreSampler]:
-        """New ones of a run."""
-        return self._samplers()
 
 
 class Opened:
