@@ -1,7 +1,6 @@
 // The functions of edgekit.h that measure.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,12 +41,9 @@ std::string text_of(const char *given, const char *name) {
   return given;
 }
 
-void deliver(const std::string &text, char *buffer, std::uint64_t capacity, std::uint64_t *size) {
+std::uint64_t &place(std::uint64_t *size) {
   if (size == nullptr) fail(EK_INVALID_ARGUMENT, "there is no place for the size");
-  *size = text.size();
-  if (buffer == nullptr) return;
-  if (capacity < text.size()) fail(EK_BUFFER_TOO_SMALL, "the buffer holds ", capacity, " bytes; it needs ", text.size());
-  std::memcpy(buffer, text.data(), text.size());
+  return *size;
 }
 
 BenchEvent event_of(std::int32_t kind) {
@@ -169,12 +165,12 @@ ek_status ek_bench_get_report(ek_bench *bench, char *buffer, uint64_t capacity, 
   return guarded([&] {
     ek_bench &own = opened(bench);
     const Entry entry(&own.session);
-    deliver(bench_report(own.recorder, own.about, own.session.load_seconds), buffer, capacity, size);
+    fill(bench_report(own.recorder, own.about, own.session.load_seconds), "the report", buffer, capacity, place(size));
   });
 }
 
 ek_status ek_describe_machine(char *buffer, uint64_t capacity, uint64_t *size) noexcept {
-  return guarded([&] { deliver(machine_json(machine_facts()), buffer, capacity, size); });
+  return guarded([&] { fill(machine_json(machine_facts()), "the description", buffer, capacity, place(size)); });
 }
 
 ek_status ek_probe_processor(int32_t threads, double seconds, ek_processor_probe *found) noexcept {

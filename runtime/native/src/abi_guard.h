@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "error.h"
 #include "session/memory.h"
@@ -58,6 +59,15 @@ void write_struct(Struct *wanted, Struct made, const char *name) {
   }
   made.struct_size = wanted->struct_size;
   std::memcpy(static_cast<void *>(wanted), &made, size < sizeof made ? size : sizeof made);
+}
+
+// Gives bytes to a caller, who asks for their number first.
+inline void fill(const std::string &bytes, const char *what, void *buffer, std::uint64_t capacity, std::uint64_t &size) {
+  size = bytes.size();
+  if (buffer == nullptr) return;
+  if (capacity < bytes.size())
+    fail(EK_BUFFER_TOO_SMALL, what, " has ", bytes.size(), " bytes, the buffer ", capacity);
+  std::memcpy(buffer, bytes.data(), bytes.size());
 }
 
 }  // namespace edgekit

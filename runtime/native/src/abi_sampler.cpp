@@ -297,15 +297,6 @@ std::uint64_t &place(std::uint64_t *size, const char *what) {
   return *size;
 }
 
-// Gives bytes to a caller, who asks for their number first.
-void fill(const std::string &bytes, const char *what, void *buffer, std::uint64_t capacity, std::uint64_t &size) {
-  size = bytes.size();
-  if (buffer == nullptr) return;
-  if (capacity < bytes.size())
-    fail(EK_BUFFER_TOO_SMALL, what, " has ", bytes.size(), " bytes, the buffer ", capacity);
-  std::memcpy(buffer, bytes.data(), bytes.size());
-}
-
 ek_sampler *handle(std::unique_ptr<Sampler> sampler, const Facts &facts) {
   return new ek_sampler{std::move(sampler), facts.bundle()};
 }
