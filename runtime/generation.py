@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from edgekit.runtime.engines.base import Executor
     from edgekit.runtime.sampling import Stats
     from edgekit.runtime.session.memory import MemoryPlan
+    from edgekit.runtime.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,12 @@ class Generator:
         `executor` runs a bundle's packages in place of the format's own, for checks. `adapter` names the one,
         of those beside the bundle's weights, that all is computed with; None: none.
 
-        Raises EdgekitError when the bundle or its tokenizer cannot be read, is not for `engine`, or no engine
-        takes so many threads.
+        Raises EdgekitError when the bundle cannot be read, is not for `engine`, or no engine takes so many
+        threads.
         """
         limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
         self.bundle = Bundle.open(path, None if callable(engine) else engine)
         self._limits = replace(limits, adapter=self.bundle.model.adapter_number(adapter))
-        self.tokenizer = self.bundle.tokenizer()
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
@@ -190,6 +190,11 @@ class Generator:
         self._reused = 0  # tokens of the text before a prompt that were there
         #: Of the last generation that came to its end.
         self.stats: Stats | None = None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's, read when text is given or asked for. Raises EdgekitError when it cannot be read."""
+        return self.bundle.tokenizer()
 
     def encode(self, prompt: Prompt | str, last: int | None = None) -> list[int]:
         """Token ids of a prompt: of the first, or of one behind an answer whose last token is `last`, which

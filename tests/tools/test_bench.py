@@ -361,3 +361,22 @@ def test_who_interrupts_keeps_what_was_measured(bundle: Path, tmp_path: Path) ->
     kept = len(reports(file))
     assert 1 <= kept < 10
     assert len(re.findall(r"^\| tiny", bench("--merge", file).stdout, re.MULTILINE)) == kept
+
+
+def test_random_prompts_need_no_tokenizer(tmp_path: Path) -> None:
+    from edgekit.export.quantize import Scheme
+    from edgekit.tools.bench import model_configs as released
+    from edgekit.tools.bench import random_bundle
+
+    small = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 96}
+    words = {
+        "vocab_size": 300,
+        "embedding_size": 300,
+        "mask_token_id": 299,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    }
+    random_bundle.write(tmp_path / "bundle", released.llada_8b(1) | small | words, Scheme())
+    asked = ("-p", 12, "-n", 32, "--forwards", 2, "-r", 1, "--no-probe")
+    assert "fw2 @ p12" in bench(tmp_path / "bundle", *asked).stdout
+    assert "tokenizer" in bench(tmp_path / "bundle", *ASK, code=2).output
