@@ -33,7 +33,7 @@ SET_UP = @$(MAKE) --no-print-directory -j 2 $(call STAMPS,$(1))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-arm build-arm test-windows build-windows build-macos objects-macos test-sanitizers test-address test-thread test-python-address test-fuzz lint links wheel clean
+.PHONY: help venv demo test test-arm build-arm test-windows build-windows build-macos objects-macos test-sanitizers test-address test-thread test-python-address test-fuzz lint types contracts links wheel clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -128,9 +128,17 @@ test-fuzz: venv  ## what reads files on edited input, FUZZ_SECONDS (600) long, t
 	$(BIN)/edgekit export tiny-gemma --format native --overwrite -o build/fuzz/bundle
 	EDGEKIT_FUZZ_BUNDLE=build/fuzz/bundle $(FUZZERS)_bundle $(FUZZ_SECONDS)
 
-lint: venv links  ## ruff and mypy
+lint: venv  ## ruff, mypy and the contracts of imports
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@$(MAKE) --no-print-directory types contracts
+
+# These two compile nothing and install nothing: hooks of commits run them.
+types: links
 	MYPYPATH=build/links $(BIN)/mypy --explicit-package-bases -p edgekit
+
+contracts: links
+	cd build/links && $(CURDIR)/$(BIN)/python $(CURDIR)/tests/support/import_contracts.py $(CURDIR)/pyproject.toml
 
 # Type checkers do not see editable installs; these links show them the folders as edgekit.<folder>.
 links:

@@ -1,16 +1,19 @@
-"""docs/code.md tells the ways through the code as they are."""
+"""docs/code.md tells the ways through the code as they are; what pages for developers name is there."""
 
 from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
 from support.checkpoints import write_checkpoint
+from test_style import FOLDERS as FOLDERS_OF_EDGEKIT
 
 import edgekit
 from edgekit.tools.cli import main
@@ -85,9 +88,71 @@ def test_export_goes_this_way(tmp_path: Path) -> None:
     check(EXPORT, order)
 
 
-def test_paths_of_additions_exist() -> None:
-    additions = TEXT.split("## What an addition touches\n", 1)[1]
-    paths = re.findall(r"^ ((?:[\w]+/)+[\w.]*)$", additions, re.MULTILINE)
-    assert len(paths) > 6
-    for path in paths:
-        assert (ROOT / path).exists(), path
+# --- pages for developers -----------------------------------------------------------------------------------
+
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"])
+#: Of files that are to be written by whoever follows the page.
+EXAMPLE = re.compile(r"\bmy_")
+FOLDERS = {*FOLDERS_OF_EDGEKIT, "edgekit", "tests", "docs", ".ci", ".github"}
+
+
+def is_path(word: str) -> bool:
+    """Whether a word can only be a path of the repository: it begins with a folder of its root."""
+    return re.fullmatch(r"[\w./-]+", word) is not None and word.partition("/")[0] in FOLDERS and "/" in word
+
+
+def paths(text: str) -> set[str]:
+    """Paths of the repository in backticks, in commands, and in diffs, where added ones are examples."""
+    words = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        lines = block.splitlines()
+        words += [line.strip() for line in lines if kind == "diff" and line.startswith(" ")]
+        words += [word for line in lines if kind == "console" for word in line.split()]
+    return {word for word in words if is_path(word) and not EXAMPLE.search(word)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_in_pages_exist(page: Path) -> None:
+    missing = sorted(path for path in paths(page.read_text(encoding="utf-8")) if not (ROOT / path).exists())
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_behind_a_file_are_in_it(page: Path) -> None:
+    """`file.py` (`NAME`, `other`), and `file.py`, `test_name`: the names stand in the file."""
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    for file, inside, behind in re.findall(
+        r"`([\w./-]+\.\w+)`(?: \(((?:`\w+`(?:, | and )?)+)\)|, `(test_\w+)`)", text
+    ):
+        content = (ROOT / file).read_text(encoding="utf-8")
+        for name in [*re.findall(r"\w+", inside.replace(" and ", " ")), *filter(None, [behind])]:
+            assert re.search(rf"\b{name}\b", content), (file, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_and_goals_of_make_in_pages_exist(page: Path) -> None:
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    for module in re.findall(r"python -m edgekit\.([\w.]+\w)", text):
+        file = ROOT / module.replace(".", "/")
+        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), module
+    goals = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:`|\$ )make ([a-z-]+)", text)) <= set(goals)
+
+
+def test_pages_for_developers_name_what_is_checked() -> None:
+    """The tests above look at something in each of them."""
+    for name, least in {
+        "docs/architecture.md": 40, "docs/add-a-family.md": 25, "docs/add-a-backend.md": 40,
+        "docs/add-a-procedure.md": 30, "docs/release.md": 5, "CONTRIBUTING.md": 15, "SECURITY.md": 12,
+    }.items():  # fmt: skip
+        assert len(paths((ROOT / name).read_text(encoding="utf-8"))) >= least, name
+
+
+def test_the_architecture_lists_the_contracts_of_imports() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \|", text.split("## Contracts of imports\n", 1)[1], re.MULTILINE)[1:]
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    assert len(rows) == len(contracts) > 5
+    for row, contract in zip(rows, contracts, strict=True):
+        assert contract["name"].startswith(row), row

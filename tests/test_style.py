@@ -32,6 +32,10 @@ def test_ruff_finds_nothing() -> None:
     tool("ruff", "check", "--no-cache")
 
 
+def test_ruff_would_format_nothing() -> None:
+    tool("ruff", "format", "--check", "--no-cache")
+
+
 def test_mypy_finds_nothing() -> None:
     # The folders and the links that `make lint` uses, so that both share one cache.
     links = ROOT / "build" / "links" / "edgekit"
