@@ -119,14 +119,14 @@ def test_paths_in_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_behind_a_file_are_in_it(page: Path) -> None:
-    """`file.py` (`NAME`, `other`), and `file.py`, `test_name`: the names stand in the file."""
-    text = " ".join(page.read_text(encoding="utf-8").split())
-    for file, inside, behind in re.findall(
-        r"`([\w./-]+\.\w+)`(?: \(((?:`\w+`(?:, | and )?)+)\)|, `(test_\w+)`)", text
-    ):
-        content = (ROOT / file).read_text(encoding="utf-8")
-        for name in [*re.findall(r"\w+", inside.replace(" and ", " ")), *filter(None, [behind])]:
-            assert re.search(rf"\b{name}\b", content), (file, name)
+    """`file.py` (`NAME`, ...), `NAME` (`file.py`), and `file.py`, `test_name`: they stand in the file."""
+    text, file = " ".join(page.read_text(encoding="utf-8").split()), r"`([\w./-]+/[\w.-]+\.\w+)`"
+    named = re.findall(rf"{file}, `(test_\w+)`", text)
+    named += [(path, name) for name, path in re.findall(rf"`(\w+)` \({file}\)", text)]
+    for path, inside in re.findall(rf"{file} \(([^()]*)\)", text):
+        named += [(path, name) for name in re.findall(r"`(\w+)`", inside)]
+    for path, name in named:
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), (path, name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
