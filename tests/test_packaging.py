@@ -6,6 +6,7 @@ The environment has no extra, so everything here runs without torch, transformer
 
 from __future__ import annotations
 
+import ast
 import email.message
 import email.policy
 import json
@@ -357,15 +358,41 @@ def required(*extras: str) -> set[str]:
 @pytest.mark.parametrize(
     ("extra", "packages"),
     [
-        ("export", {"torch", "huggingface_hub"}),
-        ("export-onnx", {"torch", "huggingface_hub", "onnx", "onnxscript", "onnxruntime"}),
-        ("mac", {"torch", "huggingface_hub", "mlx"}),
-        ("ios", {"torch", "huggingface_hub", "coremltools", "coreai_core"}),
+        ("export", {"torch", "safetensors", "huggingface_hub"}),
+        ("export-onnx", {"torch", "safetensors", "huggingface_hub", "onnx", "onnxscript", "onnxruntime"}),
+        ("mac", {"torch", "safetensors", "huggingface_hub", "mlx"}),
+        ("ios", {"torch", "safetensors", "huggingface_hub", "coremltools", "coreai_core"}),
     ],
 )
 def test_an_extra_that_exports_names_all_it_needs(extra: str, packages: set[str]) -> None:
     assert required(extra) - required() == packages
     assert required() == {"numpy", "tokenizers", "jinja2", "click", "rich", "xxhash", "packaging"}
+
+
+#: Packages that are imported under another name than they are installed by, or that another one brings.
+BROUGHT_BY = {
+    "coreai": "coreai_core", "cuda": "cuda_bindings", "httpx2": "huggingface_hub", "triton": "torch",
+    "tvm": "apache_tvm", "tvm_ffi": "apache_tvm_ffi",
+}  # fmt: skip
+
+
+def test_what_edgekit_imports_comes_with_an_installation_or_an_extra() -> None:
+    """Not with that of developers alone, whose environment has more."""
+    extras = set(project()["optional-dependencies"]) - {"dev"}
+    known = {*sys.stdlib_module_names, "edgekit", *required(*extras)}
+    unknown: dict[str, str] = {}
+    for name in source_files():
+        # optimum imports that one itself.
+        if not name.endswith(".py") or not name.startswith(FOLDERS) or name.startswith("tools/optimum/"):
+            continue
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            found = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found = [node.module]
+            for package in (each.partition(".")[0] for each in found):
+                if BROUGHT_BY.get(package, package) not in known:
+                    unknown[package] = name
+    assert unknown == {}
 
 
 def test_messages_and_the_readme_name_extras_that_there_are() -> None:
