@@ -1,4 +1,4 @@
-"""Small file helpers: atomic replacement, directory sync, reading a bounded file, digests of a file."""
+"""Small file helpers: atomic replacement, locks, directory sync, reading a bounded file, digests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 from pathlib import Path
 
 import xxhash
 
 from edgekit.flashload.errors import DiskFull, MalformedFile, OpenFailed, ReadFailed, WriteFailed
 from edgekit.flashload.sizes import size_up
+
+if sys.platform != "win32":
+    import fcntl
 
 _HASH_BLOCK_BYTES = 4 << 20
 
@@ -48,6 +52,37 @@ def write_atomic(path: Path, data: bytes) -> None:
         if not isinstance(error, OSError):
             raise
         raise write_failed(f"{path}: cannot write", error) from error
+
+
+def lock(fd: int) -> bool:
+    """Keep an open file for this process until it is closed there. False where another process has it; on
+    Windows nobody is kept out.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def write_all(fd: int, data: memoryview, position: int | None) -> None:
+    """All of `data` at `position`, or where the file stands when it is None. Raises OSError."""
+    sent = 0
+    while sent < data.nbytes:
+        if position is None:
+            count = os.write(fd, data[sent:])
+        elif hasattr(os, "pwrite"):
+            count = os.pwrite(fd, data[sent:], position + sent)
+        else:
+            os.lseek(fd, position + sent, os.SEEK_SET)
+            count = os.write(fd, data[sent:])
+        if count <= 0:
+            raise OSError(errno.EIO, "nothing was written")
+        sent += count
 
 
 def write_failed(what: str, error: OSError, nbytes: int | None = None) -> WriteFailed:

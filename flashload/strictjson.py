@@ -52,3 +52,12 @@ def loads_strict(raw: bytes, where: str) -> Any:
         raise MalformedFile(
             f"{where}: not valid JSON ({error}); export or download the file again"
         ) from error
+
+
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line of a journal; None for anything else, such as a line that was torn."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from edgekit.flashload.errors import (
     TruncatedFile,
     WriteFailed,
 )
-from edgekit.flashload.files import fsync_directory, write_failed
+from edgekit.flashload.files import fsync_directory, lock, write_all, write_failed
 from edgekit.flashload.format import (
     Layout,
     Run,
@@ -45,9 +44,7 @@ from edgekit.flashload.packed import Stored, packed_layout
 from edgekit.flashload.packed import header_json as packed_header_json
 from edgekit.flashload.pieces import Tensors, run_bytes
 from edgekit.flashload.reader import FlashFile
-
-if sys.platform != "win32":
-    import fcntl
+from edgekit.flashload.strictjson import record_of
 
 _BLOCK_BYTES = 4 << 20
 
@@ -159,16 +156,8 @@ class FlashWriter:
         fsync_directory(self.path.parent)
 
     def _lock(self) -> None:
-        if sys.platform == "win32":
-            return
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise WriteFailed(
-                    f"{self.partial_path}: another export is writing it; wait for it to end"
-                ) from error
-            raise
+        if not lock(self._fd):
+            raise WriteFailed(f"{self.partial_path}: another export is writing it; wait for it to end")
 
     def _finished_file(self) -> Layout | None:
         """What the finished flash file at `path` holds, if that is exactly this plan."""
@@ -193,7 +182,7 @@ class FlashWriter:
         good = 0
         lines = raw.split(b"\n")
         for number, line in enumerate(lines[:-1]):
-            record = _parse_record(line)
+            record = record_of(line)
             if record is None:
                 if number == len(lines) - 2:
                     break  # a crash may leave a torn last line even with its line end on disk
@@ -229,7 +218,7 @@ class FlashWriter:
 
     def _append_journal(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
-        _write_all(self._journal_fd, memoryview(line), None)
+        write_all(self._journal_fd, memoryview(line), None)
 
     # --- writing -----------------------------------------------------------------------------------------
 
@@ -259,7 +248,7 @@ class FlashWriter:
                     piece = rest if rest.nbytes else next(pieces)
                     piece, rest = piece[: end - position], piece[end - position :]
                     check.update(piece)
-                    _write_all(self._fd, piece, position)
+                    write_all(self._fd, piece, position)
                     position += piece.nbytes
                 digests.append(check.hexdigest())
             if rest.nbytes or next(pieces, None) is not None:
@@ -291,7 +280,7 @@ class FlashWriter:
             if not self._finished:
                 make_json = (packed_header_json,) if self.layout.tensors else ()
                 header = build_header(self.layout, self._digests, *make_json)
-                _write_all(self._fd, memoryview(header), 0)
+                write_all(self._fd, memoryview(header), 0)
                 os.fsync(self._fd)
             result = self._digest_file()
             self.close()  # Windows renames and deletes only closed files
@@ -358,30 +347,6 @@ def _other_export(path: Path) -> ResumeMismatch:
         f"{path}: belongs to another export (other model, preset or version); resume with the same options, "
         "or start again with --overwrite"
     )
-
-
-def _parse_record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _write_all(fd: int, data: memoryview, position: int | None) -> None:
-    """All of `data` at `position`, or appended when it is None."""
-    sent = 0
-    while sent < data.nbytes:
-        if position is None:
-            count = os.write(fd, data[sent:])
-        elif hasattr(os, "pwrite"):
-            count = os.pwrite(fd, data[sent:], position + sent)
-        else:
-            os.lseek(fd, position + sent, os.SEEK_SET)
-            count = os.write(fd, data[sent:])
-        if count <= 0:
-            raise OSError(errno.EIO, "nothing was written")
-        sent += count
 
 
 def _pread_exact(fd: int, size: int, offset: int, path: Path) -> bytes:

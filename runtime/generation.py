@@ -11,7 +11,6 @@ import math
 import tempfile
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -323,25 +322,16 @@ class Generator:
         except BudgetExceeded as error:
             hint = f"; or take fewer prompts at once: at_once is {at_once}" if count > 1 else ""
             raise BudgetExceeded(f"{error}{hint}", error.needed_bytes) from None
-        waiting = deque(calls.items())
-        taken: dict[int, session_sequence.Sequence] = {}
         started = time.perf_counter()
         with self._together(session) as (together, turn):
-            free = [session.sequence, *(turn.add(session.open_sequence()) for _ in range(count - 1))]
-            while waiting or len(together):
-                while waiting and free:
-                    number, call = waiting.popleft()
-                    taken[number] = free.pop()
-                    together.join(number, call.sampler, taken[number])
-                for key, event in together.step():
-                    assert isinstance(key, int), "they joined by number"
-                    if isinstance(event, Done):
-                        event.stats.engine["seconds"] = time.perf_counter() - started
-                        event.stats.engine["prompt_tokens"] = calls[key].tokens
-                    if isinstance(event, Done | Exception):
-                        free.append(taken.pop(key))
-                    yield key, event
-                    turn.check()
+            waiting = ((number, call.sampler) for number, call in calls.items())
+            for key, event in together.run(waiting, turn.texts(session, count)):
+                assert isinstance(key, int), "they joined by number"
+                if isinstance(event, Done):
+                    event.stats.engine["seconds"] = time.perf_counter() - started
+                    event.stats.engine["prompt_tokens"] = calls[key].tokens
+                yield key, event
+                turn.check()
 
     @contextmanager
     def _together(self, session: Session) -> Iterator[tuple[Together, Turn]]:
@@ -670,6 +660,10 @@ class Turn:
         """Have a sequence closed at the end."""
         self._sequences.append(sequence)
         return sequence
+
+    def texts(self, session: Session, count: int) -> list[session_sequence.Sequence]:
+        """So many sequences: the session's own, and others that are closed at the end."""
+        return [session.sequence, *(self.add(session.open_sequence()) for _ in range(count - 1))]
 
     def check(self) -> None:
         """Raises InvalidRequest when it is over."""

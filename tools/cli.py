@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "run",
     "chat",
+    "batch",
     "options",
     "inspect",
     "verify",

@@ -13,7 +13,7 @@ import click
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import nearest, shown
 from edgekit.tools.console import prose
-from edgekit.tools.interrupts import INTERRUPTED, SAID
+from edgekit.tools.interrupts import INTERRUPTED, said
 from edgekit.tools.terminal_text import shortened, visible
 
 #: Key of `click.Context.meta`: whether failures show their traceback.
@@ -47,7 +47,7 @@ class Interrupted(Failure):
     label = ""
 
     def __init__(self, hint: str = "") -> None:
-        super().__init__(SAID + (f"; {hint}" if hint else ""))
+        super().__init__(said(hint))
 
 
 class Bug(Failure):
@@ -76,8 +76,8 @@ def failure(error: Exception) -> Failure:
         return Failure(f"{'' if where is None else f'{where}: '}{error.strerror or error}")
     if isinstance(error, MemoryError):
         return Failure("out of memory; close other programs or choose a smaller model or --memory")
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
-    return Bug(f"{said} (--debug shows where)")
+    words = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Bug(f"{words} (--debug shows where)")
 
 
 def extras_by_package() -> dict[str, str]:

@@ -14,6 +14,11 @@ from typing import Any
 SAID, INTERRUPTED = "interrupted", 130
 
 
+def said(hint: str) -> str:
+    """What the user is told, with what can be done with what was made so far."""
+    return SAID + (f"; {hint}" if hint else "")
+
+
 #: How many times Ctrl-C has reached Python in the main thread.
 noticed = 0
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from edgekit.tools import interrupts
-from edgekit.tools.interrupts import INTERRUPTED, SAID
+from edgekit.tools.interrupts import INTERRUPTED, said
 
 #: Seconds that the main thread has to notice Ctrl-C.
 PATIENCE_S = 2.0
@@ -38,10 +38,10 @@ def restored(restore: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def ending_if_stuck() -> Iterator[None]:
+def ending_if_stuck(hint: str = "") -> Iterator[None]:
     """Inside the block a Ctrl-C that the main thread does not notice in time ends the process, with the
-    terminal as it was, one line and the exit code of an interrupt. Where somebody else handles signals
-    nothing changes.
+    terminal as it was, one line and the exit code of an interrupt. The line ends in `hint`, what can be done
+    with what was made so far. Where somebody else handles signals nothing changes.
 
     A library that holds the interpreter lock meanwhile cannot be ended so.
     """
@@ -66,7 +66,7 @@ def ending_if_stuck() -> Iterator[None]:
 
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, noticing)
-    watcher = threading.Thread(target=_watch, args=(channel,), name="edgekit Ctrl-C", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(channel, hint), name="edgekit Ctrl-C", daemon=True)
     watcher.start()
     _active = True
     try:
@@ -116,7 +116,7 @@ class _Channel:
         return self._left.is_set()
 
 
-def _watch(channel: _Channel) -> None:
+def _watch(channel: _Channel, hint: str) -> None:
     """Reads the number of every signal that comes, until the block has been left."""
     noticed = interrupts.noticed
     while numbers := channel.numbers():
@@ -125,7 +125,7 @@ def _watch(channel: _Channel) -> None:
         end = time.monotonic() + PATIENCE_S
         while interrupts.noticed == noticed and not channel.is_left():
             if time.monotonic() > end:
-                _end()
+                _end(hint)
             time.sleep(_POLL_S)
         # Several that come at once may be noticed as one.
         while channel.is_ready() and channel.numbers():
@@ -134,14 +134,14 @@ def _watch(channel: _Channel) -> None:
     channel.close()
 
 
-def _end() -> None:
+def _end(hint: str) -> None:
     for restore in reversed(_restorers):
         with suppress(Exception):
             restore()
     with suppress(OSError, ValueError):
         from edgekit.tools.console import on_terminal
 
-        text = (_TERMINAL_AS_BEFORE if on_terminal(sys.stderr) else "") + f"edgekit: {SAID}\n"
+        text = (_TERMINAL_AS_BEFORE if on_terminal(sys.stderr) else "") + f"edgekit: {said(hint)}\n"
         # A terminal that takes nothing must not hold the process any longer.
         if os.name == "nt" or select.select([], [2], [], 0)[1]:
             os.write(2, text.encode())

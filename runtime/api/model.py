@@ -15,7 +15,7 @@ from edgekit.flashload.sizes import parse_size
 from edgekit.runtime.api.answer import Answer, Done, Event, answer_of, text_of
 from edgekit.runtime.api.chat import Chat
 from edgekit.runtime.api.infill import Template, places, settings_for
-from edgekit.runtime.api.options import Option, check_names, options_of, plain, plain_settings
+from edgekit.runtime.api.options import Option, check_names, options_of, own_settings, plain, plain_settings
 from edgekit.runtime.api.prompt import Prompt, encode, ids_to_decode
 from edgekit.runtime.api.search import Judging, Method, SearchResult, SearchStatistics, branches_of, plan_of
 from edgekit.runtime.api.told import Told
@@ -341,14 +341,11 @@ class Model(OneOwner):
         >>> found.answer.text, found.score, [branch.score for branch in found.branches]
         ('red 7', 1.0, [1.0, 1.0])
         """
-        own = plain_settings(Settings(max_new_tokens, steps, seed, settings))
+        wanted = Settings(max_new_tokens, steps, seed, settings)
+        own = own_settings(self.family, wanted, "a search follows no text")
         plan, count = plan_of(
             plain(branches), plain(share), method, plain(every), plain(rounds), plain(depth)
         )
-        check_int("seed", own.seed, 0, MOST_SEED)
-        if "continue_prefix" in own.options:
-            raise InvalidOption("continue_prefix is not a setting here; a search follows no text")
-        check_names(self.family, own)
 
         def encoded(tokenizer: Tokenizer) -> tuple[int, ...]:
             text = isinstance(prompt, str) or any(isinstance(each, Mapping) for each in prompt)
@@ -497,11 +494,7 @@ class Model(OneOwner):
         all of it. Its answer is cut at `limit` tokens. Raises InvalidOption at once, all else when the first
         event is asked for.
         """
-        settings = plain_settings(settings)
-        check_int("seed", settings.seed, 0, MOST_SEED)
-        if "continue_prefix" in settings.options:
-            raise InvalidOption("continue_prefix is not a setting here; use chat()")
-        check_names(self.family, settings)
+        settings = own_settings(self.family, settings, "use chat()")
         lengths = None
         with suppress(PromptTooLong):  # which the generation raises
             lengths = self._generator.options(settings, len(prompt_ids)).lengths

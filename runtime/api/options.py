@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgekit.runtime.generation import Settings
-from edgekit.runtime.sampling import SamplerOptions, declared
-from edgekit.runtime.sampling.options import MOST_SEED, OptionType, unknown_option
+from edgekit.runtime.sampling import InvalidOption, SamplerOptions, declared
+from edgekit.runtime.sampling.options import MOST_SEED, OptionType, check_int, unknown_option
 
 _FIRST = ("max_new_tokens", "steps", "seed")
 
@@ -69,6 +69,18 @@ def plain_settings(settings: Settings) -> Settings:
         options,
         plain(settings.deadline_seconds),
     )
+
+
+def own_settings(family: str, settings: Settings, instead: str) -> Settings:
+    """A caller's settings with values that are Python's own. Raises InvalidOption for one that the family's
+    sampler does not have; `continue_prefix` is none of a caller's, and `instead` says what to do.
+    """
+    settings = plain_settings(settings)
+    check_int("seed", settings.seed, 0, MOST_SEED)
+    if "continue_prefix" in settings.options:
+        raise InvalidOption(f"continue_prefix is not a setting here; {instead}")
+    check_names(family, settings)
+    return settings
 
 
 def options_of(chosen: SamplerOptions) -> tuple[Option, ...]:

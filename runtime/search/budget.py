@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from edgekit.flashload.errors import BudgetExceeded
-from edgekit.flashload.sizes import size, size_up
+from edgekit.flashload.sizes import size_up
+from edgekit.runtime import room
 from edgekit.runtime.errors import EngineUnavailable, UnsupportedBundle
-from edgekit.runtime.generation import Generator, of_several
+from edgekit.runtime.generation import Generator
 from edgekit.runtime.sampling import Lengths
 from edgekit.runtime.search.judge import Judge
 from edgekit.runtime.search.procedure import Plan
@@ -68,35 +68,17 @@ class Room:
     def _lacks(self, branches: int, judge: int) -> int | None:
         """The budget that so many would need, None where there is room for them."""
         beside = self.beside(branches) + judge
-        count = branches + self.further
-        options = self.generator.session_options(of_several(self.lengths, count), count, beside)
-        try:
-            self.generator.plan(options)
-        except BudgetExceeded as error:
-            return error.needed_bytes + beside
-        return None
+        return room.lacking(self.generator, self.lengths, branches + self.further, beside)
 
     def _most(self, limit: int, judge: int) -> int:
         """The most branches there is room for, up to a limit."""
-        fit, too_many = 0, limit + 1
-        while too_many - fit > 1:
-            middle = (fit + too_many) // 2
-            if self._lacks(middle, judge) is None:
-                fit = middle
-            else:
-                too_many = middle
-        return fit
+        return room.most(limit, lambda branches: self._lacks(branches, judge) is None)
 
     def _refuse(self, wanted: int, judge: int) -> int:
-        room, needed = self._most(wanted - 1, judge), self._lacks(wanted, judge)
+        fit, needed = self._most(wanted - 1, judge), self._lacks(wanted, judge)
         memory = self.generator.memory_bytes
         assert memory is not None and needed is not None, "it does not fit"
-        has = "no room for a branch of these lengths"
-        if room:
-            has = f"room for {room} branch{'es' if room > 1 else ''} of these lengths, not {wanted}"
+        held = ""
         if self.judge is not None:
-            has += f" beside the {size_up(judge)} of the judge {self.judge.bundle.path}"
-        instead = f"take {room}, or " if room else ""
-        raise BudgetExceeded(
-            f"the memory budget of {size(memory)} has {has}; {instead}give {size_up(needed)}", needed
-        )
+            held = f" beside the {size_up(judge)} of the judge {self.judge.bundle.path}"
+        raise room.refusal(memory, needed, wanted, fit, "branch", "branches", held)

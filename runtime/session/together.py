@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -131,6 +131,28 @@ class Together:
         """End all generations where they are."""
         for key in list(self._members):
             self.leave(key)
+
+    def run(
+        self, waiting: Iterable[tuple[Hashable, Procedure]], free: Iterable[Sequence]
+    ) -> Iterator[tuple[Hashable, Event | Exception]]:
+        """What the samplers of `waiting` tell, by key: as many at once as there are `free` sequences. When
+        one is done, the next is taken and joins at the next pass (continuous batching).
+
+        Raises as `join` and `step`.
+        """
+        more, free = iter(waiting), list(free)
+        taken: dict[Hashable, Sequence] = {}
+        while True:
+            while free and (entry := next(more, None)) is not None:
+                key, sampler = entry
+                self.join(key, sampler, free[-1])
+                taken[key] = free.pop()
+            if not taken:
+                return
+            for key, event in self.step():
+                if isinstance(event, Done | Exception):
+                    free.append(taken.pop(key))
+                yield key, event
 
     def step(self) -> list[tuple[Hashable, Event | Exception]]:
         """Run one pass for all, and tell what the samplers told before and behind it. Who is done leaves.

@@ -71,9 +71,7 @@ class Workload:
         """The session, once it is open. Raises BudgetExceeded, and what opening a session raises."""
         lengths = longest([sampler.lengths for sampler in self.samplers()], self.case.sequences)
         with self._generator.branching(lengths, self.case.sequences) as (session, together, turn):
-            more = range(self.case.sequences - 1)
-            sequences = [session.sequence, *(turn.add(session.open_sequence()) for _ in more)]
-            yield Opened(self, session, together, sequences)
+            yield Opened(self, session, together, turn.texts(session, self.case.sequences))
 
 
 class Opened:

@@ -1,0 +1,1 @@
+"""`edgekit batch`: a file of prompts in, a file of answers out."""

@@ -1,0 +1,89 @@
+"""`edgekit batch`: a file of prompts in, a file of answers out, several in every pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgekit.tools.console import Steps, prose
+from edgekit.tools.failures import DAMAGED, Failure, Interrupted
+from edgekit.tools.help import Command
+from edgekit.tools.options import Count, bundle_argument, debug_option, json_option, quoting
+from edgekit.tools.request import Request, opened, request_options
+from edgekit.tools.stuck import ending_if_stuck
+
+
+@click.command(
+    "batch",
+    cls=Command,
+    short_help="Answer a file of prompts, several in every pass.",
+    examples=(
+        """printf '{"prompt": "What is %s?"}\\n' "23 + 45" "50 + 17" > prompts.jsonl""",
+        "edgekit batch tiny-gemma-host-mixed4 prompts.jsonl answers.jsonl",
+        "edgekit batch tiny-gemma-host-mixed4 prompts.jsonl streamed.jsonl --memory 150MB --sequences 2",
+    ),
+)
+@bundle_argument
+@click.argument("source", metavar="IN.jsonl", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT.jsonl", type=click.Path(path_type=Path))
+@request_options
+@click.option(
+    "--sequences",
+    type=Count(1, 1024),
+    metavar="N",
+    help="Answers at a time. Default: what --memory has room for; 8 without it.",
+)
+@click.option("--ids", is_flag=True, help="Write the token ids of each answer, too.")
+@click.option("--overwrite", is_flag=True, help="Begin anew, in place of what OUT.jsonl holds.")
+@json_option
+@debug_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    bundle: str,
+    source: Path,
+    target: Path,
+    request: Request,
+    sequences: int | None,
+    ids: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Answer each line of IN.jsonl with BUNDLE, and write a line for it to OUT.jsonl, in the same order.
+
+    A line is an object with a "prompt" or "messages", an "id" if you like, and settings by name. Several
+    answers share every pass over the weights. The same command goes on where an earlier one ended. The exit
+    code is 1 where a line has an error in place of an answer.
+    """
+    from edgekit.tools.batch.lines import Input
+    from edgekit.tools.batch.output import Output
+    from edgekit.tools.batch.work import Work, run_digest
+
+    if target.exists() and source.exists() and target.samefile(source):
+        raise Failure(f"{target}: is the input; give the output another name")
+    again = "the same command" + (" without --overwrite" if overwrite else "")
+    hint = f"{again} goes on behind what is in {target}"
+    try:
+        with (
+            ending_if_stuck(hint),
+            quoting(request.memory),
+            Input(source) as lines,
+            opened(bundle, request, quiet=as_json) as (model, generator),
+            Output(target, run_digest(generator, request, ids), overwrite=overwrite) as output,
+            Steps("reading the prompts", quiet=as_json) as steps,
+        ):
+            work = Work(model, generator, request, lines, output, ids=ids)
+            work.look(steps)
+            summary = work.answer(steps, sequences)
+    except KeyboardInterrupt:
+        raise Interrupted(hint) from None
+    if as_json:
+        click.echo(json.dumps(summary.as_dict()))
+    else:
+        prose(str(summary), err=True)
+        if summary.errors:
+            prose(f"{summary.errors} of {summary.lines} lines have an error in place of an answer", err=True)
+    if summary.errors:
+        ctx.exit(DAMAGED)
