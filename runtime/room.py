@@ -8,18 +8,25 @@ from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.sizes import size, size_up
 from edgekit.runtime.generation import Generator, of_several
 from edgekit.runtime.sampling import Lengths
+from edgekit.runtime.session.memory import MemoryPlan
 
 
 def lacking(generator: Generator, lengths: Lengths, count: int, beside: int = 0) -> int | None:
     """The budget that so many sequences of these lengths would need, with so many bytes held beside them;
     None where there is room for them. Raises what `Generator.plan` does for an engine that cannot be.
     """
-    options = generator.session_options(of_several(lengths, count), count, beside)
     try:
-        generator.plan(options)
+        planned(generator, lengths, count, beside)
     except BudgetExceeded as error:
         return error.needed_bytes + beside
     return None
+
+
+def planned(generator: Generator, lengths: Lengths, count: int, beside: int = 0) -> MemoryPlan:
+    """The plan of a session for so many sequences of these lengths, with so many bytes held beside them.
+    Raises BudgetExceeded, and as `lacking`.
+    """
+    return generator.plan(generator.session_options(of_several(lengths, count), count, beside))
 
 
 def most(limit: int, fits: Callable[[int], bool]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,9 @@ def lengths_within(generator: Generator, wanted: Collection[Lengths]) -> Lengths
 
 
 def sequences_within(generator: Generator, lengths: Lengths, wanted: int | None, requests: int) -> int:
-    """How many sequences of these lengths share passes: `wanted` ones; None: as many as the memory budget has
-    room for, of weights that are streamed the more the better. Never more than there are requests.
+    """How many sequences of these lengths share passes, never more than there are requests: `wanted` ones;
+    None: as many as the memory budget has room for beside all weights, where these are the usual number or
+    more. Otherwise weights are streamed, and a read is for as many as there is room for.
 
     Raises BudgetExceeded for one more than there is room for.
     """
@@ -80,7 +81,9 @@ def sequences_within(generator: Generator, lengths: Lengths, wanted: int | None,
         return min(wanted or USUAL_SEQUENCES, requests)
     if wanted is None:
         most = min(MOST_WITHIN_BUDGET, requests)
-        return room.most(most, lambda count: _lacking(generator, lengths, count) is None) or 1
+        fit = room.most(most, lambda count: _lacking(generator, lengths, count) is None)
+        kept = room.most(fit, lambda count: not room.planned(generator, lengths, count).streamed_bytes)
+        return kept if kept >= USUAL_SEQUENCES else max(1, fit)
     count = min(wanted, requests)
     if (needed := _lacking(generator, lengths, count)) is not None:
         raise _refusal(generator, lengths, count, needed)
@@ -101,12 +104,29 @@ def _refusal(generator: Generator, lengths: Lengths, wanted: int, needed: int) -
 
 
 @contextmanager
-def opened_batch(generator: Generator, lengths: Lengths, sequences: int) -> Iterator[Batch]:
-    """A batch with so many sequences, for requests of at most these lengths. Text that was generated before
-    is forgotten. Raises BudgetExceeded, and what opening a session raises.
+def opened_batch(
+    generator: Generator, wanted: Collection[Lengths], sequences: int | None, requests: int
+) -> Iterator[Batch]:
+    """A batch for so many requests of the `wanted` lengths, or of those that the memory budget has room for,
+    with `sequences` at a time; None: see `sequences_within`. Text that was generated before is forgotten.
+
+    Raises BudgetExceeded, and what opening a session raises.
     """
-    with generator.branching(lengths, sequences) as (session, together, turn):
-        yield Batch(generator, lengths, session, together, turn, turn.texts(session, sequences))
+    if generator.memory_bytes is not None:
+        generator.release()  # what is planned for takes its place
+    lengths = lengths_within(generator, wanted)
+    count = sequences_within(generator, lengths, sequences, requests)
+    with ExitStack() as held:
+        while True:
+            try:
+                session, together, turn = held.enter_context(generator.branching(lengths, count))
+                break
+            except BudgetExceeded:
+                # The process has grown since, by what opening a session takes for the first time.
+                if sequences is not None or count == 1:
+                    raise
+                count = min(count - 1, sequences_within(generator, lengths, None, requests))
+        yield Batch(generator, lengths, session, together, turn, turn.texts(session, count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +174,7 @@ class Batch:
         self, requests: Iterable[tuple[Hashable, Request]], told: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[Hashable, Answer | EdgekitError]]:
         """Answers by key, in the order in which they come to their end; the error of a request that fails by
-        itself. Requests are taken as sequences become free, and `told` is called behind every pass.
+        itself. Requests are taken as sequences become free, and `told` is called behind passes that denoise.
 
         Seconds and bytes of an answer's statistics are those of the time that it was at work, shared with
         the answers beside it. Raises what a pass raises for all.
@@ -216,8 +236,8 @@ class Batch:
         if memory is not None:
             what = f"the memory budget of {size(memory)} has room for"
         raise PromptTooLong(
-            f"{tokens} prompt tokens and {lengths.text} take passes of {lengths.canvas} positions after a "
-            f"prefix of {lengths.prefix}; {what} {have.canvas} after {have.prefix}"
+            f"{tokens} prompt tokens and {lengths.new_tokens} new tokens take passes of {lengths.canvas} "
+            f"positions after a prefix of {lengths.prefix}; {what} {have.canvas} after {have.prefix}"
         )
 
 

@@ -6,6 +6,7 @@ import ctypes
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 from edgekit.flashload import _native
@@ -130,6 +131,7 @@ def settle(
     )
 
 
+@cache
 def declared(family: str) -> tuple[DeclaredOption, ...]:
     """The options of a family, with their defaults. Raises UnsupportedBundle for an unknown family."""
     # Those that a checkpoint must name are given any value.

@@ -18,8 +18,14 @@ from support.terminal import CTRL_C, Terminal
 
 import edgekit
 from edgekit.export.checkpoint.hub import SHIPPED_MODELS
+from edgekit.flashload.errors import BudgetExceeded
+from edgekit.flashload.sizes import parse_size
+from edgekit.runtime import room
 from edgekit.runtime.api.batch import Batch
+from edgekit.runtime.generation import Generator
+from edgekit.runtime.sampling import Lengths
 from edgekit.runtime.session import Session
+from edgekit.runtime.session.memory import MemoryPlan
 from edgekit.tools.batch.output import Output
 from edgekit.tools.cli import main
 
@@ -204,19 +210,50 @@ def test_only_wrong_lines_need_no_session(
     assert [each["error"][:8] for each in read(tmp_path / "out")] == ["the line", "the line"]
 
 
-def test_a_prompt_beyond_the_budget_fails_alone(bundle: Path, tmp_path: Path) -> None:
-    """In a process of its own, whose memory the budget is for."""
-    lines = [{"prompt": TASKS[0]}, {"prompt": "red cat " * 850, "id": "long"}, {"prompt": TASKS[1]}]
+def test_a_prompt_beyond_the_budget_fails_alone(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget with room for 400 positions, in the eyes of the plan."""
+    real = room.planned
+
+    def planned(generator: Generator, lengths: Lengths, count: int, beside: int = 0) -> MemoryPlan:
+        if lengths.prefix > 400:
+            raise BudgetExceeded("too small", 1 << 40)
+        return real(generator, lengths, count, beside)
+
+    monkeypatch.setattr(room, "planned", planned)
+    lines = [{"prompt": TASKS[0]}, {"prompt": "red cat " * 400, "id": "long"}, {"prompt": TASKS[1]}]
     source = write(tmp_path / "in", lines)
-    options = ["--memory", "100MB", "--sequences", "1", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "edgekit", "batch", bundle, source, tmp_path / "out", *options],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+    batch(bundle, source, tmp_path / "out", "--memory", "8GB", code=1)
     found = read(tmp_path / "out")
     assert [each.get("text") for each in found] == ["68", None, "red 7"]
-    assert "the memory budget of 100 MB has room for" in found[1]["error"]
+    assert "the memory budget of 8 GB has room for 128 after " in found[1]["error"]
+    said = refused(bundle, write(source, lines[1:2]), tmp_path / "out", "--memory", "8GB", "--overwrite")
+    assert "--memory 8GB: the memory budget of 8 GB has no room for a sequence of these lengths" in said
+
+
+@pytest.mark.parametrize("memory", ["90MB", "1GB"])
+def test_the_budget_says_how_many_and_is_kept(bundle: Path, tmp_path: Path, memory: str) -> None:
+    """In a process of its own, whose memory the budget is for. The least is some 78 MB."""
+    source = write(tmp_path / "in", [{"prompt": TASKS[0], "seed": i, "steps": 2} for i in range(80)])
+    code = (
+        "import sys\n"
+        "from edgekit.runtime.process import peak_bytes\n"
+        "from edgekit.tools.cli import main\n"
+        "main(standalone_mode=False)\n"
+        "print(peak_bytes())\n"
+    )
+    words = ["batch", bundle, source, tmp_path / "out", "--memory", memory, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told, peak = map(json.loads, done.stdout.splitlines())
+    assert peak < parse_size(memory) and told["answers"] == 80 and not told["errors"]
+    if memory == "1GB":
+        assert told["sequences"] == 64 and not told["bytes_read"]
+    else:
+        assert 1 < told["sequences"] < 8
 
 
 # --- going on -----------------------------------------------------------------------------------------------

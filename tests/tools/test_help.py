@@ -151,6 +151,14 @@ RIGHT = {
 }
 
 
+def test_examples_of_batch_answer_in_order(folder: Path, exported: str) -> None:
+    for line in examples_of("batch"):
+        shell(line, folder)
+    for name in ("answers", "streamed"):
+        found = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        assert [each["text"] for each in found] == ["68", "67"]
+
+
 @pytest.mark.parametrize("command", ["", "run", "chat", "options", "inspect", "verify"])
 def test_examples_run_and_answer(folder: Path, exported: str, command: str) -> None:
     for line in examples_of(command) if command else EXAMPLES:

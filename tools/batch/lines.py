@@ -208,7 +208,7 @@ def _of_body(table: Mapping[str, Any]) -> tuple[str | list[Any], dict[str, Any]]
             raise WrongLine(f"{name} is {shown(value)}; only {shown(_GIVEN[name][0])} is supported")
         if value is None or name in ("model", "messages", "prompt", *_GIVEN):
             continue
-        own: str = _RENAMED.get(name, name)
+        own = str(_RENAMED.get(name, name))
         if own in settings:
             raise WrongLine(f"{own} is given twice, as {name} too; leave one out")
         settings[own] = value

@@ -17,10 +17,8 @@ from edgekit.runtime.api.batch import (
     Batch,
     BatchCosts,
     Request,
-    lengths_within,
     opened_batch,
     request_of,
-    sequences_within,
 )
 from edgekit.runtime.engine_registry import running
 from edgekit.runtime.generation import Generator
@@ -186,12 +184,10 @@ class Work:
             left = list(self._left(steps))
             assert not left, "they were of no use before"
             return Summary(total, there, output.errors)
-        lengths = lengths_within(self._generator, survey.lengths)
-        count = sequences_within(self._generator, lengths, sequences, survey.requests)
-        output.begin()
         steps.stage("opening the model", 0)
-        with opened_batch(self._generator, lengths, count) as batch:
-            steps.stage(f"answering, {count} at a time", total)
+        with opened_batch(self._generator, survey.lengths, sequences, survey.requests) as batch:
+            output.begin()
+            steps.stage(f"answering, {batch.sequences} at a time", total)
             steps.advance(output.there, "")
             return self._answer(batch, steps, there)
 
