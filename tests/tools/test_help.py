@@ -154,7 +154,7 @@ RIGHT = {
 def test_examples_of_batch_answer_in_order(folder: Path, exported: str) -> None:
     for line in examples_of("batch"):
         shell(line, folder)
-    for name in ("answers", "streamed"):
+    for name in ("out", "small"):
         found = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
         assert [each["text"] for each in found] == ["68", "67"]
 

@@ -20,9 +20,9 @@ from edgekit.tools.stuck import ending_if_stuck
     cls=Command,
     short_help="Answer a file of prompts, several in every pass.",
     examples=(
-        """printf '{"prompt": "What is %s?"}\\n' "23 + 45" "50 + 17" > prompts.jsonl""",
-        "edgekit batch tiny-gemma-host-mixed4 prompts.jsonl answers.jsonl",
-        "edgekit batch tiny-gemma-host-mixed4 prompts.jsonl streamed.jsonl --memory 150MB --sequences 2",
+        """printf '{"prompt": "What is %s?"}\\n' "23 + 45" "50 + 17" > in.jsonl""",
+        "edgekit batch tiny-gemma-host-mixed4 in.jsonl out.jsonl",
+        "edgekit batch tiny-gemma-host-mixed4 in.jsonl small.jsonl --memory 100MB",
     ),
 )
 @bundle_argument
