@@ -338,6 +338,35 @@ def test_ctrl_c_says_how_to_go_on(
     assert read(out) == whole
 
 
+def test_a_pass_that_does_not_end_is_interrupted_with_the_same_words(
+    bundle: Path, many: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import hashlib\n"
+        "from edgekit.runtime.session import Session\n"
+        "from edgekit.tools import stuck\n"
+        "stuck.PATIENCE_S = 0.3\n"
+        "def run_pass(self, segments):\n"
+        f"    open({str(tmp_path / 'mark')!r}, 'w').close()\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'x', b'x', 2**31 - 1)\n"
+        "Session.run_pass = run_pass\n"
+        "from edgekit.__main__ import main\n"
+        "main()\n"
+    )
+    out = tmp_path / "out"
+    words = [sys.executable, "-c", code, "batch", str(bundle), str(many), str(out)]
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + 120
+        while not (tmp_path / "mark").exists():
+            assert process.poll() is None and time.monotonic() < end, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = f"edgekit: interrupted; the same command goes on behind what is in {out}"
+    assert stderr.splitlines()[-1] == said
+
+
 def test_the_bar_shows_what_is_done(bundle: Path, many: Path, tmp_path: Path) -> None:
     with Terminal("batch", bundle, many, tmp_path / "out", *SLOW) as terminal:
         terminal.wait_for("answering, 3 at a time")

@@ -78,7 +78,7 @@ def command(
             work.look(steps)
             summary = work.answer(steps, sequences)
     except KeyboardInterrupt:
-        raise Interrupted(hint) from None
+        raise Interrupted(hint if target.exists() else "") from None
     if as_json:
         click.echo(json.dumps(summary.as_dict()))
     else:
