@@ -27,6 +27,7 @@ from edgekit.runtime.sampling import Lengths
 from edgekit.runtime.session import Session
 from edgekit.runtime.session.memory import MemoryPlan
 from edgekit.tools.batch.output import Output
+from edgekit.tools.bench.batch import main as bench
 from edgekit.tools.cli import main
 
 #: Lines of every kind, of lengths and settings that differ; those of `WRONG` get an error.
@@ -155,13 +156,27 @@ def test_passes_are_full_and_read_once_for_all(bundle: Path, tmp_path: Path) -> 
     assert four["bytes_read_per_answer"] < 0.4 * one["bytes_read_per_answer"] > 0
 
 
+def test_the_measuring_of_batches(bundle: Path) -> None:
+    done = CliRunner().invoke(
+        bench, [str(bundle), "--resident", "0", "--sequences", "1,3", "--prompts", "6", "--new-tokens", "32"]
+    )
+    assert done.exit_code == 0, done.output
+    one, three = json.loads(done.stdout.splitlines()[-1])
+    assert "answers are the same" in done.stdout and one["texts"] == three["texts"]
+    assert (one["sequences"], three["sequences"], one["answers"]) == (1, 3, 6)
+    assert 0 < three["bytes_per_answer"] < one["bytes_per_answer"] and three["passes"] < one["passes"]
+
+
 def test_the_summary_says_what_it_took(bundle: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "in", [{"prompt": TASKS[0]}, {"prompt": TASKS[1]}])
     said = batch(bundle, source, tmp_path / "out").stderr
     assert "2 answers in " in said and " 2 at a time: " in said and " passes of " in said
     assert "all weights in memory" in said
     assert "MB read per answer" in batch(bundle, source, tmp_path / "out2", "--resident", 0).stderr
-    assert batch(bundle, source, tmp_path / "out").stderr == "all 2 answers are there\n"
+    assert (
+        batch(bundle, source, tmp_path / "out").stderr
+        == "nothing to answer: 2 of 2 lines had been answered\n"
+    )
 
 
 # --- what is refused before anything runs -------------------------------------------------------------------

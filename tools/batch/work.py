@@ -103,7 +103,7 @@ class Summary:
 
     def __str__(self) -> str:
         if not self.sequences:
-            return f"all {counted(self.lines, 'answer')} {'is' if self.lines == 1 else 'are'} there"
+            return f"nothing to answer: {self.there} of {counted(self.lines, 'line')} had been answered"
         told = self.as_dict()
         read = "all weights in memory"
         if self.costs.bytes_read:
