@@ -126,6 +126,20 @@ def test_an_early_answer_of_a_changed_line_is_forgotten(tmp_path: Path, expected
     assert write(path) == (1, len(WRONG)) and path.read_bytes() == expected
 
 
+def test_an_early_answer_behind_the_end_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with Output(path, "r") as output:
+        output.begin()
+        output.put(1, 101, members(1))
+        output.put(5, 105, members(5))
+    with Output(path, "r") as output:
+        output.check(1, 101)
+        output.check_end(1)
+        assert output.there == 1
+        output.begin()
+    assert os.listdir(tmp_path) == ["out"] and len(path.read_bytes().splitlines()) == 1
+
+
 @pytest.mark.parametrize("cut", [1, 5, 12, 60])
 def test_a_half_line_is_answered_again(tmp_path: Path, expected: bytes, cut: int) -> None:
     path = tmp_path / "out"

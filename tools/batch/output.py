@@ -139,9 +139,13 @@ class Output:
             del self._early[number]
 
     def check_end(self, lines: int) -> None:
-        """Tell how many lines the input has. Raises OtherOutput where more are answered."""
+        """Tell how many lines the input has. Raises OtherOutput where more are answered; what waits for its
+        place behind them is forgotten.
+        """
         if lines < len(self.answered):
             raise self._other(self.path, lines + 1, f"answers no line: the input has {lines}")
+        for number in [number for number in self._early if number > lines]:
+            del self._early[number]
 
     def has(self, number: int) -> bool:
         """Whether the answer of a line is there."""
@@ -155,10 +159,10 @@ class Output:
     def begin(self) -> None:
         """Cut off what is half written; with `overwrite` everything. Raises WriteFailed."""
         try:
-            os.ftruncate(self._fd, self._good)
-            self._begun = True
             if os.path.lexists(self._early_path):
                 os.ftruncate(self._opened_early(), self._early_good)
+            os.ftruncate(self._fd, self._good)
+            self._begun = True
             if self._made:
                 fsync_directory(self.path.parent)
             self._take_early()
