@@ -1,0 +1,86 @@
+"""A bundle without its weights: all that tells what a session of it takes, from config.json alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from edgekit.export import formats
+from edgekit.export.bundle_files import Contents, write_manifest
+from edgekit.export.formats.base import Format
+from edgekit.export.formats.options import FormatOptions
+from edgekit.export.models import architecture as architecture_of
+from edgekit.export.pipeline import Progress
+from edgekit.export.quantize import Choice, Scheme, TensorReport, joined_report
+from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
+from edgekit.export.sampler_config import sampler_config
+from edgekit.flashload.format import build_header
+from edgekit.flashload.writer import FileDigest, planned_layout
+
+_NO_DIGEST = "0" * 16
+
+
+def write(
+    out: Path,
+    config: dict[str, Any],
+    scheme: Scheme,
+    *,
+    program_format: str = "native",
+    dtype: str = "bfloat16",
+    generation_config: dict[str, Any] | None = None,
+    tile_bytes: int = TABLE_TILE_BYTES,
+    progress: Progress | None = None,
+) -> None:
+    """Write to the empty folder `out` what an export of a checkpoint with this config.json would write, but
+    for tokenizer and weights: the file of the weights has its header and its size, and takes no room on the
+    disk. Its checksums are those of nothing, so that nobody computes with it.
+
+    Raises EdgekitError: the configuration is not supported, a package is missing, or the disk refuses.
+    """
+    architecture = architecture_of(config, dtype)
+    form = formats.load(program_format)(architecture, scheme, FormatOptions())
+    runs = plan_runs(form, tile_bytes)
+    out.mkdir(parents=True, exist_ok=True)
+    digest = _write_header(out / form.WEIGHTS_FILE, runs)
+    rows = list(_rows(form, runs))
+    report = joined_report(scheme.preset, rows, sum(run.float_elements for run in runs))
+    sampler = sampler_config(architecture, generation_config or {})
+    contents = Contents(form, scheme, runs, report, digest, config, sampler)
+    if progress:
+        progress.stage("compiling programs", 0)
+    programs = form.write_programs(out, lambda name: progress.advance(0, name) if progress else None)
+    notes = ["a plan: this bundle has no weights", *architecture.notes, *report.notes()]
+    tag = f"plan {scheme} {json.dumps(config, sort_keys=True)}"
+    provenance = {"checkpoint": "plan", "target": "host", "notes": notes, "tag": tag}
+    write_manifest(out, contents, programs, [], provenance)
+
+
+def _write_header(path: Path, runs: list[RunPlan]) -> FileDigest:
+    layout = planned_layout([run.spec for run in runs])
+    header = build_header(layout, {run.name: _NO_DIGEST * len(run.parts) for run in layout.runs})
+    with open(path, "wb") as file:
+        file.write(header)
+        file.truncate(layout.size)
+    return FileDigest(layout.size, "0" * 64, len(header), xxhash.xxh3_64_hexdigest(header))
+
+
+def _rows(form: Format, runs: list[RunPlan]) -> Iterator[TensorReport]:
+    """The report's rows, with errors that nobody knows yet."""
+    for run in runs:
+        for piece in run.pieces:
+            if piece.spec.role != "float":
+                shape = piece.stop - piece.start, piece.spec.shape[1]
+                choice = form.choices[piece.matrix]
+                yield _row(form, piece.name, piece.matrix, replace(piece.spec, shape=shape), choice)
+
+
+def _row(form: Format, name: str, matrix: str, spec: Any, choice: Choice) -> TensorReport:
+    stored = sum(tensor.nbytes for tensor in form.specs(name, spec, choice))
+    return TensorReport(
+        matrix, spec.role, spec.shape, choice.bits, choice.group_size, stored, 0.0, choice.note
+    )
