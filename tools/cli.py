@@ -24,6 +24,7 @@ COMMANDS = (
     "chat",
     "batch",
     "options",
+    "plan",
     "inspect",
     "verify",
     "bench",

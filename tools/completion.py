@@ -111,6 +111,15 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return [*found, *_folders(incomplete, ("config.json",))] or _any_folder(incomplete)
 
 
+def planned_devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Devices that plans know, and the machine here."""
+    from edgekit.targets.devices import devices
+
+    found = [CompletionItem("this", help="the machine here, measured")]
+    found += [CompletionItem(device.id, help=device.name) for device in devices().values()]
+    return [item for item in found if item.value.startswith(incomplete)]
+
+
 def bundles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Folders of bundles and of sets of bundles; where there are none, the way to them."""
     return _folders(incomplete, (MANIFEST_NAME, SET_NAME)) or _any_folder(incomplete)

@@ -26,7 +26,8 @@ from edgekit.flashload import manifest as manifests
 from edgekit.flashload.errors import EdgekitError, OpenFailed
 from edgekit.flashload.reader import FlashFile
 from edgekit.runtime.bundle import Bundle
-from edgekit.tools.bench import model_configs, random_bundle
+from edgekit.tools.bench import random_bundle
+from edgekit.tools.planning import released
 
 #: Family, scheme, checkpoint overrides; sizes that need padding of every kind.
 CASES: dict[str, tuple[str, Scheme, dict[str, Any]]] = {
@@ -89,10 +90,10 @@ def test_activations_stay_finite_through_many_layers(tmp_path: Path, rng: np.ran
 def tiny(name: str, layers: int) -> dict[str, Any]:
     """A released model's configuration with other sizes."""
     if name == "llada":
-        config = model_configs.llada_8b(layers)
+        config = released.llada_8b(layers)
         return config | {"d_model": 80, "n_heads": 5, "n_kv_heads": 5, "mlp_hidden_size": 112,
                          "vocab_size": 391, "embedding_size": 391}  # fmt: skip
-    config = model_configs.diffusion_gemma_26b(layers)
+    config = released.diffusion_gemma_26b(layers)
     text = config["text_config"] | {
         "hidden_size": 96, "intermediate_size": 80, "moe_intermediate_size": 32, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 16, "global_head_dim": 32,
@@ -147,10 +148,10 @@ def test_a_bundle_is_replaced_only_when_asked(tmp_path: Path, monkeypatch: pytes
 def test_configurations_are_those_of_the_released_models() -> None:
     """Parameters as published: all of LLaDA-8B; of DiffusionGemma what its vision tower does not hold."""
     counts = {}
-    for name in model_configs.MODELS:
-        arch = architecture(model_configs.config(name), "bfloat16")
+    for name in released.MODELS:
+        arch = architecture(released.config(name), "bfloat16")
         counts[name] = sum(math.prod(shape) for shape in arch.stored_shapes().values())
-        short = architecture(model_configs.config(name, 2), "bfloat16")
+        short = architecture(released.config(name, 2), "bfloat16")
         assert len(short.layers) == 2
         assert {x.kind for x in short.layers} == {x.kind for x in arch.layers}
     assert counts["llada-8b"] == 8_015_581_184
@@ -167,7 +168,7 @@ def vision_parameters() -> int:
 
 
 def test_the_command_names_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(model_configs.MODELS, "llada-8b", lambda layers: tiny("llada", layers))
+    monkeypatch.setitem(released.MODELS, "llada-8b", lambda layers: tiny("llada", layers))
     arguments = ["llada-8b", str(tmp_path / "out"), "--layers", "3", "--quant", "int8"]
     result = CliRunner().invoke(random_bundle.main, arguments)
     assert result.exit_code == 0, result.output

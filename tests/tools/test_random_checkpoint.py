@@ -15,7 +15,8 @@ from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.models import architecture
 from edgekit.export.pipeline import ExportOptions, export
 from edgekit.runtime.bundle import Bundle
-from edgekit.tools.bench import model_configs, random_checkpoint
+from edgekit.tools.bench import random_checkpoint
+from edgekit.tools.planning import released
 
 
 @pytest.mark.parametrize(
@@ -43,16 +44,16 @@ def test_it_has_the_tensors_of_a_checkpoint_and_exports(tmp_path: Path, family: 
     ],
 )
 def test_sizes_are_those_of_the_released_models(name: str, parameters: int) -> None:
-    arch = architecture(model_configs.config(name), "bfloat16")
+    arch = architecture(released.config(name), "bfloat16")
     found = sum(int(np.prod(shape)) for shape in arch.stored_shapes().values())
     assert found == parameters
     assert not arch.notes
 
 
 def test_the_command_shortens_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = model_configs.llada_8b
+    full = released.llada_8b
     narrow = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 96}
-    monkeypatch.setitem(model_configs.MODELS, "llada-8b", lambda layers: full(layers) | narrow)
+    monkeypatch.setitem(released.MODELS, "llada-8b", lambda layers: full(layers) | narrow)
     arguments = ["llada-8b", str(tmp_path / "out"), "--layers", "2", "--vocab", "300"]
     result = CliRunner().invoke(random_checkpoint.main, arguments)
     assert result.exit_code == 0, result.output
@@ -62,7 +63,7 @@ def test_the_command_shortens_models(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_shorter_vocabulary_reaches_nested_configurations() -> None:
-    config = model_configs.config("diffusion-gemma-26b", 2, 1000)
+    config = released.config("diffusion-gemma-26b", 2, 1000)
     arch = architecture(config, "bfloat16")
     assert arch.vocab_size == 1000 and arch.stored_shapes() != {}
     assert config["eos_token_id"] == [1, 106, 50]

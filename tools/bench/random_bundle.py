@@ -35,7 +35,7 @@ from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FlashWriter
-from edgekit.tools.bench import model_configs
+from edgekit.tools.planning import released
 from edgekit.tools.console import Steps
 from edgekit.tools.options import Number
 
@@ -218,7 +218,7 @@ def _tensors(
 
 
 @click.command()
-@click.argument("model", type=click.Choice(list(model_configs.MODELS)))
+@click.argument("model", type=click.Choice(list(released.MODELS)))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--quant", type=click.Choice(list(PRESETS)), default="mixed4", show_default=True)
 @click.option("--group-size", default=32, show_default=True)
@@ -249,7 +249,7 @@ def main(
     started = time.monotonic()
     try:
         with Steps("planning") as steps:
-            config = model_configs.config(model, layers)
+            config = released.config(model, layers)
             scheme = Scheme(quant, group_size)
             nbytes = write(
                 out, config, scheme, seed=seed, skew=skew, overwrite=overwrite,

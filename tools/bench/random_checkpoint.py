@@ -17,7 +17,7 @@ import click
 import numpy as np
 
 from edgekit.export.models import architecture
-from edgekit.tools.bench import model_configs
+from edgekit.tools.planning import released
 
 #: Values drawn once and repeated: what is measured does not depend on them being distinct.
 BLOCK_VALUES = 1 << 22
@@ -57,13 +57,13 @@ def _write_tokenizer(out: Path) -> None:
 
 
 @click.command()
-@click.argument("model", type=click.Choice(list(model_configs.MODELS)))
+@click.argument("model", type=click.Choice(list(released.MODELS)))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--layers", type=click.IntRange(1), help="Fewer layers than the model has.")
 @click.option("--vocab", type=click.IntRange(259), help="Fewer tokens than the model has.")
 def main(model: str, out: Path, layers: int | None, vocab: int | None) -> None:
     """Write a random checkpoint of MODEL's layout to OUT."""
-    total = write(out, model_configs.config(model, layers, vocab))
+    total = write(out, released.config(model, layers, vocab))
     click.echo(f"{out}: {total:,} parameters, {2 * total / 1e9:.2f} GB")
 
 

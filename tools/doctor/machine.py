@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from edgekit.flashload.errors import EdgekitError
-from edgekit.flashload.format import RunSpec, TensorSpec
-from edgekit.flashload.reader import FlashFile
 from edgekit.flashload.sizes import size
-from edgekit.flashload.writer import FlashWriter
-from edgekit.runtime.bench import describe_machine, probe_disk, probe_processor
+from edgekit.runtime.bench import describe_machine, probe_processor
+from edgekit.tools.disk_trial import DISK_BYTES, try_disk
 from edgekit.tools.doctor.finding import Finding
 
-#: Of the file that is written and read: more than what a disk's own cache holds, as a rule.
-DISK_BYTES = 256 << 20
-_RUN_BYTES = 32 << 20
 _SECONDS = 0.2
 #: A model that a budget is of use for does not fit in less.
 _LITTLE_BYTES = 1 << 30
@@ -96,28 +88,14 @@ def _disk(folder: Path) -> Finding:
     """A flash file is written there, opened as sessions open theirs, and read for a moment."""
     about = "disk"  # reports have no names of folders
     try:
-        with tempfile.TemporaryDirectory(prefix=".edgekit-doctor-", dir=folder) as temporary:
-            path = Path(temporary) / "weights.safetensors"
-            _write(path)
-            with FlashFile(path) as file:
-                mode = file.io_mode
-            probe = probe_disk(path, 5 * _SECONDS)
+        trial = try_disk(folder, 5 * _SECONDS)
     except (OSError, EdgekitError) as error:
         reason = getattr(error, "strerror", None) or "what was written there cannot be read"
         said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
         return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
-    facts = {"bytes_per_second": probe.bytes_per_second, "io_mode": mode}
-    said = f"{size(round(probe.bytes_per_second))}/s, read {mode}"
-    if not probe.direct:
+    rate = trial.probe.bytes_per_second
+    facts = {"bytes_per_second": rate, "io_mode": trial.mode}
+    said = f"{size(round(rate))}/s, read {trial.mode}"
+    if not trial.probe.direct:
         return Finding(about, "note", f"{said}: what streams fills the page cache, too", facts=facts)
     return Finding(about, "works", said, facts=facts)
-
-
-def _write(path: Path) -> None:
-    """Random bytes: a disk may not be able to shrink them."""
-    count, random = DISK_BYTES // _RUN_BYTES, np.random.default_rng(0)
-    specs = [RunSpec(f"r{i}", (TensorSpec(f"t{i}", "U8", (_RUN_BYTES,)),)) for i in range(count)]
-    with FlashWriter(path, specs) as writer:
-        for i in range(count):
-            writer.write_run(f"r{i}", {f"t{i}": random.integers(0, 256, _RUN_BYTES, dtype=np.uint8)})
-        writer.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,55 +11,82 @@ from typing import Any
 
 from edgekit.export import skeleton
 from edgekit.export.models import architecture as architecture_of
+from edgekit.export.models.base import LayerSpec
 from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.costs import Costs, of_bundle
+from edgekit.tools.planning.source import Configuration
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """`bundle` has no weights; it lives as long as the block that opened it. Of layers with experts,
-    `experts` are how many each has, and `top_k` how many a row goes to; both 0 without any.
+    """A model whose `bundle` has no weights; it lives as long as the block that opened it. Of its
+    `expert_layers`, each has so many `experts`, of which a row goes to `top_k`, and the rows of a canvas to
+    `capacity` at most; all 0 without experts.
     """
 
+    name: str
     bundle: Bundle
     costs: Costs
     experts: int
     top_k: int
+    capacity: int
     expert_layers: int
     parameters: int
 
     @property
-    def expert_rows(self) -> int:
-        """Rows of experts, over all layers, for a row of the pass."""
-        return self.top_k * self.expert_layers
+    def weights_bytes(self) -> int:
+        return int(self.bundle.manifest.weights.size)
 
-    def touched(self, rows: int) -> float:
-        """The share of a layer's experts that so many rows are expected to go to, each to any `top_k`."""
-        return 1.0 if not self.experts else 1 - (1 - self.top_k / self.experts) ** rows
+    @property
+    def softens(self) -> bool:
+        """Whether the vocabulary head also gives the mean embedding of the next canvas."""
+        return self.costs.conditioning > 0
+
+    def touched(self, rows: int, sequences: int = 1) -> float:
+        """The share of a layer's experts that some row of a pass is expected to go to, where each goes to any
+        `top_k` of those that its sequence may choose from. Trained routers are less even: they touch fewer.
+        """
+        if not self.experts:
+            return 0.0
+        chosen = self.capacity / self.experts
+        of_sequence = chosen * (1 - (1 - self.top_k / self.capacity) ** (rows / sequences))
+        return 1 - (1 - of_sequence) ** sequences
 
 
 @contextmanager
-def planned(config: dict[str, Any], scheme: Scheme, progress: Progress | None = None) -> Iterator[PlannedModel]:
-    """The model of a config.json. Raises EdgekitError where it is not supported."""
-    layers = architecture_of(config, "bfloat16").layers
-    mixed = [layer for layer in layers if layer.experts]
+def planned(
+    found: Configuration, scheme: Scheme, progress: Progress | None = None
+) -> Iterator[PlannedModel]:
+    """A model of which nothing but its configuration is there. Raises EdgekitError where it is not supported."""
+    mixed = [layer for layer in architecture_of(found.config, "bfloat16").layers if layer.experts]
+    experts = max((len(layer.experts) for layer in mixed), default=0)
     with tempfile.TemporaryDirectory(prefix="edgekit-plan-") as folder:
-        skeleton.write(Path(folder) / "bundle", config, scheme, progress=progress)
+        skeleton.write(
+            Path(folder) / "bundle",
+            found.config,
+            scheme,
+            generation_config=found.generation,
+            progress=progress,
+        )
         bundle = Bundle.open(Path(folder) / "bundle")
         yield PlannedModel(
+            found.name,
             bundle,
             of_bundle(bundle),
-            max((len(layer.experts) for layer in mixed), default=0),
-            max((int(getattr(layer.module, "top_k", 0)) for layer in mixed), default=0),
+            experts,
+            max((_top_k(layer) for layer in mixed), default=0),
+            max((_capacity(layer, experts) for layer in mixed), default=0),
             len(mixed),
             int(bundle.manifest.quantization["parameters"]),
         )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.json, or that of a folder."""
-    file = path / "config.json" if path.is_dir() else path
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+def _top_k(layer: LayerSpec) -> int:
+    return int(layer.module.top_k)  # type: ignore[arg-type]
+
+
+def _capacity(layer: LayerSpec, experts: int) -> int:
+    rule: dict[str, Any] = getattr(layer.module, "rule", {})
+    return int(rule.get("capacity", experts))

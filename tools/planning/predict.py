@@ -1,101 +1,179 @@
-"""What a step takes: the larger of what is read for it and what it computes, for reads go on beside products."""
+"""What a denoising step takes on a device: its reads and its products, beside each other."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from edgekit.flashload.errors import BudgetExceeded
 from edgekit.runtime.generation import of_several, options_for, sampler_model
-from edgekit.runtime.sampling.options import settle
+from edgekit.runtime.sampling.options import Lengths, settle
 from edgekit.runtime.session import SessionOptions
 from edgekit.runtime.session.memory import MemoryPlan
-from edgekit.runtime.session.session import plan_session
+from edgekit.runtime.session.session import MOST_SEQUENCES, plan_session
 from edgekit.tools.planning.model import PlannedModel
+from edgekit.tools.planning.pipeline import Span, Stage, simulate, waiting_seconds
 from edgekit.tools.planning.rates import Rates
 
 #: Of a process with nothing but the runtime: what it holds before a session.
 PROCESS_BYTES = 60_000_000
-#: More sequences than these are not looked for.
-MOST_RIDING = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be generated: so many tokens behind prompts of so many, so many answers in every pass. None:
+    the model's own length.
+    """
+
+    prompt_tokens: int = 64
+    new_tokens: int | None = None
+    sequences: int = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """A denoising step of so many sequences: seconds of reading and of computing, of these `attention`, and
-    bytes that are read.
+    """A denoising step of a request. `seconds_of` tells computing by what is computed: "products", "experts",
+    "attention", "head".
     """
 
-    sequences: int
-    rows: int
+    request: Request
+    lengths: Lengths
     plan: MemoryPlan
-    read_bytes: float
+    spans: tuple[Span, ...]
+    seconds_of: dict[str, float]
     read_seconds: float
-    compute_seconds: float
-    attention_seconds: float
-    head_seconds: float
 
-    @property
+    @cached_property
     def seconds(self) -> float:
-        return max(self.read_seconds, self.compute_seconds)
+        return self.spans[-1].ended
 
     @property
-    def fits(self) -> bool:
+    def compute_seconds(self) -> float:
+        return sum(self.seconds_of.values())
+
+    @property
+    def waiting_seconds(self) -> float:
+        return waiting_seconds(self.spans)
+
+    @property
+    def read_bytes(self) -> float:
+        return sum(span.stage.read_bytes for span in self.spans)
+
+    @property
+    def resident(self) -> bool:
         """Whether all weights stay in memory."""
         return not self.plan.streamed_bytes
 
+    @property
+    def limit(self) -> str:
+        """What decides: "flash" or "computing"."""
+        return "flash" if self.read_seconds > self.compute_seconds else "computing"
 
-def step(
-    model: PlannedModel,
-    rates: Rates,
-    *,
-    prompt: int,
-    new_tokens: int | None = None,
-    budget: int | None = None,
-    sequences: int = 1,
-) -> Step:
-    """The step of a generation behind a prompt of so many tokens. Raises BudgetExceeded, and EdgekitError for
-    lengths that the model does not have.
-    """
+    @property
+    def canvas_tokens(self) -> int:
+        """New tokens that a canvas has at most."""
+        return min(self.lengths.new_tokens, self.lengths.canvas)
+
+    def tokens_per_second(self, steps: int) -> float:
+        """New tokens a second, of all sequences, at so many steps a canvas, of which none has more than it has
+        tokens. Encoding the prompt is not counted.
+        """
+        return self.canvas_tokens * self.request.sequences / (min(steps, self.canvas_tokens) * self.seconds)
+
+
+def lengths_of(model: PlannedModel, request: Request) -> Lengths:
+    """Raises InvalidOption and PromptTooLong."""
     section = sampler_model(model.bundle)
-    lengths = settle(section, max_new_tokens=new_tokens, prompt_length=prompt).lengths
-    assert lengths is not None, "they were asked for"
-    limits = SessionOptions(budget or rates.budget)
-    options = options_for(model.bundle, limits, of_several(lengths, sequences), sequences)
+    settled = settle(section, max_new_tokens=request.new_tokens, prompt_length=request.prompt_tokens)
+    assert settled.lengths is not None, "they were asked for"
+    return settled.lengths
+
+
+def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
+    """The step of a request on a device. Raises BudgetExceeded, and EdgekitError for lengths that the model
+    does not have.
+    """
+    lengths, count = lengths_of(model, request), request.sequences
+    options = options_for(model.bundle, SessionOptions(rates.budget), of_several(lengths, count), count)
     plan = plan_session(model.bundle, options, process_bytes=PROCESS_BYTES)
-    rows = lengths.canvas * sequences
-    costs = model.costs
-    products = (costs.row + costs.expert * model.expert_rows + costs.conditioning) * rows
-    attention = costs.attended * lengths.canvas * (lengths.prefix + lengths.canvas) * sequences
-    head = costs.head * rows
-    read = _read(model, plan, rows)
-    return Step(
-        sequences,
-        rows,
-        plan,
-        read,
-        read / rates.disk,
-        (products + head) / rates.products + attention / rates.floats,
-        attention / rates.floats,
-        head / rates.products,
-    )
+    rows = lengths.canvas * count
+    touched = model.touched(rows, count)
+    seconds_of = _seconds_of(model, rates, lengths, rows, touched, plan)
+    stages = list(_stages(plan, touched, seconds_of))
+    read = sum(stage.read_bytes for stage in stages) / rates.disk
+    busy = min(1.0, sum(seconds_of.values()) / read) if read else 1.0
+    disk = rates.disk * (1 - busy * (1 - rates.kernels.beside))
+    spans = simulate(stages, plan.ring_bytes, disk)
+    return Step(request, lengths, plan, tuple(spans), seconds_of, read)
 
 
-def _read(model: PlannedModel, plan: MemoryPlan, rows: int) -> float:
-    """Bytes that a step of so many rows reads, of experts those that some row is expected to go to."""
-    total = 0.0
+#: The kinds of units that a part of the computing is spread over, by their bytes.
+_GROUPS = {"products": ("layer",), "attention": ("layer",), "experts": ("expert",), "head": ("head",)}
+
+
+def _seconds_of(
+    model: PlannedModel, rates: Rates, lengths: Lengths, rows: int, touched: float, plan: MemoryPlan
+) -> dict[str, float]:
+    """Each part takes as long as its operations, or as long as its weights take from memory."""
+    costs, kernels, nbytes = model.costs, rates.kernels, _bytes_of(plan)
+
+    def products(operations: float, rows: float, group: str, share: float = 1.0) -> float:
+        if not operations:
+            return 0.0
+        reached = rates.products * kernels.share(rows)
+        return max(operations / reached, nbytes[group] * share / rates.memory)
+
+    expert_rows = model.top_k * rows
+    each = expert_rows / (touched * model.experts) if touched else 0.0
+    head = costs.head * rows * (2 if model.softens else 1)
+    scores = rows * model.bundle.model.vocab_size * kernels.per_score
+    pairs = rows * (lengths.prefix + lengths.canvas)
+    return {
+        "products": products(costs.row * rows, rows, "layer")
+        + products(costs.conditioning * rows, rows, "self-conditioning"),
+        "experts": products(costs.expert * expert_rows * model.expert_layers, each, "expert", touched),
+        "attention": costs.attended * pairs / (rates.floats * kernels.floats),
+        "head": products(head, rows, "head") + scores / rates.products,
+    }
+
+
+def _bytes_of(plan: MemoryPlan) -> Counter[str]:
+    found: Counter[str] = Counter()
     for unit in plan.units:
-        if unit.pinned or unit.kept or unit.group == "embedding":
+        found[unit.group] += unit.nbytes
+    return found
+
+
+def _stages(plan: MemoryPlan, touched: float, seconds_of: dict[str, float]) -> Iterator[Stage]:
+    """The units in their order; of experts the share that is wanted."""
+    nbytes = _bytes_of(plan)
+    for unit in plan.units:
+        if unit.group == "embedding":  # rows of it are looked up
             continue
-        total += unit.nbytes * (model.touched(rows) if unit.group == "expert" else 1.0)
-    return total
+        parts = [part for part, groups in _GROUPS.items() if unit.group in groups]
+        seconds = sum(seconds_of[part] for part in parts) * unit.nbytes / max(1, nbytes[unit.group])
+        read = 0.0 if unit.pinned or unit.kept else float(unit.nbytes)
+        yield Stage(unit.name, unit.group, read * (touched if unit.group == "expert" else 1.0), seconds)
 
 
-def riding(first: Step) -> int:
-    """How many more sequences a step has time for while it reads, by what one computes."""
-    if first.read_seconds <= first.compute_seconds:
+def riding(model: PlannedModel, rates: Rates, step: Step) -> int:
+    """How many more sequences share a step's reads and lengthen it by less than a tenth."""
+    if step.resident:
         return 0
-    return min(MOST_RIDING, int(first.read_seconds / first.compute_seconds) - 1)
 
+    def rides(count: int) -> bool:
+        try:
+            longer = predict(model, rates, replace(step.request, sequences=count))
+        except BudgetExceeded:
+            return False
+        return longer.seconds <= 1.1 * step.seconds
 
-def with_rates(rates: Rates, **others: float) -> Rates:
-    """The same with other figures."""
-    return replace(rates, **others)
+    low, high = step.request.sequences, step.request.sequences
+    while high < MOST_SEQUENCES and rides(high := min(2 * high, MOST_SEQUENCES)):
+        low = high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if rides(middle) else (low, middle)
+    return low - step.request.sequences

@@ -1,0 +1,188 @@
+"""`edgekit plan`: what a model takes on a device, before it is downloaded or bought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgekit.tools.completion import models, planned_devices, preset_names
+from edgekit.tools.console import Steps, prose, table
+from edgekit.tools.help import Command, Rare
+from edgekit.tools.options import (
+    Bytes,
+    Count,
+    Folder,
+    Several,
+    Size,
+    debug_option,
+    json_option,
+)
+
+if TYPE_CHECKING:
+    from edgekit.tools.planning.plan import Plan
+    from edgekit.tools.planning.rates import Rates
+
+#: The device that is examined instead of looked up.
+HERE = "this"
+
+
+@click.command(
+    "plan",
+    cls=Command,
+    short_help="Predict what a model takes on a device.",
+    examples=(
+        "edgekit plan diffusion-gemma-26b --device iphone-17-pro-256",
+        "edgekit plan llada-8b --memory 2GB",
+        "edgekit plan llada-8b --compare",
+        "edgekit plan --list",
+    ),
+)
+@click.argument("model", required=False, shell_complete=models)
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="ID",
+    shell_complete=planned_devices,
+    help="Of --list, or this: the machine here, which is measured first. Can be repeated. Default: this.",
+)
+@click.option("--compare", is_flag=True, help="A table of all devices.")
+@click.option("--list", "listed", is_flag=True, help="Show the devices that are known.")
+@click.option("--memory", type=Bytes(least=1), metavar="SIZE", help="A budget, in place of the device's own.")
+@click.option(
+    "--quant", default="mixed4", show_default=True, metavar="PRESET", shell_complete=preset_names,
+    help="Preset: bf16, int8, mixed4 or int4.",
+)  # fmt: skip
+@click.option("--sequences", type=Count(1, 1024), default=1, show_default=True, metavar="N",
+              help="Answers at a time.")  # fmt: skip
+@click.option("-p", "--prompt-tokens", type=Count(1), default=64, show_default=True, metavar="N",
+              help="Length of a prompt.")  # fmt: skip
+@click.option("-n", "--new-tokens", type=Count(1), metavar="N",
+              help="Length of an answer. Default: the model's own.")  # fmt: skip
+@click.option("--steps", type=Several(Count(1)), default="8,16,48", show_default=True, metavar="N,...",
+              help="Denoising steps of a canvas, for tokens a second.")  # fmt: skip
+@click.option("--bench", "reports", type=click.Path(dir_okay=False, path_type=Path), multiple=True,
+              metavar="FILE", help="Add machines that `edgekit bench --report` measured, and what it measured.")  # fmt: skip
+@click.option("--group-size", cls=Rare, type=Count(), default=32, show_default=True, metavar="N",
+              help="Weights that share a scale in 4 bits.")  # fmt: skip
+@click.option("--disk", cls=Rare, type=Folder(), default=".", metavar="FOLDER",
+              help="For this machine: where bundles are to be; 256 MiB are written there, and removed. "
+              "Default: here.")  # fmt: skip
+@json_option
+@debug_option
+def command(
+    model: str | None,
+    devices: tuple[str, ...],
+    compare: bool,
+    listed: bool,
+    memory: Size | None,
+    quant: str,
+    sequences: int,
+    prompt_tokens: int,
+    new_tokens: int | None,
+    steps: Sequence[int],
+    reports: tuple[Path, ...],
+    group_size: int,
+    disk: Path,
+    as_json: bool,
+) -> None:
+    """Predict memory, reads and seconds of a denoising step of MODEL on devices, from its config.json alone.
+
+    MODEL is a folder or owner/name as for `export`, of which no weights are needed, a config.json, or one of
+    llada-8b, diffusion-gemma-26b, nemotron-3b, sdar-4b, fast-dllm-1.5b, llada2.0-mini, llada2.2-mini.
+    """
+    if listed == (model is not None):
+        raise click.UsageError("name a model to plan, or --list to see what is known; not both")
+    if compare and devices and devices != (HERE,):
+        raise click.UsageError("--compare is for all devices; leave --device out, or name only this")
+    if model is None:
+        _list_devices(as_json=as_json)
+        return
+    from edgekit.export import formats
+
+    formats.get("native").check_installed()
+    with Steps("planning", quiet=as_json) as progress:
+        progress.stage("the model", 0)
+        from edgekit.export.quantize import Scheme
+        from edgekit.tools.benchmark.files import read_reports
+        from edgekit.tools.planning import measured, plan, show
+        from edgekit.tools.planning.model import planned
+        from edgekit.tools.planning.predict import Request
+        from edgekit.tools.planning.source import configuration
+
+        request = Request(prompt_tokens, new_tokens, sequences)
+        found = read_reports(reports) if reports else []
+        chosen = _chosen(devices, compare=compare, alone=not found)
+        with planned(configuration(model, progress), Scheme(quant, group_size), progress) as known:
+            plans = [plan.make(name, known, _rates(name, disk, memory), request) for name in chosen]
+            plans += [measured.plan_of(report, known, quant, request) for report in found]
+            about, title = show.model_facts(known, quant), show.model_line(known, quant)
+    if as_json:
+        each = [show.as_dict(one, steps) for one in plans]
+        click.echo(json.dumps({"edgekit_plan": 1, "model": about, "plans": each}))
+        return
+    prose(title)
+    click.echo()
+    if len(plans) == 1:
+        _show(plans[0], steps)
+        return
+    told = any(each.measured_seconds is not None for each in plans)
+    headings = show.headings(steps, measured=told)
+    table(headings, [show.cells(each, steps, measured=told) for each in plans], show.LEFT)
+
+
+def _chosen(named: Sequence[str], *, compare: bool, alone: bool) -> list[str]:
+    """Ids of devices; this one where nothing else is asked for. Raises UnknownTarget."""
+    from edgekit.targets.devices import device, devices
+
+    for name in named:
+        if name != HERE:
+            device(name)
+    return list(dict.fromkeys([*named, *(devices() if compare else [HERE] if alone and not named else [])]))
+
+
+def _rates(name: str, disk: Path, memory: int | None) -> Rates:
+    """Of a device, with a budget in place of its own."""
+    from edgekit.targets.devices import Figure, device
+    from edgekit.tools.planning.here import here
+    from edgekit.tools.planning.rates import GB, of_device
+
+    rates = here(disk, memory) if name == HERE else of_device(device(name))
+    if memory is None:
+        return rates
+    given = Figure(memory / GB, "spec", "--memory")
+    return replace(rates, budget=int(memory)).with_figure("app_budget_gb", given)
+
+
+def _show(one: Plan, steps: Sequence[int]) -> None:
+    from edgekit.tools.planning import show
+
+    _columns([*show.lines(one, steps)])
+    click.echo()
+    prose("from")
+    _columns([*show.sources(one.rates.figures)], "  ")
+
+
+def _columns(lines: Sequence[tuple[str, str]], indent: str = "") -> None:
+    width = max(len(name) for name, _ in lines)
+    for name, says in lines:
+        prose(f"{name:{width}}  {says}", indent)
+
+
+def _list_devices(*, as_json: bool) -> None:
+    from edgekit.targets.devices import devices
+
+    known = devices().values()
+    if as_json:
+        click.echo(json.dumps({"devices": [asdict(device) for device in known]}))
+        return
+    table(
+        ["id", "device", "chip", "target"],
+        [[device.id, device.name, device.soc, device.target] for device in known],
+        4,
+    )

@@ -1,0 +1,51 @@
+"""This machine as plans know devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgekit.flashload.errors import EdgekitError
+from edgekit.runtime.bench import describe_machine, probe_processor
+from edgekit.targets.devices import Figure
+from edgekit.tools.disk_trial import DISK_BYTES, try_disk
+from edgekit.tools.planning.rates import GB, Rates, of_limits
+
+#: Of the memory that the process may have, what a plan takes.
+MEMORY_SHARE = 0.75
+#: Of each figure of the processor, and of the disk.
+_PROCESSOR_SECONDS, _DISK_SECONDS = 0.3, 1.0
+
+
+class NotMeasured(EdgekitError):
+    """This machine does not tell, or cannot do, what a plan of it needs."""
+
+
+def here(folder: Path, budget: int | None) -> Rates:
+    """Measure the processor, and the disk that a folder is on; a budget of None takes MEMORY_SHARE of what the
+    process may have. Raises NotMeasured.
+    """
+    machine = describe_machine()
+    granted = int(machine["memory_bytes"])
+    if budget is None and not granted:
+        raise NotMeasured("this system does not tell how much memory there is; give a budget with --memory")
+    try:
+        disk = try_disk(folder, _DISK_SECONDS).probe.bytes_per_second
+    except OSError as error:
+        raise NotMeasured(
+            f"{folder}: {DISK_BYTES >> 20} MiB cannot be written and read there ({error.strerror}); name the "
+            "folder where bundles are to be with --disk"
+        ) from error
+    processor = probe_processor(seconds=_PROCESSOR_SECONDS)
+    limits = {
+        "disk_bytes_per_second": disk,
+        "int8_operations_per_second": processor.int8_operations,
+        "float_operations_per_second": processor.float_operations,
+        "memory_bytes_per_second": processor.memory_bytes,
+    }
+    name = ", ".join(
+        filter(None, (machine["device"], machine["processor"], f"{processor.threads} threads"))
+    )
+    own = round(MEMORY_SHARE * granted)
+    rates = of_limits(name, limits, own if budget is None else budget, "measured here, just now")
+    share = f"{MEMORY_SHARE:.0%} of the memory that this process may have"
+    return rates.with_figure("app_budget_gb", Figure(own / GB, "estimate", share))

@@ -1,0 +1,41 @@
+"""Machines that `edgekit bench` has measured: planned from their limits, beside what was measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from edgekit.targets.devices import Figure
+from edgekit.tools.benchmark.rows import row, told
+from edgekit.tools.planning.model import PlannedModel
+from edgekit.tools.planning.plan import Plan, make
+from edgekit.tools.planning.predict import Request
+from edgekit.tools.planning.rates import GB, NotKnown, of_limits
+
+
+def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request) -> Plan:
+    """A report's machine, with the report's budget and lengths and its measured step where it is of this model
+    and preset, else with the memory that the machine has and lengths of `request`. Raises NotKnown, and
+    EdgekitError for lengths that the model does not have.
+    """
+    machine, about, session = report["machine"], told(report), report["session"]
+    name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{session['threads']} threads")))
+    limits = about.get("limits")
+    if not limits:
+        raise NotKnown(f"{name}: the report has no limits of it; run bench without --no-probe")
+    source = f"`edgekit bench`, {about['date'][:10]}"
+    ours = about["model"]["parameters"] == model.parameters and about["model"]["preset"] == preset
+    if not ours or session["resident_bytes"] is not None:
+        rates = of_limits(name, limits, int(machine["memory_bytes"]) or None, source)
+        return make(name, model, rates, request)
+    budget, case = session["memory_bytes"], about["case"]
+    rates = of_limits(name, limits, budget, source)
+    if budget is not None:
+        rates = rates.with_figure("app_budget_gb", Figure(budget / GB, "measured", "its --memory"))
+    count = int(case["sequences"])
+    prompt = max(1, report["tests"][0]["prompt_tokens"] // max(1, count))
+    asked = Request(prompt, case["new_tokens"] or None, count)
+    seconds = row(report).get("forward_ms")
+    planned = make(name, model, rates, asked)
+    return replace(planned, measured_seconds=None if seconds is None else seconds / 1000)

@@ -1,0 +1,171 @@
+"""Plans as people read them, and as programs do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from edgekit.flashload.sizes import size
+from edgekit.targets.devices import Figure
+from edgekit.tools.planning.model import PlannedModel
+from edgekit.tools.planning.plan import Plan, in_seconds
+from edgekit.tools.planning.rates import PLANNED
+
+#: Tables have it for what is not known or not there.
+_NOTHING = "-"
+_UNITS = PLANNED | {"compute_tflops_fp32": "TFLOP/s"}
+_NAMES = {
+    "flash_read_gbps": "flash",
+    "app_budget_gb": "memory of an app",
+    "compute_tops_int8": "8-bit integers",
+    "compute_tflops_fp16": "float16",
+    "compute_tflops_fp32": "float32",
+    "compute_eff": "of it reached",
+    "memory_bandwidth_gbps": "memory",
+    "thermal_sustained_fraction": "after minutes",
+}
+
+
+def model_line(model: PlannedModel, preset: str) -> str:
+    """The model in one line."""
+    parameters = model.parameters / 1e9
+    return f"{model.name}, {preset}: {parameters:.3g} billion parameters, {size(model.weights_bytes)} of weights"
+
+
+def model_facts(model: PlannedModel, preset: str) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "name": model.name,
+        "family": model.bundle.model.family,
+        "preset": preset,
+        "parameters": model.parameters,
+        "weights_bytes": model.weights_bytes,
+        "costs": model.costs.as_dict(),
+    }
+
+
+def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """What a plan says, each with what it is about."""
+    step, rates = plan.step, plan.rates
+    yield "device", rates.name
+    budget = "as much as it takes" if rates.budget is None else size(rates.budget)
+    if step is None:
+        yield "fits", f"no: {budget} of memory, and the least is {size(plan.needed_bytes)}"
+        return
+    memory = step.plan
+    if step.resident:
+        yield "fits", f"all in memory: {size(memory.needs + memory.weights_bytes)} of {budget}"
+    else:
+        yield (
+            "fits",
+            f"streamed, within {budget}: {size(memory.pinned_bytes)} of weights stay in memory, "
+            f"{size(step.read_bytes)} are read in every step, {size(memory.ring_bytes)} ahead",
+        )
+    parts = ", ".join(
+        f"{name} {in_seconds(s)}" for name, s in step.seconds_of.items() if s > 0.01 * step.compute_seconds
+    )
+    reading = "" if step.resident else f"reading {in_seconds(step.read_seconds)} beside "
+    yield "a step", f"{in_seconds(step.seconds)}: {reading}computing {in_seconds(step.compute_seconds)} ({parts})"
+    tokens = step.canvas_tokens
+    speeds = "; ".join(
+        f"{count} steps {_rate(step.tokens_per_second(count))}" for count in _counts(steps, tokens)
+    )
+    yield "tokens/s", f"{tokens} tokens in {speeds}"
+    yield "limit", step.limit
+    if not step.resident:
+        yield "riding", f"{plan.riding} more answers in the same step, for less than a tenth more time"
+    if plan.helps:
+        yield "helps", "; ".join(plan.helps)
+    if rates.sustained < 1:
+        yield "when hot", f"{rates.sustained:.0%} of this speed after some minutes"
+
+
+def _counts(steps: Sequence[int], tokens: int) -> list[int]:
+    return sorted({min(count, tokens) for count in steps})
+
+
+def _rate(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:.3g}"
+
+
+def sources(figures: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:
+    """Where each figure of a device is from."""
+    for name, figure in figures.items():
+        unit = _UNITS.get(name, "")
+        between = "" if figure.low is None or figure.high is None else f", {figure.low:g} to {figure.high:g}"
+        value = f"{figure.value:.3g} {unit}".rstrip()
+        yield _NAMES.get(name, name), f"{value}{between} ({figure.flag}: {figure.source})"
+
+
+#: Columns of a table of plans that stand left.
+LEFT = 4
+
+
+def headings(steps: Sequence[int], *, measured: bool) -> list[str]:
+    """Of a table of plans; `measured` for columns of what reports have measured."""
+    return [
+        "device", "weights", "limit", "figures", "memory", "read/step", "s/step",
+        *(("measured", "error") if measured else ()), "reading", "computing",
+        *(f"tok/s, {count}" for count in steps), "riding",
+    ]  # fmt: skip
+
+
+def cells(plan: Plan, steps: Sequence[int], *, measured: bool) -> list[str]:
+    """A row of that table."""
+    step, rates = plan.step, plan.rates
+    budget = "any" if rates.budget is None else size(rates.budget)
+    if step is None:
+        start = [rates.name, f"no: {size(plan.needed_bytes)} needed", "", rates.flag, budget]
+        return start + [_NOTHING] * (len(headings(steps, measured=measured)) - len(start))
+    seconds, error = plan.measured_seconds, plan.error
+    found = ["" if seconds is None else f"{seconds:.3g}", "" if error is None else f"{error:+.0%}"]
+    return [
+        rates.name,
+        "in memory" if step.resident else "streamed",
+        step.limit,
+        rates.flag,
+        budget,
+        size(step.read_bytes) if step.read_bytes else _NOTHING,
+        f"{step.seconds:.3g}",
+        *(found if measured else ()),
+        f"{step.read_seconds:.3g}" if step.read_bytes else _NOTHING,
+        f"{step.compute_seconds:.3g}",
+        *(_rate(step.tokens_per_second(count)) for count in steps),
+        _NOTHING if step.resident else str(plan.riding),
+    ]
+
+
+def as_dict(plan: Plan, steps: Sequence[int]) -> dict[str, Any]:
+    """A plan for programs; seconds, bytes, tokens a second."""
+    step, rates = plan.step, plan.rates
+    found: dict[str, Any] = {
+        "device": plan.id,
+        "name": rates.name,
+        "target": rates.target,
+        "memory_bytes": rates.budget,
+        "needed_bytes": plan.needed_bytes,
+        "figures": {name: asdict(figure) for name, figure in rates.figures.items()},
+        "fits": "no" if step is None else "memory" if step.resident else "streamed",
+    }
+    if step is None:
+        return found
+    return found | {
+        "pinned_bytes": step.plan.pinned_bytes,
+        "ring_bytes": step.plan.ring_bytes,
+        "streamed_bytes": step.plan.streamed_bytes,
+        "read_bytes": step.read_bytes,
+        "seconds": step.seconds,
+        "read_seconds": step.read_seconds,
+        "compute_seconds": step.compute_seconds,
+        "compute": step.seconds_of,
+        "waiting_seconds": step.waiting_seconds,
+        "canvas_tokens": step.canvas_tokens,
+        "rows": step.lengths.canvas * step.request.sequences,
+        "tokens_per_second": {str(count): step.tokens_per_second(count) for count in steps},
+        "riding": plan.riding,
+        "limit": step.limit,
+        "helps": list(plan.helps),
+        "sustained": rates.sustained,
+        "measured_seconds": plan.measured_seconds,
+    }

@@ -1,0 +1,46 @@
+"""The configuration of the model that a plan is for; no weights are downloaded or read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgekit.export.checkpoint.errors import InvalidConfig, NotACheckpoint
+from edgekit.export.checkpoint.hub import locate
+from edgekit.export.checkpoint.safetensors_dir import CONFIG, GENERATION_CONFIG
+from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, read_config, read_json_object
+from edgekit.export.pipeline import Progress
+from edgekit.tools.planning import released
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """config.json and generation_config.json of a model, the second empty where it has none."""
+
+    name: str
+    config: dict[str, Any]
+    generation: dict[str, Any]
+
+
+def configuration(model: str, progress: Progress | None = None) -> Configuration:
+    """Of a config.json, a folder with one, a name in `released.MODELS`, or what an export takes. Raises
+    CheckpointError and HubError.
+    """
+    path = Path(os.path.expanduser(model))
+    if path.is_file() and path.suffix == ".json":
+        name = path.resolve().parent.name if path.name == CONFIG else path.stem
+        return Configuration(name, read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig), {})
+    if model in released.MODELS and not path.exists():
+        return Configuration(model, released.config(model), {})
+    folder = locate(model, progress=progress).path
+    config = read_config(folder, CONFIG, "a Hugging Face checkpoint", NotACheckpoint, InvalidConfig)
+    generation, file = {}, folder / GENERATION_CONFIG
+    if file.is_file():
+        generation = read_json_object(file, MOST_CONFIG_BYTES, InvalidConfig)
+    return Configuration(_name(model, path), config, generation)
+
+
+def _name(model: str, path: Path) -> str:
+    return path.resolve().name if path.is_dir() else model
