@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from edgekit.export.formats.base import Format
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress
-from edgekit.export.quantize import Choice, Scheme, TensorReport, joined_report
+from edgekit.export.quantize import QuantizationReport, Scheme, TensorReport, joined_report
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import sampler_config
 from edgekit.flashload.format import build_header
@@ -47,8 +46,7 @@ def write(
     runs = plan_runs(form, tile_bytes)
     out.mkdir(parents=True, exist_ok=True)
     digest = _write_header(out / form.WEIGHTS_FILE, runs)
-    rows = list(_rows(form, runs))
-    report = joined_report(scheme.preset, rows, sum(run.float_elements for run in runs))
+    report = report_without_errors(form, scheme, runs)
     sampler = sampler_config(architecture, generation_config or {})
     contents = Contents(form, scheme, runs, report, digest, config, sampler)
     if progress:
@@ -69,18 +67,13 @@ def _write_header(path: Path, runs: list[RunPlan]) -> FileDigest:
     return FileDigest(layout.size, "0" * 64, len(header), xxhash.xxh3_64_hexdigest(header))
 
 
-def _rows(form: Format, runs: list[RunPlan]) -> Iterator[TensorReport]:
-    """The report's rows, with errors that nobody knows yet."""
-    for run in runs:
-        for piece in run.pieces:
-            if piece.spec.role != "float":
-                shape = piece.stop - piece.start, piece.spec.shape[1]
-                choice = form.choices[piece.matrix]
-                yield _row(form, piece.name, piece.matrix, replace(piece.spec, shape=shape), choice)
-
-
-def _row(form: Format, name: str, matrix: str, spec: Any, choice: Choice) -> TensorReport:
-    stored = sum(tensor.nbytes for tensor in form.specs(name, spec, choice))
-    return TensorReport(
-        matrix, spec.role, spec.shape, choice.bits, choice.group_size, stored, 0.0, choice.note
-    )
+def report_without_errors(form: Format, scheme: Scheme, runs: list[RunPlan]) -> QuantizationReport:
+    """The report on weights that stand for no others, so that none of them is in error."""
+    rows = list[TensorReport]()
+    for piece in (piece for run in runs for piece in run.pieces if piece.spec.role != "float"):
+        spec, choice = piece.spec, form.choices[piece.matrix]
+        shape = piece.stop - piece.start, spec.shape[1]
+        stored = sum(tensor.nbytes for tensor in form.specs(piece.name, replace(spec, shape=shape), choice))
+        kept = choice.bits, choice.group_size, stored, 0.0, choice.note
+        rows.append(TensorReport(piece.matrix, spec.role, shape, *kept))
+    return joined_report(scheme.preset, rows, sum(run.float_elements for run in runs))

@@ -27,17 +27,18 @@ from edgekit.export.formats.native.layout import PAD_GROUP_SCALE, PANEL_ROWS, QU
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
 from edgekit.export.pipeline import Progress
-from edgekit.export.quantize import PRESETS, Choice, Scheme, TensorReport, joined_report
+from edgekit.export.quantize import PRESETS, Choice, Scheme
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import sampler_config
+from edgekit.export.skeleton import report_without_errors
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.manifest import MANIFEST_NAME
 from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FlashWriter
-from edgekit.tools.planning import released
 from edgekit.tools.console import Steps
 from edgekit.tools.options import Number
+from edgekit.tools.planning import released
 
 Stored = np.ndarray[Any, Any]
 #: Formats that store weights as the native core takes them.
@@ -168,19 +169,19 @@ def write(
         (out / MANIFEST_NAME).unlink(
             missing_ok=True
         )  # from here on the folder is no bundle until it is whole
-    source, rows = RandomWeights(seed), list[TensorReport]()
+    source = RandomWeights(seed)
     if progress:
         progress.stage("writing random weights", sum(t.nbytes for r in runs for t in r.spec.tensors))
     tag = f"random {seed} {skew} {scheme} {json.dumps(config, sort_keys=True)}"
     with FlashWriter(out / form.WEIGHTS_FILE, [r.spec for r in runs], overwrite=overwrite, tag=tag) as writer:
         for run in runs:
-            writer.write_run(run.spec.name, _tensors(run, source, form.choices, rows, skew))
+            writer.write_run(run.spec.name, _tensors(run, source, form.choices, skew))
             if progress:
                 progress.advance(sum(t.nbytes for t in run.spec.tensors), run.spec.name)
         if progress:
             progress.stage("checksum of the weights", 0)
         digest = writer.finish()
-    report = joined_report(scheme.preset, rows, sum(r.float_elements for r in runs))
+    report = report_without_errors(form, scheme, runs)
     sampler = sampler_config(architecture, generation_config or {})
     contents = Contents(form, scheme, runs, report, digest, config, sampler)
     if progress:
@@ -196,10 +197,9 @@ def _tensors(
     run: RunPlan,
     source: RandomWeights,
     choices: Mapping[str, Choice],
-    rows: list[TensorReport],
     skew: float,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The stored tensors of a run in order; a report on each matrix is appended to `rows`."""
+    """The stored tensors of a run in order."""
     for piece in run.pieces:
         if piece.spec.role == "float":
             value = 0.0 if piece.name.endswith(".bias") else 1.0
@@ -211,10 +211,6 @@ def _tensors(
         if skew and piece.spec.role == "router":
             tensors = source.uneven(tensors, shape[0], skew)
         yield from tensors
-        stored = sum(t.nbytes for t in specs)
-        # Random codes are no approximation of anything: there is no error.
-        form = (choice.bits, choice.group_size, stored, 0.0, choice.note)
-        rows.append(TensorReport(piece.matrix, piece.spec.role, shape, *form))
 
 
 @click.command()

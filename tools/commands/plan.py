@@ -67,7 +67,7 @@ HERE = "this"
 @click.option("--steps", type=Several(Count(1)), default="8,16,48", show_default=True, metavar="N,...",
               help="Denoising steps of a canvas, for tokens a second.")  # fmt: skip
 @click.option("--bench", "reports", type=click.Path(dir_okay=False, path_type=Path), multiple=True,
-              metavar="FILE", help="Add machines that `edgekit bench --report` measured, and what it measured.")  # fmt: skip
+              metavar="FILE", help="Add what `edgekit bench --report` measured.")  # fmt: skip
 @click.option("--group-size", cls=Rare, type=Count(), default=32, show_default=True, metavar="N",
               help="Weights that share a scale in 4 bits.")  # fmt: skip
 @click.option("--disk", cls=Rare, type=Folder(), default=".", metavar="FOLDER",

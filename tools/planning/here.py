@@ -21,8 +21,8 @@ class NotMeasured(EdgekitError):
 
 
 def here(folder: Path, budget: int | None) -> Rates:
-    """Measure the processor, and the disk that a folder is on; a budget of None takes MEMORY_SHARE of what the
-    process may have. Raises NotMeasured.
+    """Measure the processor, and the disk that a folder is on; a budget of None takes MEMORY_SHARE of what
+    the process may have. Raises NotMeasured.
     """
     machine = describe_machine()
     granted = int(machine["memory_bytes"])
@@ -42,9 +42,7 @@ def here(folder: Path, budget: int | None) -> Rates:
         "float_operations_per_second": processor.float_operations,
         "memory_bytes_per_second": processor.memory_bytes,
     }
-    name = ", ".join(
-        filter(None, (machine["device"], machine["processor"], f"{processor.threads} threads"))
-    )
+    name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{processor.threads} threads")))
     own = round(MEMORY_SHARE * granted)
     rates = of_limits(name, limits, own if budget is None else budget, "measured here, just now")
     share = f"{MEMORY_SHARE:.0%} of the memory that this process may have"

@@ -15,9 +15,9 @@ from edgekit.tools.planning.rates import GB, NotKnown, of_limits
 
 
 def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request) -> Plan:
-    """A report's machine, with the report's budget and lengths and its measured step where it is of this model
-    and preset, else with the memory that the machine has and lengths of `request`. Raises NotKnown, and
-    EdgekitError for lengths that the model does not have.
+    """A report's machine, with the report's budget and lengths and its measured step where it is of this
+    model and preset, else with the memory that the machine has and the lengths of `request`. Raises NotKnown,
+    and EdgekitError for lengths that the model does not have.
     """
     machine, about, session = report["machine"], told(report), report["session"]
     name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{session['threads']} threads")))

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ class PlannedModel:
     def weights_bytes(self) -> int:
         return int(self.bundle.manifest.weights.size)
 
+    @cached_property
+    def part_of(self) -> dict[str, str]:
+        """What the weights of a unit are for, by its name: "layers", "experts", "head", or "conditioning"."""
+        model = self.bundle.model
+        table = model.embedding if model.head is None else model.head
+        found = dict.fromkeys(table.runs, "head")
+        for layer in model.layers:
+            found |= {layer.run: "layers"} | dict.fromkeys(layer.experts, "experts")
+        return found | {"self_conditioning": "conditioning"}
+
     @property
     def softens(self) -> bool:
         """Whether the vocabulary head also gives the mean embedding of the next canvas."""
@@ -56,10 +67,8 @@ class PlannedModel:
 
 
 @contextmanager
-def planned(
-    found: Configuration, scheme: Scheme, progress: Progress | None = None
-) -> Iterator[PlannedModel]:
-    """A model of which nothing but its configuration is there. Raises EdgekitError where it is not supported."""
+def planned(found: Configuration, scheme: Scheme, progress: Progress | None = None) -> Iterator[PlannedModel]:
+    """A model of which its configuration alone is there. Raises EdgekitError where it is not supported."""
     mixed = [layer for layer in architecture_of(found.config, "bfloat16").layers if layer.experts]
     experts = max((len(layer.experts) for layer in mixed), default=0)
     with tempfile.TemporaryDirectory(prefix="edgekit-plan-") as folder:

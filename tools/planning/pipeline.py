@@ -17,7 +17,7 @@ class Stage:
     """
 
     name: str
-    group: str
+    part: str
     read_bytes: float
     seconds: float
 

@@ -34,8 +34,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Step:
-    """A denoising step of a request. `seconds_of` tells computing by what is computed: "products", "experts",
-    "attention", "head".
+    """A denoising step of a request. `seconds_of` tells computing by what is computed: "layers", "attention",
+    "experts", "conditioning", "head".
     """
 
     request: Request
@@ -77,8 +77,8 @@ class Step:
         return min(self.lengths.new_tokens, self.lengths.canvas)
 
     def tokens_per_second(self, steps: int) -> float:
-        """New tokens a second, of all sequences, at so many steps a canvas, of which none has more than it has
-        tokens. Encoding the prompt is not counted.
+        """New tokens a second, of all sequences, at so many steps a canvas, or one a token where that is
+        fewer. Encoding the prompt is not counted.
         """
         return self.canvas_tokens * self.request.sequences / (min(steps, self.canvas_tokens) * self.seconds)
 
@@ -101,7 +101,7 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     rows = lengths.canvas * count
     touched = model.touched(rows, count)
     seconds_of = _seconds_of(model, rates, lengths, rows, touched, plan)
-    stages = list(_stages(plan, touched, seconds_of))
+    stages = list(_stages(model, plan, touched, seconds_of))
     read = sum(stage.read_bytes for stage in stages) / rates.disk
     busy = min(1.0, sum(seconds_of.values()) / read) if read else 1.0
     disk = rates.disk * (1 - busy * (1 - rates.kernels.beside))
@@ -109,21 +109,17 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     return Step(request, lengths, plan, tuple(spans), seconds_of, read)
 
 
-#: The kinds of units that a part of the computing is spread over, by their bytes.
-_GROUPS = {"products": ("layer",), "attention": ("layer",), "experts": ("expert",), "head": ("head",)}
-
-
 def _seconds_of(
     model: PlannedModel, rates: Rates, lengths: Lengths, rows: int, touched: float, plan: MemoryPlan
 ) -> dict[str, float]:
     """Each part takes as long as its operations, or as long as its weights take from memory."""
-    costs, kernels, nbytes = model.costs, rates.kernels, _bytes_of(plan)
+    costs, kernels, nbytes = model.costs, rates.kernels, _bytes_of(model, plan)
 
-    def products(operations: float, rows: float, group: str, share: float = 1.0) -> float:
+    def products(operations: float, rows: float, part: str, share: float = 1.0) -> float:
         if not operations:
             return 0.0
         reached = rates.products * kernels.share(rows)
-        return max(operations / reached, nbytes[group] * share / rates.memory)
+        return max(operations / reached, nbytes[part] * share / rates.memory)
 
     expert_rows = model.top_k * rows
     each = expert_rows / (touched * model.experts) if touched else 0.0
@@ -131,31 +127,36 @@ def _seconds_of(
     scores = rows * model.bundle.model.vocab_size * kernels.per_score
     pairs = rows * (lengths.prefix + lengths.canvas)
     return {
-        "products": products(costs.row * rows, rows, "layer")
-        + products(costs.conditioning * rows, rows, "self-conditioning"),
-        "experts": products(costs.expert * expert_rows * model.expert_layers, each, "expert", touched),
+        "layers": products(costs.row * rows, rows, "layers"),
         "attention": costs.attended * pairs / (rates.floats * kernels.floats),
+        "experts": products(costs.expert * expert_rows * model.expert_layers, each, "experts", touched),
+        "conditioning": products(costs.conditioning * rows, rows, "conditioning"),
         "head": products(head, rows, "head") + scores / rates.products,
     }
 
 
-def _bytes_of(plan: MemoryPlan) -> Counter[str]:
+def _bytes_of(model: PlannedModel, plan: MemoryPlan) -> Counter[str]:
     found: Counter[str] = Counter()
     for unit in plan.units:
-        found[unit.group] += unit.nbytes
+        found[model.part_of.get(unit.name, "")] += unit.nbytes
     return found
 
 
-def _stages(plan: MemoryPlan, touched: float, seconds_of: dict[str, float]) -> Iterator[Stage]:
-    """The units in their order; of experts the share that is wanted."""
-    nbytes = _bytes_of(plan)
+def _stages(
+    model: PlannedModel, plan: MemoryPlan, touched: float, seconds_of: dict[str, float]
+) -> Iterator[Stage]:
+    """The units in their order, each with its share of what its part takes; of experts what is wanted."""
+    nbytes = _bytes_of(model, plan)
+    seconds = seconds_of | {"layers": seconds_of["layers"] + seconds_of["attention"]}
     for unit in plan.units:
+        part = model.part_of.get(unit.name, "")
         if unit.group == "embedding":  # rows of it are looked up
             continue
-        parts = [part for part, groups in _GROUPS.items() if unit.group in groups]
-        seconds = sum(seconds_of[part] for part in parts) * unit.nbytes / max(1, nbytes[unit.group])
         read = 0.0 if unit.pinned or unit.kept else float(unit.nbytes)
-        yield Stage(unit.name, unit.group, read * (touched if unit.group == "expert" else 1.0), seconds)
+        wanted = touched if part == "experts" else 1.0
+        yield Stage(
+            unit.name, part, read * wanted, seconds.get(part, 0.0) * unit.nbytes / max(1, nbytes[part])
+        )
 
 
 def riding(model: PlannedModel, rates: Rates, step: Step) -> int:

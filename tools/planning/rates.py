@@ -1,4 +1,4 @@
-"""What a device computes and reads in a second, from the database, from probes, or from a report of `bench`."""
+"""What a device computes and reads in a second, from the database, from probes, or from a report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class NotKnown(EdgekitError):
 
 @dataclass(frozen=True)
 class Kernels:
-    """How much of what a processor can do its kernels reach: of 8-bit `products` and of float32 sums. Unpacking
-    a weight takes as long as `unpacking` rows of its product, a score of the vocabulary head as long as so many
-    8-bit operations (`per_score`), and while they compute reads have `beside` of the disk's rate.
+    """How much of what a processor can do its kernels reach: of 8-bit `products` and of `floats`. Unpacking a
+    weight takes as long as `unpacking` rows of its product, a score of the vocabulary head as long as
+    `per_score` 8-bit operations, and while they compute reads have `beside` of the disk's rate.
     """
 
     products: float
@@ -106,8 +106,8 @@ def of_device(device: Device) -> Rates:
 
 
 def of_limits(name: str, limits: Mapping[str, Any], budget: int | None, source: str) -> Rates:
-    """From what was measured on a machine, the "limits" of a report of `bench` (docs/bench.md), for the native
-    engine. Raises NotKnown.
+    """From what was measured on a machine, the "limits" of a report (docs/bench.md), for the native engine.
+    Raises NotKnown.
     """
     names = {
         "flash_read_gbps": ("disk_bytes_per_second", GB),

@@ -1,5 +1,5 @@
-"""config.json of released models, exact or with fewer layers: what plans know by name, and benchmarks with random
-weights are sized by.
+"""config.json of released models, exact or with fewer layers: what plans know by name, and what benchmarks
+with random weights are sized by.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ _NAMES = {
 def model_line(model: PlannedModel, preset: str) -> str:
     """The model in one line."""
     parameters = model.parameters / 1e9
-    return f"{model.name}, {preset}: {parameters:.3g} billion parameters, {size(model.weights_bytes)} of weights"
+    return (
+        f"{model.name}, {preset}: {parameters:.3g} billion parameters, {size(model.weights_bytes)} of weights"
+    )
 
 
 def model_facts(model: PlannedModel, preset: str) -> dict[str, Any]:
@@ -66,7 +68,10 @@ def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
         f"{name} {in_seconds(s)}" for name, s in step.seconds_of.items() if s > 0.01 * step.compute_seconds
     )
     reading = "" if step.resident else f"reading {in_seconds(step.read_seconds)} beside "
-    yield "a step", f"{in_seconds(step.seconds)}: {reading}computing {in_seconds(step.compute_seconds)} ({parts})"
+    yield (
+        "a step",
+        f"{in_seconds(step.seconds)}: {reading}computing {in_seconds(step.compute_seconds)} ({parts})",
+    )
     tokens = step.canvas_tokens
     speeds = "; ".join(
         f"{count} steps {_rate(step.tokens_per_second(count))}" for count in _counts(steps, tokens)
@@ -86,7 +91,7 @@ def _counts(steps: Sequence[int], tokens: int) -> list[int]:
 
 
 def _rate(tokens_per_second: float) -> str:
-    return f"{tokens_per_second:.3g}"
+    return f"{tokens_per_second:.3g}" if tokens_per_second < 1000 else f"{tokens_per_second:.0f}"
 
 
 def sources(figures: Mapping[str, Figure]) -> Iterator[tuple[str, str]]:

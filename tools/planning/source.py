@@ -11,7 +11,8 @@ from edgekit.export.checkpoint.errors import InvalidConfig, NotACheckpoint
 from edgekit.export.checkpoint.hub import locate
 from edgekit.export.checkpoint.safetensors_dir import CONFIG, GENERATION_CONFIG
 from edgekit.export.checkpoint.text_files import MOST_CONFIG_BYTES, read_config, read_json_object
-from edgekit.export.pipeline import Progress
+from edgekit.export.models import HEAD, complete
+from edgekit.runtime.hub import Progress
 from edgekit.tools.planning import released
 
 
@@ -26,21 +27,20 @@ class Configuration:
 
 def configuration(model: str, progress: Progress | None = None) -> Configuration:
     """Of a config.json, a folder with one, a name in `released.MODELS`, or what an export takes. Raises
-    CheckpointError and HubError.
+    EdgekitError.
     """
-    path = Path(os.path.expanduser(model))
+    path, generation = Path(os.path.expanduser(model)), dict[str, Any]()
     if path.is_file() and path.suffix == ".json":
         name = path.resolve().parent.name if path.name == CONFIG else path.stem
-        return Configuration(name, read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig), {})
-    if model in released.MODELS and not path.exists():
-        return Configuration(model, released.config(model), {})
-    folder = locate(model, progress=progress).path
-    config = read_config(folder, CONFIG, "a Hugging Face checkpoint", NotACheckpoint, InvalidConfig)
-    generation, file = {}, folder / GENERATION_CONFIG
-    if file.is_file():
-        generation = read_json_object(file, MOST_CONFIG_BYTES, InvalidConfig)
-    return Configuration(_name(model, path), config, generation)
-
-
-def _name(model: str, path: Path) -> str:
-    return path.resolve().name if path.is_dir() else model
+        config = read_json_object(path, MOST_CONFIG_BYTES, InvalidConfig)
+    elif model in released.MODELS and not path.exists():
+        name, config = model, released.config(model)
+    else:
+        folder = locate(model, progress=progress).path
+        name = path.resolve().name if path.is_dir() else model
+        config = read_config(folder, CONFIG, "a Hugging Face checkpoint", NotACheckpoint, InvalidConfig)
+        if (file := folder / GENERATION_CONFIG).is_file():
+            generation = read_json_object(file, MOST_CONFIG_BYTES, InvalidConfig)
+    # Families whose head is their own where one is stored are taken at their configuration's word.
+    stored = () if config.get("tie_word_embeddings") else (HEAD,)
+    return Configuration(name, complete(config, stored, name), generation)
