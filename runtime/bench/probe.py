@@ -20,7 +20,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 @dataclass(frozen=True)
 class ProcessorProbe:
     """Operations per second of loops on registers, a product and a sum being two, and bytes per second read
-    from memory that no cache holds, of so many threads together.
+    from memory that no cache holds, of so many threads together. Then what the native engine's kernels reach:
+    products of 256 rows, and of 16, with 4-bit weights from memory, and attention of 256 rows.
     """
 
     threads: int
@@ -29,6 +30,9 @@ class ProcessorProbe:
     memory_bytes: float
     int8_instructions: str
     float_instructions: str
+    product_operations: float
+    few_row_operations: float
+    attention_operations: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ def probe_processor(threads: int = 0, seconds: float = 0.5) -> ProcessorProbe:
         found.memory_bytes,
         found.int8_instructions.decode(),
         found.float_instructions.decode(),
+        found.product_operations,
+        found.few_row_operations,
+        found.attention_operations,
     )
 
 

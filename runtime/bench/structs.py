@@ -37,7 +37,8 @@ class ProcessorProbeStruct(Struct):
     _fields_ = (
         ("struct_size", c_uint32), ("threads", c_int32), ("int8_operations", c_double),
         ("float_operations", c_double), ("memory_bytes", c_double), ("int8_instructions", c_char_p),
-        ("float_instructions", c_char_p),
+        ("float_instructions", c_char_p), ("product_operations", c_double),
+        ("few_row_operations", c_double), ("attention_operations", c_double),
     )  # fmt: skip
 
 

@@ -365,8 +365,8 @@ def test_who_interrupts_keeps_what_was_measured(bundle: Path, tmp_path: Path) ->
 
 def test_random_prompts_need_no_tokenizer(tmp_path: Path) -> None:
     from edgekit.export.quantize import Scheme
-    from edgekit.tools.bench import model_configs as released
     from edgekit.tools.bench import random_bundle
+    from edgekit.tools.planning import released
 
     small = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 96}
     words = {

@@ -29,7 +29,9 @@ from edgekit.tools.planning.source import configuration
 
 LIMITS = {
     "disk_bytes_per_second": 2e9,
-    "int8_operations_per_second": 1e12,
+    "product_operations_per_second": 1e12,
+    "few_row_operations_per_second": 7e11,
+    "attention_operations_per_second": 1e11,
     "float_operations_per_second": 2e11,
     "memory_bytes_per_second": 3e10,
 }
@@ -186,7 +188,7 @@ def test_a_step_gets_shorter_with_all_that_makes_it_so(gemma: PlannedModel) -> N
         seconds = predict(gemma, machine(budget), request).seconds
         assert seconds <= longer * 1.0001
         longer = seconds
-    for name in ("disk_bytes_per_second", "int8_operations_per_second", "float_operations_per_second"):
+    for name in LIMITS:
         faster = predict(gemma, machine(least, **{name: 2 * LIMITS[name]}), request)
         assert faster.seconds <= small.seconds
     slow = predict(gemma, machine(least, disk_bytes_per_second=1e6), request)
@@ -200,7 +202,10 @@ def test_a_step_gets_shorter_with_all_that_makes_it_so(gemma: PlannedModel) -> N
 
 
 def test_sequences_that_ride_lengthen_a_step_by_less_than_a_tenth(dense: PlannedModel) -> None:
-    rates, request = machine(1_500_000_000, int8_operations_per_second=1e13), Request()
+    rates, request = (
+        machine(1_500_000_000, product_operations_per_second=1e13, few_row_operations_per_second=1e13),
+        Request(),
+    )
     made = plan.make("it", dense, rates, request)
     assert made.step is not None and made.riding > 0
     all_of_them = predict(dense, rates, replace(request, sequences=1 + made.riding))

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
-from edgekit.runtime.bench import probe_disk, probe_processor
+from edgekit.runtime.bench import ProcessorProbe, probe_disk, probe_processor
 
 #: Of each figure of the processor, and of the disk.
 PROCESSOR_SECONDS, DISK_SECONDS = 0.3, 1.0
@@ -16,17 +16,24 @@ PROCESSOR_SECONDS, DISK_SECONDS = 0.3, 1.0
 
 def limits(bundles: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By bundle: rates of the processor, on all usable cores, and of the disk that the bundle is on."""
-    probe = probe_processor(seconds=PROCESSOR_SECONDS)
-    processor = {
+    processor = of_processor(probe_processor(seconds=PROCESSOR_SECONDS))
+    return {
+        bundle: processor | {"disk_bytes_per_second": _disk_rate(bundle)} for bundle in dict.fromkeys(bundles)
+    }
+
+
+def of_processor(probe: ProcessorProbe) -> dict[str, Any]:
+    """The processor's part of a report's limits."""
+    return {
         "threads": probe.threads,
         "int8_operations_per_second": probe.int8_operations,
         "int8_instructions": probe.int8_instructions,
         "float_operations_per_second": probe.float_operations,
         "float_instructions": probe.float_instructions,
         "memory_bytes_per_second": probe.memory_bytes,
-    }
-    return {
-        bundle: processor | {"disk_bytes_per_second": _disk_rate(bundle)} for bundle in dict.fromkeys(bundles)
+        "product_operations_per_second": probe.product_operations,
+        "few_row_operations_per_second": probe.few_row_operations,
+        "attention_operations_per_second": probe.attention_operations,
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bench import describe_machine, probe_processor
 from edgekit.targets.devices import Figure
+from edgekit.tools.benchmark.limits import of_processor
 from edgekit.tools.disk_trial import DISK_BYTES, try_disk
 from edgekit.tools.planning.rates import GB, Rates, of_limits
 
@@ -36,12 +37,7 @@ def here(folder: Path, budget: int | None) -> Rates:
             "folder where bundles are to be with --disk"
         ) from error
     processor = probe_processor(seconds=_PROCESSOR_SECONDS)
-    limits = {
-        "disk_bytes_per_second": disk,
-        "int8_operations_per_second": processor.int8_operations,
-        "float_operations_per_second": processor.float_operations,
-        "memory_bytes_per_second": processor.memory_bytes,
-    }
+    limits = of_processor(processor) | {"disk_bytes_per_second": disk}
     name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{processor.threads} threads")))
     own = round(MEMORY_SHARE * granted)
     rates = of_limits(name, limits, own if budget is None else budget, "measured here, just now")

@@ -83,55 +83,70 @@ class Step:
         return self.canvas_tokens * self.request.sequences / (min(steps, self.canvas_tokens) * self.seconds)
 
 
-def lengths_of(model: PlannedModel, request: Request) -> Lengths:
+@dataclass(frozen=True)
+class _Lengths:
+    """Of a step of all sequences: rows, those that the vocabulary head scores, and pairs of a row and one that
+    it sees.
+    """
+
+    of_each: Lengths
+    rows: int
+    head_rows: int
+    pairs: int
+
+
+def _lengths(model: PlannedModel, request: Request) -> _Lengths:
     """Raises InvalidOption and PromptTooLong."""
-    section = sampler_model(model.bundle)
+    section, count = sampler_model(model.bundle), request.sequences
     settled = settle(section, max_new_tokens=request.new_tokens, prompt_length=request.prompt_tokens)
-    assert settled.lengths is not None, "they were asked for"
-    return settled.lengths
+    lengths = settled.lengths
+    assert lengths is not None, "they were asked for"
+    block = settled.values().get("block_length") or lengths.canvas
+    rows = lengths.canvas * count
+    return _Lengths(
+        lengths, rows, min(block, lengths.canvas) * count, rows * (lengths.prefix + lengths.canvas)
+    )
 
 
 def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     """The step of a request on a device. Raises BudgetExceeded, and EdgekitError for lengths that the model
     does not have.
     """
-    lengths, count = lengths_of(model, request), request.sequences
+    step, count = _lengths(model, request), request.sequences
+    lengths = step.of_each
     options = options_for(model.bundle, SessionOptions(rates.budget), of_several(lengths, count), count)
     plan = plan_session(model.bundle, options, process_bytes=PROCESS_BYTES)
-    rows = lengths.canvas * count
-    touched = model.touched(rows, count)
-    seconds_of = _seconds_of(model, rates, lengths, rows, touched, plan)
+    touched = model.touched(step.rows, count)
+    seconds_of = _seconds_of(model, rates, step, touched, plan)
     stages = list(_stages(model, plan, touched, seconds_of))
     read = sum(stage.read_bytes for stage in stages) / rates.disk
     busy = min(1.0, sum(seconds_of.values()) / read) if read else 1.0
-    disk = rates.disk * (1 - busy * (1 - rates.kernels.beside))
+    disk = rates.disk * (1 - busy * (1 - rates.beside))
     spans = simulate(stages, plan.ring_bytes, disk)
     return Step(request, lengths, plan, tuple(spans), seconds_of, read)
 
 
 def _seconds_of(
-    model: PlannedModel, rates: Rates, lengths: Lengths, rows: int, touched: float, plan: MemoryPlan
+    model: PlannedModel, rates: Rates, step: _Lengths, touched: float, plan: MemoryPlan
 ) -> dict[str, float]:
     """Each part takes as long as its operations, or as long as its weights take from memory."""
-    costs, kernels, nbytes = model.costs, rates.kernels, _bytes_of(model, plan)
+    costs, nbytes, rows = model.costs, _bytes_of(model, plan), step.rows
 
     def products(operations: float, rows: float, part: str, share: float = 1.0) -> float:
         if not operations:
             return 0.0
-        reached = rates.products * kernels.share(rows)
-        return max(operations / reached, nbytes[part] * share / rates.memory)
+        return max(operations / rates.reached(rows), nbytes[part] * share / rates.memory)
 
     expert_rows = model.top_k * rows
     each = expert_rows / (touched * model.experts) if touched else 0.0
-    head = costs.head * rows * (2 if model.softens else 1)
-    scores = rows * model.bundle.model.vocab_size * kernels.per_score
-    pairs = rows * (lengths.prefix + lengths.canvas)
+    head = costs.head * step.head_rows * (2 if model.softens else 1)
+    scores = step.head_rows * model.bundle.model.vocab_size
     return {
         "layers": products(costs.row * rows, rows, "layers"),
-        "attention": costs.attended * pairs / (rates.floats * kernels.floats),
+        "attention": costs.attended * step.pairs / rates.attention,
         "experts": products(costs.expert * expert_rows * model.expert_layers, each, "experts", touched),
         "conditioning": products(costs.conditioning * rows, rows, "conditioning"),
-        "head": products(head, rows, "head") + scores / rates.products,
+        "head": products(head, step.head_rows, "head") + scores * rates.score_seconds,
     }
 
 

@@ -17,46 +17,37 @@ class NotKnown(EdgekitError):
     """A device lacks a figure that a plan needs."""
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """How much of what a processor can do its kernels reach: of 8-bit `products` and of `floats`. Unpacking a
-    weight takes as long as `unpacking` rows of its product, a score of the vocabulary head as long as
-    `per_score` 8-bit operations, and while they compute reads have `beside` of the disk's rate.
-    """
-
-    products: float
-    floats: float
-    unpacking: float
-    per_score: float
-    beside: float
-
-    def share(self, rows: float) -> float:
-        """Of the peak, of products of so many rows with each weight."""
-        return self.products * rows / (rows + self.unpacking)
-
-
-#: The native engine's, as `python -m edgekit.tools.bench.plans` finds them; see tools/bench/RESULTS.md.
-NATIVE = Kernels(products=0.9, floats=0.5, unpacking=7.0, per_score=1000.0, beside=0.9)
+#: Of the native engine: what a score of the vocabulary head takes, drawing and summing, in float operations on
+#: registers, and the disk's rate beside computing cores over that of plain reads. See tools/bench/RESULTS.md.
+SCORE_OPERATIONS, BESIDE = 1300.0, 0.9
 
 
 @dataclass(frozen=True)
 class Rates:
-    """A device: bytes per second from flash (`disk`) and from memory, operations per second of 8-bit products
-    and of float sums at their peak, bytes that a process may plan with (None: as many as it wants), and what
-    kernels reach of that. `figures` are what it was computed from, by name.
+    """A device: bytes per second from flash (`disk`) and from memory, operations per second that kernels reach
+    in 8-bit products of many rows, and in attention, and bytes that a process may plan with (None: as many as
+    it wants). Unpacking a weight takes as long as `unpacking` rows of its product; `score_seconds` are of a
+    row's score of one token, beyond its product; reads have `beside` of the disk's rate while all cores
+    compute. `figures` are what it was computed from, by name.
     """
 
     name: str
     disk: float
     products: float
-    floats: float
+    attention: float
     memory: float
     budget: int | None
-    kernels: Kernels
     figures: Mapping[str, Figure]
     target: str = "host"
     #: Speed after some minutes over that at the beginning.
     sustained: float = 1.0
+    unpacking: float = 0.0
+    score_seconds: float = 0.0
+    beside: float = 1.0
+
+    def reached(self, rows: float) -> float:
+        """Operations per second in products of so many rows with each weight."""
+        return self.products * rows / (rows + self.unpacking)
 
     def with_figure(self, name: str, figure: Figure) -> Rates:
         """The same, with where one more of its figures is from."""
@@ -88,37 +79,64 @@ def of_device(device: Device) -> Rates:
         if name not in figures:
             raise NotKnown(f"{device.id}: its {name} is not known, without which there is no plan")
     value = {name: figure.value for name, figure in figures.items()}
-    floats = value["compute_tflops_fp16"]
-    share = value["compute_eff"]
+    floats, share = value["compute_tflops_fp16"], value["compute_eff"]
     return Rates(
         device.name,
         value["flash_read_gbps"] * GB,
-        max(floats, value.get("compute_tops_int8", 0.0)) * TERA,
-        floats * TERA,
+        max(floats, value.get("compute_tops_int8", 0.0)) * share * TERA,
+        floats * share * TERA,
         value.get("memory_bandwidth_gbps", math.inf) * GB,
         round(value["app_budget_gb"] * GB),
-        # `compute_eff` is what products reach; how much unpacking and scores take is in it.
-        Kernels(share, share, unpacking=0.0, per_score=0.0, beside=1.0),
         figures,
         device.target,
         value.get("thermal_sustained_fraction", 1.0),
     )
 
 
+#: Rates that `bench` measures (docs/bench.md), with their units, by the names of the figures that they are.
+_MEASURED = {
+    "flash_read_gbps": ("disk_bytes_per_second", GB),
+    "memory_bandwidth_gbps": ("memory_bytes_per_second", GB),
+    "products_256": ("product_operations_per_second", TERA),
+    "products_16": ("few_row_operations_per_second", TERA),
+    "attention_tflops": ("attention_operations_per_second", TERA),
+    "compute_tflops_fp32": ("float_operations_per_second", TERA),
+}
+
+
 def of_limits(name: str, limits: Mapping[str, Any], budget: int | None, source: str) -> Rates:
     """From what was measured on a machine, the "limits" of a report (docs/bench.md), for the native engine.
     Raises NotKnown.
     """
-    names = {
-        "flash_read_gbps": ("disk_bytes_per_second", GB),
-        "compute_tops_int8": ("int8_operations_per_second", TERA),
-        "compute_tflops_fp32": ("float_operations_per_second", TERA),
-        "memory_bandwidth_gbps": ("memory_bytes_per_second", GB),
-    }
     found = {}
-    for figure, (key, unit) in names.items():
+    for figure, (key, unit) in _MEASURED.items():
         if not (rate := limits.get(key)):
             raise NotKnown(f"{name}: its {key} was not measured, without which there is no plan")
         found[figure] = Figure(rate / unit, "measured", source)
-    disk, products, floats, memory = (limits[key] for key, _ in names.values())
-    return Rates(name, disk, products, floats, memory, budget, NATIVE, found)
+    disk, memory, many, few, attention, floats = (limits[key] for key, _ in _MEASURED.values())
+    unpacking = _unpacking(few / many)
+    return Rates(
+        name,
+        disk,
+        many * (MANY + unpacking) / MANY,
+        attention,
+        memory,
+        budget,
+        found,
+        unpacking=unpacking,
+        score_seconds=SCORE_OPERATIONS / floats,
+        beside=BESIDE,
+    )
+
+
+#: Rows of the two products that are measured.
+MANY, FEW = 256, 16
+
+
+def _unpacking(ratio: float) -> float:
+    """Rows that a weight's unpacking takes as long as, where a product of FEW rows reaches `ratio` of the rate
+    of MANY: both are `products * rows / (rows + unpacking)`.
+    """
+    least = FEW / MANY
+    ratio = min(1.0, max(1.5 * least, ratio))
+    return FEW * (1 - ratio) / (ratio - least)

@@ -14,7 +14,12 @@ from edgekit.tools.planning.rates import PLANNED
 
 #: Tables have it for what is not known or not there.
 _NOTHING = "-"
-_UNITS = PLANNED | {"compute_tflops_fp32": "TFLOP/s"}
+_UNITS = PLANNED | {
+    "products_256": "TOP/s",
+    "products_16": "TOP/s",
+    "attention_tflops": "TFLOP/s",
+    "compute_tflops_fp32": "TFLOP/s",
+}
 _NAMES = {
     "flash_read_gbps": "flash",
     "app_budget_gb": "memory of an app",
@@ -22,6 +27,9 @@ _NAMES = {
     "compute_tflops_fp16": "float16",
     "compute_tflops_fp32": "float32",
     "compute_eff": "of it reached",
+    "products_256": "256 rows, 4 bits",
+    "products_16": "16 rows, 4 bits",
+    "attention_tflops": "attention",
     "memory_bandwidth_gbps": "memory",
     "thermal_sustained_fraction": "after minutes",
 }

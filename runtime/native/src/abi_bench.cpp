@@ -183,6 +183,9 @@ ek_status ek_probe_processor(int32_t threads, double seconds, ek_processor_probe
     made.memory_bytes = probe.memory_bytes;
     made.int8_instructions = probe.int8_instructions;
     made.float_instructions = probe.float_instructions;
+    made.product_operations = probe.product_operations;
+    made.few_row_operations = probe.few_row_operations;
+    made.attention_operations = probe.attention_operations;
     write_struct(found, made, "ek_processor_probe");
   });
 }

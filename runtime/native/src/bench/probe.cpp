@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "bench/kernel_rates.h"
 #include "bench/peak.h"
 #include "error.h"
 #include "flash_file.h"
@@ -18,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastSeconds = 0.01, kMostSeconds = 600;
 constexpr int kRepeats = 3;  // the best of them: whatever else runs takes away, and gives nothing
-constexpr std::uint64_t kMemoryBytes = std::uint64_t{256} << 20;
 std::atomic<std::uint64_t> seen{0};  // what nobody looks at would not be read
 
 
@@ -55,9 +55,7 @@ double rate(ThreadPool &pool, const PeakLoop &loop, double seconds) {
 }
 
 // Bytes per second that the threads read together, each a part of its own.
-double memory_rate(ThreadPool &pool, double seconds) {
-  const AlignedMemory memory(static_cast<std::size_t>(kMemoryBytes));
-  std::fill_n(memory.data(), memory.size(), std::uint8_t{1});
+double memory_rate(ThreadPool &pool, const AlignedMemory &memory, double seconds) {
   const std::size_t words = memory.size() / sizeof(std::uint64_t) / static_cast<std::size_t>(pool.size());
   std::vector<std::uint64_t> kept(static_cast<std::size_t>(pool.size()));
   double best = 0;
@@ -91,7 +89,11 @@ ProcessorProbe probe_processor(int threads, double seconds) {
   out.float_instructions = floats.instructions;
   out.int8_operations = rate(pool, int8, seconds);
   out.float_operations = rate(pool, floats, seconds);
-  out.memory_bytes = memory_rate(pool, seconds);
+  const AlignedMemory memory = large_memory();
+  out.memory_bytes = memory_rate(pool, memory, seconds);
+  out.product_operations = product_rate(pool, memory, kManyRows, seconds);
+  out.few_row_operations = product_rate(pool, memory, kFewRows, seconds);
+  out.attention_operations = attention_rate(pool, seconds);
   return out;
 }
 
