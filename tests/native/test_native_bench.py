@@ -303,8 +303,13 @@ def test_the_machine_is_described_without_names_of_people() -> None:
 def test_probes_find_what_this_processor_does() -> None:
     found = probe_processor(1, 0.02)
     assert found.threads == 1 and found.int8_instructions and found.float_instructions
-    for rate in (found.int8_operations, found.float_operations, found.memory_bytes):
-        assert math.isfinite(rate) and rate > 1e6
+    rates = (
+        found.int8_operations, found.float_operations, found.memory_bytes, found.product_operations,
+        found.few_row_operations, found.attention_operations,
+    )  # fmt: skip
+    assert all(math.isfinite(rate) and rate > 1e6 for rate in rates)
+    assert found.product_operations < 2 * found.int8_operations, "no kernel is faster than its instruction"
+    assert found.attention_operations < 2 * found.float_operations
     for threads, seconds in ((-1, 0.1), (1, 0), (1, math.nan), (1, 1e9)):
         with pytest.raises(InvalidRequest):
             probe_processor(threads, seconds)

@@ -202,10 +202,8 @@ def test_a_step_gets_shorter_with_all_that_makes_it_so(gemma: PlannedModel) -> N
 
 
 def test_sequences_that_ride_lengthen_a_step_by_less_than_a_tenth(dense: PlannedModel) -> None:
-    rates, request = (
-        machine(1_500_000_000, product_operations_per_second=1e13, few_row_operations_per_second=1e13),
-        Request(),
-    )
+    fast = {"product_operations_per_second": 1e13, "few_row_operations_per_second": 1e13}
+    rates, request = machine(1_500_000_000, **fast), Request()
     made = plan.make("it", dense, rates, request)
     assert made.step is not None and made.riding > 0
     all_of_them = predict(dense, rates, replace(request, sequences=1 + made.riding))

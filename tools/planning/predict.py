@@ -85,8 +85,8 @@ class Step:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """Of a step of all sequences: rows, those that the vocabulary head scores, and pairs of a row and one that
-    it sees.
+    """Of a step of all sequences: rows, those that the vocabulary head scores, and pairs of a row and one
+    that it sees.
     """
 
     of_each: Lengths

@@ -17,18 +17,19 @@ class NotKnown(EdgekitError):
     """A device lacks a figure that a plan needs."""
 
 
-#: Of the native engine: what a score of the vocabulary head takes, drawing and summing, in float operations on
-#: registers, and the disk's rate beside computing cores over that of plain reads. See tools/bench/RESULTS.md.
+#: Of the native engine: what a score of the vocabulary head takes, drawing and summing, in float operations
+#: on registers, and the disk's rate beside computing cores over that of plain reads. See
+#: tools/bench/RESULTS.md.
 SCORE_OPERATIONS, BESIDE = 1300.0, 0.9
 
 
 @dataclass(frozen=True)
 class Rates:
-    """A device: bytes per second from flash (`disk`) and from memory, operations per second that kernels reach
-    in 8-bit products of many rows, and in attention, and bytes that a process may plan with (None: as many as
-    it wants). Unpacking a weight takes as long as `unpacking` rows of its product; `score_seconds` are of a
-    row's score of one token, beyond its product; reads have `beside` of the disk's rate while all cores
-    compute. `figures` are what it was computed from, by name.
+    """A device: bytes per second from flash (`disk`) and from memory, operations per second that kernels
+    reach in 8-bit products of many rows, and in attention, and bytes that a process may plan with (None: as
+    many as it wants). Unpacking a weight takes as long as `unpacking` rows of its product; `score_seconds`
+    are of a row's score of one token, beyond its product; reads have `beside` of the disk's rate while all
+    cores compute. `figures` are what it was computed from, by name.
     """
 
     name: str
@@ -134,8 +135,8 @@ MANY, FEW = 256, 16
 
 
 def _unpacking(ratio: float) -> float:
-    """Rows that a weight's unpacking takes as long as, where a product of FEW rows reaches `ratio` of the rate
-    of MANY: both are `products * rows / (rows + unpacking)`.
+    """Rows that a weight's unpacking takes as long as, where a product of FEW rows reaches `ratio` of the
+    rate of MANY: both are `products * rows / (rows + unpacking)`.
     """
     least = FEW / MANY
     ratio = min(1.0, max(1.5 * least, ratio))

@@ -18,18 +18,18 @@ constexpr std::int64_t kWidth = 4096, kGroup = 32;  // of the matrices
 constexpr std::int64_t kHeads = 32, kHeadDim = 128;
 constexpr std::size_t kCodeBytes = kWidth * kWidth / 2, kScaleBytes = kWidth * kWidth / kGroup;
 
-// The best of calls, each of `operations`, for about `seconds`: whatever else runs takes away, and gives nothing.
-double best_rate(double operations, double seconds, const std::function<void()> &call) {
-  double best = 0;
+// The mean of calls, each of `operations`, for about `seconds` behind one that does not count: what lasts, where the best
+// would be a moment's.
+double mean_rate(double operations, double seconds, const std::function<void()> &call) {
+  call();
   const Clock::time_point started = Clock::now();
-  Clock::time_point ended = started;
+  double done = 0, taken = 0;
   do {
-    const Clock::time_point begun = ended;
     call();
-    ended = Clock::now();
-    best = std::max(best, operations / std::chrono::duration<double>(ended - begun).count());
-  } while (std::chrono::duration<double>(ended - started).count() < seconds);
-  return best;
+    done += operations;
+    taken = std::chrono::duration<double>(Clock::now() - started).count();
+  } while (taken < seconds);
+  return done / taken;
 }
 
 // Floats that are neither equal nor large.
@@ -61,7 +61,7 @@ double product_rate(ThreadPool &pool, const AlignedMemory &memory, std::int64_t 
   matrix.group = kGroup;
   matrix.scales = floats_of(scales);
   std::size_t at = 0;
-  return best_rate(2.0 * kWidth * kWidth * static_cast<double>(rows), seconds, [&] {
+  return mean_rate(2.0 * kWidth * kWidth * static_cast<double>(rows), seconds, [&] {
     matrix.codes = memory.data() + at;
     matrix.group_scales = matrix.codes + kCodeBytes;
     linear(pool, matrix, rounded, floats_of(y), kWidth, Addends{}, scratch.data());
@@ -84,7 +84,7 @@ double attention_rate(ThreadPool &pool, double seconds) {
     return rows;
   };
   const std::vector<KeyPiece> keys{KeyPiece{heads(1), heads(2)}};
-  return best_rate(4.0 * kManyRows * kManyRows * kHeads * kHeadDim, seconds,
+  return mean_rate(4.0 * kManyRows * kManyRows * kHeads * kHeadDim, seconds,
                    [&] { attention(pool, heads(0), keys, nullptr, 0.1f, heads(3), scratch.data()); });
 }
 
