@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 from edgekit.flashload.names import shown
@@ -48,12 +49,20 @@ def _imported(path: str) -> Callable[[Attempt], float]:
     module, _, name = path.rpartition(".")
     if not module:
         raise InvalidOption(f"the verifier python:{path} names no module; use python:MODULE.FUNCTION")
+    return function_in(lambda: import_module(module), name, f"the verifier python:{path}", "an attempt")
+
+
+def function_in(bring: Callable[[], ModuleType], name: str, what: str, arguments: str) -> Callable[..., Any]:
+    """A function by its name in a module that `bring` imports. Raises InvalidOption, which begins with
+    `what`, for whatever its author's code raises, and for what is no function of `arguments`.
+    """
     try:
-        found = getattr(import_module(module), name)
-    except Exception as error:  # the module is its author's code
+        found = getattr(bring(), name)
+    except (Exception, SystemExit) as error:
         raise InvalidOption(
-            f"the verifier python:{path} cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"{what} cannot be imported: {type(error).__name__}: {one_line(error)}"
         ) from error
     if not callable(found):
-        raise InvalidOption(f"the verifier python:{path} is {shown(found)}; name a function of an attempt")
-    return found
+        raise InvalidOption(f"{what} is {shown(found)}; name a function of {arguments}")
+    function: Callable[..., Any] = found
+    return function

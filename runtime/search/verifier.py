@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import shown
@@ -120,24 +120,29 @@ class OwnModel(Verifier):
 
 def checked_scores(verifier: Verifier, attempts: Sequence[Attempt]) -> list[float]:
     """Scores of a verifier. Raises VerifierFailed, naming it, for what it raises and for what is no score."""
+    what = f"the verifier {verifier.name}"
+    scores = checked(what, lambda: verifier.scores(attempts))
+    if len(scores) != len(attempts):
+        raise VerifierFailed(f"{what} gave {len(scores)} scores of {len(attempts)}")
+    return scores
+
+
+def checked(what: str, scores_of: Callable[[], Sequence[Any]]) -> list[float]:
+    """The scores that a call gives. Raises VerifierFailed, which begins with `what`, for what it raises and
+    for what is no score.
+    """
     try:
-        scores = list(verifier.scores(attempts))
+        scores = list(scores_of())
     except EdgekitError:
         raise
     except (Exception, SystemExit) as error:
-        raise VerifierFailed(
-            f"the verifier {verifier.name} raised {type(error).__name__}: {one_line(error)}"
-        ) from error
+        raise VerifierFailed(f"{what} raised {type(error).__name__}: {one_line(error)}") from error
     for score in scores:
         if inspect.iscoroutine(score):
             score.close()  # or Python warns that nobody awaited it
     for score in scores:
         if not _is_score(score):
-            raise VerifierFailed(
-                f"the verifier {verifier.name} returned {shown(score)}; use a finite number, or true or false"
-            )
-    if len(scores) != len(attempts):
-        raise VerifierFailed(f"the verifier {verifier.name} gave {len(scores)} scores of {len(attempts)}")
+            raise VerifierFailed(f"{what} returned {shown(score)}; use a finite number, or true or false")
     return [float(score) for score in scores]
 
 

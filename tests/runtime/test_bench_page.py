@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.fake_endpoint import FakeEndpoint
 
 from edgekit.tools.cli import main
 
@@ -52,11 +53,43 @@ def test_the_commands_of_the_page_run(
     (tmp_path / "tiny").symlink_to(shipped_bundle("tiny-gemma", "native"))
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^\$ edgekit (bench .*?)(?: +#.*)?$", PAGE, re.MULTILINE)
-    assert len(lines) == 5
-    for line in lines:
+    runs = [line for line in lines if "--prompts" not in line]
+    assert len(runs) == 5
+    for line in runs:
         few = [] if "--merge" in line else ["-r", "1", "--warmups", "0", "--prompt", "What is 12 + 34?"]
         done = CliRunner().invoke(main, [*line.split(), *few])
         assert done.exit_code == 0, done.output
         if (report := tmp_path / "here.jsonl").exists():
             (tmp_path / "phone.json").write_bytes(report.read_bytes())
     assert done.stdout.count("tiny-gemma") == 2
+
+
+def test_prompts_of_the_page_are_asked(
+    shipped_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other bundle is the same one, and the endpoint knows no answer."""
+    for name in ("tiny", "other"):
+        (tmp_path / name).symlink_to(shipped_bundle("tiny-gemma", "native"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    (prompts,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "mine.jsonl").write_text(prompts)
+    lines = re.findall(r"^\$ edgekit (bench .*--prompts .*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    assert len(lines) == 4
+    keys = set[str]()
+    with FakeEndpoint() as server:
+        for line in lines:
+            words = line.replace("http://localhost:8080/v1", server.address).split()
+            done = CliRunner().invoke(main, [*words, "--no-probe", "-o", "json"])
+            assert done.exit_code == 0, done.output
+            found = json.loads(done.stdout)
+            assert found[-1]["score"] == 1 and found[-1]["requests"] == 2
+            keys.update(*found)
+    assert [row["score"] for row in found] == [0, 1] and found[0]["request_cost"] > 0
+    (table,) = re.findall(
+        r"\| line \| key in JSON and CSV \| is \|\n\|---\|---\|---\|\n(.*?)\n\n", PAGE, re.DOTALL
+    )
+    named = {name for row in table.splitlines() for name in re.findall(r"`([a-z]\w+)`", row.split("|")[2])}
+    assert len(named) > 12 and named <= keys

@@ -11,23 +11,31 @@ from edgekit.tools.machine import libraries
 from edgekit.tools.versions import installed_version
 
 if TYPE_CHECKING:
-    from edgekit.tools.benchmark.workload import Opened, Workload
+    from edgekit.runtime.session import Session
+    from edgekit.tools.benchmark.cases import Case
 
 
-def about(workload: Workload, opened: Opened, limits: dict[str, Any] | None) -> dict[str, Any]:
-    """The member "about" of a report, `limits` being those of the machine; no name of a user, host or
-    folder.
+def written_by() -> dict[str, Any]:
+    """When a report was made, and by which versions."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "edgekit": installed_version(),
+        "libraries": libraries(),
+    }
+
+
+def about(case: Case, new_tokens: int, session: Session, limits: dict[str, Any] | None) -> dict[str, Any]:
+    """The member "about" of a report on answers of at most `new_tokens`, `limits` being those of the machine;
+    no name of a user, host or folder.
     """
-    bundle, statistics = opened.session.bundle, opened.session.statistics()
-    manifest, case = bundle.manifest, workload.case
+    bundle, statistics = session.bundle, session.statistics()
+    manifest = bundle.manifest
     try:
         costs = of_bundle(bundle).as_dict()
     except EdgekitError:
         costs = None  # bundles of other writers need no report of their matrices
     return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "edgekit": installed_version(),
-        "libraries": libraries(),
+        **written_by(),
         "model": {
             "name": manifest.provenance.get("checkpoint"),
             "family": bundle.model.family,
@@ -46,7 +54,7 @@ def about(workload: Workload, opened: Opened, limits: dict[str, Any] | None) -> 
         "case": {
             "sequences": case.sequences,
             "prompt": "text" if case.tokens is None else "random",
-            "new_tokens": workload.new_tokens,
+            "new_tokens": new_tokens,
             "forwards": case.forwards,
             "settings": dict(case.settings),
         },

@@ -1,7 +1,7 @@
 """Measures one case in a process of its own: its memory is that of nothing else.
 
-The case is one line of JSON on stdin. Lines of JSON on stdout: {"stage": ..., "total": n} and {"done": 1}
-while it runs, then {"report": ...}, or {"error": ..., "needed_bytes": n}.
+What is wanted is one line of JSON on stdin. Lines of JSON on stdout: {"stage": ..., "total": n} and
+{"done": 1} while it runs, then {"report": ...}, or {"error": ..., "needed_bytes": n}.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import json
 import os
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.tools.benchmark.cases import Case
+from edgekit.tools.benchmark.wanted import Tell, Wanted
+
+if TYPE_CHECKING:
+    from edgekit.runtime.generation import Generator
 
 
 def main() -> None:
-    wanted = json.loads(sys.stdin.readline())
+    wanted = Wanted.of(json.loads(sys.stdin.readline()))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # What a library prints is none of these lines.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
@@ -27,8 +30,7 @@ def main() -> None:
         print(json.dumps(line), file=out, flush=True)
 
     try:
-        case, limits = Case.of(wanted["case"]), wanted["limits"]
-        tell(report=_measured(case, limits, wanted["runs"], wanted["warmups"], wanted["spans"], tell))
+        tell(report=_measured(wanted, tell))
     except BudgetExceeded as error:
         tell(error=str(error), needed_bytes=error.needed_bytes)
     except EdgekitError as error:
@@ -41,14 +43,10 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _measured(
-    case: Case, limits: dict[str, Any] | None, runs: int, warmups: int, spans: int, tell: Any
-) -> dict[str, Any]:
-    from edgekit.runtime.bench import Bench
+def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:
     from edgekit.runtime.generation import Generator
-    from edgekit.tools.benchmark.about import about
-    from edgekit.tools.benchmark.workload import Workload
 
+    case = wanted.case
     with Generator(
         case.bundle,
         memory_bytes=case.memory,
@@ -56,19 +54,30 @@ def _measured(
         threads=case.threads,
         engine=case.engine,
     ) as generator:
-        workload = Workload(case, generator)
-        tell(stage="opening", total=0)
-        with (
-            workload.opened() as opened,
-            Bench(opened.session, about(workload, opened, limits), spans) as bench,
-        ):
-            if warmups:
-                tell(stage="warming up", total=warmups)
-            for _ in range(warmups):
+        if wanted.questions:
+            from edgekit.tools.benchmark.asking import answered
+
+            return answered(wanted, generator, tell)
+        return _repeated(wanted, generator, tell)
+
+
+def _repeated(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]:
+    from edgekit.runtime.bench import Bench
+    from edgekit.tools.benchmark.about import about
+    from edgekit.tools.benchmark.workload import Workload
+
+    workload = Workload(wanted.case, generator)
+    tell(stage="opening", total=0)
+    with workload.opened() as opened:
+        facts = about(wanted.case, workload.new_tokens, opened.session, wanted.limits)
+        with Bench(opened.session, facts, wanted.spans) as bench:
+            if wanted.warmups:
+                tell(stage="warming up", total=wanted.warmups)
+            for _ in range(wanted.warmups):
                 opened.run()
                 tell(done=1)
-            tell(stage="measuring", total=runs)
-            for run in range(runs):
+            tell(stage="measuring", total=wanted.runs)
+            for run in range(wanted.runs):
                 with bench.test({"run": run}, workload.prompt_tokens):
                     opened.run(bench)
                 tell(done=1)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgekit.flashload.errors import EdgekitError, MalformedFile
+from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.files import write_atomic
-from edgekit.flashload.strictjson import loads_strict
 from edgekit.runtime.bench import REPORT_VERSION
+from edgekit.tools.benchmark import comparison
+from edgekit.tools.benchmark.json_text import parsed
 from edgekit.tools.benchmark.limits import in_words
 from edgekit.tools.benchmark.rows import row
 from edgekit.tools.benchmark.tables import as_markdown
 
-#: Members that a report must have, by what they are.
-_MEMBERS = {"about": dict, "machine": dict, "bundle": dict, "session": dict, "plan": dict, "tests": list}
+#: Members that a report must have, by what they are; the second ones that of a session alone.
+_MEMBERS = {"about": dict, "machine": dict}
+_OF_SESSION = {"bundle": dict, "session": dict, "plan": dict, "tests": list}
 
 
 class NoReport(EdgekitError):
@@ -63,12 +65,10 @@ def _is_whole(line: str) -> bool:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return loads_strict(text.encode(), where)
-    except MalformedFile as error:
-        # The reader's advice, behind the last semicolon, is about bundles.
-        said = str(error).rpartition(";")[0] or str(error)
+        return parsed(text, where)
+    except ValueError as error:
         raise NoReport(
-            f"{said}; give files that `edgekit bench --report` or an application has written"
+            f"{error}; give files that `edgekit bench --report` or an application has written"
         ) from error
 
 
@@ -81,16 +81,25 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
             f"{where} is of version {version}, this edgekit reads {REPORT_VERSION}; update the older of "
             "the two"
         )
-    for name, kind in _MEMBERS.items():
-        if not isinstance(given.get(name), kind):
-            raise NoReport(f'{where} has no "{name}"; it is damaged or incomplete')
-    if not given["tests"]:
-        raise NoReport(f"{where} has no tests; it was written before the first one ended")
+    _check_members(given, _MEMBERS, where)
+    if not comparison.is_endpoint(given):
+        _check_members(given, _OF_SESSION, where)
+        if not given["tests"]:
+            raise NoReport(f"{where} has no tests; it was written before the first one ended")
     try:
         in_words(given)
-        as_markdown([row(given)])
+        if comparison.has_prompts(given) or comparison.is_endpoint(given):
+            comparison.tables(comparison.compared([given, given]))
+        else:
+            as_markdown([row(given)])
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise NoReport(
             f"{where} lacks what its row shows ({error!r}); it is damaged or incomplete"
         ) from error
     return given
+
+
+def _check_members(given: dict[str, Any], members: Mapping[str, type], where: str) -> None:
+    for name, kind in members.items():
+        if not isinstance(given.get(name), kind):
+            raise NoReport(f'{where} has no "{name}"; it is damaged or incomplete')

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.tools.benchmark.cases import Case
+from edgekit.tools.benchmark.wanted import Wanted
 from edgekit.tools.console import Steps
 
 #: Who interrupts at the terminal means this process, which ends that one.
@@ -21,25 +20,15 @@ else:
     _APART = {"process_group": 0}
 
 
-def measure(
-    case: Case,
-    runs: int,
-    warmups: int,
-    steps: Steps,
-    spans: int = 0,
-    limits: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The report of a case, see docs/bench.md; what the machine can do at most goes into it. Raises
-    EdgekitError with what went wrong there.
-    """
-    wanted = {"case": case.as_dict(), "runs": runs, "warmups": warmups, "spans": spans, "limits": limits}
+def measure(wanted: Wanted, steps: Steps) -> dict[str, Any]:
+    """The report of a case, see docs/bench.md. Raises EdgekitError with what went wrong there."""
     command = [sys.executable, "-P", "-m", "edgekit.tools.benchmark.child"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, **_APART) as process:
         assert process.stdin is not None and process.stdout is not None, "both are pipes"
         try:
             with suppress(OSError):  # one that ended at once says so by its exit code
-                process.stdin.write(json.dumps(wanted).encode() + b"\n")
+                process.stdin.write(json.dumps(wanted.as_dict()).encode() + b"\n")
                 process.stdin.flush()
             # It stays open: the process ends itself when this one is gone.
             for text in process.stdout:
@@ -52,7 +41,7 @@ def measure(
         finally:
             with suppress(OSError):
                 process.stdin.close()
-    raise EdgekitError(f"{case.title}: the process that measures it {_ending(process.returncode)}")
+    raise EdgekitError(f"{wanted.case.title}: the process that measures it {_ending(process.returncode)}")
 
 
 def _followed(text: bytes, steps: Steps) -> dict[str, Any] | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from edgekit.flashload.sizes import size
 from edgekit.tools.terminal_text import visible
 
 Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
 
 
 def as_json(rows: Sequence[Row]) -> str:
@@ -65,6 +66,8 @@ def _device(row: Row) -> str:
 
 
 def _memory(row: Row) -> str:
+    if row["weights_bytes"] is None:  # an endpoint, of whose memory nobody knows
+        return ""
     words = [
         *([] if row["memory_bytes"] is None else [size(row["memory_bytes"])]),
         *([] if row["resident_bytes"] is None else [f"{size(row['resident_bytes'])} resident"]),
@@ -79,19 +82,19 @@ def _setting(row: Row) -> str:
 #: Cells that tell nothing.
 _NOTHING = ("", "0 B")
 #: Headings, with what a row shows under them. The first is always there.
-_ALWAYS: dict[str, Callable[[Row], str]] = {"model": lambda row: str(row["model"])}
+_ALWAYS: dict[str, Cell] = {"model": lambda row: str(row["model"])}
 #: What is shown where rows differ, or where it is not as a user finds it.
 _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] = {
-    "preset": (lambda r: r["preset"], lambda r: str(r["preset"]), None),
-    "size": (lambda r: r["weights_bytes"], lambda r: size(r["weights_bytes"]), None),
+    "preset": (lambda r: r["preset"], lambda r: str(r["preset"] or ""), None),
+    "size": (lambda r: r["weights_bytes"], lambda r: _bytes(r, "weights_bytes"), None),
     "device": (lambda r: (r["device"], r["processor"]), lambda r: _device(r), None),
     "engine": (lambda r: r["engine"], lambda r: str(r["engine"]), "native"),
-    "threads": (lambda r: r["threads"], lambda r: str(r["threads"]), None),
+    "threads": (lambda r: r["threads"], lambda r: str(r["threads"] or ""), None),
     "memory": (lambda r: (r["memory_bytes"], r["resident_bytes"]), _memory, (None, None)),
     "at once": (lambda r: r["sequences"], lambda r: str(r["sequences"]), 1),
     "settings": (lambda r: r["settings"], _setting, {}),
 }
-_FIGURES: dict[str, Callable[[Row], str]] = {
+_FIGURES: dict[str, Cell] = {
     "test": lambda row: str(row["test"]),
     "tok/s": lambda row: _spread(row, "tokens_per_second"),
     "first block, s": lambda row: _spread(row, "first_block_seconds"),
@@ -109,8 +112,10 @@ _FIGURES: dict[str, Callable[[Row], str]] = {
 }
 
 
-def columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
-    """Headings and cells that tell something about these rows."""
+def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = _FIGURES) -> dict[str, Cell]:
+    """Headings and cells that tell something about these rows, with those of `figures` behind what the rows
+    are of.
+    """
     chosen = dict(_ALWAYS)
     for name, (key, cell, usual) in _WHERE_TOLD.items():
         keys = [key(row) for row in rows]
@@ -120,35 +125,34 @@ def columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
             or name == "size"
         ):
             chosen[name] = cell
-    chosen |= {
-        name: cell for name, cell in _FIGURES.items() if any(cell(row) not in _NOTHING for row in rows)
-    }
+    chosen |= {name: cell for name, cell in figures.items() if any(cell(row) not in _NOTHING for row in rows)}
     return chosen
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """A table that is aligned as text too; numbers stand right."""
+    """A table with a line for each row; numbers stand right."""
     chosen = columns(rows)
     left = {"model", "preset", "device", "engine", "memory", "settings", "test"}
-    cells = [[visible(cell(row)).replace("|", "\\|") for cell in chosen.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(chosen, *cells, strict=True)]
-    lines = [_line(list(chosen), chosen, widths, left)]
-    lines.append(
-        "|" + "|".join(
-            "-" * (width + 2) if name in left else "-" * (width + 1) + ":"
-            for name, width in zip(chosen, widths, strict=True)
-        ) + "|"
-    )  # fmt: skip
-    lines += [_line(row, chosen, widths, left) for row in cells]
-    return "\n".join(lines)
+    return aligned(list(chosen), [[cell(row) for cell in chosen.values()] for row in rows], left)
 
 
-def _line(cells: Sequence[str], names: Mapping[str, Any], widths: Sequence[int], left: set[str]) -> str:
-    padded = [
-        cell.ljust(width) if name in left else cell.rjust(width)
-        for cell, name, width in zip(cells, names, widths, strict=True)
+def aligned(headings: Sequence[str], lines: Sequence[Sequence[str]], left: Collection[str]) -> str:
+    """A table of Markdown that is aligned as text too; cells stand left under headings that `left` has."""
+    shown = [[visible(cell).replace("|", "\\|") for cell in line] for line in (headings, *lines)]
+    sides = [name in left for name in headings]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    rule = "|".join(
+        "-" * (width + 2) if side else "-" * (width + 1) + ":"
+        for width, side in zip(widths, sides, strict=True)
+    )
+    first, *others = [
+        " | ".join(
+            cell.ljust(width) if side else cell.rjust(width)
+            for cell, width, side in zip(line, widths, sides, strict=True)
+        )
+        for line in shown
     ]
-    return "| " + " | ".join(padded) + " |"
+    return "\n".join([f"| {first} |", f"|{rule}|", *(f"| {each} |" for each in others)])
 
 
 FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {

@@ -27,6 +27,12 @@ PROMPTS = (
 FIRST_TOKEN, LAST_TOKEN = 5, 1000
 
 
+def settings_of(case: Case, seed: int = 0) -> Settings:
+    """The settings of one of its generations."""
+    others = {name: value for name, value in case.settings.items() if name != "steps"}
+    return Settings(case.new_tokens, case.settings.get("steps"), seed, others)
+
+
 class Workload:
     """The generations of a case, as many at once as it says. Equal runs have equal prompts and seeds."""
 
@@ -41,11 +47,7 @@ class Workload:
             stop = min(LAST_TOKEN, generator.bundle.model.vocab_size)
             draw = np.random.default_rng(0).integers(min(FIRST_TOKEN, stop - 1), stop, (count, case.tokens))
             self._prompts = draw.tolist()
-        self._settings = [self._settings_of(seed) for seed in range(count)]
-
-    def _settings_of(self, seed: int) -> Settings:
-        others = {name: value for name, value in self.case.settings.items() if name != "steps"}
-        return Settings(self.case.new_tokens, self.case.settings.get("steps"), seed, others)
+        self._settings = [settings_of(case, seed) for seed in range(count)]
 
     def samplers(self) -> list[CoreSampler]:
         """New ones, of a run."""

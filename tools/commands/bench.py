@@ -1,16 +1,18 @@
-"""`edgekit bench`: how fast bundles are here, over all combinations of several values."""
+"""`edgekit bench`: how fast and how good bundles are here, over all combinations of several values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.process import MOST_THREADS
+from edgekit.tools.benchmark.options import Asking, prompts_options
 from edgekit.tools.console import Steps, prose
 from edgekit.tools.failures import DAMAGED, Failure
 from edgekit.tools.help import Command, Rare
@@ -27,6 +29,7 @@ from edgekit.tools.terminal_text import visible
 
 if TYPE_CHECKING:
     from edgekit.tools.benchmark.cases import Case
+    from edgekit.tools.benchmark.wanted import Wanted
 
 FORMATS = "md", "json", "jsonl", "csv"
 
@@ -39,10 +42,12 @@ FORMATS = "md", "json", "jsonl", "csv"
         "edgekit bench tiny-gemma-host-mixed4",
         "edgekit bench tiny-gemma-host-mixed4 --memory 150MB,all --sequences 1,4 -r 2",
         "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 --report tiny.jsonl",
+        "edgekit bench tiny-gemma-host-mixed4 --prompts mine.jsonl --against other",
         "edgekit bench --merge tiny.jsonl",
     ),
 )
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...", type=BundleName())
+@prompts_options
 @click.option(
     "-r", "--runs", type=Count(1, 10000), default=5, show_default=True, metavar="N", help="Runs of each."
 )
@@ -179,6 +184,7 @@ def command(
     output: str,
     report: Path | None,
     merge: tuple[Path, ...],
+    asking: Callable[[int | None], Asking] | None,
 ) -> None:
     """Measure BUNDLEs here: every combination of the values given, each in a process of its own.
 
@@ -194,10 +200,18 @@ def command(
         return
     if prompts and prompt_tokens != (None,):
         raise click.UsageError("--prompt and --prompt-tokens exclude each other")
+    if asking is not None:
+        _check_asked_once(ctx)
     if report is not None and not report.parent.is_dir():
         raise Failure(f"{report}: there is no folder {report.parent}; make it, or name another file")
     from edgekit.tools.benchmark.cases import Sweep
+    from edgekit.tools.benchmark.wanted import Wanted
 
+    asked = None if asking is None else asking(new_tokens[0] if len(new_tokens) == 1 else None)
+    if asked is not None and asked.baseline is not None:
+        if asked.baseline in bundles:
+            raise click.UsageError(f"--against {asked.baseline} is the bundle that is measured; name another")
+        bundles = (asked.baseline, *bundles)
     sweep = Sweep(
         bundles,
         [None if bytes_ is None else int(bytes_) for bytes_ in memory],
@@ -214,13 +228,29 @@ def command(
         replace(case, bundle=folders[case.bundle, case.engine])
         for case in sweep.cases(forwards or 0, prompts)
     ]
-    measured, failed = _measured(cases, runs, warmups, spans, probe, report)
+    questions = () if asked is None else asked.questions
+    wanted = Wanted(cases[0], runs, warmups, spans, questions=questions)
+    measured, failed = _measured(cases, wanted, probe, report, asked)
     if measured:
         _show(measured, output)
     for line in failed:
         prose(line, err=True)
     if failed:
         ctx.exit(DAMAGED)
+
+
+#: Options that say what is asked, or how often.
+_OTHER_WAYS = {
+    "prompts": "prompt", "prompt_tokens": "prompt-tokens", "forwards": "forwards", "sequences": "sequences",
+    "runs": "runs",
+}  # fmt: skip
+
+
+def _check_asked_once(ctx: click.Context) -> None:
+    """Raises UsageError for what does not go with prompts of a file, each of which is asked once."""
+    for name, option in _OTHER_WAYS.items():
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--prompts and --{option} exclude each other")
 
 
 def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
@@ -239,40 +269,55 @@ def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _measured(
-    cases: Sequence[Case], runs: int, warmups: int, spans: int, probe: bool, file: Path | None
+    cases: Sequence[Case], wanted: Wanted, probe: bool, file: Path | None, asking: Asking | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Reports of the cases that could be measured, and a line for each other. What is there when somebody
-    interrupts is in the file by then.
+    """Reports of the cases that could be measured, as is `wanted` of each, and a line for each other. What is
+    there when somebody interrupts is in the file by then.
     """
     from edgekit.tools.benchmark.files import write_reports
     from edgekit.tools.benchmark.limits import limits
     from edgekit.tools.benchmark.measure import measure
 
     reports, failed = list[dict[str, Any]](), list[str]()
+
+    def keep(report: dict[str, Any]) -> None:
+        if asking is not None and (said := asking.complete(report, steps)):
+            failed.append(said)
+        reports.append(report)
+        if file is not None:
+            write_reports(file, reports)
+
     with Steps("measuring") as steps:
+        if asking is not None and asking.endpoint is not None:
+            keep(asking.ask_endpoint(wanted.warmups, steps))
         steps.stage("what the machine can do", 0)
         found = limits([case.bundle for case in cases]) if probe else {}
         for number, case in enumerate(cases, 1):
             if len(cases) > 1:
                 steps.note(f"{number} of {len(cases)}: {case.title}")
             try:
-                reports.append(measure(case, runs, warmups, steps, spans, found.get(case.bundle)))
+                keep(measure(replace(wanted, case=case, limits=found.get(case.bundle)), steps))
             except EdgekitError as error:
-                if len(cases) == 1:
+                if len(cases) == 1 and not reports:
                     raise
                 failed.append(f"{case.title}: {error}")
-                continue
-            if file is not None:
-                write_reports(file, reports)
     return reports, failed
 
 
 def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
+    """Tables of runs, and of prompts of a user's own, as Markdown; for programs a row for each report."""
+    from edgekit.tools.benchmark import comparison
     from edgekit.tools.benchmark.limits import in_words
     from edgekit.tools.benchmark.rows import row
     from edgekit.tools.benchmark.tables import FORMATS as WRITERS
 
-    if output == "md":
-        for line in dict.fromkeys(map(in_words, reports)):
-            click.echo(visible(line) + "\n")
-    click.echo(WRITERS[output]([row(report) for report in reports]))
+    own = [report for report in reports if comparison.has_prompts(report)]
+    runs = [row(report) for report in reports if not comparison.has_prompts(report)]
+    asked = comparison.compared(own)
+    if output != "md":
+        click.echo(WRITERS[output]([*runs, *asked]))
+        return
+    for line in dict.fromkeys(map(in_words, reports)):
+        click.echo(visible(line) + "\n")
+    tables = [WRITERS["md"](runs)] if runs else []
+    click.echo("\n\n".join([*tables, *comparison.tables(asked)]))

@@ -1,0 +1,39 @@
+"""What is wanted of the process that measures a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from edgekit.tools.benchmark.cases import Case
+from edgekit.tools.benchmark.question import Question
+
+
+class Tell(Protocol):
+    """Tells the process that waits: `stage` and `total`, `done`, or `report`."""
+
+    def __call__(self, **line: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A case, measured `runs` times after `warmups` that do not count, with the first `spans` of each; or the
+    `questions` of a user, each asked once. `limits`: what the machine can do at most, for the report.
+    """
+
+    case: Case
+    runs: int
+    warmups: int
+    spans: int = 0
+    limits: dict[str, Any] | None = None
+    questions: Sequence[Question] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Wanted:
+        """What `as_dict` gave, also by way of JSON."""
+        questions = [Question(**each) for each in given["questions"]]
+        return cls(**{**given, "case": Case.of(given["case"]), "questions": questions})
