@@ -65,7 +65,8 @@ class Answer:
         most = min(bundle.model.vocab_size, 1000)  # special tokens lie behind, as a rule
         self._prompt = np.random.default_rng(0).integers(5, most, prompt_tokens)
 
-    def _sampler(self, options: Mapping[str, Any]) -> CoreSampler:
+    def sampler(self, options: Mapping[str, Any]) -> CoreSampler:
+        """A procedure at its beginning."""
         model = sampler_model(self._bundle)
         block = block_length(self._bundle, options, self._tokens)
         one_a_step = {"llada": self._tokens, "dream": self._tokens, "block": block}
@@ -73,7 +74,8 @@ class Answer:
         wanted = {name: value for name, value in options.items() if name != "steps"}
         return CoreSampler(model, self._prompt, max_new_tokens=self._tokens, steps=steps, options=wanted)
 
-    def _session(self, sampler: CoreSampler, limits: SessionOptions) -> Session:
+    def session(self, sampler: CoreSampler, limits: SessionOptions) -> Session:
+        """One that is as long as this takes."""
         return open_session(self._bundle, options_for(self._bundle, limits, sampler.lengths))
 
     def forwards(
@@ -83,8 +85,8 @@ class Answer:
         begins a block.
         """
         rows: list[dict[str, float]] = []
-        sampler = self._sampler(options)
-        with self._session(sampler, limits) as session:
+        sampler = self.sampler(options)
+        with self.session(sampler, limits) as session:
             events = drive(sampler, session)
             while len(rows) < most:
                 row, event = timed(session, lambda: next((e for e in events if isinstance(e, Draft)), None))
@@ -96,8 +98,8 @@ class Answer:
 
     def whole(self, options: Mapping[str, Any], limits: SessionOptions) -> dict[str, Any]:
         """Seconds, forwards, rows and bytes of all of it."""
-        sampler, done = self._sampler(options), None
-        with self._session(sampler, limits) as session:
+        sampler, done = self.sampler(options), None
+        with self.session(sampler, limits) as session:
 
             def run() -> None:
                 nonlocal done
