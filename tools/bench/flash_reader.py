@@ -36,6 +36,7 @@ from edgekit.flashload.buffers import AlignedBuffer
 from edgekit.flashload.format import RunSpec, TensorSpec
 from edgekit.flashload.reader import FlashFile
 from edgekit.flashload.writer import FlashWriter
+from edgekit.tools.benchmark.page_cache import forget
 
 MIB = 1 << 20
 
@@ -69,15 +70,6 @@ def write_file(path: Path, total_bytes: int, run_bytes: int) -> None:
         for i, spec in enumerate(specs):
             writer.write_run(spec.name, {f"t{i}": rng.integers(0, 256, run_bytes, dtype=np.uint8)})
         writer.finish()
-
-
-def forget(path: Path) -> None:
-    """Drop the file from the page cache."""
-    if hasattr(os, "posix_fadvise"):
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
 
 
 @dataclass

@@ -47,13 +47,21 @@ def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:
     from edgekit.runtime.generation import Generator
 
     case = wanted.case
-    with Generator(
-        case.bundle,
-        memory_bytes=case.memory,
-        resident_bytes=case.resident,
-        threads=case.threads,
-        engine=case.engine,
-    ) as generator:
+
+    def opened() -> Generator:
+        return Generator(
+            case.bundle,
+            memory_bytes=case.memory,
+            resident_bytes=case.resident,
+            threads=case.threads,
+            engine=case.engine,
+        )
+
+    if wanted.start:
+        from edgekit.tools.benchmark.starts import started
+
+        return started(wanted, opened, tell)
+    with opened() as generator:
         if wanted.questions:
             from edgekit.tools.benchmark.asking import answered
 

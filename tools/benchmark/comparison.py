@@ -187,6 +187,8 @@ FIGURES: dict[str, Callable[[Row], str]] = {
     "cost of 1000": lambda row: (
         "" if row.get("request_cost") is None else f"{1000 * row['request_cost']:.4g}"
     ),
+    "cold start, s": _seconds("cold_first_draft_seconds"),
+    "warm start, s": _seconds("warm_first_draft_seconds"),
     "failed": lambda row: f"{row['failed']} of {row['requests']}",
 }
 

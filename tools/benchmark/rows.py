@@ -218,16 +218,31 @@ def row(report: Report) -> dict[str, Any]:
     limits = about.get("limits") or {}
     found |= {f"limit_{name}": value for name, value in limits.items()}
     for name, spread in figures(report).items():
-        found |= {
-            name: spread.mean,
-            f"{name}_stddev": spread.deviation,
-            f"{name}_samples": list(spread.samples),
-        }
+        found |= _spread_of(name, spread)
+    found |= _starts(about.get("starts"))
     disk, read = limits.get("disk_bytes_per_second"), found.get("read_bytes_per_second")
     found["share_of_disk"] = None if disk is None or read is None else _share(read, disk)
     peak, reached = limits.get("int8_operations_per_second"), found.get("operations_per_second")
     found["share_of_int8"] = None if peak is None or reached is None else _share(reached, peak)
     return found | _llama_bench(report, found)
+
+
+def _spread_of(name: str, spread: Spread) -> dict[str, Any]:
+    return {
+        name: spread.mean,
+        f"{name}_stddev": spread.deviation,
+        f"{name}_samples": list(spread.samples),
+    }
+
+
+def _starts(starts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of cold and of warm starts, as far as they are known."""
+    found: dict[str, Any] = {}
+    for kind in ("cold", "warm") if starts else ():
+        for name in ("open_seconds", "first_draft_seconds"):
+            if samples := tuple(start[name] for start in starts[kind]) if starts else ():
+                found |= _spread_of(f"{kind}_{name}", Spread(samples))
+    return found
 
 
 def _llama_bench(report: Report, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ _FIGURES: dict[str, Cell] = {
     "of disk": lambda row: _percent(row, "share_of_disk"),
     "waiting": lambda row: _percent(row, "io_wait_share") if row.get("bytes_per_forward") else "",
     "peak, anonymous": lambda row: _bytes(row, "peak_anonymous_bytes"),
+    "cold start, s": lambda row: _spread(row, "cold_first_draft_seconds"),
+    "warm start, s": lambda row: _spread(row, "warm_first_draft_seconds"),
     "J/token": lambda row: _number(row, "joules_per_token", 2),
 }
 

@@ -19,7 +19,8 @@ class Tell(Protocol):
 @dataclass(frozen=True)
 class Wanted:
     """A case, measured `runs` times after `warmups` that do not count, with the first `spans` of each; or the
-    `questions` of a user, each asked once. `limits`: what the machine can do at most, for the report.
+    `questions` of a user, each asked once; or one `start`, "cold" or "warm", to the first draft alone.
+    `limits`: what the machine can do at most, for the report.
     """
 
     case: Case
@@ -28,6 +29,7 @@ class Wanted:
     spans: int = 0
     limits: dict[str, Any] | None = None
     questions: Sequence[Question] = ()
+    start: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,12 @@ FORMATS = "md", "json", "jsonl", "csv"
     help="Runs before those that count.",
 )
 @click.option(
+    "--cold",
+    cls=Rare,
+    is_flag=True,
+    help="Also time -r starts with the bundle's files dropped from the page cache, and -r with them there.",
+)
+@click.option(
     "--spans",
     cls=Rare,
     type=Count(0, 100_000),
@@ -179,6 +186,7 @@ def command(
     engines: Sequence[str | None],
     resident: Sequence[int | None],
     warmups: int,
+    cold: bool,
     spans: int,
     probe: bool,
     output: str,
@@ -230,7 +238,7 @@ def command(
     ]
     questions = () if asked is None else asked.questions
     wanted = Wanted(cases[0], runs, warmups, spans, questions=questions)
-    measured, failed = _measured(cases, wanted, probe, report, asked)
+    measured, failed = _measured(cases, wanted, cold, probe, report, asked)
     if measured:
         _show(measured, output)
     for line in failed:
@@ -269,7 +277,12 @@ def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _measured(
-    cases: Sequence[Case], wanted: Wanted, probe: bool, file: Path | None, asking: Asking | None
+    cases: Sequence[Case],
+    wanted: Wanted,
+    cold: bool,
+    probe: bool,
+    file: Path | None,
+    asking: Asking | None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Reports of the cases that could be measured, as is `wanted` of each, and a line for each other. What is
     there when somebody interrupts is in the file by then.
@@ -277,6 +290,7 @@ def _measured(
     from edgekit.tools.benchmark.files import write_reports
     from edgekit.tools.benchmark.limits import limits
     from edgekit.tools.benchmark.measure import measure
+    from edgekit.tools.benchmark.starts import starts
 
     reports, failed = list[dict[str, Any]](), list[str]()
 
@@ -296,7 +310,14 @@ def _measured(
             if len(cases) > 1:
                 steps.note(f"{number} of {len(cases)}: {case.title}")
             try:
-                keep(measure(replace(wanted, case=case, limits=found.get(case.bundle)), steps))
+                own = replace(wanted, case=case, limits=found.get(case.bundle))
+                begun = starts(own, partial(measure, steps=steps)) if cold else None
+                report = measure(own, steps)
+                if begun is not None:
+                    report["about"]["starts"] = begun
+                    if begun["cold_unknown"]:
+                        steps.note(f"cold starts are not known: {begun['cold_unknown']}")
+                keep(report)
             except EdgekitError as error:
                 if len(cases) == 1 and not reports:
                     raise
