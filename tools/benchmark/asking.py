@@ -12,9 +12,9 @@ from edgekit.runtime.bench import Bench
 from edgekit.runtime.generation import Generator, longest
 from edgekit.runtime.sampling import Committed, CoreSampler, Draft, Lengths, drive
 from edgekit.runtime.session import Session
-from edgekit.tools.benchmark.about import about
 from edgekit.tools.benchmark.asked import Asked, as_table, check_any
 from edgekit.tools.benchmark.question import Question
+from edgekit.tools.benchmark.recording import recording
 from edgekit.tools.benchmark.wanted import Tell, Wanted
 from edgekit.tools.benchmark.workload import settings_of
 
@@ -32,25 +32,26 @@ def answered(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]
     tell(stage="opening", total=0)
     found, fits = bundle.fitting()
     lengths = [each.lengths for each in fits]
-    with generator.branching(longest(lengths, 1), 1) as (session, _, _):
-        facts = about(wanted.case, max(each.new_tokens for each in lengths), session, wanted.limits)
-        with Bench(session, facts, wanted.spans) as bench:
-            if wanted.warmups:
-                tell(stage="warming up", total=wanted.warmups)
-            for number in range(wanted.warmups):
-                bundle.answer(fits[number % len(fits)].question, session)
-                tell(done=1)
-            tell(stage="asking", total=len(fits))
-            for each in fits:
-                line = each.question.line
-                try:
-                    with bench.test({"line": line}, each.prompt_tokens):
-                        found[line] = bundle.answer(each.question, session, bench)
-                except EdgekitError as error:
-                    found[line] = Asked(line, error=str(error))
-                session.idle()
-                tell(done=1)
-            report = bench.report()
+    with (
+        generator.branching(longest(lengths, 1), 1) as (session, _, _),
+        recording(wanted, session, max(each.new_tokens for each in lengths)) as bench,
+    ):
+        if wanted.warmups:
+            tell(stage="warming up", total=wanted.warmups)
+        for number in range(wanted.warmups):
+            bundle.answer(fits[number % len(fits)].question, session)
+            tell(done=1)
+        tell(stage="asking", total=len(fits))
+        for each in fits:
+            line = each.question.line
+            try:
+                with bench.test({"line": line}, each.prompt_tokens):
+                    found[line] = bundle.answer(each.question, session, bench)
+            except EdgekitError as error:
+                found[line] = Asked(line, error=str(error))
+            session.idle()
+            tell(done=1)
+        report = bench.report()
     check_any(found.values())
     report["about"]["case"]["prompt"] = "file"
     report["about"]["workload"] = {"asked": as_table(found[each.line] for each in wanted.questions)}

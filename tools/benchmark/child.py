@@ -70,26 +70,26 @@ def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:
 
 
 def _repeated(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]:
-    from edgekit.runtime.bench import Bench
-    from edgekit.tools.benchmark.about import about
+    from edgekit.tools.benchmark.recording import recording
     from edgekit.tools.benchmark.workload import Workload
 
     workload = Workload(wanted.case, generator)
     tell(stage="opening", total=0)
-    with workload.opened() as opened:
-        facts = about(wanted.case, workload.new_tokens, opened.session, wanted.limits)
-        with Bench(opened.session, facts, wanted.spans) as bench:
-            if wanted.warmups:
-                tell(stage="warming up", total=wanted.warmups)
-            for _ in range(wanted.warmups):
-                opened.run()
-                tell(done=1)
-            tell(stage="measuring", total=wanted.runs)
-            for run in range(wanted.runs):
-                with bench.test({"run": run}, workload.prompt_tokens):
-                    opened.run(bench)
-                tell(done=1)
-            return bench.report()
+    with (
+        workload.opened() as opened,
+        recording(wanted, opened.session, workload.new_tokens) as bench,
+    ):
+        if wanted.warmups:
+            tell(stage="warming up", total=wanted.warmups)
+        for _ in range(wanted.warmups):
+            opened.run()
+            tell(done=1)
+        tell(stage="measuring", total=wanted.runs)
+        for run in range(wanted.runs):
+            with bench.test({"run": run}, workload.prompt_tokens):
+                opened.run(bench)
+            tell(done=1)
+        return bench.report()
 
 
 if __name__ == "__main__":

@@ -313,6 +313,8 @@ def _measured(
                 own = replace(wanted, case=case, limits=found.get(case.bundle))
                 begun = starts(own, partial(measure, steps=steps)) if cold else None
                 report = measure(own, steps)
+                if "energy_unknown" in report["about"]:
+                    steps.note(f"energy is not known: {report['about']['energy_unknown']}")
                 if begun is not None:
                     report["about"]["starts"] = begun
                     if begun["cold_unknown"]:
