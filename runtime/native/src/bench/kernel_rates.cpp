@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -18,18 +19,22 @@ constexpr std::int64_t kWidth = 4096, kGroup = 32;  // of the matrices
 constexpr std::int64_t kHeads = 32, kHeadDim = 128;
 constexpr std::size_t kCodeBytes = kWidth * kWidth / 2, kScaleBytes = kWidth * kWidth / kGroup;
 
-// The mean of calls, each of `operations`, for about `seconds` behind one that does not count: what lasts, where the best
-// would be a moment's.
-double mean_rate(double operations, double seconds, const std::function<void()> &call) {
+// The median of calls, each of `operations`, for about `seconds` behind one that does not count: what lasts, where the best
+// would be a moment's, and what else runs for a moment has no part in it.
+double median_rate(double operations, double seconds, const std::function<void()> &call) {
   call();
+  std::vector<double> taken;
   const Clock::time_point started = Clock::now();
-  double done = 0, taken = 0;
+  Clock::time_point ended = started;
   do {
+    const Clock::time_point begun = ended;
     call();
-    done += operations;
-    taken = std::chrono::duration<double>(Clock::now() - started).count();
-  } while (taken < seconds);
-  return done / taken;
+    ended = Clock::now();
+    taken.push_back(std::chrono::duration<double>(ended - begun).count());
+  } while (std::chrono::duration<double>(ended - started).count() < seconds);
+  const auto middle = taken.begin() + static_cast<std::ptrdiff_t>(taken.size() / 2);
+  std::nth_element(taken.begin(), middle, taken.end());
+  return operations / *middle;
 }
 
 // Floats that are neither equal nor large.
@@ -61,7 +66,7 @@ double product_rate(ThreadPool &pool, const AlignedMemory &memory, std::int64_t 
   matrix.group = kGroup;
   matrix.scales = floats_of(scales);
   std::size_t at = 0;
-  return mean_rate(2.0 * kWidth * kWidth * static_cast<double>(rows), seconds, [&] {
+  return median_rate(2.0 * kWidth * kWidth * static_cast<double>(rows), seconds, [&] {
     matrix.codes = memory.data() + at;
     matrix.group_scales = matrix.codes + kCodeBytes;
     linear(pool, matrix, rounded, floats_of(y), kWidth, Addends{}, scratch.data());
@@ -84,7 +89,7 @@ double attention_rate(ThreadPool &pool, double seconds) {
     return rows;
   };
   const std::vector<KeyPiece> keys{KeyPiece{heads(1), heads(2)}};
-  return mean_rate(4.0 * kManyRows * kManyRows * kHeads * kHeadDim, seconds,
+  return median_rate(4.0 * kManyRows * kManyRows * kHeads * kHeadDim, seconds,
                    [&] { attention(pool, heads(0), keys, nullptr, 0.1f, heads(3), scratch.data()); });
 }
 
