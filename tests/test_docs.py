@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -12,10 +14,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from support.checkpoints import write_checkpoint
 from test_style import FOLDERS as FOLDERS_OF_EDGEKIT
 
 import edgekit
+from edgekit.flashload.sizes import parse_size
 from edgekit.tools.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -156,3 +160,68 @@ def test_the_architecture_lists_the_contracts_of_imports() -> None:
     assert len(rows) == len(contracts) > 5
     for row, contract in zip(rows, contracts, strict=True):
         assert contract["name"].startswith(row), row
+
+
+# --- the front page -----------------------------------------------------------------------------------------
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_front_page_is_one_and_names_every_page() -> None:
+    assert len(README.splitlines()) < 260
+    named = set(re.findall(r"`((?:docs/)?[\w-]+\.md)`", README))
+    assert named == {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert not [path for path in paths(README) if not (ROOT / path).exists()]
+
+
+def test_the_front_page_answers_in_a_few_lines(
+    shipped_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Python runs; its C and Swift are lines of the page that has the whole programs."""
+    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    said = subprocess.run(
+        [sys.executable, "-c", code.replace("Why is the sky blue?", "Copy this: red 7")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (said.returncode, said.stdout, said.stderr) == (0, "red 7", "")
+    whole = (ROOT / "docs" / "c.md").read_text(encoding="utf-8")
+    for language in ("c", "swift"):
+        (shown,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+        assert 3 <= len(shown.splitlines()) <= 5
+        assert not [line for line in shown.splitlines() if line.strip() not in whole]
+
+
+def test_the_canvas_of_the_front_page_resolves_as_it_is_shown(shipped_bundle: Callable[..., Path]) -> None:
+    (shown,) = re.findall(r"```\n(1  .*?)```", README, re.DOTALL)
+    found = []
+    with edgekit.load(shipped_bundle("tiny-llada", "native")) as model:
+        prompt = "Write as JSON: name: Ada; age: 31; city: Rome"
+        for event in model.events(prompt, steps=8, max_new_tokens=32):
+            if isinstance(event, edgekit.Draft):
+                seen = ("░" if i == model.mask_id else model.decode([i]) or "·" for i in event.ids)
+                found.append(f"{event.step}  {''.join(seen)}")
+    assert found == shown.splitlines()
+
+
+def test_the_plans_of_the_front_page_are_those_of_the_command() -> None:
+    done = CliRunner().invoke(main, ["plan", "diffusion-gemma-26b", "--compare", "--json"])
+    plans = {plan["name"]: plan for plan in json.loads(done.stdout)["plans"]}
+    table = README.split("| device | memory |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    assert len(table) == 10
+    for name, memory, read, seconds, limit, *speeds in (
+        [cell.strip() for cell in row.strip("|").split("|")] for row in table
+    ):
+        plan = plans[name]
+        assert size_of(memory) == pytest.approx(plan["memory_bytes"], rel=0.006)
+        assert limit == plan["limit"] and (read == "nothing") == (plan["read_bytes"] == 0)
+        assert read == "nothing" or size_of(read) == pytest.approx(plan["read_bytes"], rel=0.006)
+        number, unit = seconds.split()
+        assert float(number) / (1000 if unit == "ms" else 1) == pytest.approx(plan["seconds"], rel=0.006)
+        expected = list(plan["tokens_per_second"].values())
+        assert list(map(float, speeds)) == [pytest.approx(each, rel=0.006) for each in expected]
+
+
+def size_of(text: str) -> int:
+    return parse_size(text.replace(" ", ""))

@@ -250,14 +250,15 @@ TOOLS = {
 
 @pytest.fixture
 def answer(tmp_path: Path) -> Path:
-    """A folder with the README's program."""
-    (program,) = re.findall(r"```c\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    """A folder with the program of docs/c.md."""
+    page = (ROOT / "docs" / "c.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
     (tmp_path / "answer.c").write_text(program, encoding="utf-8")
     return tmp_path
 
 
 def answers(program: Path, bundle: Path, folder: Path) -> list[int]:
-    """The token ids that the README's program prints for its prompt."""
+    """The token ids that the page's program prints for its prompt."""
     (folder / "llada").symlink_to(bundle)
     return [int(word) for word in run(program, cwd=folder, environment=os.environ).split()]
 

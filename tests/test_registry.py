@@ -27,7 +27,7 @@ from edgekit.runtime.bundle import Bundle, packages
 from edgekit.runtime.engine_registry import ENGINES, OWN, running
 from edgekit.tools.cli import main
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "format-of-your-own.md"
 POINTS = """\
 [edgekit.formats]
 toy = edgekit_toy:ROW
@@ -48,10 +48,8 @@ ROW = EngineRow("toy", format="toy", title="the toy", factory="edgekit_toy_engin
 
 
 def example() -> dict[str, str]:
-    """The files of the README's format, by name."""
-    text = README.read_text(encoding="utf-8")
-    section = text[text.index("### A format of your own") :].partition("\n## ")[0]
-    blocks = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", section, re.DOTALL)
+    """The files of the page's format, by name."""
+    blocks = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert [name for name, _ in blocks] == [
         "edgekit_toy/__init__.py",
         "edgekit_toy/writer.py",

@@ -44,7 +44,7 @@ from edgekit.runtime.bundle.golden import GOLDEN_FILE
 from edgekit.tools import tiny as tiny_models
 from edgekit.tools.cli import main
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 
 FAMILIES = {"llada": {}, "llada_moe": {}, "dream": {}, "diffusion_gemma": {"num_hidden_layers": 3}}
 TARGETS = ATTENTION + MLP
@@ -220,16 +220,16 @@ def test_facts_of_an_adapter_tell_weights_that_are_made_of_several(tmp_path: Pat
 # --- the commands -------------------------------------------------------------------------------------------
 
 
-def test_the_readme_s_adapter_is_exported_and_switched(
+def test_the_adapter_of_the_page_is_exported_and_switched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it says, as it says it."""
-    text = README.read_text(encoding="utf-8")
-    section = text[text.index("### LoRA adapters") :].partition("\n### ")[0]
+    text = PAGE.read_text(encoding="utf-8")
+    section = text[text.index("## LoRA adapters") :].partition("\n## ")[0]
     (made,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (shown,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(compile(made, "README.md", "exec"), {})
+    exec(compile(made, "export.md", "exec"), {})
     lines = [shlex.split(line.removeprefix("$ "), comments=True) for line in shown.splitlines()]
     said = [command(*words[1:]) for words in lines]
     assert "tiny-llada-style-host-mixed4" in said[0]

@@ -416,9 +416,9 @@ def test_what_a_manifest_says_about_the_loop_is_checked(
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a C compiler")
-def test_the_program_of_the_readme_prints_the_answer(bundle: Callable[[str], Path], tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```c\n(.*?)```", readme, re.DOTALL)
+def test_the_program_of_the_page_prints_the_answer(bundle: Callable[[str], Path], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "c.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```c\n(.*?)```", page, re.DOTALL)
     (tmp_path / "answer.c").write_text(program, encoding="utf-8")
     core = _native.load().path
     run(compiler("cc", "gcc", "clang"), "-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror",

@@ -1,4 +1,4 @@
-"""Engines in Python behind the core's session: README.md's, and what engines may do and may not."""
+"""Engines in Python behind the core's session: that of docs/python.md; what engines may and may not do."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from edgekit.runtime.generation import Generator, Prompt, Settings
 from edgekit.runtime.sampling import Committed, HeadRequest, PhiloxNoise
 from edgekit.runtime.session import Session, SessionOptions, open_session
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 PROMPT = Prompt("Copy this: Ada 7 cat")
 
 
-def readme_engine() -> type[Engine]:
-    """The class that README.md shows; what it does with it is run on a bundle by the test below."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def page_engine() -> type[Engine]:
+    """The class that docs/python.md shows; what it does with it is run on a bundle by the test below."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "class NumpyEngine" in block)
     assert len([line for line in block.split("with open_session")[0].splitlines() if line]) <= 50
     names: dict[str, Any] = {}
@@ -56,13 +56,13 @@ def answer(generator: Generator) -> list[int]:
 
 
 @pytest.mark.parametrize("resident", [None, 0], ids=["resident", "streamed"])
-def test_the_engine_of_the_readme_answers_as_onnx_does(
+def test_the_engine_of_the_page_answers_as_onnx_does(
     shipped_bundle: Callable[..., Path], resident: int | None
 ) -> None:
     path = shipped_bundle("tiny-llada", "onnx")
     with Generator(path) as generator:
         expected = answer(generator)
-    with Generator(path, resident_bytes=resident, engine=readme_engine()) as generator:
+    with Generator(path, resident_bytes=resident, engine=page_engine()) as generator:
         assert answer(generator) == expected
         assert bool(generator.bytes_read) == (resident == 0)
         assert generator.stats is not None and generator.stats.engine["engine"] == "numpy"
@@ -70,7 +70,7 @@ def test_the_engine_of_the_readme_answers_as_onnx_does(
 
 def test_a_model_is_loaded_with_an_engine_of_ones_own(shipped_bundle: Callable[..., Path]) -> None:
     path, few = shipped_bundle("tiny-llada", "onnx"), {"max_new_tokens": 16, "steps": 8, "seed": 3}
-    with edgekit.load(path) as model, edgekit.load(path, engine=readme_engine()) as other:
+    with edgekit.load(path) as model, edgekit.load(path, engine=page_engine()) as other:
         assert other.generate(PROMPT.text, **few).ids == model.generate(PROMPT.text, **few).ids
 
 
@@ -105,7 +105,7 @@ def test_an_engine_that_keeps_weights_is_found_out(
 ) -> None:
     """The test above can fail."""
 
-    class Keeps(readme_engine()):  # type: ignore[misc]
+    class Keeps(page_engine()):  # type: ignore[misc]
         def layers(self, program: str, inputs: Any, weights: Any) -> Any:
             self.kept = getattr(self, "kept", weights)
             with np.errstate(all="ignore"):

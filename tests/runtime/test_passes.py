@@ -42,7 +42,7 @@ from edgekit.runtime.session import (
     open_session,
 )
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 ALL = HeadRequest(logits=True)
 
 
@@ -273,9 +273,9 @@ def test_many_prompts_take_turns(shipped_bundle: Callable[..., Path], model: str
             list(generator.generate_many(prompts, settings, at_once=0))
 
 
-def test_the_readme_runs_several(shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_page_runs_several(shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
     """In a process of its own, whose memory the example's budget is for."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "generate_many" in block)
     (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
     run = subprocess.run(

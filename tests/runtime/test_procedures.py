@@ -28,18 +28,18 @@ from edgekit.runtime.sampling import (
 )
 from edgekit.runtime.session import open_session
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 
-def readme_procedure() -> tuple[str, str]:
-    """The class that README.md shows, and what it does with it."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def page_procedure() -> tuple[str, str]:
+    """The class that docs/python.md shows, and what it does with it."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "class LeftToRight" in block)
     made, shown = block.split("with open_session", 1)
     return made, "with open_session" + shown
 
 
-MADE, SHOWN = readme_procedure()
+MADE, SHOWN = page_procedure()
 NAMES: dict[str, Any] = {}
 exec(MADE, NAMES)
 LeftToRight = NAMES["LeftToRight"]
