@@ -116,9 +116,8 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @debug_option
 def main() -> None:
-    """Quantize diffusion language models and run them while their weights stream from flash.
-
-    Each command has a page of its own: edgekit run --help.
+    """Quantize diffusion language models and run them while their weights stream from flash. Each
+    command has a page of its own: edgekit run --help.
     """
 
 

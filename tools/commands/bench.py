@@ -41,7 +41,7 @@ FORMATS = "md", "json", "jsonl", "csv"
     short_help="Measure tokens a second, passes, reads and memory.",
     examples=(
         "edgekit bench tiny-gemma-host-mixed4",
-        "edgekit bench tiny-gemma-host-mixed4 --memory 150MB,all --sequences 1,4 -r 2",
+        "edgekit bench tiny-gemma-host-mixed4 --memory 160MB,all --sequences 1,4 -r 2",
         "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 --report tiny.jsonl",
         "edgekit bench tiny-gemma-host-mixed4 --prompts mine.jsonl --against other",
         "edgekit bench --merge tiny.jsonl",
