@@ -363,9 +363,10 @@ def required(*extras: str) -> set[str]:
         ("export-onnx", {"torch", "safetensors", "huggingface_hub", "onnx", "onnxscript", "onnxruntime"}),
         ("mac", {"torch", "safetensors", "huggingface_hub", "mlx"}),
         ("ios", {"torch", "safetensors", "huggingface_hub", "coremltools", "coreai_core"}),
+        ("report", {"plotly"}),
     ],
 )
-def test_an_extra_that_exports_names_all_it_needs(extra: str, packages: set[str]) -> None:
+def test_an_extra_names_all_it_needs(extra: str, packages: set[str]) -> None:
     assert required(extra) - required() == packages
     assert required() == {"numpy", "tokenizers", "jinja2", "click", "rich", "xxhash", "packaging"}
 

@@ -87,7 +87,11 @@ def extras_by_package() -> dict[str, str]:
     from edgekit.export.formats import ROWS
     from edgekit.runtime.engine_registry import OWN
 
-    needed = [("huggingface_hub", "hub"), *((row.needs, row.extra) for row in OWN if row.extra)]
+    needed = [
+        ("huggingface_hub", "hub"),
+        ("plotly", "report"),
+        *((row.needs, row.extra) for row in OWN if row.extra),
+    ]
     needed += [(module, row.extra) for row in ROWS for module in row.needs]
     found: dict[str, str] = {}
     for module, extra in needed:

@@ -138,6 +138,12 @@ class Several(click.ParamType):
         return tuple(None if part == self._none else self._each.convert(part, param, ctx) for part in given)
 
 
+def check_parent(path: Path | None) -> None:
+    """Refuse a file in a folder that is not there, before the work that it is for."""
+    if path is not None and not path.parent.is_dir():
+        raise Failure(f"{path}: there is no folder {path.parent}; make it, or name another file")
+
+
 @contextmanager
 def quoting(memory: Size | None) -> Iterator[None]:
     """Inside the block a budget that is too small is named as the user wrote it."""
@@ -232,4 +238,10 @@ memory_option = click.option(
     help="Budget for the whole process, e.g. 1GB: what does not fit is streamed. Default: no limit.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+html_option = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write a page with the table and charts, one file that works offline.",
+)
 bundle_argument = click.argument("bundle", type=BundleName(), metavar="BUNDLE", shell_complete=bundles)

@@ -54,7 +54,7 @@ def test_the_commands_of_the_page_run(
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^\$ edgekit (bench .*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     runs = [line for line in lines if "--prompts" not in line]
-    assert len(runs) == 5
+    assert len(runs) == 7
     for line in runs:
         few = [] if "--merge" in line else ["-r", "1", "--warmups", "0", "--prompt", "What is 12 + 34?"]
         done = CliRunner().invoke(main, [*line.split(), *few])
@@ -62,6 +62,7 @@ def test_the_commands_of_the_page_run(
         if (report := tmp_path / "here.jsonl").exists():
             (tmp_path / "phone.json").write_bytes(report.read_bytes())
     assert done.stdout.count("tiny-gemma") == 2
+    assert all((tmp_path / name).stat().st_size > 1e6 for name in ("here.html", "devices.html"))
 
 
 def test_prompts_of_the_page_are_asked(

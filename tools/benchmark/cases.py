@@ -11,6 +11,9 @@ from typing import Any
 
 from edgekit.flashload.sizes import size
 
+#: Reads, waits and uses of weights that a report has of a run, at most.
+MOST_SPANS = 100_000
+
 
 @dataclass(frozen=True)
 class Case:

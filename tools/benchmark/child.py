@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
@@ -74,6 +75,8 @@ def _repeated(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any
     from edgekit.tools.benchmark.workload import Workload
 
     workload = Workload(wanted.case, generator)
+    if wanted.spans is None:
+        wanted = replace(wanted, spans=workload.spans)
     tell(stage="opening", total=0)
     with (
         workload.opened() as opened,

@@ -19,5 +19,5 @@ def recording(wanted: Wanted, session: Session, new_tokens: int) -> Iterator[Ben
     with own_meter() as (joules, unknown):
         if unknown:
             facts["energy_unknown"] = unknown
-        with Bench(session, facts, wanted.spans, joules) as bench:
+        with Bench(session, facts, wanted.spans or 0, joules) as bench:
             yield bench

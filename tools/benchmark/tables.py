@@ -114,6 +114,34 @@ _FIGURES: dict[str, Cell] = {
 }
 
 
+#: Headings of columns of words, which stand left; all others are numbers.
+LEFT = frozenset({"model", "preset", "device", "engine", "memory", "settings", "test"})
+#: Cells that say by themselves what they are about.
+_PLAIN = ("preset", "device", "engine", "settings")
+
+
+def titles(rows: Sequence[Row]) -> list[str]:
+    """What sets each row apart from the others, in words, or the model; equal ones are counted."""
+    apart = {
+        name: cell
+        for name, (key, cell, _) in _WHERE_TOLD.items()
+        if any(key(row) != key(rows[0]) for row in rows)
+    }
+    if any(row["test"] != rows[0]["test"] for row in rows):
+        apart["test"] = _FIGURES["test"]
+    found = []
+    for row in rows:
+        words = [cell(row) if name in _PLAIN else f"{name} {cell(row)}" for name, cell in apart.items()]
+        model = _ALWAYS["model"](row)
+        if any(each["model"] != row["model"] for each in rows) or not any(words):
+            words = [model, *words]
+        found.append(", ".join(filter(None, words)))
+    return [
+        name if found.count(name) == 1 else f"{name} ({found[: number + 1].count(name)})"
+        for number, name in enumerate(found)
+    ]
+
+
 def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = _FIGURES) -> dict[str, Cell]:
     """Headings and cells that tell something about these rows, with those of `figures` behind what the rows
     are of.
@@ -134,8 +162,7 @@ def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = _FIGURES) -> dict
 def as_markdown(rows: Sequence[Row]) -> str:
     """A table with a line for each row; numbers stand right."""
     chosen = columns(rows)
-    left = {"model", "preset", "device", "engine", "memory", "settings", "test"}
-    return aligned(list(chosen), [[cell(row) for cell in chosen.values()] for row in rows], left)
+    return aligned(list(chosen), [[cell(row) for cell in chosen.values()] for row in rows], LEFT)
 
 
 def aligned(headings: Sequence[str], lines: Sequence[Sequence[str]], left: Collection[str]) -> str:

@@ -18,15 +18,15 @@ class Tell(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A case, measured `runs` times after `warmups` that do not count, with the first `spans` of each; or the
-    `questions` of a user, each asked once; or one `start`, "cold" or "warm", to the first draft alone.
-    `limits`: what the machine can do at most, for the report.
+    """A case, measured `runs` times after `warmups` that do not count, with the first `spans` of each (None:
+    enough for two denoising passes); or the `questions` of a user, each asked once; or one `start`, "cold" or
+    "warm", to the first draft alone. `limits`: what the machine can do at most, for the report.
     """
 
     case: Case
     runs: int
     warmups: int
-    spans: int = 0
+    spans: int | None = 0
     limits: dict[str, Any] | None = None
     questions: Sequence[Question] = ()
     start: str = ""

@@ -11,10 +11,11 @@ from edgekit.runtime.bench import Bench
 from edgekit.runtime.generation import Generator, Settings, longest
 from edgekit.runtime.sampling import CoreSampler, Done, drive
 from edgekit.runtime.sampling.events import Event
+from edgekit.runtime.sampling.options import Lengths
 from edgekit.runtime.session import Session
 from edgekit.runtime.session.sequence import Sequence
 from edgekit.runtime.session.together import Together
-from edgekit.tools.benchmark.cases import Case
+from edgekit.tools.benchmark.cases import MOST_SPANS, Case
 
 #: What is asked where nobody says.
 PROMPTS = (
@@ -25,6 +26,10 @@ PROMPTS = (
 )
 #: Random tokens are from here to there: special ones lie below or behind, as a rule.
 FIRST_TOKEN, LAST_TOKEN = 5, 1000
+#: Units beside layers and vocabulary: last norm, self-conditioning.
+_OTHER_UNITS = 2
+#: Denoising passes whose spans are kept for a timeline, and one for heads that are run once more.
+_SHOWN_PASSES = 3
 
 
 def settings_of(case: Case, seed: int = 0) -> Settings:
@@ -64,9 +69,25 @@ class Workload:
     @property
     def new_tokens(self) -> int:
         """Of an answer, at most."""
-        lengths = self._generator.options(self._settings[0], len(self._prompts[0])).lengths
+        return self._lengths(0).new_tokens
+
+    @property
+    def spans(self) -> int:
+        """Reads, waits and uses of a run until its prompts are encoded and two denoising passes are over, or
+        some more.
+        """
+        model = self._generator.bundle.model
+        tables = [model.embedding, *([] if model.head is None else [model.head])]
+        units = len(model.layers) + sum(len(table.runs) for table in tables) + _OTHER_UNITS
+        reads = units + sum(len(layer.experts) for layer in model.layers)
+        encoded = sum(-(-len(p) // self._lengths(i).canvas) for i, p in enumerate(self._prompts))
+        return min(MOST_SPANS, (encoded + _SHOWN_PASSES) * (reads + 2 * units))
+
+    def _lengths(self, number: int) -> Lengths:
+        """Of an answer by its number."""
+        lengths = self._generator.options(self._settings[number], len(self._prompts[number])).lengths
         assert lengths is not None, "they were asked for"
-        return lengths.new_tokens
+        return lengths
 
     @contextmanager
     def opened(self) -> Iterator[Opened]:

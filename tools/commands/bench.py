@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.process import MOST_THREADS
+from edgekit.tools.benchmark.cases import MOST_SPANS
 from edgekit.tools.benchmark.options import Asking, prompts_options
 from edgekit.tools.console import Steps, prose
 from edgekit.tools.failures import DAMAGED, Failure
@@ -24,7 +25,9 @@ from edgekit.tools.options import (
     Count,
     Several,
     bundle_folder,
+    check_parent,
     debug_option,
+    html_option,
 )
 from edgekit.tools.terminal_text import visible
 
@@ -44,7 +47,7 @@ FORMATS = "md", "json", "jsonl", "csv"
         "edgekit bench tiny-gemma-host-mixed4 --memory 160MB,all --sequences 1,4 -r 2",
         "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 --report tiny.jsonl",
         "edgekit bench tiny-gemma-host-mixed4 --prompts mine.jsonl --against other",
-        "edgekit bench --merge tiny.jsonl",
+        "edgekit bench --merge tiny.jsonl --html tiny.html",
     ),
 )
 @click.argument("bundles", nargs=-1, metavar="[BUNDLE]...", type=BundleName())
@@ -135,10 +138,10 @@ FORMATS = "md", "json", "jsonl", "csv"
 @click.option(
     "--spans",
     cls=Rare,
-    type=Count(0, 100_000),
-    default=0,
+    type=Count(0, MOST_SPANS),
     metavar="N",
-    help="Reads, waits and uses of weights that the report has of each run.",
+    help="Reads, waits and uses of weights that the report has of each run. Default: none; for --html those "
+    "of two denoising passes.",
 )
 @click.option(
     "--probe/--no-probe",
@@ -169,6 +172,7 @@ FORMATS = "md", "json", "jsonl", "csv"
     metavar="FILE",
     help="Only tabulate reports, of other devices too.",
 )
+@html_option
 @debug_option
 @click.pass_context
 def command(
@@ -187,11 +191,12 @@ def command(
     resident: Sequence[int | None],
     warmups: int,
     cold: bool,
-    spans: int,
+    spans: int | None,
     probe: bool,
     output: str,
     report: Path | None,
     merge: tuple[Path, ...],
+    html: Path | None,
     asking: Callable[[int | None], Asking] | None,
 ) -> None:
     """Measure BUNDLEs here: every combination of the values given, each in a process of its own.
@@ -203,15 +208,19 @@ def command(
 
     if bool(bundles) == bool(merge):
         raise click.UsageError("name bundles to measure, or with --merge reports to tabulate; not both")
+    check_parent(html)
+    if html is not None:
+        import edgekit.tools.html.bench_page  # noqa: F401 - what it lacks is told before anything is done
     if merge:
-        _show(read_reports(merge), output)
+        read = read_reports(merge)
+        _keep(read, [], None, html)
+        _show(read, output)
         return
     if prompts and prompt_tokens != (None,):
         raise click.UsageError("--prompt and --prompt-tokens exclude each other")
     if asking is not None:
         _check_asked_once(ctx)
-    if report is not None and not report.parent.is_dir():
-        raise Failure(f"{report}: there is no folder {report.parent}; make it, or name another file")
+    check_parent(report)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
 
@@ -237,8 +246,9 @@ def command(
         for case in sweep.cases(forwards or 0, prompts)
     ]
     questions = () if asked is None else asked.questions
-    wanted = Wanted(cases[0], runs, warmups, spans, questions=questions)
-    measured, failed = _measured(cases, wanted, cold, probe, report, asked)
+    kept = 0 if spans is None and html is None else spans
+    wanted = Wanted(cases[0], runs, warmups, kept, questions=questions)
+    measured, failed = _measured(cases, wanted, cold, probe, report, html, asked)
     if measured:
         _show(measured, output)
     for line in failed:
@@ -250,7 +260,7 @@ def command(
 #: Options that say what is asked, or how often.
 _OTHER_WAYS = {
     "prompts": "prompt", "prompt_tokens": "prompt-tokens", "forwards": "forwards", "sequences": "sequences",
-    "runs": "runs",
+    "runs": "runs", "html": "html",
 }  # fmt: skip
 
 
@@ -282,12 +292,12 @@ def _measured(
     cold: bool,
     probe: bool,
     file: Path | None,
+    html: Path | None,
     asking: Asking | None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Reports of the cases that could be measured, as is `wanted` of each, and a line for each other. What is
-    there when somebody interrupts is in the file by then.
+    there when somebody interrupts is in the files by then.
     """
-    from edgekit.tools.benchmark.files import write_reports
     from edgekit.tools.benchmark.limits import limits
     from edgekit.tools.benchmark.measure import measure
     from edgekit.tools.benchmark.starts import starts
@@ -298,8 +308,7 @@ def _measured(
         if asking is not None and (said := asking.complete(report, steps)):
             failed.append(said)
         reports.append(report)
-        if file is not None:
-            write_reports(file, reports)
+        _keep(reports, failed, file, html)
 
     with Steps("measuring") as steps:
         if asking is not None and asking.endpoint is not None:
@@ -325,6 +334,25 @@ def _measured(
                     raise
                 failed.append(f"{case.title}: {error}")
     return reports, failed
+
+
+def _keep(
+    reports: Sequence[dict[str, Any]], failed: Sequence[str], file: Path | None, html: Path | None
+) -> None:
+    """Write what was measured so far, and the page of it. Raises Failure for reports without runs."""
+    if file is not None:
+        from edgekit.tools.benchmark.files import write_reports
+
+        write_reports(file, reports)
+    if html is not None:
+        from edgekit.flashload.files import write_atomic
+        from edgekit.tools.benchmark.comparison import has_prompts
+        from edgekit.tools.html.bench_page import page
+
+        runs = [report for report in reports if not has_prompts(report)]
+        if not runs:
+            raise Failure("--html draws runs, and these reports have prompts of a file alone; leave it out")
+        write_atomic(html, page(runs, failed))
 
 
 def _show(reports: Sequence[dict[str, Any]], output: str) -> None:

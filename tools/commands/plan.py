@@ -19,7 +19,9 @@ from edgekit.tools.options import (
     Folder,
     Several,
     Size,
+    check_parent,
     debug_option,
+    html_option,
     json_option,
 )
 
@@ -38,7 +40,7 @@ HERE = "this"
     examples=(
         "edgekit plan diffusion-gemma-26b --device iphone-17-pro-256",
         "edgekit plan llada-8b --memory 2GB",
-        "edgekit plan llada-8b --compare",
+        "edgekit plan llada-8b --compare --html devices.html",
         "edgekit plan --list",
     ),
 )
@@ -73,6 +75,7 @@ HERE = "this"
 @click.option("--disk", cls=Rare, type=Folder(), default=".", metavar="FOLDER",
               help="For this machine: where bundles are to be; 256 MiB are written there, and removed. "
               "Default: here.")  # fmt: skip
+@html_option
 @json_option
 @debug_option
 def command(
@@ -89,6 +92,7 @@ def command(
     reports: tuple[Path, ...],
     group_size: int,
     disk: Path,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Predict memory, reads and seconds of a denoising step of MODEL on devices, from its config.json alone.
@@ -100,6 +104,11 @@ def command(
         raise click.UsageError("name a model to plan, or --list to see what is known; not both")
     if compare and devices and devices != (HERE,):
         raise click.UsageError("--compare is for all devices; leave --device out, or name only this")
+    if listed and html is not None:
+        raise click.UsageError("--html is for plans, not for --list; leave one of them out")
+    check_parent(html)
+    if html is not None:
+        import edgekit.tools.html.plan_page  # noqa: F401 - what it lacks is told before anything is done
     if model is None:
         _list_devices(as_json=as_json)
         return
@@ -122,6 +131,11 @@ def command(
             plans = [plan.make(name, known, _rates(name, disk, memory), request) for name in chosen]
             plans += [measured.plan_of(report, known, quant, request) for report in found]
             about, title = show.model_facts(known, quant), show.model_line(known, quant)
+    if html is not None:
+        from edgekit.flashload.files import write_atomic
+        from edgekit.tools.html.plan_page import page
+
+        write_atomic(html, page(title, plans, steps))
     if as_json:
         each = [show.as_dict(one, steps) for one in plans]
         click.echo(json.dumps({"edgekit_plan": 1, "model": about, "plans": each}))

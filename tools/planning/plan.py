@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.sizes import size
+from edgekit.tools.durations import in_seconds
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.predict import Request, Step, predict, riding
 from edgekit.tools.planning.rates import Rates
@@ -77,10 +78,3 @@ def _computing_twice_as_fast(rates: Rates) -> Rates:
         attention=2 * rates.attention,
         score_seconds=rates.score_seconds / 2,
     )
-
-
-def in_seconds(seconds: float) -> str:
-    """A time with two or three digits: `0.35 s`, `12.5 s`, `21 ms`."""
-    if seconds < 0.1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s"

@@ -8,8 +8,9 @@ from typing import Any
 
 from edgekit.flashload.sizes import size
 from edgekit.targets.devices import Figure
+from edgekit.tools.durations import in_seconds
 from edgekit.tools.planning.model import PlannedModel
-from edgekit.tools.planning.plan import Plan, in_seconds
+from edgekit.tools.planning.plan import Plan
 from edgekit.tools.planning.rates import PLANNED
 
 #: Tables have it for what is not known or not there.

@@ -1,0 +1,1 @@
+"""Pages with tables and charts, each one file that asks nobody for anything."""
