@@ -173,12 +173,14 @@ class Generator:
         `executor` runs a bundle's packages in place of the format's own, for checks. `adapter` names the one,
         of those beside the bundle's weights, that all is computed with; None: none.
 
-        Raises EdgekitError when the bundle cannot be read, is not for `engine`, or no engine takes so many
-        threads.
+        Raises EdgekitError when the bundle or its tokenizer cannot be read, is not for `engine`, or no engine
+        takes so many threads.
         """
         limits = SessionOptions(memory_bytes, resident_bytes, threads=threads)
         self.bundle = Bundle.open(path, None if callable(engine) else engine)
         self._limits = replace(limits, adapter=self.bundle.model.adapter_number(adapter))
+        if any(name.startswith("tokenizer/") for name in self.bundle.manifest.files):
+            _ = self.tokenizer  # what it says of damage is said at once
         self._model = sampler_model(self.bundle)
         self._engine, self._executor = engine, executor
         self._session: Session | None = None
@@ -192,7 +194,7 @@ class Generator:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The bundle's, read when text is given or asked for. Raises EdgekitError when it cannot be read."""
+        """The bundle's. Raises EdgekitError where it has none."""
         return self.bundle.tokenizer()
 
     def encode(self, prompt: Prompt | str, last: int | None = None) -> list[int]:
