@@ -14,6 +14,7 @@ from edgekit.export.bundle_files import Contents, write_manifest
 from edgekit.export.formats.base import Format
 from edgekit.export.formats.options import FormatOptions
 from edgekit.export.models import architecture as architecture_of
+from edgekit.export.models.base import Architecture
 from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import QuantizationReport, Scheme, TensorReport, joined_report
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
@@ -29,32 +30,39 @@ def write(
     config: dict[str, Any],
     scheme: Scheme,
     *,
-    program_format: str = "native",
-    dtype: str = "bfloat16",
     generation_config: dict[str, Any] | None = None,
-    tile_bytes: int = TABLE_TILE_BYTES,
     progress: Progress | None = None,
-) -> None:
-    """Write to the empty folder `out` what an export of a checkpoint with this config.json would write, but
-    for tokenizer and weights: the file of the weights has its header and its size, and takes no room on the
-    disk. Its checksums are those of nothing, so that nobody computes with it.
+) -> Architecture:
+    """Write to the empty folder `out` what an export of a checkpoint with this config.json would write for
+    the native engine, but for tokenizer and weights: the file of the weights has its header and its size, and
+    takes no room on the disk. Its checksums are those of nothing, so that nobody computes with it. Returns
+    the model.
 
     Raises EdgekitError: the configuration is not supported, a package is missing, or the disk refuses.
     """
-    architecture = architecture_of(config, dtype)
-    form = formats.load(program_format)(architecture, scheme, FormatOptions())
-    runs = plan_runs(form, tile_bytes)
+    architecture = architecture_of(config, "bfloat16")
+    form = formats.load("native")(architecture, scheme, FormatOptions())
+    runs = plan_runs(form, TABLE_TILE_BYTES)
     out.mkdir(parents=True, exist_ok=True)
-    digest = _write_header(out / form.WEIGHTS_FILE, runs)
     report = report_without_errors(form, scheme, runs)
     sampler = sampler_config(architecture, generation_config or {})
-    contents = Contents(form, scheme, runs, report, digest, config, sampler)
+    weights = _write_header(out / form.WEIGHTS_FILE, runs)
+    contents = Contents(form, scheme, runs, report, weights, config, sampler)
+    tag = f"plan {scheme} {json.dumps(config, sort_keys=True)}"
+    seal(out, contents, "plan", "a plan: this bundle has no weights", tag, progress)
+    return architecture
+
+
+def seal(out: Path, contents: Contents, origin: str, note: str, tag: str, progress: Progress | None) -> None:
+    """Make a bundle of a folder with a file of weights that no checkpoint has: `origin` stands in place of
+    one, `note` says what they are, and `tag` is equal for equal ones.
+    """
+    form = contents.format
     if progress:
         progress.stage("compiling programs", 0)
     programs = form.write_programs(out, lambda name: progress.advance(0, name) if progress else None)
-    notes = ["a plan: this bundle has no weights", *architecture.notes, *report.notes()]
-    tag = f"plan {scheme} {json.dumps(config, sort_keys=True)}"
-    provenance = {"checkpoint": "plan", "target": "host", "notes": notes, "tag": tag}
+    notes = [note, *form.architecture.notes, *contents.report.notes()]
+    provenance = {"checkpoint": origin, "target": "host", "notes": notes, "tag": tag}
     write_manifest(out, contents, programs, [], provenance)
 
 

@@ -41,11 +41,6 @@ class Device:
     figures: Mapping[str, Figure]
     notes: str = ""
 
-    def value(self, name: str) -> float | None:
-        """A figure's number; None: it is not known."""
-        figure = self.figures.get(name)
-        return None if figure is None else figure.value
-
 
 _WORDS = ("id", "name", "os", "soc", "memory_kind", "target", "notes")
 

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from edgekit.flashload.errors import EdgekitError, MalformedFile
+from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import shown, unknown
 from edgekit.flashload.sizes import size
-from edgekit.flashload.strictjson import loads_strict
+from edgekit.tools.json_text import parsed
 from edgekit.tools.prompts import MOST_PROMPT_BYTES
 
 _BLOCK_BYTES = 1 << 20
@@ -138,11 +138,9 @@ def _table(line: Line) -> dict[str, Any]:
     if not line.data.strip():
         raise WrongLine("the line is empty; write a JSON object with a prompt")
     try:
-        table = loads_strict(line.data, "the line")
-    except MalformedFile as error:
-        # The reader's advice, behind the last semicolon, is about bundles.
-        said = str(error).rpartition(";")[0] or str(error)
-        raise WrongLine(f"{said}; write one JSON object a line") from error
+        table = parsed(line.data, "the line")
+    except ValueError as error:
+        raise WrongLine(f"{error}; write one JSON object a line") from error
     if not isinstance(table, dict):
         raise WrongLine(f'the line is {shown(table)}; write an object, such as {{"prompt": "Hello"}}')
     return table

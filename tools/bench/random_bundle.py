@@ -21,7 +21,7 @@ import click
 import numpy as np
 
 from edgekit.export import formats
-from edgekit.export.bundle_files import Contents, write_manifest
+from edgekit.export.bundle_files import Contents
 from edgekit.export.formats.native import layout as native_layout
 from edgekit.export.formats.native.layout import PAD_GROUP_SCALE, PANEL_ROWS, QUAD, ZERO_CODE, ZERO_NIBBLES
 from edgekit.export.formats.options import FormatOptions
@@ -30,7 +30,7 @@ from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import PRESETS, Choice, Scheme
 from edgekit.export.runs import TABLE_TILE_BYTES, RunPlan, plan_runs
 from edgekit.export.sampler_config import sampler_config
-from edgekit.export.skeleton import report_without_errors
+from edgekit.export.skeleton import report_without_errors, seal
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import TensorSpec
 from edgekit.flashload.manifest import MANIFEST_NAME
@@ -184,12 +184,7 @@ def write(
     report = report_without_errors(form, scheme, runs)
     sampler = sampler_config(architecture, generation_config or {})
     contents = Contents(form, scheme, runs, report, digest, config, sampler)
-    if progress:
-        progress.stage("compiling programs", 0)
-    programs = form.write_programs(out, lambda name: progress.advance(0, name) if progress else None)
-    notes = ["random weights: this model says nothing", *architecture.notes, *report.notes()]
-    provenance = {"checkpoint": "random", "target": "host", "notes": notes, "tag": tag}
-    write_manifest(out, contents, programs, [], provenance)
+    seal(out, contents, "random", "random weights: this model says nothing", tag, progress)
     return digest.size
 
 

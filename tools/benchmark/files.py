@@ -11,10 +11,10 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.files import write_atomic
 from edgekit.runtime.bench import REPORT_VERSION
 from edgekit.tools.benchmark import comparison
-from edgekit.tools.benchmark.json_text import parsed
 from edgekit.tools.benchmark.limits import in_words
 from edgekit.tools.benchmark.rows import row
 from edgekit.tools.benchmark.tables import as_markdown
+from edgekit.tools.json_text import parsed
 
 #: Members that a report must have, by what they are; the second ones that of a session alone.
 _MEMBERS = {"about": dict, "machine": dict}
@@ -65,7 +65,7 @@ def _is_whole(line: str) -> bool:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return parsed(text, where)
+        return parsed(text.encode(), where)
     except ValueError as error:
         raise NoReport(
             f"{error}; give files that `edgekit bench --report` or an application has written"

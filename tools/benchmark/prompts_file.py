@@ -11,8 +11,8 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.names import shown
 from edgekit.runtime.api.prompt import held, messages_of
 from edgekit.runtime.sampling.errors import InvalidPrompt
-from edgekit.tools.benchmark.json_text import parsed
 from edgekit.tools.benchmark.question import Question
+from edgekit.tools.json_text import parsed
 from edgekit.tools.prompts import decoded
 
 #: Of a file: who reads a report refuses more than a million values.
@@ -47,7 +47,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
 
 def _question(text: str, number: int, where: str) -> Question:
     try:
-        given = parsed(text, where)
+        given = parsed(text.encode(), where)
     except ValueError as error:
         raise NoPrompts(f"{error}; write one JSON object a line") from error
     if not isinstance(given, dict):

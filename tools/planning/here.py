@@ -9,7 +9,7 @@ from edgekit.runtime.bench import describe_machine, probe_processor
 from edgekit.targets.devices import Figure
 from edgekit.tools.benchmark.limits import of_processor
 from edgekit.tools.disk_trial import DISK_BYTES, try_disk
-from edgekit.tools.planning.rates import GB, Rates, of_limits
+from edgekit.tools.planning.rates import GB, Rates, machine_name, of_limits
 
 #: Of the memory that the process may have, what a plan takes.
 MEMORY_SHARE = 0.75
@@ -38,7 +38,7 @@ def here(folder: Path, budget: int | None) -> Rates:
         ) from error
     processor = probe_processor(seconds=_PROCESSOR_SECONDS)
     limits = of_processor(processor) | {"disk_bytes_per_second": disk}
-    name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{processor.threads} threads")))
+    name = machine_name(machine, processor.threads)
     own = round(MEMORY_SHARE * granted)
     rates = of_limits(name, limits, own if budget is None else budget, "measured here, just now")
     share = f"{MEMORY_SHARE:.0%} of the memory that this process may have"

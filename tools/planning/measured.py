@@ -11,7 +11,7 @@ from edgekit.tools.benchmark.rows import row, told
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.plan import Plan, make
 from edgekit.tools.planning.predict import Request
-from edgekit.tools.planning.rates import GB, NotKnown, of_limits
+from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits
 
 
 def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request) -> Plan:
@@ -20,7 +20,7 @@ def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request
     and EdgekitError for lengths that the model does not have.
     """
     machine, about, session = report["machine"], told(report), report["session"]
-    name = ", ".join(filter(None, (machine["device"], machine["processor"], f"{session['threads']} threads")))
+    name = machine_name(machine, session["threads"])
     limits = about.get("limits")
     if not limits:
         raise NotKnown(f"{name}: the report has no limits of it; run bench without --no-probe")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.export import skeleton
-from edgekit.export.models import architecture as architecture_of
 from edgekit.export.models.base import LayerSpec
 from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import Scheme
@@ -69,10 +68,8 @@ class PlannedModel:
 @contextmanager
 def planned(found: Configuration, scheme: Scheme, progress: Progress | None = None) -> Iterator[PlannedModel]:
     """A model of which its configuration alone is there. Raises EdgekitError where it is not supported."""
-    mixed = [layer for layer in architecture_of(found.config, "bfloat16").layers if layer.experts]
-    experts = max((len(layer.experts) for layer in mixed), default=0)
     with tempfile.TemporaryDirectory(prefix="edgekit-plan-") as folder:
-        skeleton.write(
+        architecture = skeleton.write(
             Path(folder) / "bundle",
             found.config,
             scheme,
@@ -80,6 +77,8 @@ def planned(found: Configuration, scheme: Scheme, progress: Progress | None = No
             progress=progress,
         )
         bundle = Bundle.open(Path(folder) / "bundle")
+        mixed = [layer for layer in architecture.layers if layer.experts]
+        experts = max((len(layer.experts) for layer in mixed), default=0)
         yield PlannedModel(
             found.name,
             bundle,

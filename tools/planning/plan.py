@@ -55,14 +55,13 @@ def make(id_: str, model: PlannedModel, rates: Rates, request: Request) -> Plan:
 
 def _helps(model: PlannedModel, rates: Rates, step: Step) -> list[str]:
     """What would make the step shorter, the most first, each predicted as the step was."""
-    whole = step.plan.needs + step.plan.weights_bytes
-    tried = {
-        f"all weights in memory, {size(whole)}": replace(rates, budget=None),
-        "flash twice as fast": replace(rates, disk=2 * rates.disk),
-        "computing twice as fast": _computing_twice_as_fast(rates),
-    }
-    if step.resident:
-        tried = {name: other for name, other in tried.items() if name.startswith("computing")}
+    tried = {"computing twice as fast": _computing_twice_as_fast(rates)}
+    if not step.resident:
+        whole = step.plan.needs + step.plan.weights_bytes
+        tried |= {
+            f"all weights in memory, {size(whole)}": replace(rates, budget=None),
+            "flash twice as fast": replace(rates, disk=2 * rates.disk),
+        }
     found = [(predict(model, other, step.request).seconds, name) for name, other in tried.items()]
     return [
         f"{name}: {in_seconds(seconds)} a step"

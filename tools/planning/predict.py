@@ -117,8 +117,9 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     options = options_for(model.bundle, SessionOptions(rates.budget), of_several(lengths, count), count)
     plan = plan_session(model.bundle, options, process_bytes=PROCESS_BYTES)
     touched = model.touched(step.rows, count)
-    seconds_of = _seconds_of(model, rates, step, touched, plan)
-    stages = list(_stages(model, plan, touched, seconds_of))
+    nbytes = _bytes_of(model, plan)
+    seconds_of = _seconds_of(model, rates, step, touched, nbytes)
+    stages = list(_stages(model, plan, touched, seconds_of, nbytes))
     read = sum(stage.read_bytes for stage in stages) / rates.disk
     busy = min(1.0, sum(seconds_of.values()) / read) if read else 1.0
     disk = rates.disk * (1 - busy * (1 - rates.beside))
@@ -127,10 +128,10 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
 
 
 def _seconds_of(
-    model: PlannedModel, rates: Rates, step: _Lengths, touched: float, plan: MemoryPlan
+    model: PlannedModel, rates: Rates, step: _Lengths, touched: float, nbytes: Counter[str]
 ) -> dict[str, float]:
     """Each part takes as long as its operations, or as long as its weights take from memory."""
-    costs, nbytes, rows = model.costs, _bytes_of(model, plan), step.rows
+    costs, rows = model.costs, step.rows
 
     def products(operations: float, rows: float, part: str, share: float = 1.0) -> float:
         if not operations:
@@ -151,6 +152,7 @@ def _seconds_of(
 
 
 def _bytes_of(model: PlannedModel, plan: MemoryPlan) -> Counter[str]:
+    """Of the weights of each part."""
     found: Counter[str] = Counter()
     for unit in plan.units:
         found[model.part_of.get(unit.name, "")] += unit.nbytes
@@ -158,10 +160,13 @@ def _bytes_of(model: PlannedModel, plan: MemoryPlan) -> Counter[str]:
 
 
 def _stages(
-    model: PlannedModel, plan: MemoryPlan, touched: float, seconds_of: dict[str, float]
+    model: PlannedModel,
+    plan: MemoryPlan,
+    touched: float,
+    seconds_of: dict[str, float],
+    nbytes: Counter[str],
 ) -> Iterator[Stage]:
     """The units in their order, each with its share of what its part takes; of experts what is wanted."""
-    nbytes = _bytes_of(model, plan)
     seconds = seconds_of | {"layers": seconds_of["layers"] + seconds_of["attention"]}
     for unit in plan.units:
         part = model.part_of.get(unit.name, "")

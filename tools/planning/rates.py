@@ -105,6 +105,11 @@ _MEASURED = {
 }
 
 
+def machine_name(machine: Mapping[str, Any], threads: int) -> str:
+    """What plans call a machine of a report, or the one here."""
+    return ", ".join(filter(None, (machine["device"], machine["processor"], f"{threads} threads")))
+
+
 def of_limits(name: str, limits: Mapping[str, Any], budget: int | None, source: str) -> Rates:
     """From what was measured on a machine, the "limits" of a report (docs/bench.md), for the native engine.
     Raises NotKnown.
