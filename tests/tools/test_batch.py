@@ -382,8 +382,13 @@ def test_a_pass_that_does_not_end_is_interrupted_with_the_same_words(
     assert stderr.splitlines()[-1] == said
 
 
-def test_the_bar_shows_what_is_done(bundle: Path, many: Path, tmp_path: Path) -> None:
-    with Terminal("batch", bundle, many, tmp_path / "out", *SLOW) as terminal:
+def test_the_bar_shows_what_is_done(
+    bundle: Path, many: Path, whole: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.write_bytes(many.with_name("whole.jsonl").read_bytes().splitlines(keepends=True)[0])
+    with Terminal("batch", bundle, many, out, *SLOW) as terminal:
+        terminal.wait_for(f"going on: 1 of {len(whole)} answers are there")
         terminal.wait_for("answering, 3 at a time")
         terminal.wait_for("tokens/s")
         terminal.press(CTRL_C)
