@@ -63,6 +63,12 @@ def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> N
                 formatter.write(f"{' ' * formatter.current_indent}{line}\n")
 
 
+def full_page(ctx: click.Context) -> str:
+    """The page of a command with its rare options."""
+    ctx.meta[_ALL] = True
+    return "\n".join(line.rstrip() for line in ctx.get_help().splitlines())
+
+
 def _help_all() -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:

@@ -17,6 +17,7 @@ from support import sealing
 
 from edgekit.targets import TARGETS
 from edgekit.tools.cli import COMMANDS, EXAMPLES, main
+from edgekit.tools.command_pages import reference
 from edgekit.tools.commands.demo import TASKS
 from edgekit.tools.help import Command
 
@@ -78,6 +79,13 @@ def test_rare_options_have_a_page() -> None:
     short, full = (CliRunner().invoke(main, ["export", flag]).stdout for flag in ("--help", "--help-all"))
     assert "--layers-per-chunk" in full and "--layers-per-chunk" not in short and "--help-all" in short
     assert set(re.findall(r"--[a-z-]+", short)) < set(re.findall(r"--[a-z-]+", full))
+
+
+def test_the_reference_holds_every_page_as_it_is() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == reference(), "run `python -m edgekit.tools.command_pages > docs/cli.md`"
+    for name in COMMANDS:
+        assert f"\n## edgekit {name}\n" in written and f"Usage: edgekit {name} " in written
 
 
 def test_sizes_of_groups_are_those_of_the_targets() -> None:
