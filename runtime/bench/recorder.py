@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from ctypes import POINTER, c_char_p, c_int64, c_uint64, c_void_p
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError, InvalidRequest
@@ -36,6 +36,13 @@ _COUNTED: Final = (
 )  # fmt: skip
 
 
+class Counting(Protocol):
+    """A sampler, or what else counts as one does."""
+
+    @property
+    def stats(self) -> Stats: ...
+
+
 class Bench:
     """Measures tests of a session, over whichever engine; use it as a context manager, within that of the
     session.
@@ -56,6 +63,9 @@ class Bench:
         self._handle: int | None = None
         self._session = session
         self._library = _native.functions(_SIGNATURES, "ek_bench_close")
+        #: By number of a generation: where its drafts end, and who counts since the core was told.
+        self._stops: dict[int, int] = {}
+        self._counting: dict[int, Counting] = {}
         self._joules = JOULES(0) if joules is None else JOULES(lambda _: _reading(joules))
         wanted = BenchOptionsStruct(
             interval_milliseconds=interval_milliseconds,
@@ -77,24 +87,38 @@ class Bench:
         self._call("ek_bench_begin", text, prompt_tokens)
         try:
             yield
+            for sequence, sampler in self._counting.items():
+                self._told(sequence, Draft, sampler.stats)
             self._call("ek_bench_end")
         except BaseException:
             with suppress(EdgekitError):  # of one that was closed meanwhile
                 self._call("ek_bench_drop")
             raise
+        finally:
+            self._stops, self._counting = {}, {}
 
-    def tell(self, sequence: int, event: Event, stats: Stats | None = None) -> None:
-        """A generation of the test, by number, told this now; `stats` are its counters by then."""
-        if isinstance(event, Done):
-            stats = event.stats
+    def tell(self, sequence: int, event: Event, sampler: Counting | None = None) -> None:
+        """A generation of the test, by number, told this now; `sampler` counts it until the test ends."""
+        stop = 0
+        if isinstance(event, Draft):
+            stop = event.start + len(event.ids)
+            if sampler is not None and stop <= self._stops.get(sequence, -1):
+                # A further step: only its counters are new, and the next step waits while they are told.
+                self._counting[sequence] = sampler
+                return
+            self._stops[sequence] = stop
+        self._counting.pop(sequence, None)
+        stats = event.stats if isinstance(event, Done) else None if sampler is None else sampler.stats
+        self._told(sequence, type(event), stats, stop)
+
+    def _told(self, sequence: int, kind: type[Event], stats: Stats | None, stop: int = 0) -> None:
+        """Tell the core; a draft is of the answer's positions before `stop`."""
         counted = None
         if stats is not None:
             counted = StatisticsStruct(**{name: getattr(stats, name) for name in _COUNTED})
         told = EventStruct(
-            kind=_KINDS[type(event)],
-            canvas_index=0 if isinstance(event, Done) else event.canvas_index,
-            start=event.start if isinstance(event, Draft) else 0,
-            count=0 if isinstance(event, Done) else len(event.ids),
+            kind=_KINDS[kind],
+            count=stop,
             statistics=None if counted is None else ctypes.pointer(counted),
         )
         self._call("ek_bench_tell", sequence, ctypes.byref(told))

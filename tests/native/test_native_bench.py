@@ -33,7 +33,7 @@ from edgekit.runtime.bench import Bench, describe_machine, probe_disk, probe_pro
 from edgekit.runtime.bench.structs import ProcessMemoryStruct
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.generation import sampler_model
-from edgekit.runtime.sampling import CoreSampler, Done, drive
+from edgekit.runtime.sampling import CoreSampler, Done, Draft, drive
 from edgekit.runtime.session import Session, SessionOptions
 
 PROMPT = np.arange(5, 35)
@@ -64,7 +64,7 @@ def generate(session: Session, bench: Bench | None = None, seed: int = 0) -> tup
     own, told = sampler(session.bundle, seed), []
     for event in drive(own, session):
         if bench is not None:
-            bench.tell(0, event, own.stats)
+            bench.tell(0, event, own)
         if not isinstance(event, Done):
             told.append((type(event).__name__, event.canvas_index, event.ids.tolist()))
     return told, own.stats
@@ -150,6 +150,25 @@ def test_of_many_spans_the_first_are_kept_and_the_others_counted(session: Sessio
             generate(session, bench)
         (test,) = bench.report()["tests"]
     assert len(test["spans"]["rows"]) == 7 and test["spans_left_out"] > 0
+
+
+def test_a_generation_that_is_cut_off_is_counted_as_far_as_it_came(session: Session) -> None:
+    own, drafts = sampler(session.bundle), 0
+    with Bench(session) as bench:
+        with bench.test({}):
+            events = drive(own, session)
+            for event in events:
+                bench.tell(0, event, own)
+                drafts += isinstance(event, Draft)
+                if drafts == 3:
+                    break
+            events.close()
+        with pytest.raises(InvalidRequest, match="no test has begun"):
+            bench.tell(0, event, own)
+        (test,) = bench.report()["tests"]
+    (found,) = test["sequences"]
+    assert found["forwards"] == own.stats.forwards == 3 and not found["done"]
+    assert found["first_draft_seconds"] < test["passes"]["rows"][-1][3], "of the first draft, not the last"
 
 
 def test_misuse_is_told_and_loses_nothing(session: Session) -> None:

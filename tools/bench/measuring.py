@@ -50,7 +50,7 @@ def timed_steps(sampler: CoreSampler, session: Session, forwards: int, bench: Be
     events = drive(sampler, session)
     for event in events:
         if bench is not None:
-            bench.tell(0, event, sampler.stats)
+            bench.tell(0, event, sampler)
         if isinstance(event, Draft):
             drafts.append((time.perf_counter(), time.process_time()))
             if len(drafts) == forwards:

@@ -118,7 +118,7 @@ class _Bundle:
                 tokens += len(kept)
                 first_text = first_text or now
             if bench is not None:
-                bench.tell(0, event, sampler.stats)
+                bench.tell(0, event, sampler)
         pieces.append(text.finish())
         seconds = time.perf_counter() - started
         return Asked(

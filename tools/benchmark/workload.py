@@ -113,7 +113,7 @@ class Opened:
         for told in self._events(samplers):
             for number, event in told:
                 if bench is not None:
-                    bench.tell(number, event, samplers[number].stats)
+                    bench.tell(number, event, samplers[number])
             if most and self._passes() - before >= most:
                 break
         self.session.idle()
