@@ -315,6 +315,18 @@ def test_wrong_words_are_one_line(bundle: Path, tmp_path: Path, words: tuple[str
     assert said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
 
 
+def test_a_report_takes_the_place_of_reports_alone(bundle: Path, tmp_path: Path) -> None:
+    file, other = written(tmp_path), tmp_path / "other.jsonl"
+    before = Path(file).read_bytes()
+    done = bench(bundle, "-r", 1, "--report", file, code=2)
+    assert f"{file}: is there, and holds no reports; give another name" in done.stderr
+    assert Path(file).read_bytes() == before
+    other.touch()
+    for _ in range(2):
+        bench(bundle, "-r", 1, "-n", 4, "--forwards", 1, "--no-probe", "--report", other)
+    assert len(other.read_text(encoding="utf-8").splitlines()) == 1
+
+
 def test_an_endpoint_that_cannot_answer_ends_it_at_once(
     bundle: Path, server: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

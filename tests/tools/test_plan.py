@@ -266,6 +266,12 @@ def test_all_devices_are_compared_in_a_table_and_as_json() -> None:
         assert all(figure["source"] for figure in each["figures"].values())
 
 
+def test_answers_together_are_said_to_be() -> None:
+    words = ("llada-8b", "--device", "mac-m5-16", "--steps", "8")
+    one, four = (run(*words, *more).stdout for more in ((), ("--sequences", "4")))
+    assert "4 answers together" in four and "together" not in one
+
+
 def test_devices_are_listed() -> None:
     assert all(name in run("--list").stdout for name in devices())
     found = json.loads(run("--list", "--json").stdout)["devices"]
@@ -305,6 +311,7 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
     assert "measured" in text and "error" in text
     other = json.loads(run("tiny-gemma", "--bench", file, "--json").stdout)["plans"]
     assert [each["measured_seconds"] for each in other] == [None, None], "the machine alone is theirs"
+    assert all(each["name"].endswith(", tiny-llada") for each in other)
     for report in reports:
         report["about"]["limits"] = None
     file.write_text("".join(json.dumps(report) + "\n" for report in reports))
@@ -314,7 +321,7 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "name a model to plan, or --list"),
+        ([], "name a model to plan, or --list to see what is known; see main"),
         (["tiny-llada", "--list"], "not both"),
         (["tiny-llada", "--device", "pixel-9"], "did you mean"),
         (["tiny-llada", "--compare", "--device", "pixel-9-pro"], "leave --device out"),

@@ -25,6 +25,18 @@ class NoReport(EdgekitError):
     """A file holds something else than reports."""
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises NoReport for a file that is there and holds something else than reports: nobody means to lose
+    it.
+    """
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    try:
+        read_reports([path])
+    except NoReport as error:
+        raise NoReport(f"{path}: is there, and holds no reports; give another name") from error
+
+
 def write_reports(path: Path, reports: Iterable[dict[str, Any]]) -> None:
     """Replace a file by these reports."""
     write_atomic(path, "".join(json.dumps(report) + "\n" for report in reports).encode())

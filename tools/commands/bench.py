@@ -204,10 +204,11 @@ def command(
     Figures are means of -r runs, after one that does not count, and standard deviations. Nothing else should
     run meanwhile. The exit code is 1 where a configuration could not be measured.
     """
-    from edgekit.tools.benchmark.files import read_reports
+    from edgekit.tools.benchmark.files import check_replaceable, read_reports
 
     if bool(bundles) == bool(merge):
-        raise click.UsageError("name bundles to measure, or with --merge reports to tabulate; not both")
+        both = "; not both" if merge else ""
+        raise click.UsageError(f"name bundles to measure, or with --merge reports to tabulate{both}")
     check_parent(html)
     if html is not None:
         import edgekit.tools.html.bench_page  # noqa: F401 - what it lacks is told before anything is done
@@ -221,6 +222,8 @@ def command(
     if asking is not None:
         _check_asked_once(ctx)
     check_parent(report)
+    if report is not None:
+        check_replaceable(report)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
 

@@ -101,7 +101,8 @@ def command(
     llada-8b, diffusion-gemma-26b, nemotron-3b, sdar-4b, fast-dllm-1.5b, llada2.0-mini, llada2.2-mini.
     """
     if listed == (model is not None):
-        raise click.UsageError("name a model to plan, or --list to see what is known; not both")
+        both = "; not both" if listed else ""
+        raise click.UsageError(f"name a model to plan, or --list to see what is known{both}")
     if compare and devices and devices != (HERE,):
         raise click.UsageError("--compare is for all devices; leave --device out, or name only this")
     if listed and html is not None:

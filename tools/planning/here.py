@@ -40,6 +40,6 @@ def here(folder: Path, budget: int | None) -> Rates:
     limits = of_processor(processor) | {"disk_bytes_per_second": disk}
     name = machine_name(machine, processor.threads)
     own = round(MEMORY_SHARE * granted)
-    rates = of_limits(name, limits, own if budget is None else budget, "measured here, just now")
+    rates = of_limits(name, limits, own if budget is None else budget, "here, just now")
     share = f"{MEMORY_SHARE:.0%} of the memory that this process may have"
     return rates.with_figure("app_budget_gb", Figure(own / GB, "estimate", share))

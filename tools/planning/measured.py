@@ -15,9 +15,10 @@ from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits
 
 
 def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request) -> Plan:
-    """A report's machine, with the report's budget and lengths and its measured step where it is of this
-    model and preset, else with the memory that the machine has and the lengths of `request`. Raises NotKnown,
-    and EdgekitError for lengths that the model does not have.
+    """A report's machine, with the report's budget and lengths and its measured step where it is of a model
+    of this shape and preset, else with the memory that the machine has and the lengths of `request`.
+
+    Raises NotKnown, and EdgekitError for lengths that the model does not have.
     """
     machine, about, session = report["machine"], told(report), report["session"]
     name = machine_name(machine, session["threads"])
@@ -25,7 +26,9 @@ def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request
     if not limits:
         raise NotKnown(f"{name}: the report has no limits of it; run bench without --no-probe")
     source = f"`edgekit bench`, {about['date'][:10]}"
-    ours = about["model"]["parameters"] == model.parameters and about["model"]["preset"] == preset
+    ours = _of_one_shape(about["model"], model, preset)
+    if about["model"]["name"] != model.name:
+        name += f", {about['model']['name']}"
     if not ours or session["resident_bytes"] is not None:
         rates = of_limits(name, limits, int(machine["memory_bytes"]) or None, source)
         return make(name, model, rates, request)
@@ -39,3 +42,9 @@ def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request
     seconds = row(report).get("forward_ms")
     planned = make(name, model, rates, asked)
     return replace(planned, measured_seconds=None if seconds is None else seconds / 1000)
+
+
+def _of_one_shape(about: Mapping[str, Any], model: PlannedModel, preset: str) -> bool:
+    """Whether a report's model has the family and size of this one: bundles of random weights, too."""
+    wanted = {"family": model.bundle.model.family, "parameters": model.parameters, "preset": preset}
+    return all(about.get(name) == value for name, value in wanted.items())

@@ -38,10 +38,9 @@ _NAMES = {
 
 def model_line(model: PlannedModel, preset: str) -> str:
     """The model in one line."""
-    parameters = model.parameters / 1e9
-    return (
-        f"{model.name}, {preset}: {parameters:.3g} billion parameters, {size(model.weights_bytes)} of weights"
-    )
+    number, word = (1e9, "billion") if model.parameters >= 1e8 else (1e6, "million")
+    parameters = f"{model.parameters / number:.3g} {word} parameters"
+    return f"{model.name}, {preset}: {parameters}, {size(model.weights_bytes)} of weights"
 
 
 def model_facts(model: PlannedModel, preset: str) -> dict[str, Any]:
@@ -85,7 +84,9 @@ def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
     speeds = "; ".join(
         f"{count} steps {_rate(step.tokens_per_second(count))}" for count in _counts(steps, tokens)
     )
-    yield "tokens/s", f"{tokens} tokens in {speeds}"
+    several = step.request.sequences
+    answers = f", {several} answers together" if several > 1 else ""
+    yield "tokens/s", f"{tokens} tokens in {speeds}{answers}"
     yield "limit", step.limit
     if not step.resident:
         yield "riding", f"{plan.riding} more answers in the same step, for less than a tenth more time"
