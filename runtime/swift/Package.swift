@@ -21,6 +21,7 @@ let package = Package(
       linkerSettings: [.linkedLibrary("c++", .when(platforms: [.iOS, .macOS]))]
     ),
     .executableTarget(name: "edgekit-generate", dependencies: ["EdgeKit"], path: "Examples/Generate"),
+    .executableTarget(name: "edgekit-bench", dependencies: ["EdgeKit"], path: "Examples/Bench"),
     .testTarget(name: "EdgeKitTests", dependencies: ["EdgeKit", "CEdgeKit"]),
   ],
   swiftLanguageModes: [.v6]

@@ -29,6 +29,11 @@ def test_pairs_of_equal_runs_and_their_ratios(shipped_bundle: Callable[..., Path
     assert [list(pair) for pair in found["pairs"]] == [["alone", "measured"], ["measured", "alone"]] * 3
     for pair in found["pairs"]:
         assert pair["alone"]["steps"] == pair["measured"]["steps"] == found["steps"] == 3
+    told = {
+        name: statistics.median(pair[name]["telling_seconds"] for pair in found["pairs"])
+        for name in ("alone", "measured")
+    }
+    assert found["telling_us"] == 1e6 * (told["measured"] - told["alone"])
     for name in ("seconds", "processor_seconds"):
         ratios = [pair["measured"][name] / pair["alone"][name] for pair in found["pairs"]]
         assert found[name]["median"] == statistics.median(ratios) > 0

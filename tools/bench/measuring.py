@@ -7,9 +7,10 @@ step goes from one draft to the next: neither the first pass nor the beginning a
 it, where the recorder drops what was read ahead, starts its thread and joins it. The ratio of a pair is that
 of its two medians of seconds; of all pairs the median counts, with a 95 % interval that supposes no
 distribution. Beside it stands the same of the processor time of all threads, the recorder's among them, over
-all steps of a run: other programs disturb it less. The energy meters that the system has are read while a run
-is measured. Tokens of the prompt are random, and random weights serve as well as trained ones, see
-`tools/bench/answer.py`.
+all steps of a run: other programs disturb it less. What telling the recorder of a draft takes is
+in both, and stands below them in time of the thread that tells, which hardly anything disturbs. The energy
+meters that the system has are read while a run is measured. Tokens of the prompt are random, and random weights
+serve as well as trained ones, see `tools/bench/answer.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from edgekit.tools.options import Bytes, Count
 
 @dataclass(frozen=True)
 class Run:
-    """Steps of an answer: seconds of the median one, processor seconds of all, and how many."""
+    """Steps of an answer: seconds of the median one, processor seconds of all, those of the thread that the
+    recorder's telling of a draft took in the median, and how many.
+    """
 
     seconds: float
     processor_seconds: float
+    telling_seconds: float
     steps: int
 
 
@@ -46,12 +50,14 @@ def timed_steps(sampler: CoreSampler, session: Session, forwards: int, bench: Be
     """An answer of at most so many forwards, told to `bench`. Raises ClickException where it has no two
     drafts.
     """
-    drafts = list[tuple[float, float]]()
+    drafts, telling = list[tuple[float, float]](), list[float]()
     events = drive(sampler, session)
     for event in events:
+        before = time.thread_time()
         if bench is not None:
             bench.tell(0, event, sampler)
         if isinstance(event, Draft):
+            telling.append(time.thread_time() - before)
             drafts.append((time.perf_counter(), time.process_time()))
             if len(drafts) == forwards:
                 break
@@ -59,7 +65,12 @@ def timed_steps(sampler: CoreSampler, session: Session, forwards: int, bench: Be
     if len(drafts) < 2:
         raise click.ClickException("the answer has fewer than two drafts; give more --new-tokens")
     seconds = [after[0] - before[0] for before, after in pairwise(drafts)]
-    return Run(statistics.median(seconds), drafts[-1][1] - drafts[0][1], len(seconds))
+    return Run(
+        statistics.median(seconds),
+        drafts[-1][1] - drafts[0][1],
+        statistics.median(telling[1:]),
+        len(seconds),
+    )
 
 
 def measure(
@@ -103,9 +114,15 @@ def measure(
         "steps": pairs[0]["alone"].steps,
         "alone_ms": 1e3 * statistics.median(pair["alone"].seconds for pair in pairs),
         **{name: _ratio(pairs, name) for name in ("seconds", "processor_seconds")},
+        "telling_us": 1e6 * (_told(pairs, "measured") - _told(pairs, "alone")),
         "meters": meters,
         "pairs": [{name: asdict(found) for name, found in pair.items()} for pair in pairs],
     }
+
+
+def _told(pairs: list[dict[str, Run]], name: str) -> float:
+    """Of runs that are not measured it is what reading the clock takes."""
+    return statistics.median(pair[name].telling_seconds for pair in pairs)
 
 
 def _ratio(pairs: list[dict[str, Run]], name: str) -> dict[str, Any]:
@@ -149,6 +166,7 @@ def main(
         low, high = ratio["interval"] or (None, None)
         within = "too few pairs for an interval" if low is None else f"{low:.4f}..{high:.4f}"
         click.echo(f"{words}: {ratio['median']:.4f} ({within})")
+    click.echo(f"telling of a draft: {found['telling_us']:.1f} us of a step")
 
 
 if __name__ == "__main__":

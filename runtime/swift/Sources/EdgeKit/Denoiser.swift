@@ -8,9 +8,11 @@ import CEdgeKit
 public final class Denoiser {
   public let vocabulary: Int
   public let hiddenSize: Int
-  private let handle: OpaquePointer
+  let handle: OpaquePointer
   /// nil: the native engine.
-  private let table: EngineTable?
+  let table: EngineTable?
+  /// Who looks on; it ends before the session does.
+  var recorder: Recorder?
   private let relief: Relief
   private let observation: (any MemoryPressureObservation)?
   /// Positions of the last canvas.
@@ -50,6 +52,7 @@ public final class Denoiser {
 
   deinit {
     relief.end()
+    recorder = nil
     // What the engine fails with now nobody waits for.
     withExtendedLifetime(table) { ek_session_close(handle) }
   }
@@ -127,7 +130,15 @@ extension Denoiser: Engine {
   func generate(
     prompt: [Int], settings: GenerationSettings, onEvent: (Event) -> Bool
   ) throws(EdgeKitError) {
+    _ = try run(prompt, settings) { event in Event(event.pointee).map(onEvent) ?? true }
+  }
+
+  /// Whether a generation came to its end; `onEvent` gets its events as C has them, and returns false to stop there.
+  func run(
+    _ prompt: [Int], _ settings: GenerationSettings, onEvent: (UnsafePointer<ek_event>) -> Bool
+  ) throws(EdgeKitError) -> Bool {
     let ids = prompt.map(Int64.init)
+    var stopped = false
     try EngineTable.check(table) {
       let status = withoutActuallyEscaping(onEvent) { escapable in
         let receiver = Receiver(escapable)
@@ -138,8 +149,10 @@ extension Denoiser: Engine {
           }
         }
       }
-      return status == EK_STOPPED ? EK_OK : status  // a stop is no error
+      stopped = status == EK_STOPPED
+      return stopped ? EK_OK : status  // a stop is no error
     }
+    return !stopped
   }
 
   func info() throws(EdgeKitError) -> SessionInfo { try Self.info(of: handle) }
@@ -216,14 +229,14 @@ extension Results where Element == Int64 {
 
 /// What the event callback gets as its user data.
 private final class Receiver {
-  let onEvent: (Event) -> Bool
+  let onEvent: (UnsafePointer<ek_event>) -> Bool
 
-  init(_ onEvent: @escaping (Event) -> Bool) { self.onEvent = onEvent }
+  init(_ onEvent: @escaping (UnsafePointer<ek_event>) -> Bool) { self.onEvent = onEvent }
 }
 
 private func receive(_ event: UnsafePointer<ek_event>?, _ user: UnsafeMutableRawPointer?) -> Int32 {
-  guard let event, let user, let converted = Event(event.pointee) else { return 0 }
-  return Unmanaged<Receiver>.fromOpaque(user).takeUnretainedValue().onEvent(converted) ? 0 : 1
+  guard let event, let user else { return 0 }
+  return Unmanaged<Receiver>.fromOpaque(user).takeUnretainedValue().onEvent(event) ? 0 : 1
 }
 
 extension Event {

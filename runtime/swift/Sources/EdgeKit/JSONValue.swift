@@ -10,6 +10,14 @@ public enum JSONValue: Sendable, Equatable {
   case object([String: JSONValue])
 }
 
+extension JSONValue {
+  /// A member of an object; null where there is none.
+  subscript(name: String) -> JSONValue {
+    guard case .object(let members) = self else { return .null }
+    return members[name] ?? .null
+  }
+}
+
 extension JSONValue: Codable {
   public init(from decoder: any Decoder) throws {
     let container = try decoder.singleValueContainer()

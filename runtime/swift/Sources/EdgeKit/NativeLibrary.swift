@@ -3,6 +3,9 @@ import Foundation
 
 /// What engines over the native core share.
 enum NativeLibrary {
+  /// Of the library, such as "0.1.0".
+  static var version: String { String(cString: ek_version()) }
+
   /// Throws `unsupportedVersion` for a library of another ABI than the header's.
   static func check() throws(EdgeKitError) {
     guard ek_abi_version() == EK_ABI_VERSION else {

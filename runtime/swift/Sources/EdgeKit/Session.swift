@@ -79,6 +79,22 @@ public final class Session: Sendable {
     try await core.call { engine throws(EdgeKitError) in try engine.statistics() }
   }
 
+  /// What `body` says of what is run pass by pass, on its thread; where its last argument says no, it should end soon.
+  /// Throws `invalidState` for an engine that cannot be measured.
+  func measured<Value: Sendable>(
+    _ body: @escaping @Sendable (Denoiser, () -> Bool) throws(EdgeKitError) -> Value
+  ) async throws -> Value {
+    try await core.stoppable { engine, goesOn throws(EdgeKitError) in
+      guard let denoiser = engine as? Denoiser else {
+        throw .invalidState("the session's engine computes whole generations, which cannot be measured")
+      }
+      return try body(denoiser, goesOn)
+    }
+  }
+
+  /// Ends what looks on, after what was asked for before.
+  func stopMeasuring() { core.stopMeasuring() }
+
   /// Stops the generation under way and gives memory and files back. Releasing the session does so too, after the
   /// generations that were asked for.
   public func close() async { await core.close() }
@@ -128,13 +144,7 @@ private final class Core: Sendable {
     // Unbounded: every event is wanted, and there is one a step.
     let (stream, continuation) = AsyncThrowingStream.makeStream(of: Event.self, throwing: (any Error).self)
     let request = StopRequest()
-    let id: Int? = state.withLock { state in
-      guard !state.isClosed else { return nil }
-      state.next += 1
-      state.requests[state.next] = request
-      return state.next
-    }
-    guard let id else {
+    guard let id = begin(request) else {
       continuation.finish(throwing: Self.closedError)
       return stream
     }
@@ -146,6 +156,34 @@ private final class Core: Sendable {
     }
     if !taken { continuation.finish(throwing: Self.closedError) }
     return stream
+  }
+
+  /// A number for what is under way from now on; nil where the session is closed.
+  private func begin(_ request: StopRequest) -> Int? {
+    state.withLock { state in
+      guard !state.isClosed else { return nil }
+      state.next += 1
+      state.requests[state.next] = request
+      return state.next
+    }
+  }
+
+  /// As `call`; the last argument of `body` says whether neither its task was cancelled nor the session closed.
+  func stoppable<Value: Sendable>(
+    _ body: @escaping @Sendable (any Engine, () -> Bool) throws(EdgeKitError) -> Value
+  ) async throws -> Value {
+    let request = StopRequest()
+    guard let id = begin(request) else { throw Self.closedError }
+    defer { state.withLock { $0.requests[id] = nil } }
+    return try await withTaskCancellationHandler {
+      try await call { engine throws(EdgeKitError) in try body(engine) { request.current == .none } }
+    } onCancel: {
+      request.stop(.cancelled)
+    }
+  }
+
+  func stopMeasuring() {
+    _ = thread.submit { if case .success(let engine) = $0 { (engine as? Denoiser)?.recorder = nil } }
   }
 
   /// What `body` says of the engine, on its thread.
