@@ -9,8 +9,8 @@ of its two medians of seconds; of all pairs the median counts, with a 95 % inter
 distribution. Beside it stands the same of the processor time of all threads, the recorder's among them, over
 all steps of a run: other programs disturb it less. What telling the recorder of a draft takes is
 in both, and stands below them in time of the thread that tells, which hardly anything disturbs. The energy
-meters that the system has are read while a run is measured. Tokens of the prompt are random, and random weights
-serve as well as trained ones, see `tools/bench/answer.py`.
+meters that the system has are read while a run is measured. Tokens of the prompt are random, and random
+weights serve as well as trained ones, see `tools/bench/answer.py`.
 """
 
 from __future__ import annotations
