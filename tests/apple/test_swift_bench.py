@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.c_programs import HEADER, compiler, run
-from test_swift import PACKAGE, SOURCES, parsed, text, walk
+from test_swift import PACKAGE, SOURCES, mistakes, parsed, text, walk
 from tree_sitter import Node
 
 from edgekit.flashload import _native
@@ -82,6 +82,12 @@ def test_members_of_c_structs_are_the_headers() -> None:
         members = set(re.findall(r"\b(\w+);", re.sub(r"/\*.*?\*/", "", body[1], flags=re.DOTALL)))
         used = set(re.findall(rf"\b{variable}\.(\w+)", source))
         assert len(used) > 2 and used <= members
+
+
+def test_the_pages_code_parses() -> None:
+    page = (PACKAGE.parents[1] / "docs/bench.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```swift\n(.*?)```", page, re.DOTALL)
+    assert not mistakes(parsed(block.encode())) and "Benchmark.run(" in block
 
 
 # --- what it writes itself ----------------------------------------------------------------------------------
