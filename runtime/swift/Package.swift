@@ -20,8 +20,10 @@ let package = Package(
       dependencies: ["CEdgeKit"],
       linkerSettings: [.linkedLibrary("c++", .when(platforms: [.iOS, .macOS]))]
     ),
-    .executableTarget(name: "edgekit-generate", dependencies: ["EdgeKit"], path: "Examples/Generate"),
-    .executableTarget(name: "edgekit-bench", dependencies: ["EdgeKit"], path: "Examples/Bench"),
+    .target(name: "ExampleArguments", dependencies: ["EdgeKit"], path: "Examples/Arguments"),
+    .executableTarget(
+      name: "edgekit-generate", dependencies: ["EdgeKit", "ExampleArguments"], path: "Examples/Generate"),
+    .executableTarget(name: "edgekit-bench", dependencies: ["EdgeKit", "ExampleArguments"], path: "Examples/Bench"),
     .testTarget(name: "EdgeKitTests", dependencies: ["EdgeKit", "CEdgeKit"]),
   ],
   swiftLanguageModes: [.v6]

@@ -4,68 +4,36 @@
 //       [--new-tokens N] [--steps N] [--option NAME=JSON] [--repetitions N] [--warmups N] [--forwards N] [--spans N]
 //       [--no-probe] (--prompt-tokens N | ID ID …) > report.json
 import EdgeKit
+import ExampleArguments
 import Foundation
 
-struct Arguments {
-  var bundle = ""
-  var prompt: [Int] = []
-  var session = SessionOptions()
-  var settings = GenerationSettings()
+do {
+  var words = Words(CommandLine.arguments.dropFirst())
+  var given = try Given(&words, needs: "token ids or --prompt-tokens")
   var recording = BenchmarkOptions()
   var (repetitions, warmups, forwards) = (5, 1, 0)
   var probe = true
-
-  init(_ words: [String]) throws {
-    var words = words[...]
-    func number<Number: LosslessStringConvertible>(_ name: String) throws -> Number {
-      guard let word = words.popFirst(), let value = Number(word) else {
-        throw EdgeKitError.invalidArgument("\(name) takes a number")
-      }
-      return value
-    }
-    guard let path = words.popFirst() else {
-      throw EdgeKitError.invalidArgument("give the folder of a bundle, then token ids or --prompt-tokens")
-    }
-    bundle = path
-    while let word = words.popFirst() {
-      switch word {
-      case "--memory": session.memoryBytes = try number(word) as UInt64
-      case "--resident": session.residentBytes = try number(word) as UInt64
-      case "--threads": session.threads = try number(word)
-      case "--positions": session.positions = try number(word)
-      case "--canvas": session.canvas = try number(word)
-      case "--seed": settings.seed = try number(word)
-      case "--new-tokens": settings.maxNewTokens = try number(word) as Int
-      case "--steps": settings.steps = try number(word) as Int
-      case "--option":
-        let parts = (words.popFirst() ?? "").split(separator: "=", maxSplits: 1).map(String.init)
-        guard parts.count == 2, let value = try? JSONDecoder().decode(JSONValue.self, from: Data(parts[1].utf8)) else {
-          throw EdgeKitError.invalidArgument("--option takes NAME=JSON, such as temperature=0.7")
-        }
-        settings.options[parts[0]] = value
-      case "--repetitions": repetitions = try number(word)
-      case "--warmups": warmups = try number(word)
-      case "--forwards": forwards = try number(word)
-      case "--spans": recording.spans = try number(word)
-      case "--no-probe": probe = false
-      case "--prompt-tokens":
-        let count: Int = try number(word)
-        guard (1...1 << 22).contains(count) else { throw EdgeKitError.invalidArgument("\(word) takes 1 or more") }
-        prompt = (0..<count).map { 5 + $0 * 7 % 251 }
-      default:
-        guard let id = Int(word) else { throw EdgeKitError.invalidArgument("'\(word)' is not a token id") }
-        prompt.append(id)
-      }
+  while let word = words.next() {
+    switch word {
+    case "--resident": given.session.residentBytes = try words.number(word) as UInt64
+    case "--threads": given.session.threads = try words.number(word)
+    case "--positions": given.session.positions = try words.number(word)
+    case "--canvas": given.session.canvas = try words.number(word)
+    case "--repetitions": repetitions = try words.number(word)
+    case "--warmups": warmups = try words.number(word)
+    case "--forwards": forwards = try words.number(word)
+    case "--spans": recording.spans = try words.number(word)
+    case "--no-probe": probe = false
+    case "--prompt-tokens":
+      let count: Int = try words.number(word)
+      guard (1...1 << 22).contains(count) else { throw EdgeKitError.invalidArgument("\(word) takes 1 or more") }
+      given.prompt = (0..<count).map { 5 + $0 * 7 % 251 }
+    default: try given.take(word, from: &words)
     }
   }
-}
-
-do {
-  let given = try Arguments(Array(CommandLine.arguments.dropFirst()))
   let report = try await Benchmark.run(
     bundle: given.bundle, prompt: given.prompt, session: given.session, settings: given.settings,
-    repetitions: given.repetitions, warmups: given.warmups, forwards: given.forwards, recording: given.recording,
-    probe: given.probe)
+    repetitions: repetitions, warmups: warmups, forwards: forwards, recording: recording, probe: probe)
   FileHandle.standardOutput.write(report + Data("\n".utf8))
 } catch {
   FileHandle.standardError.write(Data("edgekit-bench: error: \(error)\n".utf8))

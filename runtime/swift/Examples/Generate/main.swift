@@ -3,45 +3,8 @@
 //
 //     edgekit-generate BUNDLE [--seed N] [--new-tokens N] [--steps N] [--memory BYTES] [--option NAME=JSON] ID ID …
 import EdgeKit
+import ExampleArguments
 import Foundation
-
-struct Arguments {
-  var bundle = ""
-  var prompt: [Int] = []
-  var settings = GenerationSettings()
-  var memoryBytes: UInt64?
-
-  init(_ words: [String]) throws {
-    var words = words[...]
-    func number<Number: LosslessStringConvertible>(_ name: String) throws -> Number {
-      guard let word = words.popFirst(), let value = Number(word) else {
-        throw EdgeKitError.invalidArgument("\(name) takes a number")
-      }
-      return value
-    }
-    guard let path = words.popFirst() else {
-      throw EdgeKitError.invalidArgument("give the folder of a bundle, then token ids")
-    }
-    bundle = path
-    while let word = words.popFirst() {
-      switch word {
-      case "--seed": settings.seed = try number(word)
-      case "--new-tokens": settings.maxNewTokens = try number(word) as Int
-      case "--steps": settings.steps = try number(word) as Int
-      case "--memory": memoryBytes = try number(word) as UInt64
-      case "--option":
-        let parts = (words.popFirst() ?? "").split(separator: "=", maxSplits: 1).map(String.init)
-        guard parts.count == 2, let value = try? JSONDecoder().decode(JSONValue.self, from: Data(parts[1].utf8)) else {
-          throw EdgeKitError.invalidArgument("--option takes NAME=JSON, such as temperature=0.7")
-        }
-        settings.options[parts[0]] = value
-      default:
-        guard let id = Int(word) else { throw EdgeKitError.invalidArgument("'\(word)' is not a token id") }
-        prompt.append(id)
-      }
-    }
-  }
-}
 
 func line(_ event: Event) -> [String: Any] {
   switch event {
@@ -62,10 +25,11 @@ func line(_ event: Event) -> [String: Any] {
 }
 
 do {
-  let arguments = try Arguments(Array(CommandLine.arguments.dropFirst()))
-  let session = try await Session(
-    path: arguments.bundle, options: SessionOptions(memoryBytes: arguments.memoryBytes))
-  for try await event in session.generate(arguments.prompt, settings: arguments.settings) {
+  var words = Words(CommandLine.arguments.dropFirst())
+  var given = try Given(&words, needs: "token ids")
+  while let word = words.next() { try given.take(word, from: &words) }
+  let session = try await Session(path: given.bundle, options: given.session)
+  for try await event in session.generate(given.prompt, settings: given.settings) {
     let data = try JSONSerialization.data(withJSONObject: line(event), options: [.sortedKeys])
     print(String(decoding: data, as: UTF8.self))
   }
