@@ -1,8 +1,9 @@
 """Libraries that report to their makers are told not to before they are loaded. onnxruntime is imported here
-alone, huggingface_hub in `runtime/hub` alone.
+alone, huggingface_hub in `runtime/hub` alone, ray in `tools/cluster` alone.
 
 ONNX Runtime 1.31 reports from the moment of its import: it makes a device identifier and a database in the
 user's cache folder and uploads events. huggingface_hub tells its hub which other packages are installed.
+The head of a Ray cluster reports every hour.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import os
 from types import ModuleType
 
 # Read by the libraries when they are loaded. Processes that this one starts have them too.
-_SWITCHES = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_SWITCHES = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def switch_off() -> None:

@@ -364,6 +364,7 @@ def required(*extras: str) -> set[str]:
         ("mac", {"torch", "safetensors", "huggingface_hub", "mlx"}),
         ("ios", {"torch", "safetensors", "huggingface_hub", "coremltools", "coreai_core"}),
         ("report", {"plotly"}),
+        ("ray", {"ray"}),
     ],
 )
 def test_an_extra_names_all_it_needs(extra: str, packages: set[str]) -> None:

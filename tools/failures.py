@@ -90,6 +90,7 @@ def extras_by_package() -> dict[str, str]:
     needed = [
         ("huggingface_hub", "hub"),
         ("plotly", "report"),
+        ("ray", "ray"),
         *((row.needs, row.extra) for row in OWN if row.extra),
     ]
     needed += [(module, row.extra) for row in ROWS for module in row.needs]

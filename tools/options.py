@@ -38,6 +38,9 @@ class Size(int):
         self.text = text
         return self
 
+    def __getnewargs__(self) -> tuple[int, str]:  # type: ignore[override]
+        return int(self), self.text
+
 
 def _named(param: click.Parameter | None) -> str:
     """The user's name for an option or argument."""

@@ -171,10 +171,12 @@ class Batch:
         return BatchCosts(self._together.passes, self._together.rows, read, seconds)
 
     def run(
-        self, requests: Iterable[tuple[Hashable, Request]], told: Callable[[], object] = lambda: None
+        self, requests: Iterable[tuple[Hashable, Request] | None], told: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[Hashable, Answer | EdgekitError]]:
         """Answers by key, in the order in which they come to their end; the error of a request that fails by
-        itself. Requests are taken as sequences become free, and `told` is called behind passes that denoise.
+        itself. Requests are taken as sequences become free; None in their place: there is none at the moment,
+        and the next pass asks again, or where there is no answer under way any more, the run ends. `told` is
+        called behind passes that denoise.
 
         Seconds and bytes of an answer's statistics are those of the time that it was at work, shared with
         the answers beside it. Raises what a pass raises for all.
@@ -182,8 +184,12 @@ class Batch:
         failed = list[tuple[Hashable, EdgekitError]]()
         running = dict[Hashable, _Running]()
 
-        def samplers() -> Iterator[tuple[Hashable, CoreSampler]]:
-            for key, request in requests:
+        def samplers() -> Iterator[tuple[Hashable, CoreSampler] | None]:
+            for entry in requests:
+                if entry is None:
+                    yield None
+                    continue
+                key, request = entry
                 try:
                     self._check_lengths(request.sampler.lengths, len(request.ids))
                 except PromptTooLong as error:

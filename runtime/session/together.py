@@ -133,10 +133,11 @@ class Together:
             self.leave(key)
 
     def run(
-        self, waiting: Iterable[tuple[Hashable, Procedure]], free: Iterable[Sequence]
+        self, waiting: Iterable[tuple[Hashable, Procedure] | None], free: Iterable[Sequence]
     ) -> Iterator[tuple[Hashable, Event | Exception]]:
         """What the samplers of `waiting` tell, by key: as many at once as there are `free` sequences. When
-        one is done, the next is taken and joins at the next pass (continuous batching).
+        one is done, the next is taken and joins at the next pass (continuous batching). Where `waiting` has
+        None in its place there is none for that pass; without anybody at work the end.
 
         Raises as `join` and `step`.
         """

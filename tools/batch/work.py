@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
-from edgekit.runtime.api import Answer, Model
-from edgekit.runtime.api.batch import (
-    Batch,
-    BatchCosts,
-    Request,
-    opened_batch,
-    request_of,
-)
+from edgekit.runtime.api import Model
+from edgekit.runtime.api.batch import BatchCosts
 from edgekit.runtime.engine_registry import running
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.sampling import Lengths
-from edgekit.tools.batch.lines import Entry, Input, Line, WrongLine, entry_of
+from edgekit.tools.batch.answers import Answered, Answers, Room, opened_here
+from edgekit.tools.batch.lines import Entry, Input, Line, entry_of
 from edgekit.tools.batch.output import Output
 from edgekit.tools.console import Steps
 from edgekit.tools.request import Request as Given
-from edgekit.tools.request import settings_of
 from edgekit.tools.terminal_text import counted
 
 #: Raised where the meaning of a line changes: outputs of before are not gone on with.
@@ -72,8 +67,8 @@ class Survey:
 @dataclass(frozen=True)
 class Summary:
     """How a batch ended: lines of the input, those that were `there` before, those that have an error; the
-    tokens of what was answered now, how many `sequences` shared a pass, and what the passes cost. Without
-    anything to answer there were none.
+    tokens of what was answered now, how many `sequences` were at work at a time, what the passes cost, and
+    how many `workers` ran them. Without anything to answer there were none.
     """
 
     lines: int
@@ -83,6 +78,7 @@ class Summary:
     tokens: int = 0
     sequences: int = 0
     costs: BatchCosts = BatchCosts(0, 0, 0, 0.0)
+    workers: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         costs = self.costs
@@ -93,6 +89,7 @@ class Summary:
             "answers": self.answers,
             "tokens": self.tokens,
             "sequences": self.sequences,
+            "workers": self.workers,
             "seconds": costs.seconds,
             "tokens_per_second": self.tokens / costs.seconds if costs.seconds else 0.0,
             "passes": costs.passes,
@@ -105,14 +102,34 @@ class Summary:
         if not self.sequences:
             return f"nothing to answer: {self.there} of {counted(self.lines, 'line')} had been answered"
         told = self.as_dict()
+        where = f" on {self.workers} nodes" if self.workers > 1 else ""
         read = "all weights in memory"
         if self.costs.bytes_read:
             read = f"{size(round(told['bytes_read_per_answer']))} read per answer"
         return (
-            f"{counted(self.answers, 'answer')} in {self.costs.seconds:.1f} s, {self.sequences} at a time: "
-            f"{told['tokens_per_second']:.1f} tokens/s, {counted(self.costs.passes, 'pass')} of "
-            f"{told['rows_per_pass']:.0f} rows, {read}"
+            f"{counted(self.answers, 'answer')} in {self.costs.seconds:.1f} s, "
+            f"{self.sequences} at a time{where}: {told['tokens_per_second']:.1f} tokens/s, "
+            f"{counted(self.costs.passes, 'pass')} of {told['rows_per_pass']:.0f} rows, {read}"
         )
+
+
+class Workers(Protocol):
+    """What answers lines: in this process or elsewhere, `sequences` at a time by so many `workers`."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
+    @property
+    def costs(self) -> BatchCosts: ...
+    def run(
+        self, lines: Iterator[Line], put: Callable[[Answered], object], told: Callable[[], object]
+    ) -> None:
+        """Answer all lines; each goes to `put` when it is done, `told` is called now and then."""
+
+
+#: Opens them for the requests of a batch.
+Opened = Callable[[Answers, Room], AbstractContextManager[Workers]]
 
 
 class Work:
@@ -121,7 +138,7 @@ class Work:
     def __init__(
         self, model: Model, generator: Generator, given: Given, source: Input, output: Output, *, ids: bool
     ) -> None:
-        self._model, self._generator, self._given, self._ids = model, generator, given, ids
+        self._answers = Answers(model, generator, given, ids=ids)
         self._source, self._output = source, output
         self.survey = Survey()
 
@@ -152,23 +169,18 @@ class Work:
 
     def _look_at(self, entry: Entry) -> None:
         try:
-            self.survey.lengths.add(self._request(entry).sampler.lengths)
+            self.survey.lengths.add(self._answers.request(entry).sampler.lengths)
         except EdgekitError:
             self.survey.wrong += 1  # which it is asked for once more when its turn comes
         else:
             self.survey.requests += 1
 
-    def _request(self, entry: Entry) -> Request:
-        if entry.error:
-            raise WrongLine(entry.error)
-        given = self._given
-        ids = self._model.encode(entry.prompt, system=given.system, raw=given.raw)
-        return request_of(self._generator, ids, settings_of({**given.settings, **entry.settings}))
+    def answer(self, steps: Steps, sequences: int | None, opened: Opened = opened_here) -> Summary:
+        """Answer what is not answered, `sequences` at a time; None: as many as there is room for. `opened`
+        says where.
 
-    def answer(self, steps: Steps, sequences: int | None) -> Summary:
-        """Answer what is not answered, `sequences` at a time; None: as many as there is room for.
-
-        Raises BudgetExceeded, WriteFailed, OtherInput where the input has changed, and what a pass raises.
+        Raises BudgetExceeded, WriteFailed, OtherInput where the input has changed, what a pass raises, and
+        what `opened` does.
         """
         survey, output, total = self.survey, self._output, len(self.survey.digests)
         there = output.there
@@ -181,57 +193,46 @@ class Work:
             steps.note(f"note: {found} cannot be used; {ones if survey.wrong == 1 else more}")
         if not survey.requests:
             output.begin()
-            left = list(self._left(steps))
-            assert not left, "they were of no use before"
+            for line in self._left():
+                answered = self._answers.of_wrong(line)
+                assert answered is not None, "it was of no use before"
+                output.put(answered.number, answered.digest, answered.members)
+                steps.advance(1, "")
             return Summary(total, there, output.errors)
         steps.stage("opening the model", 0)
-        with opened_batch(self._generator, survey.lengths, sequences, survey.requests) as batch:
+        room = Room(frozenset(survey.lengths), survey.requests, sequences)
+        with opened(self._answers, room) as workers:
             output.begin()
-            steps.stage(f"answering, {batch.sequences} at a time", total)
+            where = f" on {workers.workers} nodes" if workers.workers > 1 else ""
+            steps.stage(f"answering, {workers.sequences} at a time{where}", total)
             steps.advance(output.there, "")
-            return self._answer(batch, steps, there)
+            return self._answer(workers, steps, there)
 
-    def _answer(self, batch: Batch, steps: Steps, there: int) -> Summary:
-        output, survey = self._output, self.survey
+    def _answer(self, workers: Workers, steps: Steps, there: int) -> Summary:
+        output = self._output
         answers = tokens = 0
-        taken = dict[Hashable, tuple[Entry, int]]()
 
-        def requests() -> Iterator[tuple[Hashable, Request]]:
-            for number, (entry, digest, request) in self._left(steps):
-                taken[number] = entry, digest
-                yield number, request
+        def put(answered: Answered) -> None:
+            nonlocal answers, tokens
+            output.put(answered.number, answered.digest, answered.members)
+            if answered.tokens is not None:
+                answers, tokens = answers + 1, tokens + answered.tokens
+            steps.advance(1, "")
 
         def told() -> None:
-            costs = batch.costs
+            costs = workers.costs
             read = f", {size(costs.bytes_read // answers)} read per answer" if answers else ""
             steps.advance(0, f"{tokens / costs.seconds:.1f} tokens/s{read if costs.bytes_read else ''}")
 
-        for key, found in batch.run(requests(), told):
-            assert isinstance(key, int), "they are numbers of lines"
-            entry, digest = taken.pop(key)
-            output.put(key, digest, self._members(entry, found))
-            if isinstance(found, Answer):
-                answers, tokens = answers + 1, tokens + found.statistics.tokens
-            steps.advance(1, "")
+        workers.run(self._left(), put, told)
         return Summary(
-            len(survey.digests), there, output.errors, answers, tokens, batch.sequences, batch.costs
-        )
+            len(self.survey.digests), there, output.errors, answers, tokens, workers.sequences, workers.costs,
+            workers.workers,
+        )  # fmt: skip
 
-    def _left(self, steps: Steps) -> Iterator[tuple[int, tuple[Entry, int, Request]]]:
-        """Requests that are not answered, with the numbers of their lines. Lines that cannot be used are
-        answered on the way.
-        """
-        for line in self._lines():
-            if self._output.has(line.number):
-                continue
-            entry = entry_of(line)
-            try:
-                request = self._request(entry)
-            except EdgekitError as error:
-                self._output.put(line.number, line.digest, self._members(entry, error))
-                steps.advance(1, "")
-                continue
-            yield line.number, (entry, line.digest, request)
+    def _left(self) -> Iterator[Line]:
+        """Lines that are not answered."""
+        return (line for line in self._lines() if not self._output.has(line.number))
 
     def _lines(self) -> Iterator[Line]:
         """The lines of the input once more. Raises OtherInput where one has changed."""
@@ -243,21 +244,3 @@ class Work:
             if number == len(digests):
                 return
         raise OtherInput(f"{self._source.path}: was shortened meanwhile; begin again")
-
-    def _members(self, entry: Entry, found: Answer | EdgekitError) -> Mapping[str, Any]:
-        """What the line of an answer, or of an error, says."""
-        if not isinstance(found, Answer):
-            return {"id": entry.id, "error": str(found)}
-        statistics = found.statistics
-        seed = {**self._given.settings, **entry.settings}.get("seed")
-        return {
-            "id": entry.id,
-            "text": found.text,
-            **({"token_ids": list(found.ids)} if self._ids else {}),
-            "finish_reason": statistics.finish_reason,
-            "seed": 0 if seed is None else seed,
-            "statistics": {
-                name: getattr(statistics, name)
-                for name in ("prompt_tokens", "tokens", "steps", "forwards", "rows", "seconds")
-            },
-        }

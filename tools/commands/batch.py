@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -35,6 +36,12 @@ from edgekit.tools.stuck import ending_if_stuck
     metavar="N",
     help="Answers at a time. Default: what --memory has room for; 8 without it.",
 )
+@click.option(
+    "--ray",
+    "cluster",
+    metavar="ADDRESS",
+    help="Answer on all nodes of a Ray cluster: HOST:PORT of its head, or auto.",
+)
 @click.option("--ids", is_flag=True, help="Write the token ids of each answer, too.")
 @click.option("--overwrite", is_flag=True, help="Begin anew, in place of what OUT.jsonl holds.")
 @json_option
@@ -47,6 +54,7 @@ def command(
     target: Path,
     request: Request,
     sequences: int | None,
+    cluster: str | None,
     ids: bool,
     overwrite: bool,
     as_json: bool,
@@ -76,7 +84,12 @@ def command(
         ):
             work = Work(model, generator, request, lines, output, ids=ids)
             work.look(steps)
-            summary = work.answer(steps, sequences)
+            if cluster is None:
+                summary = work.answer(steps, sequences)
+            else:
+                from edgekit.tools.batch.on_cluster import opened_on
+
+                summary = work.answer(steps, sequences, partial(opened_on, cluster, bundle, steps))
     except KeyboardInterrupt:
         raise Interrupted(hint if target.exists() else "") from None
     if as_json:
