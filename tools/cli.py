@@ -28,6 +28,7 @@ COMMANDS = (
     "inspect",
     "verify",
     "bench",
+    "sweep",
     "doctor",
     "selftest",
     "push",
@@ -116,9 +117,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @debug_option
 def main() -> None:
-    """Quantize diffusion language models and run them while their weights stream from flash. Each
-    command has a page of its own: edgekit run --help.
-    """
+    """Quantize diffusion language models and run them streamed from flash. Each command has --help."""
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from edgekit.tools.apart import Tell
+
 #: Columns a status needs beside the text on its line; with fewer left it is not shown.
 _STATUS_COLUMNS = 24
 #: Seconds between two updates of the status.
@@ -138,6 +140,16 @@ def grouped(notes: Iterable[str]) -> list[str]:
     ]
 
 
+#: Who is told of all progress in place of the person at the terminal.
+_told: Tell | None = None
+
+
+def tell_progress(tell: Tell) -> None:
+    """From now on every `Steps` of this process tells another one, which shows it."""
+    global _told
+    _told = tell
+
+
 class Steps:
     """Progress through stages, an `export.pipeline.Progress`: a bar on a terminal, nothing elsewhere."""
 
@@ -170,6 +182,8 @@ class Steps:
     def stage(self, name: str, total: int) -> None:
         """Begin a stage of `total` units; 0 when nobody knows how long it takes."""
         self._interrupts.check()
+        if _told is not None:
+            _told(stage=name, total=total)
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
@@ -177,7 +191,9 @@ class Steps:
 
     def note(self, line: str) -> None:
         """One line on stderr, above the bar; nothing when quiet."""
-        if self._bar is not None:
+        if _told is not None:
+            _told(note=line)
+        elif self._bar is not None:
             self._bar.console.print(visible(line), markup=False, soft_wrap=True)
         elif not self._quiet:
             note(line)
@@ -185,6 +201,8 @@ class Steps:
     def advance(self, done: int, what: str) -> None:
         """`done` more units; `what` has just been finished or is under way."""
         self._interrupts.check()
+        if _told is not None:
+            _told(done=done, what=what)
         if self._bar is not None:
             self._bar.update(self._task, advance=done, what=visible(what))
             task = next(t for t in self._bar.tasks if t.id == self._task)

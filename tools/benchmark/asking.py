@@ -12,10 +12,11 @@ from edgekit.runtime.bench import Bench
 from edgekit.runtime.generation import Generator, longest
 from edgekit.runtime.sampling import Committed, CoreSampler, Draft, Lengths, drive
 from edgekit.runtime.session import Session
+from edgekit.tools.apart import Tell
 from edgekit.tools.benchmark.asked import Asked, as_table, check_any
 from edgekit.tools.benchmark.question import Question
 from edgekit.tools.benchmark.recording import recording
-from edgekit.tools.benchmark.wanted import Tell, Wanted
+from edgekit.tools.benchmark.wanted import Wanted
 from edgekit.tools.benchmark.workload import settings_of
 
 #: Rows of tables that a report keeps, of so many prompts as there is room for: who reads it refuses more

@@ -1,47 +1,19 @@
-"""Measures one case in a process of its own: its memory is that of nothing else.
-
-What is wanted is one line of JSON on stdin. Lines of JSON on stdout: {"stage": ..., "total": n} and
-{"done": 1} while it runs, then {"report": ...}, or {"error": ..., "needed_bytes": n}.
-"""
+"""Measures one case in a process of its own: its memory is that of nothing else."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.tools.benchmark.wanted import Tell, Wanted
+from edgekit.tools.apart import Tell, serve
+from edgekit.tools.benchmark.wanted import Wanted
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator
 
 
 def main() -> None:
-    wanted = Wanted.of(json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # What a library prints is none of these lines.
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-
-    def tell(**line: Any) -> None:
-        print(json.dumps(line), file=out, flush=True)
-
-    try:
-        tell(report=_measured(wanted, tell))
-    except BudgetExceeded as error:
-        tell(error=str(error), needed_bytes=error.needed_bytes)
-    except EdgekitError as error:
-        tell(error=str(error), needed_bytes=None)
-
-
-def _end_with_parent() -> None:
-    """Nobody waits for a result any more when the other end of stdin is closed."""
-    sys.stdin.read()
-    os._exit(1)
+    serve(lambda given, tell: _measured(Wanted.of(given), tell))
 
 
 def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:

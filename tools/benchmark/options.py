@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from edgekit.flashload.names import shown
 from edgekit.tools.help import Rare
@@ -136,15 +137,17 @@ def prompts_options(command: F) -> F:
     @wraps(command)
     def with_prompts(*arguments: Any, **others: Any) -> Any:
         given = {name: others.pop(name) for name in ("prompts_file", *_OF_PROMPTS, *_OF_ENDPOINT)}
-        return command(*arguments, asking=_checked(given), **others)
+        return command(*arguments, asking=checked(given), **others)
 
     for option in reversed(_OPTIONS):
         with_prompts = option(with_prompts)
     return with_prompts  # type: ignore[return-value]
 
 
-def _checked(given: Mapping[str, Any]) -> Callable[[int | None], Asking] | None:
-    """Raises UsageError for options that mean nothing beside the others."""
+def checked(given: Mapping[str, Any]) -> Callable[[int | None], Asking] | None:
+    """What reads the prompts; None without any. Raises UsageError for options that mean nothing beside the
+    others.
+    """
     address = given["against"] if given["against"] and _is_address(given["against"]) else None
     needed = "prompts of your own; name their file by --prompts" if given["prompts_file"] is None else ""
     wrong = [name for name in _OF_PROMPTS if given[name] is not None] if needed else []
@@ -180,3 +183,19 @@ def _read(given: Mapping[str, Any], address: str | None, new_tokens: int | None)
         given["timeout"] or 120.0,
     )
     return Asking(questions, score, None, endpoint, given["price"])
+
+
+#: Options that say what is asked, or how often.
+_OTHER_WAYS = {
+    "prompts": "prompt", "prompt_tokens": "prompt-tokens", "forwards": "forwards", "sequences": "sequences",
+    "runs": "runs", "html": "html",
+}  # fmt: skip
+
+
+def check_together(ctx: click.Context) -> None:
+    """Raises UsageError for options that exclude each other. Prompts of a file are asked once each."""
+    if ctx.params["prompts"] and ctx.params["prompt_tokens"] != (None,):
+        raise click.UsageError("--prompt and --prompt-tokens exclude each other")
+    for name, option in _OTHER_WAYS.items() if ctx.params["prompts_file"] else ():
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--prompts and --{option} exclude each other")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.apart import Tell
 from edgekit.tools.benchmark import page_cache
-from edgekit.tools.benchmark.wanted import Tell, Wanted
+from edgekit.tools.benchmark.wanted import Wanted
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator

@@ -51,7 +51,8 @@ def _number(row: Row, name: str, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _bytes(row: Row, name: str) -> str:
+def in_bytes(row: Row, name: str) -> str:
+    """A figure of bytes; empty where a row does not have it."""
     value = row.get(name)
     return "" if value is None else size(round(value))
 
@@ -86,7 +87,7 @@ _ALWAYS: dict[str, Cell] = {"model": lambda row: str(row["model"])}
 #: What is shown where rows differ, or where it is not as a user finds it.
 _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] = {
     "preset": (lambda r: r["preset"], lambda r: str(r["preset"] or ""), None),
-    "size": (lambda r: r["weights_bytes"], lambda r: _bytes(r, "weights_bytes"), None),
+    "size": (lambda r: r["weights_bytes"], lambda r: in_bytes(r, "weights_bytes"), None),
     "device": (lambda r: (r["device"], r["processor"]), lambda r: _device(r), None),
     "engine": (lambda r: r["engine"], lambda r: str(r["engine"]), "native"),
     "threads": (lambda r: r["threads"], lambda r: str(r["threads"] or ""), None),
@@ -94,7 +95,7 @@ _WHERE_TOLD: dict[str, tuple[Callable[[Row], Any], Callable[[Row], str], Any]] =
     "at once": (lambda r: r["sequences"], lambda r: str(r["sequences"]), 1),
     "settings": (lambda r: r["settings"], _setting, {}),
 }
-_FIGURES: dict[str, Cell] = {
+FIGURES: dict[str, Cell] = {
     "test": lambda row: str(row["test"]),
     "tok/s": lambda row: _spread(row, "tokens_per_second"),
     "first block, s": lambda row: _spread(row, "first_block_seconds"),
@@ -103,11 +104,11 @@ _FIGURES: dict[str, Cell] = {
     "ms/forward": lambda row: _spread(row, "forward_ms"),
     "TOP/s": lambda row: f"{v / 1e12:.3f}" if (v := row.get("operations_per_second")) else "",
     "of int8": lambda row: _percent(row, "share_of_int8"),
-    "read/forward": lambda row: _bytes(row, "bytes_per_forward"),
+    "read/forward": lambda row: in_bytes(row, "bytes_per_forward"),
     "read": lambda row: f"{size(round(v))}/s" if (v := row.get("read_bytes_per_second")) else "",
     "of disk": lambda row: _percent(row, "share_of_disk"),
     "waiting": lambda row: _percent(row, "io_wait_share") if row.get("bytes_per_forward") else "",
-    "peak, anonymous": lambda row: _bytes(row, "peak_anonymous_bytes"),
+    "peak, anonymous": lambda row: in_bytes(row, "peak_anonymous_bytes"),
     "cold start, s": lambda row: _spread(row, "cold_first_draft_seconds"),
     "warm start, s": lambda row: _spread(row, "warm_first_draft_seconds"),
     "J/token": lambda row: _number(row, "joules_per_token", 2),
@@ -128,7 +129,7 @@ def titles(rows: Sequence[Row]) -> list[str]:
         if any(key(row) != key(rows[0]) for row in rows)
     }
     if any(row["test"] != rows[0]["test"] for row in rows):
-        apart["test"] = _FIGURES["test"]
+        apart["test"] = FIGURES["test"]
     found = []
     for row in rows:
         words = [cell(row) if name in _PLAIN else f"{name} {cell(row)}" for name, cell in apart.items()]
@@ -142,7 +143,7 @@ def titles(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = _FIGURES) -> dict[str, Cell]:
+def columns(rows: Sequence[Row], figures: Mapping[str, Cell] = FIGURES) -> dict[str, Cell]:
     """Headings and cells that tell something about these rows, with those of `figures` behind what the rows
     are of.
     """

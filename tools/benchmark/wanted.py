@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from edgekit.tools.benchmark.cases import Case
 from edgekit.tools.benchmark.question import Question
-
-
-class Tell(Protocol):
-    """Tells the process that waits: `stage` and `total`, `done`, or `report`."""
-
-    def __call__(self, **line: Any) -> None: ...
 
 
 @dataclass(frozen=True)

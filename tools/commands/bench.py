@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.tools.benchmark.cases import MOST_SPANS
-from edgekit.tools.benchmark.options import Asking, prompts_options
+from edgekit.tools.benchmark.options import Asking, check_together, prompts_options
 from edgekit.tools.console import Steps, prose
-from edgekit.tools.failures import DAMAGED, Failure
+from edgekit.tools.failures import DAMAGED
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Assignment,
@@ -217,10 +216,7 @@ def command(
         _keep(read, [], None, html)
         _show(read, output)
         return
-    if prompts and prompt_tokens != (None,):
-        raise click.UsageError("--prompt and --prompt-tokens exclude each other")
-    if asking is not None:
-        _check_asked_once(ctx)
+    check_together(ctx)
     check_parent(report)
     if report is not None:
         check_replaceable(report)
@@ -258,20 +254,6 @@ def command(
         prose(line, err=True)
     if failed:
         ctx.exit(DAMAGED)
-
-
-#: Options that say what is asked, or how often.
-_OTHER_WAYS = {
-    "prompts": "prompt", "prompt_tokens": "prompt-tokens", "forwards": "forwards", "sequences": "sequences",
-    "runs": "runs", "html": "html",
-}  # fmt: skip
-
-
-def _check_asked_once(ctx: click.Context) -> None:
-    """Raises UsageError for what does not go with prompts of a file, each of which is asked once."""
-    for name, option in _OTHER_WAYS.items():
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--prompts and --{option} exclude each other")
 
 
 def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
@@ -348,14 +330,9 @@ def _keep(
 
         write_reports(file, reports)
     if html is not None:
-        from edgekit.flashload.files import write_atomic
-        from edgekit.tools.benchmark.comparison import has_prompts
-        from edgekit.tools.html.bench_page import page
+        from edgekit.tools.html.bench_page import write_page
 
-        runs = [report for report in reports if not has_prompts(report)]
-        if not runs:
-            raise Failure("--html draws runs, and these reports have prompts of a file alone; leave it out")
-        write_atomic(html, page(runs, failed))
+        write_page(html, reports, failed)
 
 
 def _show(reports: Sequence[dict[str, Any]], output: str) -> None:

@@ -33,6 +33,7 @@ from edgekit.tools.completion import (
 )
 from edgekit.tools.console import Steps, command_line, grouped, note, table
 from edgekit.tools.failures import Interrupted
+from edgekit.tools.folder_name import folder_name, model_name
 from edgekit.tools.help import Command, Listing, Rare, RareListing
 from edgekit.tools.options import Count, Folder, debug_option, json_option
 from edgekit.tools.prompts import suggested_prompt
@@ -238,12 +239,9 @@ def command(
         raise click.UsageError("--resume and --overwrite exclude each other")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of huggingface_hub: there is one of ours
     started = time.monotonic()
-    name = _name(model)
+    name = model_name(model)
     preset = chosen.preset if quant is None else quant
-    # Exports for other formats than the target's own ones get a folder of their own.
-    written_for = [] if names == chosen.formats_for() else names
-    tuned_as = [] if adapter is None else [_name(adapter)]
-    folder = output or Path("-".join([name, *tuned_as, target, *written_for, preset]))
+    folder = output or Path(folder_name(model, adapter, chosen, names, preset))
     alone, loading, writing = "", False, False
     try:
         with warnings.catch_warnings():
@@ -272,7 +270,7 @@ def command(
                     own, target, scheme, source=name, resume=resume, overwrite=overwrite,
                     precision=precision, packaging=packaging, activations=activations,
                     device=compiled_for[own], decoding=decoding, adapter=tuned,
-                    adapter_name="".join(tuned_as), adapter_mode=adapter_mode,
+                    adapter_name="" if adapter is None else model_name(adapter), adapter_mode=adapter_mode,
                 )
                 for own in names
             ]  # fmt: skip
@@ -306,12 +304,6 @@ def command(
         click.echo(json.dumps(_as_dict(folder, results, alone)))
     else:
         _show(folder, results, name, chosen, time.monotonic() - started)
-
-
-def _name(model: str) -> str:
-    """A name for the bundle of a model: the last part of its path or id."""
-    model = model.removeprefix("hf:").partition("@")[0] if model.startswith("hf:") else model
-    return Path(os.path.abspath(os.path.expanduser(model))).name or "model"
 
 
 def _goes_on(folder: Path, resume: bool, overwrite: bool) -> str:

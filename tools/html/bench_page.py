@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size
 from edgekit.tools.benchmark import tables
+from edgekit.tools.benchmark.comparison import has_prompts
 from edgekit.tools.benchmark.limits import in_words
 from edgekit.tools.benchmark.rows import Report, row, told
 from edgekit.tools.durations import in_seconds
@@ -45,6 +48,16 @@ def page(reports: Sequence[Report], failed: Sequence[str] = ()) -> bytes:
         with _shown(f"report {number}, {name}"):
             sections.append(Section(name, [_memory(report), _timeline(report)]))
     return render(f"edgekit bench: {', '.join(models)}", sections)
+
+
+def write_page(file: Path, reports: Sequence[Report], failed: Sequence[str] = ()) -> None:
+    """Replace a file by the page of those reports that are of runs. Raises NotShown where none is, and
+    WriteFailed.
+    """
+    runs = [report for report in reports if not has_prompts(report)]
+    if not runs:
+        raise NotShown("--html draws runs, and these reports have prompts of a file alone; leave it out")
+    write_atomic(file, page(runs, failed))
 
 
 @contextmanager
