@@ -7,7 +7,7 @@ from __future__ import annotations
 import fnmatch
 import importlib.resources
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,12 +81,18 @@ class Source:
         return True
 
 
-def locate(model: str, revision: str | None = None, progress: Progress | None = None) -> Source:
+def locate(
+    model: str,
+    revision: str | None = None,
+    progress: Progress | None = None,
+    others: Iterable[str] = (),
+) -> Source:
     """Find the checkpoint that `model` names; everything but its weights is there then.
 
     model: an existing directory, else the name of a shipped model (SHIPPED_MODELS), else owner/name on the
     Hugging Face hub, with or without `hf:` before it. revision: branch, tag or commit, for hub models only,
-    where `@revision` behind the name says the same.
+    where `@revision` behind the name says the same. others: names that the caller takes too, for the
+    question whether one of them was meant.
     Raises NotACheckpoint, NotForExport, or a HubError: ModelNotFound (RevisionNotFound), GatedModel,
     HubUnavailable, DownloadFailed or HubNotInstalled.
     """
@@ -102,18 +108,19 @@ def locate(model: str, revision: str | None = None, progress: Progress | None = 
         if not shipped.is_dir():
             raise ModelNotFound(f"{shipped}: this installation lacks the model {model}; reinstall edgekit")
         return Source(_without_revision(shipped, revision))
+    meant = kinds.did_you_mean(model, (*SHIPPED_MODELS, *others))
     name, _, behind = model.removeprefix(HUB_PREFIX).partition("@")
     if not NAME.fullmatch(name):
         raise ModelNotFound(
             f"{model}: no such directory, and neither a shipped model ({', '.join(SHIPPED_MODELS)}) "
-            f"nor owner/name of a Hugging Face repository{kinds.did_you_mean(model, SHIPPED_MODELS)}"
+            f"nor owner/name of a Hugging Face repository{meant}"
         )
     try:
         return _in_repository(name, revision or behind or None, progress or Silent())
     except RevisionNotFound:
         raise
     except ModelNotFound as error:
-        raise ModelNotFound(f"{error}{kinds.did_you_mean(model, SHIPPED_MODELS)}") from error.__cause__
+        raise ModelNotFound(f"{error}{meant}") from error.__cause__
 
 
 def adapter_folder(adapter: str, progress: Progress | None = None) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload.sizes import size
+from edgekit.tools.terminal_text import counted
 
 #: Reads, waits and uses of weights that a report has of a run, at most.
 MOST_SPANS = 100_000
@@ -44,7 +45,7 @@ class Case:
             parts.append(f"{size(self.resident)} resident")
         parts += [word for word, told in (
             (f"{self.engine}", self.engine is not None),
-            (f"{self.threads} threads", self.threads != 0),
+            (counted(self.threads, "thread"), self.threads != 0),
             (f"{self.sequences} at once", self.sequences != 1),
             (f"prompts of {self.tokens}", self.tokens is not None),
             (f"{self.new_tokens} new tokens", self.new_tokens is not None),

@@ -9,14 +9,18 @@ from typing import Any
 from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bench import ProcessorProbe, probe_disk, probe_processor
+from edgekit.tools.benchmark.busy import LITTLE, busy_cores
 
 #: Of each figure of the processor, and of the disk.
 PROCESSOR_SECONDS, DISK_SECONDS = 0.3, 1.0
 
 
 def limits(bundles: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By bundle: rates of the processor, on all usable cores, and of the disk that the bundle is on."""
-    processor = of_processor(probe_processor(seconds=PROCESSOR_SECONDS))
+    """By bundle: rates of the processor, on all usable cores, and of the disk that the bundle is on; and the
+    cores that other programs kept busy just before.
+    """
+    busy = busy_cores()
+    processor = of_processor(probe_processor(seconds=PROCESSOR_SECONDS)) | {"busy_cores": busy}
     return {
         bundle: processor | {"disk_bytes_per_second": _disk_rate(bundle)} for bundle in dict.fromkeys(bundles)
     }
@@ -60,4 +64,6 @@ def in_words(report: Mapping[str, Any]) -> str:
     for name, what in (("memory", "memory"), ("disk", "disk")):
         if rate := found.get(f"{name}_bytes_per_second"):
             words.append(f"{what} {size(round(rate))}/s")
+    if (busy := found.get("busy_cores") or 0.0) >= LITTLE:
+        words.append(f"other programs kept {busy:.1f} cores busy")
     return ", ".join(words)

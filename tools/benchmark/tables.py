@@ -43,7 +43,9 @@ def _spread(row: Row, name: str) -> str:
     if mean is None:
         return ""
     digits = 2 if mean < 100 else 1 if mean < 10000 else 0
-    return f"{mean:.{digits}f} ± {deviation or 0.0:.{digits}f}"
+    # How far one run is from others is not known.
+    spread = f" ± {deviation or 0.0:.{digits}f}" if len(row.get(f"{name}_samples", ())) > 1 else ""
+    return f"{mean:.{digits}f}{spread}"
 
 
 def _number(row: Row, name: str, digits: int) -> str:

@@ -45,7 +45,8 @@ FORMATS = "md", "json", "jsonl", "csv"
         "edgekit bench tiny-gemma-host-mixed4",
         "edgekit bench tiny-gemma-host-mixed4 --memory 160MB,all --sequences 1,4 -r 2",
         "edgekit bench tiny-gemma-host-mixed4 --set steps=4,8 --report tiny.jsonl",
-        "edgekit bench tiny-gemma-host-mixed4 --prompts mine.jsonl --against other",
+        """printf '{"prompt": "What is 23 + 45?", "answer": "68"}\\n' > mine.jsonl""",
+        "edgekit bench tiny-gemma-host-mixed4 --prompts mine.jsonl",
         "edgekit bench --merge tiny.jsonl --html tiny.html",
     ),
 )

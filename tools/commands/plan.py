@@ -129,7 +129,12 @@ def command(
         found = read_reports(reports) if reports else []
         chosen = _chosen(devices, compare=compare, alone=not found)
         with planned(configuration(model, progress), Scheme(quant, group_size), progress) as known:
-            plans = [plan.make(name, known, _rates(name, disk, memory), request) for name in chosen]
+            progress.stage("planning", len(chosen))
+            plans = []
+            for name in chosen:
+                progress.advance(0, name)
+                plans.append(plan.make(name, known, _rates(name, disk, memory), request))
+                progress.advance(1, name)
             plans += [measured.plan_of(report, known, quant, request) for report in found]
             about, title = show.model_facts(known, quant), show.model_line(known, quant)
     if html is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from edgekit.export.pipeline import Progress
 from edgekit.export.quantize import Scheme
 from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.bundle.costs import Costs, of_bundle
+from edgekit.runtime.session import SessionOptions
+from edgekit.runtime.session.memory import MemoryPlan
+from edgekit.runtime.session.session import plan_session
 from edgekit.tools.planning.source import Configuration
+
+#: Of a process with nothing but the runtime: what it holds before a session.
+PROCESS_BYTES = 60_000_000
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,13 @@ class PlannedModel:
     capacity: int
     expert_layers: int
     parameters: int
+    _plans: dict[SessionOptions, MemoryPlan] = field(default_factory=dict, repr=False, compare=False)
+
+    def plan(self, options: SessionOptions) -> MemoryPlan:
+        """What a session would have where; devices of the same budget share it. Raises BudgetExceeded."""
+        if options not in self._plans:
+            self._plans[options] = plan_session(self.bundle, options, process_bytes=PROCESS_BYTES)
+        return self._plans[options]
 
     @property
     def weights_bytes(self) -> int:

@@ -40,26 +40,30 @@ def simulate(stages: Sequence[Stage], ring_bytes: float, bytes_per_second: float
     each as soon as the ring has room for it; a stage is computed when it is there and the one before is done,
     and then gives its room back.
     """
-    spans: list[Span] = []
+    count = len(stages)
+    kept = [min(stage.read_bytes, ring_bytes) for stage in stages]
+    seconds = [stage.read_bytes / bytes_per_second for stage in stages]
+    spans: list[tuple[float, float, float, float]] = []  # plain numbers: there are thousands for each plan
     held = oldest = 0.0  # bytes in the ring, and when its room was last given back
     given_back, reader, computed = 0, 0.0, 0.0
-    for number in range(len(stages) * _SETTLED):
-        stage = stages[number % len(stages)]
-        nbytes = min(stage.read_bytes, ring_bytes)
+    for number in range(count * _SETTLED):
+        index = number % count
+        nbytes = kept[index]
         while held + nbytes > ring_bytes and given_back < number:
-            past = spans[given_back]
-            held -= min(past.stage.read_bytes, ring_bytes)
-            oldest, given_back = past.ended, given_back + 1
+            held -= kept[given_back % count]
+            oldest, given_back = spans[given_back][-1], given_back + 1
         held += nbytes
-        read_began = max(reader, oldest) if nbytes else computed
-        read_ended = read_began + stage.read_bytes / bytes_per_second if nbytes else read_began
-        reader = read_ended if nbytes else reader
-        began = max(computed, read_ended) if nbytes else computed
-        computed = began + stage.seconds
-        spans.append(Span(stage, read_began, read_ended, began, computed))
-    before, last = spans[-len(stages) - 1].ended, spans[-len(stages) :]
+        if nbytes:
+            read_began = max(reader, oldest)
+            reader = read_ended = read_began + seconds[index]
+            began = max(computed, read_ended)
+        else:
+            read_began = read_ended = began = computed
+        computed = began + stages[index].seconds
+        spans.append((read_began, read_ended, began, computed))
+    before = spans[-count - 1][-1]
     return [
-        Span(s.stage, *(at - before for at in (s.read_began, s.read_ended, s.began, s.ended))) for s in last
+        Span(stage, *(at - before for at in span)) for stage, span in zip(stages, spans[-count:], strict=True)
     ]
 
 

@@ -12,13 +12,10 @@ from edgekit.runtime.generation import of_several, options_for, sampler_model
 from edgekit.runtime.sampling.options import Lengths, settle
 from edgekit.runtime.session import SessionOptions
 from edgekit.runtime.session.memory import MemoryPlan
-from edgekit.runtime.session.session import MOST_SEQUENCES, plan_session
+from edgekit.runtime.session.session import MOST_SEQUENCES
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.pipeline import Span, Stage, simulate, waiting_seconds
 from edgekit.tools.planning.rates import Rates
-
-#: Of a process with nothing but the runtime: what it holds before a session.
-PROCESS_BYTES = 60_000_000
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     step, count = _lengths(model, request), request.sequences
     lengths = step.of_each
     options = options_for(model.bundle, SessionOptions(rates.budget), of_several(lengths, count), count)
-    plan = plan_session(model.bundle, options, process_bytes=PROCESS_BYTES)
+    plan = model.plan(options)
     touched = model.touched(step.rows, count)
     nbytes = _bytes_of(model, plan)
     seconds_of = _seconds_of(model, rates, step, touched, nbytes)

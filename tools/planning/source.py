@@ -36,7 +36,7 @@ def configuration(model: str, progress: Progress | None = None) -> Configuration
     elif model in released.MODELS and not path.exists():
         name, config = model, released.config(model)
     else:
-        folder = locate(model, progress=progress).path
+        folder = locate(model, progress=progress, others=released.MODELS).path
         name = path.resolve().name if path.is_dir() else model
         config = read_config(folder, CONFIG, "a Hugging Face checkpoint", NotACheckpoint, InvalidConfig)
         if (file := folder / GENERATION_CONFIG).is_file():
