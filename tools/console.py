@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -52,8 +52,10 @@ def note(line: str) -> None:
 
 
 @contextmanager
-def remarks() -> Iterator[None]:
-    """Inside the block what the runtime warns of is a note, each once; other warnings are shown as always."""
+def remarks(say: Callable[[str], object] = note) -> Iterator[None]:
+    """Inside the block what the runtime warns of is a note, each said once; other warnings are shown as
+    always.
+    """
     from edgekit.runtime.errors import Remark
 
     with warnings.catch_warnings():
@@ -68,7 +70,7 @@ def remarks() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, Remark):
-                note(f"note: {message}")
+                say(f"note: {message}")
             else:
                 before(message, category, filename, lineno, file, line)
 

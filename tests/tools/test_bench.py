@@ -129,6 +129,13 @@ def test_a_run_may_end_after_a_few_forwards(bundle: Path, tmp_path: Path) -> Non
         )
 
 
+def test_what_an_engine_remarks_is_a_note(bundle: Path) -> None:
+    done = bench(bundle, "--engine", "torch", "--forwards", 1, "-r", 1, "--warmups", 0, "--no-probe")
+    if "cuda" not in done.stdout:
+        (said,) = [line for line in done.stderr.splitlines() if "processor" in line]
+        assert said.startswith("note: PyTorch") and ".py" not in done.stderr
+
+
 def test_limits_of_the_machine_stand_above_the_table_and_beside_what_was_reached(
     bundle: Path, tmp_path: Path
 ) -> None:
