@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 from edgekit.runtime.bundle.costs import Costs
 from edgekit.tools.benchmark import rows
 from edgekit.tools.benchmark.cases import Case, Sweep
-from edgekit.tools.benchmark.limits import in_words
+from edgekit.tools.benchmark.limits import in_words, lines
 from edgekit.tools.benchmark.tables import FORMATS, columns
 from edgekit.tools.cli import main
 
@@ -146,6 +146,10 @@ def test_limits_of_the_machine_stand_above_the_table_and_beside_what_was_reached
     assert limits["disk_bytes_per_second"] > 0 and limits["int8_operations_per_second"] > 0
     assert done.stdout.splitlines()[0] == in_words(report)
     assert limits["int8_instructions"] in done.stdout
+    slower = json.loads(json.dumps(report))
+    slower["about"]["limits"]["int8_operations_per_second"] /= 2
+    assert lines([slower, report, slower]) == [in_words(report)], "what was reached once can be reached"
+    assert len(lines([report, {**slower, "machine": slower["machine"] | {"device": "another"}}])) == 2
     report["about"]["limits"]["busy_cores"] = 1.26
     assert in_words(report).endswith(", other programs kept 1.3 cores busy")
     report["about"]["limits"]["busy_cores"] = 0.1

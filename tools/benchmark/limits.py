@@ -53,17 +53,45 @@ def _disk_rate(bundle: str) -> float | None:
         return None  # whoever opens it to run it says what is wrong
 
 
+def machines(reports: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By machine, as it is named: the most that any of its reports has of each limit, for a rate that was
+    reached once can be reached.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        most, own = found.setdefault(named(report), {}), report["about"].get("limits") or {}
+        for name, value in own.items():
+            if isinstance(value, int | float) and value > most.get(name, 0.0):
+                instructions = name.replace("operations_per_second", "instructions")
+                most |= {name: value} | {each: own[each] for each in (instructions,) if each in own}
+    return found
+
+
+def lines(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each machine, with its limits where they were measured."""
+    return [_in_words(name, limits) for name, limits in machines(reports).items()]
+
+
 def in_words(report: Mapping[str, Any]) -> str:
     """The machine of a report, with its limits where they were measured."""
-    machine, found = report["machine"], report["about"].get("limits") or {}
-    named = [machine["device"], machine["processor"]]
-    words = [*filter(None, named), f"{machine['cores']} cores", machine["system"]]
+    return lines([report])[0]
+
+
+def named(report: Mapping[str, Any]) -> str:
+    """The machine of a report."""
+    machine = report["machine"]
+    words = [machine["device"], machine["processor"], f"{machine['cores']} cores", machine["system"]]
+    return ", ".join(filter(None, words))
+
+
+def _in_words(machine: str, found: Mapping[str, Any]) -> str:
+    words = [machine]
     for name, unit in (("int8", "int8"), ("float", "float32")):
         if rate := found.get(f"{name}_operations_per_second"):
             words.append(f"{unit} {rate / 1e12:.2f} TOP/s ({found.get(f'{name}_instructions')})")
     for name, what in (("memory", "memory"), ("disk", "disk")):
         if rate := found.get(f"{name}_bytes_per_second"):
             words.append(f"{what} {size(round(rate))}/s")
-    if (busy := found.get("busy_cores") or 0.0) >= LITTLE:
-        words.append(f"other programs kept {busy:.1f} cores busy")
+    if found.get("busy_cores", 0.0) >= LITTLE:
+        words.append(f"other programs kept {found['busy_cores']:.1f} cores busy")
     return ", ".join(words)

@@ -42,7 +42,7 @@ def _spread(row: Row, name: str) -> str:
     mean, deviation = row.get(name), row.get(f"{name}_stddev")
     if mean is None:
         return ""
-    digits = 2 if mean < 100 else 1 if mean < 10000 else 0
+    digits = 3 if mean < 1 else 2 if mean < 100 else 1 if mean < 10000 else 0
     # How far one run is from others is not known.
     spread = f" ± {deviation or 0.0:.{digits}f}" if len(row.get(f"{name}_samples", ())) > 1 else ""
     return f"{mean:.{digits}f}{spread}"
@@ -130,6 +130,9 @@ def titles(rows: Sequence[Row]) -> list[str]:
         for name, (key, cell, _) in _WHERE_TOLD.items()
         if any(key(row) != key(rows[0]) for row in rows)
     }
+    sizes = {((row["model"], row["preset"]), row["weights_bytes"]) for row in rows}
+    if len(sizes) == len({names for names, _ in sizes}):
+        apart.pop("size", None)  # model and preset say it
     if any(row["test"] != rows[0]["test"] for row in rows):
         apart["test"] = FIGURES["test"]
     found = []

@@ -339,7 +339,7 @@ def _keep(
 def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
     """Tables of runs, and of prompts of a user's own, as Markdown; for programs a row for each report."""
     from edgekit.tools.benchmark import comparison
-    from edgekit.tools.benchmark.limits import in_words
+    from edgekit.tools.benchmark.limits import lines
     from edgekit.tools.benchmark.rows import row
     from edgekit.tools.benchmark.tables import FORMATS as WRITERS
 
@@ -349,7 +349,7 @@ def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
     if output != "md":
         click.echo(WRITERS[output]([*runs, *asked]))
         return
-    for line in dict.fromkeys(map(in_words, reports)):
+    for line in lines(reports):
         click.echo(visible(line) + "\n")
     tables = [WRITERS["md"](runs)] if runs else []
     click.echo("\n\n".join([*tables, *comparison.tables(asked)]))

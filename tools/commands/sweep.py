@@ -139,6 +139,7 @@ def _show_plan(jobs: Sequence[Job], store: Store) -> None:
 
 def _show(jobs: Sequence[Job], store: Store, form: str, html: Path | None) -> list[str]:
     """Print the table and write the page; what failed, in lines, is told too."""
+    from edgekit.tools.benchmark.limits import lines
     from edgekit.tools.benchmark.tables import FORMATS as WRITERS
     from edgekit.tools.sweep import table as tabulating
 
@@ -152,7 +153,7 @@ def _show(jobs: Sequence[Job], store: Store, form: str, html: Path | None) -> li
     if form != "md":
         click.echo(WRITERS[form](found))
     else:
-        for line in tabulating.machines(reports):
+        for line in lines(reports):
             click.echo(visible(line) + "\n")
         click.echo(tabulating.as_markdown(found))
     if failed:

@@ -12,7 +12,7 @@ from edgekit.flashload.files import write_atomic
 from edgekit.flashload.sizes import size
 from edgekit.tools.benchmark import tables
 from edgekit.tools.benchmark.comparison import has_prompts
-from edgekit.tools.benchmark.limits import in_words
+from edgekit.tools.benchmark.limits import lines, machines, named
 from edgekit.tools.benchmark.rows import Report, row, told
 from edgekit.tools.durations import in_seconds
 from edgekit.tools.html import charts, theme
@@ -71,7 +71,7 @@ def _shown(what: str) -> Iterator[None]:
 
 def _words(reports: Sequence[Report]) -> Iterator[str]:
     """The machines, as they stand above the table in a terminal, and the days."""
-    yield from dict.fromkeys(map(in_words, reports))
+    yield from lines(reports)
     days = dict.fromkeys(str(told(report)["date"])[:10] for report in reports)
     if any(days):
         yield f"Measured on {', '.join(filter(None, days))}; means of the runs ± standard deviations."
@@ -95,14 +95,16 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> It
 
 def _rooflines(reports: Sequence[Report], names: Sequence[str]) -> Iterator[Part]:
     """One for each machine and its limits, with all that ran there."""
-    machines: dict[str, tuple[Report, list[tuple[str, Intensity]]]] = {}
+    limits = machines(reports)
+    runs: dict[str, list[tuple[str, Intensity]]] = {machine: [] for machine in limits}
     for report, name in zip(reports, names, strict=True):
         if lacking := _without_roofline(report):
             yield f"Roofline of {name}: {lacking}" if len(reports) > 1 else f"Roofline: {lacking}"
         elif found := intensity(report):
-            machines.setdefault(in_words(report), (report, []))[1].append((name, found))
-    for words, (report, runs) in machines.items():
-        yield _roofline(f"{words}. " if len(machines) > 1 else "", report["about"]["limits"], runs)
+            runs[named(report)].append((name, found))
+    for machine, each in runs.items():
+        if each:
+            yield _roofline(f"{machine}. " if len(limits) > 1 else "", limits[machine], each)
 
 
 def _without_roofline(report: Report) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgekit.tools.benchmark import comparison
-from edgekit.tools.benchmark.limits import in_words
 from edgekit.tools.benchmark.rows import row as row_of_report
 from edgekit.tools.benchmark.tables import FIGURES, LEFT, Cell, aligned, columns, in_bytes
 from edgekit.tools.sweep.store import DONE, Store
@@ -54,7 +53,7 @@ def _rows_of(job: Job, store: Store, measured: Mapping[str, Row]) -> Iterator[di
         outcome = store.outcome(unit) or {}
         if unit.digest in measured:
             told = {"bundle": unit.bundle, "procedure": unit.procedure, "node": outcome.get("node")}
-            yield {**told, **measured[unit.digest], **verified, "error": None}
+            yield {**told, **verified, **measured[unit.digest], "error": None}
         elif "error" in outcome:
             yield {**_without_figures(unit, outcome), **verified}
 
@@ -120,12 +119,6 @@ def _cell(cell: Cell, row: Row) -> str:
     """Empty where the row of a unit that failed knows nothing."""
     text = cell(row)
     return "" if row["error"] is not None and text == "None" else text
-
-
-def machines(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What measured, each once; limits are those of a moment and stand in the reports."""
-    found = [in_words({**each, "about": {**each["about"], "limits": None}}) for each in reports]
-    return list(dict.fromkeys(found))
 
 
 def failed_lines(found: Sequence[Row]) -> list[str]:
