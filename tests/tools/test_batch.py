@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from edgekit.flashload.errors import BudgetExceeded
 from edgekit.flashload.sizes import parse_size
 from edgekit.runtime import room
 from edgekit.runtime.api.batch import Batch
+from edgekit.runtime.bundle import Bundle
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.sampling import Lengths
 from edgekit.runtime.session import Session
@@ -194,8 +196,12 @@ def test_equal_ids_are_refused_with_both_lines(bundle: Path, tmp_path: Path) -> 
 
 def test_inputs_and_outputs_that_cannot_be(bundle: Path, tmp_path: Path) -> None:
     source, out = write(tmp_path / "in", [{"prompt": "a"}]), tmp_path / "out"
-    assert "is the input; give the output another name" in refused(bundle, source, source, "--overwrite")
-    assert "nothing: No such file or directory" in refused(bundle, tmp_path / "nothing", out)
+    assert "nothing: cannot open (No such file or directory); give a file with a JSON object" in refused(
+        bundle, tmp_path / "nothing", out
+    )
+    assert "-: a pipe cannot be used, as the lines are read twice; give the name" in refused(bundle, "-", out)
+    assert "-: a pipe cannot be used, as an interrupted batch goes on from it" in refused(bundle, source, "-")
+    assert "is no regular file; give the name of another one" in refused(bundle, source, "")
     assert "there is no line in it" in refused(bundle, write(tmp_path / "empty", []), out)
     assert "No such file or directory" in refused(bundle, source, tmp_path / "a" / "b")
     assert "is no regular file" in refused(bundle, source, tmp_path)
@@ -209,10 +215,94 @@ def test_inputs_and_outputs_that_cannot_be(bundle: Path, tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path)) == ["empty", "in"]
 
 
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_the_input_and_the_bundle_are_never_written_to(
+    bundle: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    source = write(tmp_path / "out.early", [{"prompt": TASKS[0]}])
+    os.link(source, tmp_path / "linked")
+    os.link(source, tmp_path / "other.early")
+    for target in (source, tmp_path / "out", tmp_path / "linked", tmp_path / "other"):
+        assert "is the input, and would be written to" in refused(bundle, source, target, *options)
+    copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
+    before = {each: each.read_bytes() for each in copy.rglob("*") if each.is_file()}
+    for file in before:
+        said = refused(copy, source, file, *options)
+        assert "of the bundle" in said if options else "line 1 is no line of `edgekit batch`" in said
+    os.link(Bundle.open(copy).weights_path, tmp_path / "weights")
+    said = refused(copy, source, tmp_path / "weights", *options)
+    assert "of the bundle, which" in said if options else "is no line" in said
+    assert before == {each: each.read_bytes() for each in copy.rglob("*") if each.is_file()}
+    assert json.loads(source.read_text()) == {"prompt": TASKS[0]}
+
+
 def test_a_second_process_is_refused(bundle: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "in", [{"prompt": "a"}])
     with Output(tmp_path / "out", "r"):
         assert "another batch is writing it" in refused(bundle, source, tmp_path / "out")
+
+
+def test_lines_that_cannot_be_used_are_told_with_their_reasons(bundle: Path, tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "in", [{"id": "a"}, {"prompt": TASKS[0]}, 5, {"prompt": "a", "x\u2028": 1}, 6, 7]
+    )
+    _, first, third, fourth, more, *_ = batch(bundle, source, tmp_path / "out", code=1).stderr.splitlines()
+    assert first == 'line 1: the line has no prompt; give "prompt", or "messages" of a chat'
+    assert third.startswith("line 3: the line is 5; write an object, such as")
+    assert (
+        fourth.startswith("line 4: 'x\\u2028' is not a sampling option of this model") and len(fourth) <= 300
+    )
+    assert more == f"and 2 more; {tmp_path / 'out'} has every error"
+
+
+def test_a_mended_line_is_answered_again_and_the_others_are_kept(bundle: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    lines: list[Any] = [{"prompt": TASKS[0]}, {"promt": TASKS[1]}, {"prompt": TASKS[4]}, {"prompt": ""}]
+    batch(bundle, write(tmp_path / "in", lines), out, code=1)
+    before = out.read_bytes().splitlines()
+    source = write(tmp_path / "in", [lines[0], {"prompt": TASKS[1]}, *lines[2:]])
+    assert (
+        "note: answering again 1 changed line that had an error" in batch(bundle, source, out, code=1).stderr
+    )
+    after = out.read_bytes().splitlines()
+    assert json.loads(after[1])["text"] == "red 7" and after[:1] + after[2:] == before[:1] + before[2:]
+    # What was wrong with the last line may not have been its own fault: a blank more makes it another one.
+    with source.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b" \n")
+    assert "note: 1 line cannot be used; it gets an error" in batch(bundle, source, out, code=1).stderr
+    assert "line 1 answers another line" in refused(bundle, write(source, [lines[2], *lines[1:]]), out)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["answers", "an error"])
+def test_an_output_that_is_removed_meanwhile_is_no_success(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    real, out = Session.run_pass, tmp_path / "out"
+
+    def run_pass(self: Session, *arguments: Any) -> Any:
+        out.unlink(missing_ok=True)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Session, "run_pass", run_pass)
+    source = write(tmp_path / "in", [{"prompt": TASKS[0], "seed": i} for i in range(4)] + [5] * wrong)
+    said = batch(bundle, source, out, "--sequences", 1, code=2).stderr.splitlines()[-1]
+    assert f"{out}: was moved, removed or replaced meanwhile; put it back where it was" in said
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def test_values_that_no_setting_has_are_errors_of_their_lines(bundle: Path, tmp_path: Path) -> None:
+    huge = "1" + "0" * 400
+    settings = ("seed", "steps", "max_new_tokens", "t_max", "canvas", "eos_token_ids")
+    values = (huge, f"-{huge}", f"[{huge}]", "1e400", '"\\ud800"', "[[]]")
+    lines = [f'{{"prompt": "a", "{name}": {value}}}' for name in settings for value in values]
+    lines += [f'{{"prompt": [{huge}]}}', r'{"prompt": "a\ud800"}', r'{"prompt": "a", "\ud800": 1}']
+    lines += [r'{"messages": [{"role": "user", "content": "\udc00"}], "id": "\ud800"}']
+    lines += [f'{{"body": {{"messages": [], "n": {huge}}}}}', f'{{"prompt": 1{huge * 12}}}', "[" * 10_000]
+    (tmp_path / "in").write_text("\n".join(lines), encoding="ascii")
+    batch(bundle, tmp_path / "in", tmp_path / "out", code=1)
+    found = read(tmp_path / "out")
+    assert len(found) == len(lines) and all("error" in each for each in found)
 
 
 def test_only_wrong_lines_need_no_session(

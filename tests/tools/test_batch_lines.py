@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgekit.flashload.errors import OpenFailed
 from edgekit.tools.batch import lines as module
-from edgekit.tools.batch.lines import Entry, Input, Line, WrongLine, entry_of
+from edgekit.tools.batch.lines import Entry, Input, Line, entry_of
 
 CHAT = [{"role": "user", "content": "Copy this: red 7"}]
 
@@ -58,9 +59,11 @@ def test_a_line_of_any_length_takes_little_memory(tmp_path: Path, monkeypatch: p
 def test_what_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
-        with pytest.raises(WrongLine, match="is no regular file, and it is read twice"):
+        with pytest.raises(OpenFailed, match="is no regular file, and it is read twice"):
             Input(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(
+        OpenFailed, match="No such file or directory.; give a file with a JSON object on each"
+    ):
         Input(tmp_path / "nothing")
 
 

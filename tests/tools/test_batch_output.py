@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.interrupted_exports import Killed
 
-from edgekit.flashload.errors import DiskFull, OpenFailed, WriteFailed
-from edgekit.tools.batch import output as module
+from edgekit.flashload.errors import DiskFull, FileChanged, OpenFailed, WriteFailed
+from edgekit.tools.batch import held_file as module
 from edgekit.tools.batch.output import OtherOutput, Output
 
 #: The order in which answers come: some before earlier ones.
@@ -25,16 +25,21 @@ def members(number: int) -> dict[str, Any]:
     return {"error": f"no {number}"} if number in WRONG else {"text": f'answer {number}\u2028, "error": '}
 
 
-def write(path: Path, order: Iterator[int] | tuple[int, ...] = ORDER, run: str = "r") -> tuple[int, int]:
-    """Puts those that are missing. Returns how many were there, and the errors at the end."""
+def write(
+    path: Path, order: Iterator[int] | tuple[int, ...] = ORDER, run: str = "r", mended: bool = False
+) -> tuple[int, int]:
+    """Puts those that are missing, where lines with an error were `mended` these anew. Returns how many were
+    there, and the errors at the end.
+    """
     with Output(path, run) as output:
-        for number in range(1, 11):
-            output.check(number, 100 + number)
+        digests = {number: 100 + number + 100 * (mended and number in WRONG) for number in range(1, 11)}
+        for number, digest in digests.items():
+            output.check(number, digest)
         there = output.there
         output.begin()
         for number in order:
             if not output.has(number):
-                output.put(number, 100 + number, members(number))
+                output.put(number, digests[number], {"text": "mended"} if mended else members(number))
         return there, output.errors
 
 
@@ -72,9 +77,14 @@ def steps(patch: pytest.MonkeyPatch, kill_at: int, part: float) -> list[str]:
         patch.setattr(owner, name, step)
 
     watch(module, "write_all")
-    for name in ("ftruncate", "fsync"):
+    for name in ("ftruncate", "fsync", "replace"):
         watch(os, name)
-    patch.setattr(Output, "close", lambda self: os.close(self._fd))  # who is killed closes nothing
+
+    def close(self: Output) -> None:  # who is killed does no more than that
+        for file in filter(None, (self._out, self._waiting)):
+            file._close_fd()
+
+    patch.setattr(Output, "close", close)
     return seen
 
 
@@ -104,6 +114,54 @@ def test_who_is_killed_anywhere_loses_and_doubles_nothing(
     else:
         pytest.fail("there is no end of its steps")
     assert kills > 20
+
+
+@pytest.mark.parametrize("part", [0, 0.5])
+def test_errors_of_mended_lines_are_replaced_wherever_it_is_killed(
+    tmp_path: Path, expected: bytes, part: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = expected.splitlines(keepends=True)
+    for number in WRONG:
+        answer = {"line": number, "run": "r", "input": f"{200 + number:016x}", "text": "mended"}
+        lines[number - 1] = json.dumps(answer).encode() + b"\n"
+    mended = b"".join(lines)
+    for kill_at in range(100):
+        path = tmp_path / f"killed {kill_at}"
+        path.write_bytes(expected)
+        path.chmod(0o640)
+        with monkeypatch.context() as patch:
+            seen = steps(patch, kill_at, part)
+            with suppress(Killed):
+                write(path, mended=True)
+        assert path.read_bytes() in (expected, mended), "the one or the other, whole"
+        there, errors = write(path, ORDER[::-1], mended=True)
+        assert there >= 8 and not errors and path.read_bytes() == mended
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert not [each for each in os.listdir(tmp_path) if each not in ("expected", path.name)]
+        path.unlink()
+        if len(seen) <= kill_at:
+            break
+    assert kill_at > 4
+
+
+def test_only_errors_are_answered_again(tmp_path: Path, expected: bytes) -> None:
+    path = tmp_path / "expected"
+    with Output(path, "r") as output:
+        output.check(2, 902)
+        assert (output.again, output.there, output.has(2), output.has(3)) == (1, 9, False, True)
+        with pytest.raises(OtherOutput, match="line 3 answers another line than the input has there now"):
+            output.check(3, 903)
+    assert path.read_bytes() == expected
+    with Output(path, "r") as output:
+        output.check(8, 908)
+        output.begin()
+        output.put(8, 908, {"error": "still none"})
+        assert output.errors == 2
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert (
+        b"still none" in lines.pop(7)
+        and lines == expected.splitlines(keepends=True)[:7] + (expected.splitlines(keepends=True)[8:])
+    )
 
 
 def test_an_early_answer_is_kept_for_its_turn(tmp_path: Path, expected: bytes) -> None:
@@ -153,48 +211,189 @@ def test_a_half_line_is_answered_again(tmp_path: Path, expected: bytes, cut: int
     assert write(path)[0] == 9 and path.read_bytes() == expected
 
 
-def ours(line: str, run: str, digest: str) -> bytes:
-    return f'{{"line": {line}, "run": "{run}", "input": "{digest}"}}\n'.encode()
+def ours(line: str, run: str, digest: str, text: str = "a") -> bytes:
+    return f'{{"line": {line}, "run": "{run}", "input": "{digest}", "text": "{text}"}}\n'.encode()
 
 
 FIRST = f"{101:016x}"
-#: In either file, and where lines have their places.
+#: With what is said of it, and whether --overwrite replaces it.
 FOREIGN = [
-    (b"precious", "line 1 is no line of `edgekit batch`; give another name, or begin anew with --overwrite"),
-    (b"precious\n", "line 1 is no line"),
-    (b"precious\nand more\n", "line 1 is no line"),
-    (b'{"text": "of another program"}\n', "line 1 is no line"),
-    (ours("true", "r", FIRST), "line 1 is no line"),
-    (ours("1", "r", FIRST[:-1] + "z"), "line 1 is no line"),
-    (ours("1", "r", FIRST[1:]), "line 1 is no line"),
-    (ours("1", "other", FIRST), "line 1 was written with another bundle or other settings"),
-    (ours("1", "r", FIRST) + b"[]\n{}\n", "line 2 is no line"),
+    (b"precious", "is no line of `edgekit batch`; give another name, or begin anew", False),
+    (b"\x93\0\0\0precious\n", "is no line", False),
+    (b'{\n "format": "native"\n}\n', "is no line", False),
+    (b'{"text": "of another program"}\n', "is no line", True),
+    (ours("true", "r", FIRST), "is no line", True),
+    (ours("1", "r", FIRST[:-1] + "z"), "is no line", True),
+    (ours("1", "r", FIRST[1:]), "is no line", True),
+    (b'{"line": 1, "run": "r", "input": "%s"}\n' % FIRST.encode(), "is no line", True),
+    (ours("1", "other", FIRST), "was written with another bundle or other settings", True),
+    (ours("2", "r", f"{102:016x}"), "is not in its place", True),
+    (ours("1", "r", f"{100:016x}"), "answers another line than the input has there now", True),
 ]
-MISPLACED = [
-    (ours("2", "r", f"{102:016x}"), "line 1 is not in its place"),
-    (ours("1", "r", f"{100:016x}"), "line 1 answers another line than the input has there now"),
-]
+
+
+@pytest.mark.parametrize(("content", "said", "replaced"), FOREIGN)
+def test_what_is_something_else_is_left_as_it_is(
+    tmp_path: Path, content: bytes, said: str, replaced: bool
+) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(content)
+    with pytest.raises(OtherOutput) as caught:
+        write(path)
+    assert f"{path}: line 1 {said}" in str(caught.value) and path.read_bytes() == content
+    if replaced:
+        with Output(path, "r", overwrite=True) as output:
+            output.begin()
+            output.put(1, 101, members(1))
+        assert json.loads(path.read_bytes())["text"] == members(1)["text"]
+    else:
+        with pytest.raises(OtherOutput, match="is no file of JSON lines, which --overwrite does not replace"):
+            Output(path, "r", overwrite=True)
+        assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("added", [b"[]\n{}\n", b"remember this", b'{"note": 1}\n'])
+def test_what_others_have_added_is_not_cut_off(tmp_path: Path, added: bytes) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(ours("1", "r", FIRST) + added)
+    with pytest.raises(OtherOutput, match="line 2 is no line of"):
+        write(path)
+    assert path.read_bytes() == ours("1", "r", FIRST) + added
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "content", [b"precious", b"precious\n", b'{"text": "x"}\n', ours("1", "r", FIRST)], ids=range(4)
+)
+def test_a_file_that_only_has_the_name_of_lines_that_wait_is_never_touched(
+    tmp_path: Path, content: bytes, overwrite: bool
+) -> None:
+    early = tmp_path / "out.early"
+    early.write_bytes(content)
+    with pytest.raises(OtherOutput, match="out.early: has no line that waits .* move it away, or give"):
+        Output(tmp_path / "out", "r", overwrite=overwrite)
+    assert os.listdir(tmp_path) == ["out.early"] and early.read_bytes() == content
+    early.unlink()
+    with Output(tmp_path / "out", "r", overwrite=overwrite) as output:
+        output.begin()
+        early.write_bytes(content)
+        with pytest.raises(OpenFailed, match="out.early: was made by somebody else just now; move it away"):
+            output.put(2, 102, members(1))
+    assert early.read_bytes() == content
+
+
+def with_early(path: Path) -> bytes:
+    """What waits beside an output that is left without its first line."""
+    with Output(path, "r") as output:
+        output.begin()
+        for number in (5, 3, 9):
+            output.put(number, 100 + number, members(number))
+    return path.with_name("out.early").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [("out", *case) for case in FOREIGN + MISPLACED] + [("out.early", *case) for case in FOREIGN],
+    ("old", "new", "there"),
+    [
+        (b"answer 3", b"answer 4", 2),  # the checksum tells
+        (b'"line": 3', b'"line": 4', 2),
+        (b"answer 9", b"\0\0\0\0\0\0\0\0", 2),
+        (b'"input": "0000000000000067"', b'"input": "0000000000000068"', 2),
+        (b"answer 5", b"", 2),
+        (b"}\n{", b"}{", 1),
+    ],
 )
-def test_what_is_something_else_is_left_as_it_is(
-    tmp_path: Path, name: str, content: bytes, said: str
+def test_a_damaged_line_that_waits_is_answered_again(
+    tmp_path: Path, expected: bytes, old: bytes, new: bytes, there: int
+) -> None:
+    whole = with_early(tmp_path / "out")
+    assert old in whole
+    (tmp_path / "out.early").write_bytes(whole.replace(old, new, 1))
+    assert write(tmp_path / "out")[0] == there and (tmp_path / "out").read_bytes() == expected
+    assert sorted(os.listdir(tmp_path)) == ["expected", "out"]
+
+
+def test_a_line_that_is_damaged_while_it_waits_is_not_copied(tmp_path: Path, expected: bytes) -> None:
+    path, early = tmp_path / "out", tmp_path / "out.early"
+    whole = with_early(path)
+    said = "out.early: .*, and the answer of line 3 is damaged"
+    with pytest.raises(FileChanged, match=said), Output(path, "r") as output:
+        output.begin()
+        with early.open("r+b") as file:
+            file.write(whole.replace(b"answer 3", b"answer 4"))
+        for number in (1, 2):
+            output.put(number, 100 + number, members(number))
+    assert b"answer 4" not in path.read_bytes()
+    assert write(path)[0] == 4 and path.read_bytes() == expected
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def replace(path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"precious\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Path.unlink, "was moved, removed or replaced meanwhile"),
+        (move, "was moved, removed or replaced meanwhile"),
+        (replace, "was moved, removed or replaced meanwhile"),
+        (append, "was changed by somebody else meanwhile"),
+        (lambda path: os.truncate(path, 9), "was changed by somebody else meanwhile"),
+    ],
+    ids=["removed", "moved", "replaced", "appended", "cut"],
+)
+@pytest.mark.parametrize("last", [None, 2, 4], ids=["at the end", "next", "early"])
+def test_an_output_that_others_move_or_change_is_told_and_left(
+    tmp_path: Path, change: Callable[[Path], None], said: str, last: int | None
 ) -> None:
     path = tmp_path / "out"
-    file = tmp_path / name
-    file.write_bytes(content)
-    with pytest.raises(OtherOutput) as caught:
-        write(path)
-    assert f"{file}: {said}" in str(caught.value)
-    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {file.name: content}
-    with Output(path, "r", overwrite=True) as output:
+    left = dict[str, bytes]()
+    with pytest.raises(FileChanged, match=f"out: {said}"), Output(path, "r") as output:
         output.begin()
         output.put(1, 101, members(1))
-    assert [each.name for each in tmp_path.iterdir()] == ["out"]
-    assert json.loads(path.read_bytes())["text"] == members(1)["text"]
+        output.put(3, 103, members(3))
+        change(path)
+        left = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+        if last is not None:
+            output.put(last, 100 + last, members(last))
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == left and "out.early" in left
+
+
+def test_another_batch_does_not_take_what_waits_of_one_whose_output_was_removed(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with pytest.raises(FileChanged), Output(path, "r") as output:
+        output.begin()
+        output.put(3, 103, members(3))
+        path.unlink()
+        with pytest.raises(WriteFailed, match="out.early: another batch is writing it"):
+            Output(path, "r", overwrite=True)
+    assert os.listdir(tmp_path) == ["out.early"]
+
+
+def test_files_of_the_bundle_are_not_replaced(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "tokenizer.json").write_bytes(b'{"model": {}}\n')
+    os.link(bundle / "tokenizer.json", tmp_path / "out")
+    for path in (bundle / "tokenizer.json", tmp_path / "out"):
+        with pytest.raises(OtherOutput, match="is tokenizer.json of the bundle, which --overwrite does not"):
+            Output(path, "r", overwrite=True, bundle=bundle)
+        assert path.read_bytes() == b'{"model": {}}\n'
+    write(bundle / "out")
+    with Output(bundle / "out", "other", overwrite=True, bundle=bundle) as output:
+        output.begin()
+    assert not (bundle / "out").read_bytes(), "an earlier output in its folder is none of its files"
 
 
 def test_more_answers_than_lines_are_refused(tmp_path: Path, expected: bytes) -> None:
@@ -228,19 +427,28 @@ def test_one_process_writes(tmp_path: Path, expected: bytes) -> None:
 
 def test_no_file_of_another_kind_is_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
-        with pytest.raises(OpenFailed, match="is no regular file; give the name of another one"):
-            Output(path, "r")
-    with pytest.raises(OpenFailed, match="No such file or directory"):
-        Output(tmp_path / "nowhere" / "out", "r")
     (tmp_path / "elsewhere").write_bytes(b"precious")
-    (tmp_path / "out.early").symlink_to(tmp_path / "elsewhere")
-    with (
-        Output(tmp_path / "out", "r", overwrite=True) as output,
-        pytest.raises(WriteFailed, match="cannot write"),
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("pipe", "link", "dangling", ".", os.devnull):
+        for overwrite in (False, True):
+            with pytest.raises(OpenFailed, match="is no regular file; give the name of another one"):
+                Output(tmp_path / name, "r", overwrite=overwrite)
+        (tmp_path / "out.early").symlink_to(name)
+        with pytest.raises(
+            OpenFailed, match="out.early: is a symbolic link, and is no regular file; move it"
+        ):
+            Output(tmp_path / "out", "r", overwrite=True)
+        (tmp_path / "out.early").unlink()
+    os.mkfifo(tmp_path / "out.early")
+    with pytest.raises(
+        OpenFailed, match="out.early: is there, and is no regular file; move it away, or give"
     ):
-        output.begin()
+        Output(tmp_path / "out", "r")
+    with pytest.raises(OpenFailed, match="No such file or directory"):
+        Output(tmp_path / "no" / "out", "r")
     assert (tmp_path / "elsewhere").read_bytes() == b"precious"
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "elsewhere", "link", "out.early", "pipe"]
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: bytes) -> None:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import EdgekitError, OpenFailed
 from edgekit.flashload.names import shown, unknown
 from edgekit.flashload.sizes import size
 from edgekit.tools.json_text import parsed
@@ -66,14 +66,20 @@ class Input:
     """A file of lines, which is read more than once."""
 
     def __init__(self, path: Path) -> None:
-        """Raises WrongLine for what is no regular file, OSError for one that cannot be opened."""
+        """Raises OpenFailed, for what is no regular file too."""
         self.path = path
-        # Asked before it is opened: a FIFO would wait.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise WrongLine(
-                f"{path}: is no regular file, and it is read twice; write the lines to a file first"
-            )
-        self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
+        try:
+            # Asked before it is opened: a FIFO would wait.
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise OpenFailed(
+                    f"{path}: is no regular file, and it is read twice; write the lines to a file first"
+                )
+            self._file: BinaryIO = open(path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise OpenFailed(
+                f"{path}: cannot open ({error.strerror}); give a file with a JSON object on each line, such "
+                'as {"prompt": "Hello"}'
+            ) from error
 
     @property
     def bytes(self) -> int:

@@ -3,7 +3,8 @@
 Two files hold the state:
 
     <path>         JSON lines; the n-th answers the n-th line of the input. Only the last can be half written
-    <path>.early   lines that are finished before an earlier one, until it is; in any order
+    <path>.early   lines that are finished before an earlier one, until it is, and those that take the place
+                   of an error, until all such are there; in any order. Each ends in a checksum of itself
 
 Lines begin with "line", their number, "run", a digest of the bundle and the settings, and "input", the
 XXH3-64 of the line that they answer: what belongs to something else is never gone on with.
@@ -13,25 +14,26 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-from edgekit.flashload.errors import EdgekitError, OpenFailed, WriteFailed
-from edgekit.flashload.files import fsync_directory, lock, write_all, write_failed
+import xxhash
+
+from edgekit.flashload.errors import EdgekitError, FileChanged
+from edgekit.flashload.files import fsync_directory, write_failed
 from edgekit.flashload.strictjson import record_of
-
-#: Seconds between two times that the disk is waited for: a power cut loses what is newer.
-_SYNC_S = 1.0
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-
+from edgekit.tools.batch.held_file import HeldFile
 
 #: How every line of ours begins.
 _BEGUN = b'{"line": '
+_SEAL = b', "checksum": "%016x"}\n'
+_SEAL_BYTES = len(_SEAL % 0)
+#: Of a file that is to be replaced, so much is looked at.
+_LOOKED_AT_BYTES = 16 << 20
 
 
 class OtherOutput(EdgekitError):
@@ -40,9 +42,7 @@ class OtherOutput(EdgekitError):
 
 @dataclass(frozen=True)
 class _Early:
-    """A line that waits for an earlier one: the digest of what it answers, where it is, and whether it has an
-    error.
-    """
+    """A line that waits: the digest of what it answers, where it is, and whether it has an error."""
 
     digest: int
     offset: int
@@ -50,183 +50,264 @@ class _Early:
     wrong: bool
 
 
+def early_path(path: Path) -> Path:
+    """Where lines wait that are finished before an earlier one."""
+    return Path(f"{path}.early")
+
+
 class Output:
     """The file of the answers, which one process at a time writes. What is there is read when it is opened,
     and nothing is changed before `begin`.
     """
 
-    def __init__(self, path: Path, run: str, *, overwrite: bool = False) -> None:
-        """`run` is the digest of bundle and settings. With `overwrite` what is there counts for nothing.
+    def __init__(self, path: Path, run: str, *, overwrite: bool = False, bundle: Path | None = None) -> None:
+        """`run` is the digest of bundle and settings. With `overwrite` what is there counts for nothing; what
+        no batch has written is replaced only where it is JSON lines, and no file in the folder `bundle`.
 
         Raises OtherOutput for lines of another run, or of another program; OpenFailed, WriteFailed.
         """
         self.path, self._run = path, run
-        self._early_path = path.with_name(f"{path.name}.early")
         #: Digests of the lines of the input that are answered, from the first on.
         self.answered = array("Q")
-        #: Answered lines that have an error in place of an answer.
-        self.errors = 0
+        self._wrong = set[int]()  # answered lines that have an error in place of an answer
+        self._again = set[int]()  # of these the ones that the input has others for, which are to be answered
         self._early = dict[int, _Early]()  # by number of the line
-        self._early_fd = -1
+        self._mended = dict[int, _Early]()  # in place of errors
         self._good = self._early_good = 0  # bytes of whole lines
-        self._synced = time.monotonic()
         self._begun = False
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise OpenFailed(f"{path}: is there, and is no regular file; give the name of another one")
-        self._made = not os.path.exists(path)
+        self._waiting: HeldFile | None = None
+        self._out = HeldFile(path, "give the name of another one")
         try:
-            self._fd = os.open(path, _FLAGS, 0o666)
-        except OSError as error:
-            raise OpenFailed(
-                f"{path}: cannot open ({error.strerror}); check the folder, or give another name"
-            ) from error
-        try:
-            if not lock(self._fd):
-                self._made = False
-                raise WriteFailed(f"{path}: another batch is writing it; wait for it to end, or end it")
-            if not overwrite:
+            if os.path.lexists(early_path(path)):
+                self._waiting = self._opened_waiting(new=False)
+                self._read_waiting(self._waiting, overwrite)
+            if overwrite:
+                self._check_replaceable(bundle)
+            else:
                 self._read()
         except BaseException:
             self.close()
             raise
 
-    def _read(self) -> None:
-        with open(self.path, "rb") as file:
-            for number, (offset, record, line) in enumerate(self._records(file, self.path), 1):
-                if record["line"] != number:
-                    raise self._other(self.path, number, "is not in its place")
-                self.answered.append(int(record["input"], 16))
-                self.errors += "error" in record
-                self._good = offset + len(line)
-        if not os.path.exists(self._early_path):
+    def _opened_waiting(self, *, new: bool) -> HeldFile:
+        return HeldFile(early_path(self.path), "move it away, or give the output another name", new=new)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def _check_replaceable(self, bundle: Path | None) -> None:
+        line = self._out.read(0, _LOOKED_AT_BYTES).partition(b"\n")[0]
+        if line.startswith(_BEGUN) or (len(line) == self._out.size and _may_begin(line)):
             return
-        with open(self._early_path, "rb") as file:
-            for offset, record, line in self._records(file, self._early_path):
-                self._early_good = offset + len(line)
-                if record["line"] > len(self.answered):
-                    wrong, digest = "error" in record, int(record["input"], 16)
-                    self._early[record["line"]] = _Early(digest, offset, len(line), wrong)
+        what = "" if record_of(line) is not None else "is no file of JSON lines"
+        if bundle is not None:
+            of = [each for each in bundle.rglob("*") if each.is_file() and each.samefile(self.path)]
+            what = f"is {of[0].relative_to(bundle)} of the bundle" if of else what
+        if what:
+            raise OtherOutput(
+                f"{self.path}: {what}, which --overwrite does not replace; give the output another name"
+            )
 
-    def _records(self, file: BinaryIO, path: Path) -> Iterator[tuple[int, Mapping[str, Any], bytes]]:
-        """Lines of ours with their offsets, up to one at the end that was half written."""
-        offset = 0
-        for number, line in enumerate(file, 1):
+    def _read(self) -> None:
+        if self._out.size and not _may_begin(self._out.read(0, len(_BEGUN))):
+            raise self._other(1, "is no line of `edgekit batch`")
+        for number, line in enumerate(self._out.lines(), 1):
             record = record_of(line) if line.endswith(b"\n") else None
-            if record is None:
-                last = not file.read(1)
-                # What somebody else wrote is not cut off: it begins with no line of ours.
-                if last and (number > 1 or line[: len(_BEGUN)] == _BEGUN[: len(line)]):
-                    return
-                raise self._other(path, number, "is no line of `edgekit batch`")
-            if not _is_ours(record):
-                raise self._other(path, number, "is no line of `edgekit batch`")
+            if record is None and self._good + len(line) == self._out.size and _may_be_torn(line):
+                break
+            if record is None or not _is_ours(record):
+                raise self._other(number, "is no line of `edgekit batch`")
             if record["run"] != self._run:
-                raise self._other(path, number, "was written with another bundle or other settings")
-            yield offset, record, line
-            offset += len(line)
+                raise self._other(number, "was written with another bundle or other settings")
+            if record["line"] != number:
+                raise self._other(number, "is not in its place")
+            self._note(number, int(record["input"], 16), "error" in record)
+            self._good += len(line)
 
-    def _other(self, path: Path, number: int, what: str) -> OtherOutput:
-        return OtherOutput(f"{path}: line {number} {what}; give another name, or begin anew with --overwrite")
+    def _read_waiting(self, file: HeldFile, overwrite: bool) -> None:
+        """What waits. A damaged line is left out, and so answered again. Raises OtherOutput for a file that
+        has none of ours, which are told by their checksums.
+        """
+        ours, offset = not file.size, 0
+        if file.size and not _may_begin(file.read(0, len(_BEGUN))):
+            raise self._no_waiting(file)
+        for line in file.lines():
+            ours |= len(line) == file.size and _may_be_torn(line)
+            if (record := _record_within(line)) is not None:
+                ours = True
+                if overwrite:
+                    return
+                if record["run"] != self._run:
+                    raise OtherOutput(
+                        f"{file.path}: was written with another bundle or other settings; give another "
+                        "name, or begin anew with --overwrite"
+                    )
+                early = _Early(int(record["input"], 16), offset, len(line), "error" in record)
+                self._early[record["line"]] = early
+            offset += len(line)
+            if not overwrite and line.endswith(b"\n"):
+                self._early_good = offset
+        if not ours:
+            raise self._no_waiting(file)
+
+    def _no_waiting(self, file: HeldFile) -> OtherOutput:
+        return OtherOutput(
+            f"{file.path}: has no line that waits for an earlier one, as a batch has in a file called so; "
+            "move it away, or give the output another name"
+        )
+
+    def _note(self, number: int, digest: int, wrong: bool) -> None:
+        """The next line, or an earlier one, is answered."""
+        if number > len(self.answered):
+            self.answered.append(digest)
+        else:
+            self.answered[number - 1] = digest
+        (self._wrong.add if wrong else self._wrong.discard)(number)
+
+    def _other(self, number: int, what: str) -> OtherOutput:
+        return OtherOutput(
+            f"{self.path}: line {number} {what}; give another name, or begin anew with --overwrite"
+        )
+
+    # --- state ----------------------------------------------------------------------------------------------
 
     def check(self, number: int, digest: int) -> None:
-        """Tell a line of the input. Raises OtherOutput where its answer is there and is of another line; one
-        that has not come to its place is forgotten.
+        """Tell a line of the input. Where its answer is there and is of another line, an error is answered
+        again, and otherwise OtherOutput raised; one that waits, of another line, is forgotten.
         """
-        if number <= len(self.answered):
-            if self.answered[number - 1] != digest:
-                raise self._other(self.path, number, "answers another line than the input has there now")
-        elif number in self._early and self._early[number].digest != digest:
+        early = self._early.get(number)
+        if early is not None and early.digest != digest:
             del self._early[number]
+        if number > len(self.answered):
+            return
+        early = self._early.pop(number, None)
+        if self.answered[number - 1] == digest:
+            return
+        if number not in self._wrong:
+            raise self._other(number, "answers another line than the input has there now")
+        if early is None:
+            self._again.add(number)
+        else:
+            self._mended[number] = early
 
     def check_end(self, lines: int) -> None:
         """Tell how many lines the input has. Raises OtherOutput where more are answered; what waits for its
         place behind them is forgotten.
         """
         if lines < len(self.answered):
-            raise self._other(self.path, lines + 1, f"answers no line: the input has {lines}")
+            raise self._other(lines + 1, f"answers no line: the input has {lines}")
         for number in [number for number in self._early if number > lines]:
             del self._early[number]
 
     def has(self, number: int) -> bool:
         """Whether the answer of a line is there."""
-        return number <= len(self.answered) or number in self._early
+        return (number <= len(self.answered) and number not in self._again) or number in self._early
 
     @property
     def there(self) -> int:
         """Answers that are there."""
-        return len(self.answered) + len(self._early)
+        return len(self.answered) - len(self._again) + len(self._early)
+
+    @property
+    def again(self) -> int:
+        """Lines that have an error, and are answered again as the input has others in their place."""
+        return len(self._again) + len(self._mended)
+
+    @property
+    def errors(self) -> int:
+        """Answered lines that have an error in place of an answer."""
+        return len(self._wrong)
+
+    # --- writing --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Cut off what is half written; with `overwrite` everything. Raises WriteFailed."""
+        """Cut off what is half written; with `overwrite` everything. Raises WriteFailed, FileChanged."""
         try:
-            if os.path.lexists(self._early_path):
-                os.ftruncate(self._opened_early(), self._early_good)
-            os.ftruncate(self._fd, self._good)
+            self._out.check()
+            if self._waiting is not None:
+                self._waiting.truncate(self._early_good)
+            self._out.truncate(self._good)
             self._begun = True
-            if self._made:
+            if self._out.made:
                 fsync_directory(self.path.parent)
-            self._take_early()
+            self._settle()
         except OSError as error:
             raise write_failed(f"{self.path}: cannot write", error) from error
 
     def put(self, number: int, digest: int, members: Mapping[str, Any]) -> None:
-        """The answer of a line. It is in the file, or beside it, when this returns. Raises WriteFailed."""
+        """The answer of a line. It is in the file, or beside it, when this returns. Raises WriteFailed, and
+        FileChanged where somebody else has moved or changed one of the files.
+        """
         head = json.dumps({"line": number, "run": self._run, "input": f"{digest:016x}"})
         line = f"{head[:-1]}, {json.dumps(members)[1:]}\n".encode("ascii")
         wrong = "error" in members
         try:
-            if number > len(self.answered) + 1:
-                write_all(self._opened_early(), memoryview(line), None)
-                self._early[number] = _Early(digest, self._early_good, len(line), wrong)
-                self._early_good += len(line)
-                return
-            self._append(digest, line, wrong)
-            self._take_early()
+            if number == len(self.answered) + 1:
+                self._out.append(line)
+                self._note(number, digest, wrong)
+            else:
+                self._keep(number, digest, _sealed(line), wrong)
+            self._settle()
         except OSError as error:
             raise write_failed(f"{self.path}: cannot write", error) from error
 
-    def _append(self, digest: int, line: bytes, wrong: bool) -> None:
-        write_all(self._fd, memoryview(line), None)
-        self.answered.append(digest)
-        self.errors += wrong
-        if time.monotonic() - self._synced > _SYNC_S:
-            os.fsync(self._fd)
-            self._synced = time.monotonic()
+    def _keep(self, number: int, digest: int, line: bytes, wrong: bool) -> None:
+        """Have a line wait."""
+        self._out.check()
+        if self._waiting is None:
+            self._waiting = self._opened_waiting(new=True)
+        early = _Early(digest, self._waiting.size, len(line), wrong)
+        self._waiting.append(line)
+        if number in self._again:
+            self._mended[number] = early
+            self._again.remove(number)
+        else:
+            self._early[number] = early
 
-    def _opened_early(self) -> int:
-        if self._early_fd < 0:
-            # Somebody may have planted what an interrupted batch is said to have left.
-            self._early_fd = os.open(self._early_path, _FLAGS | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        return self._early_fd
+    def _settle(self) -> None:
+        """Move what need not wait any more."""
+        if self._mended and not self._again:
+            self._out.rewrite(self._with_mended())
+            for number, early in self._mended.items():
+                self._note(number, early.digest, early.wrong)
+            self._mended.clear()
+        while (early_one := self._early.get(number := len(self.answered) + 1)) is not None:
+            self._out.append(self._waited(number, early_one))
+            self._note(number, early_one.digest, early_one.wrong)
+            del self._early[number]
+        if self._waiting is not None and not self._early and not self._mended:
+            self._waiting.truncate(0)
 
-    def _take_early(self) -> None:
-        """Move what has waited for the line before it."""
-        if len(self.answered) + 1 in self._early:
-            with open(self._early_path, "rb") as file:
-                while (number := len(self.answered) + 1) in self._early:
-                    early = self._early[number]
-                    file.seek(early.offset)
-                    self._append(early.digest, file.read(early.size), early.wrong)
-                    del self._early[number]
-        if not self._early and self._early_good:
-            os.ftruncate(self._opened_early(), 0)
-            self._early_good = 0
+    def _with_mended(self) -> Iterator[bytes]:
+        for number, line in enumerate(self._out.lines(), 1):
+            early = self._mended.get(number)
+            yield line if early is None else self._waited(number, early)
+
+    def _waited(self, number: int, early: _Early) -> bytes:
+        """A line that has waited, as it was written. Raises FileChanged for another one."""
+        assert self._waiting is not None, "it waits there"
+        line = self._waiting.read(early.offset, early.size)
+        record = _record_within(line)
+        if record is None or (record["line"], record["run"], int(record["input"], 16)) != (
+            number, self._run, early.digest,
+        ):  # fmt: skip
+            raise FileChanged(
+                f"{self._waiting.path}: was changed by somebody else meanwhile, and the answer of line "
+                f"{number} is damaged; the same command answers it again"
+            )
+        return _unsealed(line)
 
     def close(self) -> None:
         """Release the files. One that nothing was written to is not left behind."""
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        if self._early_fd >= 0:
-            os.close(self._early_fd)
-        if self._begun:
-            os.fsync(fd)
-            if not self._early:
-                self._early_path.unlink(missing_ok=True)
-        empty = self._made and not (self._begun and self.there) and not os.fstat(fd).st_size
-        os.close(fd)  # Windows deletes only closed files
-        if empty:
-            self.path.unlink(missing_ok=True)
+        held = not self._begun or self._early or self._mended
+        empty = self._out.made and not self._out.size and not (self._begun and self.there)
+        try:
+            if self._begun:
+                self._out.sync()
+        finally:
+            self._begun = False
+            if self._waiting is not None:
+                self._waiting.close(remove=not held)
+            self._out.close(remove=empty)
 
     def __enter__(self) -> Output:
         return self
@@ -234,14 +315,48 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Raises FileChanged where the answers are not at their path, unless there is an error already."""
+        try:
+            if error is None:
+                self._out.check()
+        finally:
+            self.close()
 
 
 def _is_ours(record: Mapping[str, Any]) -> bool:
     line, run, digest = (record.get(name) for name in ("line", "run", "input"))
     if type(line) is not int or line < 1 or not isinstance(run, str) or not isinstance(digest, str):
         return False
+    if not isinstance(record.get("text", record.get("error")), str):
+        return False
     try:
         return len(digest) == 16 and int(digest, 16) >= 0
     except ValueError:
         return False
+
+
+def _may_begin(data: bytes) -> bool:
+    """Whether a line of ours begins so. Where it was half written, a power cut may leave zeros."""
+    data = data.rstrip(b"\0\n")
+    return data[: len(_BEGUN)] == _BEGUN[: len(data)]
+
+
+def _may_be_torn(line: bytes) -> bool:
+    """Whether it is a line of ours that was half written; what somebody else wrote begins otherwise."""
+    return _may_begin(line) and not (line.endswith(b"\n") and record_of(line) is not None)
+
+
+def _sealed(line: bytes) -> bytes:
+    """A line with its checksum as the last member."""
+    return line[: -len(b"}\n")] + _SEAL % xxhash.xxh3_64_intdigest(line)
+
+
+def _unsealed(line: bytes) -> bytes:
+    return line[:-_SEAL_BYTES] + b"}\n"
+
+
+def _record_within(line: bytes) -> Mapping[str, Any] | None:
+    """What a line with a checksum says; None for a damaged one, and one that was never ours."""
+    own = _unsealed(line)
+    record = record_of(own) if _sealed(own) == line else None
+    return record if record is not None and _is_ours(record) else None

@@ -23,12 +23,14 @@ from edgekit.tools.batch.lines import Entry, Input, Line, entry_of
 from edgekit.tools.batch.output import Output
 from edgekit.tools.console import Steps
 from edgekit.tools.request import Request as Given
-from edgekit.tools.terminal_text import counted
+from edgekit.tools.terminal_text import counted, shortened
 
 #: Raised where the meaning of a line changes: outputs of before are not gone on with.
 _VERSION = 1
 #: Bytes of the input between two movements of the bar.
 _SHOWN_BYTES = 1 << 16
+#: Lines that cannot be used of which the reason is told, and letters of it.
+_MOST_REASONS, _REASON_LETTERS = 3, 300
 
 
 class OtherInput(EdgekitError):
@@ -55,13 +57,14 @@ def run_digest(generator: Generator, given: Given, ids: bool) -> str:
 @dataclass
 class Survey:
     """What the input holds: a digest for each line, lengths of the requests that are to be answered, how many
-    these are, and how many lines ask for nothing.
+    these are, how many lines ask for nothing, and of the first of these why, by number.
     """
 
     digests: array[int] = field(default_factory=lambda: array("Q"))
     lengths: set[Lengths] = field(default_factory=set)
     requests: int = 0
     wrong: int = 0
+    reasons: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Work:
             self._output.check(line.number, line.digest)
             survey.digests.append(line.digest)
             if not self._output.has(line.number):
-                self._look_at(entry)
+                self._look_at(line.number, entry)
             shown += len(line.data or b"") + 1
             if shown >= _SHOWN_BYTES:
                 steps.advance(shown, counted(line.number, "line"))
@@ -167,11 +170,13 @@ class Work:
             raise OtherInput(f"{self._source.path}: there is no line in it; write a prompt on each")
         self._output.check_end(len(survey.digests))
 
-    def _look_at(self, entry: Entry) -> None:
+    def _look_at(self, number: int, entry: Entry) -> None:
         try:
             self.survey.lengths.add(self._answers.request(entry).sampler.lengths)
-        except EdgekitError:
+        except EdgekitError as error:
             self.survey.wrong += 1  # which it is asked for once more when its turn comes
+            if len(self.survey.reasons) < _MOST_REASONS:
+                self.survey.reasons[number] = str(error)
         else:
             self.survey.requests += 1
 
@@ -186,11 +191,9 @@ class Work:
         there = output.there
         if there and there < total:
             steps.note(f"going on: {there} of {total} answers are there")
-        if survey.wrong:
-            ones = "it gets an error in place of an answer"
-            more = "they get an error in place of an answer"
-            found = counted(survey.wrong, "line")
-            steps.note(f"note: {found} cannot be used; {ones if survey.wrong == 1 else more}")
+        if output.again:
+            steps.note(f"note: answering again {counted(output.again, 'changed line')} that had an error")
+        self._tell_wrong(steps)
         if not survey.requests:
             output.begin()
             for line in self._left():
@@ -207,6 +210,18 @@ class Work:
             steps.stage(f"answering, {workers.sequences} at a time{where}", total)
             steps.advance(output.there, "")
             return self._answer(workers, steps, there)
+
+    def _tell_wrong(self, steps: Steps) -> None:
+        survey = self.survey
+        if not survey.wrong:
+            return
+        gets = "it gets" if survey.wrong == 1 else "they get"
+        found = counted(survey.wrong, "line")
+        steps.note(f"note: {found} cannot be used; {gets} an error in place of an answer")
+        for number, reason in survey.reasons.items():
+            steps.note(shortened(f"line {number}: {reason}", _REASON_LETTERS))
+        if more := survey.wrong - len(survey.reasons):
+            steps.note(f"and {more} more; {self._output.path} has every error")
 
     def _answer(self, workers: Workers, steps: Steps, there: int) -> Summary:
         output = self._output

@@ -66,11 +66,15 @@ def command(
     code is 1 where a line has an error in place of an answer.
     """
     from edgekit.tools.batch.lines import Input
-    from edgekit.tools.batch.output import Output
+    from edgekit.tools.batch.output import Output, early_path
     from edgekit.tools.batch.work import Work, run_digest
 
-    if target.exists() and source.exists() and target.samefile(source):
-        raise Failure(f"{target}: is the input; give the output another name")
+    for path, what in (source, "the lines are read twice"), (target, "an interrupted batch goes on from it"):
+        if str(path) == "-":
+            raise Failure(f"-: a pipe cannot be used, as {what}; give the name of a file")
+    for path in target, early_path(target):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise Failure(f"{path}: is the input, and would be written to; give the output another name")
     again = "the same command" + (" without --overwrite" if overwrite else "")
     hint = f"{again} goes on behind what is in {target}"
     try:
@@ -79,7 +83,9 @@ def command(
             quoting(request.memory),
             Input(source) as lines,
             opened(bundle, request, quiet=as_json) as (model, generator),
-            Output(target, run_digest(generator, request, ids), overwrite=overwrite) as output,
+            Output(
+                target, run_digest(generator, request, ids), overwrite=overwrite, bundle=generator.bundle.path
+            ) as output,
             Steps("reading the prompts", quiet=as_json) as steps,
         ):
             work = Work(model, generator, request, lines, output, ids=ids)
@@ -97,6 +103,10 @@ def command(
     else:
         prose(str(summary), err=True)
         if summary.errors:
-            prose(f"{summary.errors} of {summary.lines} lines have an error in place of an answer", err=True)
+            prose(
+                f"{summary.errors} of {summary.lines} lines have an error in place of an answer; mend them in "
+                f"{source}, and the same command answers them",
+                err=True,
+            )
     if summary.errors:
         ctx.exit(DAMAGED)
