@@ -104,8 +104,8 @@ def command(
         prose(str(summary), err=True)
         if summary.errors:
             prose(
-                f"{summary.errors} of {summary.lines} lines have an error in place of an answer; mend them in "
-                f"{source}, and the same command answers them",
+                f"{summary.errors} of {summary.lines} lines have an error in place of an answer; mend them "
+                f"in {source}, and the same command answers them",
                 err=True,
             )
     if summary.errors:
