@@ -170,7 +170,8 @@ def test_an_early_answer_is_kept_for_its_turn(tmp_path: Path, expected: bytes) -
         output.begin()
         for number in (5, 3, 9):
             output.put(number, 100 + number, members(number))
-        assert output.there == 3 and not path.read_bytes()
+        assert output.there == 3
+    assert not path.read_bytes()
     assert len((tmp_path / "out.early").read_bytes().splitlines()) == 3
     assert write(path) == (3, len(WRONG)) and path.read_bytes() == expected
 
@@ -414,6 +415,11 @@ def test_nothing_changes_before_work_begins(tmp_path: Path, expected: bytes) -> 
         with Output(path, "r", overwrite=overwrite):
             pass
         assert path.read_bytes() == expected[:-3]
+    path.unlink()
+    with pytest.raises(FileChanged), Output(path, "r") as output:
+        path.write_bytes(b"precious")
+        output.begin()
+    assert path.read_bytes() == b"precious"
 
 
 def test_one_process_writes(tmp_path: Path, expected: bytes) -> None:

@@ -15,6 +15,8 @@ from edgekit.flashload.files import fsync_directory, lock, write_all
 
 #: Seconds between two times that the disk is waited for: a power cut loses what is newer.
 _SYNC_S = 1.0
+#: Of a line: what else is in a file may have no line ends.
+_MOST_LINE_BYTES = 256 << 20
 #: Those that not every system has: a symbolic link is not followed, and a FIFO does not wait.
 _OTHERS = ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
 _FLAGS = os.O_RDWR | os.O_APPEND | sum(getattr(os, name, 0) for name in _OTHERS)
@@ -91,10 +93,11 @@ class HeldFile:
             )
 
     def lines(self) -> Iterator[bytes]:
-        """All of it, in lines with their ends."""
+        """All of it, in lines with their ends; longer ones than any of a batch come in parts."""
         with open(self._fd, "rb", closefd=False) as file:
             file.seek(0)
-            yield from file
+            while line := file.readline(_MOST_LINE_BYTES):
+                yield line
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Bytes that are there; fewer where the file ends sooner."""

@@ -108,8 +108,6 @@ class Output:
             )
 
     def _read(self) -> None:
-        if self._out.size and not _may_begin(self._out.read(0, len(_BEGUN))):
-            raise self._other(1, "is no line of `edgekit batch`")
         for number, line in enumerate(self._out.lines(), 1):
             record = record_of(line) if line.endswith(b"\n") else None
             if record is None and self._good + len(line) == self._out.size and _may_be_torn(line):
@@ -128,8 +126,6 @@ class Output:
         has none of ours, which are told by their checksums.
         """
         ours, offset = not file.size, 0
-        if file.size and not _may_begin(file.read(0, len(_BEGUN))):
-            raise self._no_waiting(file)
         for line in file.lines():
             ours |= len(line) == file.size and _may_be_torn(line)
             if (record := _record_within(line)) is not None:
@@ -147,13 +143,10 @@ class Output:
             if not overwrite and line.endswith(b"\n"):
                 self._early_good = offset
         if not ours:
-            raise self._no_waiting(file)
-
-    def _no_waiting(self, file: HeldFile) -> OtherOutput:
-        return OtherOutput(
-            f"{file.path}: has no line that waits for an earlier one, as a batch has in a file called so; "
-            "move it away, or give the output another name"
-        )
+            raise OtherOutput(
+                f"{file.path}: has no line that waits for an earlier one, as a batch has in a file called "
+                "so; move it away, or give the output another name"
+            )
 
     def _note(self, number: int, digest: int, wrong: bool) -> None:
         """The next line, or an earlier one, is answered."""
