@@ -92,6 +92,11 @@ def prose(line: str, indent: str = "", *, err: bool = False) -> None:
     click.echo(line, err=err)
 
 
+def for_programs(text: str) -> None:
+    """Text on stdout as it is; on a terminal what that would obey is made visible, as everywhere."""
+    click.echo(visible(text, keep="\n") if on_terminal(sys.stdout) else text)
+
+
 def command_line(*words: str | os.PathLike[str]) -> str:
     """The line to type that runs `edgekit` with these arguments."""
     return shlex.join(["edgekit", *(os.fspath(w) for w in words)])

@@ -141,12 +141,6 @@ class Several(click.ParamType):
         return tuple(None if part == self._none else self._each.convert(part, param, ctx) for part in given)
 
 
-def check_parent(path: Path | None) -> None:
-    """Refuse a file in a folder that is not there, before the work that it is for."""
-    if path is not None and not path.parent.is_dir():
-        raise Failure(f"{path}: there is no folder {path.parent}; make it, or name another file")
-
-
 @contextmanager
 def quoting(memory: Size | None) -> Iterator[None]:
     """Inside the block a budget that is too small is named as the user wrote it."""

@@ -203,7 +203,7 @@ def test_what_cannot_be_measured_is_told_and_the_rest_is_measured(bundle: Path, 
         (("BUNDLE", "--report", "nowhere/report"), "there is no folder"),
         (("no-such-folder",), "no-such-folder"),
         (("tiny-gemma",), "export it first"),
-        (("--merge", "no-such-file"), "cannot be read"),
+        (("--merge", "no-such-file"), "cannot open (No such file"),
     ],
 )
 def test_wrong_words_are_one_line(bundle: Path, words: tuple[str, ...], said: str) -> None:

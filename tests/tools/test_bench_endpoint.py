@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -119,6 +120,43 @@ def dripping(request: Answering) -> None:
         request.piece(b"data: " + json.dumps(request.chunk({"content": "a"})).encode() + b"\n\n")
 
 
+def crawling(request: Answering) -> None:
+    """Bytes come all the time, and never a whole line."""
+    request.send_response(200)
+    request.send_header("Content-Type", "text/event-stream")
+    request.end_headers()
+    with suppress(OSError):
+        for _ in range(100):
+            time.sleep(0.05)
+            request.wfile.write(b"d")
+    request.close_connection = True
+
+
+def odd_chunks(request: Answering) -> None:
+    request.send_response(200)
+    request.send_header("Content-Type", "text/event-stream")
+    request.send_header("Transfer-Encoding", "chunked")
+    request.end_headers()
+    request.wfile.write(b"-5\r\ndata: ")
+    request.close_connection = True
+
+
+def shortened(request: Answering) -> None:
+    body = json.dumps({"choices": [{"message": {"content": "a"}}]}).encode()
+    request.send_response(200)
+    request.send_header("Content-Type", "application/json")
+    request.send_header("Content-Length", str(len(body) + 10))
+    request.end_headers()
+    request.wfile.write(body)
+    request.close_connection = True
+
+
+def counting(tokens: object) -> Callable[[Answering], None]:
+    usage = {"prompt_tokens": 1, "completion_tokens": tokens}
+    answer = {"choices": [{"message": {"content": "a"}}], "usage": usage}
+    return lambda request: request.says(200, json.dumps(answer), "application/json")
+
+
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -136,8 +174,16 @@ def dripping(request: Answering) -> None:
         (lambda r: r.sends([{"error": {"message": "it crashed"}}]), r"the server says: it crashed"),
         (cut, r"ended before it was complete"),
         (ended, r"ended before it was complete"),
-        (late, r"said nothing for 0.2 s"),
+        (late, r"took more than 0.2 s"),
         (dripping, r"took more than 0.2 s"),
+        (crawling, r"took more than 0.2 s"),
+        (odd_chunks, r"ended"),
+        (shortened, r"ended before it was complete"),
+        (counting(-3), r"counts -3 completion_tokens"),
+        (counting(True), r"counts True completion_tokens"),
+        (counting(10**400), r"counts .* completion_tokens"),
+        (counting("7"), r"counts '7' completion_tokens"),
+        (lambda r: r.says(200, '{"choices": [{"message": null}]}', "application/json"), r"no message in it"),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_is_one_line_and_the_next_request_has_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,11 @@ from click.testing import CliRunner, Result
 from support.fake_endpoint import FIRST_S, FakeEndpoint
 
 import edgekit
+from edgekit.flashload.errors import OpenFailed
 from edgekit.runtime.search import VerifierFailed
-from edgekit.tools.benchmark import asking, comparison
+from edgekit.tools.benchmark import asking, comparison, tables
 from edgekit.tools.benchmark.asked import Asked, as_table, of_table
-from edgekit.tools.benchmark.prompts_file import NoPrompts, digest, read_questions
+from edgekit.tools.benchmark.prompts_file import digest, read_questions
 from edgekit.tools.benchmark.question import Question
 from edgekit.tools.benchmark.scoring import loaded, score_of
 from edgekit.tools.cli import main
@@ -271,8 +273,10 @@ def test_more_of_a_prompts_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(Exception, match="line 1 is not UTF-8"):
         read_questions(file)
-    with pytest.raises(NoPrompts, match="cannot be read: No such file"):
+    with pytest.raises(OpenFailed, match="No such file"):
         read_questions(tmp_path / "other")
+    with pytest.raises(OpenFailed, match="is not a regular file"):
+        read_questions(Path(os.devnull))
     same = [Question(1, "a", "b"), Question(2, "a", "b")]
     assert digest(same[:1]) == digest(same[1:]) != digest([Question(1, "a", "c")])
     score = score_of(None, same)
@@ -319,7 +323,7 @@ def test_a_report_takes_the_place_of_reports_alone(bundle: Path, tmp_path: Path)
     file, other = written(tmp_path), tmp_path / "other.jsonl"
     before = Path(file).read_bytes()
     done = bench(bundle, "-r", 1, "--report", file, code=2)
-    assert f"{file}: is there, and holds no reports; give another name" in done.stderr
+    assert f"{file}: is there, and is no file of reports; name another file" in done.stderr
     assert Path(file).read_bytes() == before
     other.touch()
     for _ in range(2):
@@ -400,3 +404,26 @@ def test_reports_keep_as_many_tests_as_their_reader_takes() -> None:
     large = [{"passes": {"rows": [[0]] * 30_000}, "spans": {"rows": []}, "memory": {"over_time": table}}]
     asking._shorten(large)
     assert len(large) == 1
+
+
+@pytest.mark.parametrize("value", ["1e308", "-1e13", "float('inf')", "float('nan')"])
+def test_a_score_that_cannot_be_added_up_is_none(tmp_path: Path, value: str) -> None:
+    (tmp_path / "odd.py").write_text(f"def odd(prompt, answer, expected):\n    return {value}\n")
+    with pytest.raises(VerifierFailed, match="odd returned"):
+        loaded(f"{tmp_path}/odd.py:odd").of(Question(1, "a"), "b")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"score": 1e308}, {"score": True}, {"seconds": -1.0}, {"seconds": "1"}, {"tokens": -3},
+        {"tokens": 2.5}, {"prompt_tokens": 10**400}, {"text": 3}, {"line": -1},
+    ],
+)  # fmt: skip
+def test_what_no_request_has_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="line"):
+        Asked(**{"line": 1, **given})
+
+
+def test_text_that_is_no_utf8_is_shown_in_csv() -> None:
+    assert tables.as_csv([{"a": "x\ud800", "b": "\x1b"}]).encode() == b"a,b\nx\\ud800,\x1b"

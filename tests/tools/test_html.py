@@ -271,9 +271,35 @@ def test_a_roofline_that_cannot_be_drawn_is_one_line(
     measured_files: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     report = copy.deepcopy(reports(measured_files[1])[0])
-    report["about"]["limits"] |= {"memory_bytes_per_second": -1e9}
+    report["about"]["limits"] |= {"memory_bytes_per_second": 1e-320}
     _, done = merged(tmp_path, [report], code=2)
     assert "lacks what charts show" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("limit", [-1e9, "fast", True, [1], 1e300])
+def test_limits_that_are_no_rates_are_one_line(
+    measured_files: tuple[Path, Path, str], tmp_path: Path, limit: object
+) -> None:
+    report = copy.deepcopy(reports(measured_files[1])[0])
+    report["about"]["limits"] |= {"memory_bytes_per_second": limit}
+    _, done = merged(tmp_path, [report], code=2)
+    assert "limits" in done.stderr and "damaged" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_page_takes_the_place_of_pages_alone(
+    measured_files: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    report, page = tmp_path / "report", tmp_path / "page.html"
+    report.write_bytes(measured_files[1].read_bytes())
+    done = run("bench", "--merge", report, "--html", report, code=2)
+    assert f"{report}: is there, and is no page of edgekit" in done.stderr
+    assert report.read_bytes() == measured_files[1].read_bytes()
+    done = run("plan", "tiny-gemma", "--device", "mac-m4-16-512", "--html", os.devnull, code=2)
+    assert "is no regular file" in done.stderr
+    page.touch()
+    for _ in range(2):
+        run("bench", "--merge", report, "--html", page)
+    assert page.stat().st_size > 1e6
 
 
 def test_a_page_of_bench_needs_no_framework() -> None:
@@ -332,7 +358,7 @@ def test_what_could_not_be_measured_is_on_the_page(
     shipped_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    page.write_text("what was there before")
+    page.touch()
     run(
         "bench", shipped_bundle("tiny-gemma", "native"), "-r", 1, "--warmups", 0, "--forwards", 1,
         "--no-probe", "--memory", "1MB,all", "--html", page, code=1,

@@ -19,6 +19,7 @@ from edgekit.export.quantize import Scheme
 from edgekit.flashload.errors import EdgekitError
 from edgekit.targets.devices import FLAGS, devices
 from edgekit.tools.benchmark import rows
+from edgekit.tools.benchmark.asked import Asked, as_table
 from edgekit.tools.cli import main
 from edgekit.tools.planning import plan
 from edgekit.tools.planning.model import PlannedModel, planned
@@ -315,7 +316,14 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
     for report in reports:
         report["about"]["limits"] = None
     file.write_text("".join(json.dumps(report) + "\n" for report in reports))
-    assert "--no-probe" in run("tiny-llada", "--bench", file, code=2).output
+    said = run("tiny-llada", "--bench", file, code=2).output
+    assert f"{file}: has no limits of " in said and "--no-probe" in said
+    report = {**report, "about": report["about"] | {"endpoint": {"host": "h", "model": "m", "body": {}}}}
+    report["about"]["workload"] = {
+        "asked": as_table([Asked(1, "a", seconds=1.0)]), "scored_by": "answer", "digest": "",
+    }  # fmt: skip
+    file.write_text(json.dumps(report))
+    assert f"{file}: is of an endpoint" in run("tiny-llada", "--bench", file, code=2).output
 
 
 @pytest.mark.parametrize(
@@ -329,7 +337,7 @@ def test_reports_are_planned_with_their_own_budgets_and_what_they_measured(
         (["no-such", "--device", "pixel-9-pro"], "no such directory"),
         (["tiny-llada", "-p", "100000", "--device", "pixel-9-pro"], "positions"),
         (["tiny-llada", "--disk", "nowhere"], "nowhere"),
-        (["tiny-llada", "--bench", "nowhere"], "cannot be read"),
+        (["tiny-llada", "--bench", "nowhere"], "cannot open (No such file"),
     ],
 )
 def test_bad_input_gets_one_line(words: list[str], says: str) -> None:

@@ -174,7 +174,7 @@ def test_an_export_begins_as_its_folder_asks_for(tmp_path: Path) -> None:
         ('model = "tiny-gemma"\n[procedure.a]\nsteps = nan', "procedure.a.steps is nan"),
         ('model = "tiny-gemma"\nscore = "a.py:b"', "--score is for prompts of your own"),
         ('model = "tiny-gemma"\nprompts = "x"\nruns = 2', "--prompts and --runs exclude each other"),
-        ('model = "tiny-gemma"\nprompts = "no-such-file"', "no-such-file: cannot be read"),
+        ('model = "tiny-gemma"\nprompts = "no-such-file"', "no-such-file: cannot open"),
         (f'model = "tiny-gemma"\nthreads = {[*range(1, 99)]}\nruns = {[*range(1, 199)]}', "at most 10000"),
         ('model = ["a/tiny", "b/tiny"]', "two exports of the sweep have the folder"),
         ("model = ", "is no TOML"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -23,6 +24,8 @@ from edgekit.tools.benchmark.reply import Reply, RequestFailed, reply_of
 _VERSION, _PATH = "/v1", "/chat/completions"
 #: Of an answer that is no success: its reason is at the beginning.
 _MOST_ERROR_BYTES = 64 << 10
+#: Behind an answer that is complete.
+_MOST_END_BYTES = 64 << 10
 #: Seconds for the end of an answer that is complete.
 _END_S = 0.5
 _CONNECTIONS: dict[str, type[HTTPConnection]] = {"http": HTTPConnection, "https": HTTPSConnection}
@@ -72,45 +75,75 @@ class Endpoint:
         data = json.dumps(body).encode()
         started = time.perf_counter()
         try:
-            response = self._sent(data)
-            if response.status != 200:
-                raise self._refused(response)
-            found = reply_of(response, started, self.timeout_s)
+            with self._ending_after(self.timeout_s) as late:
+                response = self._sent(data, late)
+                if response.status != 200:
+                    raise self._refused(response)
+                found = reply_of(response, started, self.timeout_s)
             self._drain(response)
             return found
-        except RequestFailed:
+        except RequestFailed as error:
             self.close()
+            if late.is_set():  # which ended the connection
+                raise self._took_too_long() from error
             raise
-        except (OSError, HTTPException, UnicodeError) as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: lines that are no HTTP
             unusable = self._connection is None
             self.close()
+            if not unusable and (late.is_set() or isinstance(error, TimeoutError)):
+                raise self._took_too_long() from error
             if unusable:
                 raise EndpointUnusable(
                     f"{self.host} cannot be reached: {_reason(error)}; is the server running, and is the "
                     "address right?"
                 ) from error
-            if isinstance(error, TimeoutError):
-                raise RequestFailed(f"{self.host} said nothing for {self.timeout_s:g} s") from error
             raise RequestFailed(f"{self.host} ended the connection: {_reason(error)}") from error
+
+    def _took_too_long(self) -> RequestFailed:
+        return RequestFailed(f"the answer took more than {self.timeout_s:g} s")
+
+    @contextmanager
+    def _ending_after(self, seconds: float) -> Iterator[threading.Event]:
+        """Inside the block the connection ends after so many seconds, however slowly bytes come, and the
+        event is set then.
+        """
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            own = None if self._connection is None else self._connection.sock
+            if own is not None:
+                with suppress(OSError):  # not TLS's own, which waits for the other side
+                    socket.socket.shutdown(own, socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield late
+        finally:
+            timer.cancel()
 
     def _drain(self, response: HTTPResponse) -> None:
         """Have the connection ready for another request: nothing comes behind an answer but its end."""
-        own = None if self._connection is None else self._connection.sock
-        if own is None:  # the server closes it
+        if self._connection is None or self._connection.sock is None:  # the server closes it
             self.close()
             return
-        own.settimeout(_END_S)
         try:
-            response.read()
-            own.settimeout(self.timeout_s)
-        except (OSError, HTTPException):
+            with self._ending_after(_END_S) as late:
+                response.read(_MOST_END_BYTES)
+            if late.is_set() or not response.isclosed():
+                self.close()
+        except (OSError, HTTPException, ValueError):
             self.close()
 
-    def _sent(self, data: bytes) -> HTTPResponse:
+    def _sent(self, data: bytes, late: threading.Event) -> HTTPResponse:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
         connection = self._connected()
+        if late.is_set():
+            raise TimeoutError
         connection.request("POST", self.path, data, headers)
         return connection.getresponse()
 

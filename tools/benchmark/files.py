@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgekit.flashload.errors import EdgekitError
-from edgekit.flashload.files import write_atomic
+from edgekit.flashload.files import read_table, write_atomic
+from edgekit.flashload.names import shown
 from edgekit.runtime.bench import REPORT_VERSION
 from edgekit.tools.benchmark import comparison
 from edgekit.tools.benchmark.limits import in_words
@@ -18,6 +19,9 @@ from edgekit.tools.json_text import parsed
 
 #: Members that a report must have, by what they are; the second ones that of a session alone.
 _MEMBERS = {"about": dict, "machine": dict}
+_MOST_BYTES = 256 << 20
+#: Of anything in a second; no machine is near it.
+_MOST_RATE = 1e24
 _OF_SESSION = {"bundle": dict, "session": dict, "plan": dict, "tests": list}
 
 
@@ -25,16 +29,12 @@ class NoReport(EdgekitError):
     """A file holds something else than reports."""
 
 
-def check_replaceable(path: Path) -> None:
-    """Raises NoReport for a file that is there and holds something else than reports: nobody means to lose
-    it.
-    """
-    if not path.exists() or (path.is_file() and not path.stat().st_size):
-        return
+def are_reports(path: Path) -> bool:
+    """Whether a file holds reports."""
     try:
-        read_reports([path])
-    except NoReport as error:
-        raise NoReport(f"{path}: is there, and holds no reports; give another name") from error
+        return bool(read_reports([path]))
+    except EdgekitError:
+        return False
 
 
 def write_reports(path: Path, reports: Iterable[dict[str, Any]]) -> None:
@@ -43,14 +43,15 @@ def write_reports(path: Path, reports: Iterable[dict[str, Any]]) -> None:
 
 
 def read_reports(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The reports of files, in order: one object, a list of them, or one a line. Raises NoReport."""
+    """The reports of files, in order: one object, a list of them, or one a line. Raises NoReport, OpenFailed,
+    and MalformedFile for more than any report.
+    """
     found = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
-            raise NoReport(f"{path}: cannot be read: {reason}") from error
+            text = read_table(path, _MOST_BYTES, "file of reports", "give another file").decode()
+        except UnicodeDecodeError as error:
+            raise NoReport(f"{path}: cannot be read: it is no text") from error
         for number, given in enumerate(_values(path, text), 1):
             found.append(_checked(given, f"{path}: report {number}"))
     if not found:
@@ -94,6 +95,7 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
             "the two"
         )
     _check_members(given, _MEMBERS, where)
+    _check_limits(given["about"].get("limits"), where)
     if not comparison.is_endpoint(given):
         _check_members(given, _OF_SESSION, where)
         if not given["tests"]:
@@ -109,6 +111,18 @@ def _checked(given: Any, where: str) -> dict[str, Any]:
             f"{where} lacks what its row shows ({error!r}); it is damaged or incomplete"
         ) from error
     return given
+
+
+def _check_limits(limits: Any, where: str) -> None:
+    """Rates and counts are numbers, and instructions have names."""
+    wrong = f'{where}: its "limits" are'
+    if not isinstance(limits, dict | None):
+        raise NoReport(f"{wrong} {shown(limits)}; it is damaged")
+    for name, value in (limits or {}).items():
+        is_name = name.endswith("_instructions") and isinstance(value, str)
+        is_rate = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_RATE
+        if value is not None and not is_name and not is_rate:
+            raise NoReport(f"{wrong} {shown({name: value})}; it is damaged")
 
 
 def _check_members(given: dict[str, Any], members: Mapping[str, type], where: str) -> None:

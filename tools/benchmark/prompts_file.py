@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.files import read_table
 from edgekit.flashload.names import shown
 from edgekit.runtime.api.prompt import held, messages_of
 from edgekit.runtime.sampling.errors import InvalidPrompt
@@ -17,6 +18,7 @@ from edgekit.tools.prompts import decoded
 
 #: Of a file: who reads a report refuses more than a million values.
 MOST_QUESTIONS = 50_000
+_MOST_BYTES = 1 << 30
 
 
 class NoPrompts(EdgekitError):
@@ -24,13 +26,10 @@ class NoPrompts(EdgekitError):
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:
-    """The prompts of a file, or the first `limit` of them. Raises NoPrompts, and Failure for what is no
-    text.
+    """The prompts of a file, or the first `limit` of them. Raises NoPrompts, Failure for what is no text,
+    OpenFailed, and MalformedFile for more than any such file.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise NoPrompts(f"{path}: cannot be read: {error.strerror}") from error
+    lines = read_table(path, _MOST_BYTES, "file of prompts", "give another file").split(b"\n")
     found = list[Question]()
     for number, data in enumerate(lines, 1):
         if len(found) == limit:

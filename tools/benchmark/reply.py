@@ -39,7 +39,10 @@ def reply_of(response: HTTPResponse, started: float, timeout_s: float) -> Reply:
     """The answer, in events or as one object. Raises RequestFailed, and what reading raises."""
     kind = response.headers.get_content_type()
     if kind == "application/json":
-        return _whole(response.read(MOST_BYTES), started)
+        data = response.read(MOST_BYTES)
+        if response.length:  # of what was announced
+            raise RequestFailed("the answer ended before it was complete")
+        return _whole(data, started)
     if kind != "text/event-stream":
         raise RequestFailed(
             f"the answer is {shown(kind)} and no events of chat completions: {shown(_beginning(response))}; "
@@ -58,7 +61,9 @@ def _whole(data: bytes, started: float) -> Reply:
     choice = _choice(found)
     if choice is None:
         raise RequestFailed(f"the answer has no choice in it: {shown(found)}")
-    return Reply(_text(choice.get("message")), seconds, None, *_usage(found))
+    if not isinstance(message := choice.get("message"), dict):
+        raise RequestFailed(f"the answer has no message in it: {shown(found)}")
+    return Reply(_text(message), seconds, None, *_usage(found))
 
 
 def _streamed(response: HTTPResponse, started: float, timeout_s: float) -> Reply:
@@ -134,5 +139,12 @@ def _text(said: Any) -> str:
 def _usage(found: dict[str, Any]) -> tuple[int | None, int | None]:
     usage = found.get("usage")
     usage = usage if isinstance(usage, dict) else {}
-    asked, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return (asked if isinstance(asked, int) else None, written if isinstance(written, int) else None)
+    return _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+
+
+def _count(usage: dict[str, Any], name: str) -> int | None:
+    """None where the server does not count. Raises RequestFailed for what is no number of tokens."""
+    given = usage.get(name)
+    if given is None or (type(given) is int and 0 <= given <= MOST_BYTES):
+        return given
+    raise RequestFailed(f"the answer counts {shown(given)} {name}")

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from edgekit.flashload.names import shown
 from edgekit.runtime.sampling.errors import InvalidOption
 from edgekit.runtime.search.named import function_in
-from edgekit.runtime.search.verifier import checked
+from edgekit.runtime.search.verifier import VerifierFailed, checked
+from edgekit.tools.benchmark.asked import MOST_SCORE
 from edgekit.tools.benchmark.prompts_file import NoPrompts
 from edgekit.tools.benchmark.question import Question
 
@@ -64,6 +65,8 @@ class Judged:
     def of(self, question: Question, text: str) -> float:
         asked = question.prompt, text, question.answer
         (score,) = checked(f"the score {self.name}", lambda: [self._function(*asked)])
+        if abs(score) > MOST_SCORE:
+            raise VerifierFailed(f"the score {self.name} returned {score:g}; use at most {MOST_SCORE:g}")
         return score
 
 

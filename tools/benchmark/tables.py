@@ -35,6 +35,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):  # half a surrogate pair is no UTF-8
+        return value.encode(errors="backslashreplace").decode()
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 

@@ -14,7 +14,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.process import MOST_THREADS
 from edgekit.tools.benchmark.cases import MOST_SPANS
 from edgekit.tools.benchmark.options import Asking, check_together, prompts_options
-from edgekit.tools.console import Steps, prose
+from edgekit.tools.console import Steps, for_programs, prose
 from edgekit.tools.failures import DAMAGED
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
@@ -24,11 +24,10 @@ from edgekit.tools.options import (
     Count,
     Several,
     bundle_folder,
-    check_parent,
     debug_option,
     html_option,
 )
-from edgekit.tools.terminal_text import visible
+from edgekit.tools.output_file import check_output, check_page
 
 if TYPE_CHECKING:
     from edgekit.tools.benchmark.cases import Case
@@ -204,12 +203,12 @@ def command(
     Figures are means of -r runs, after one that does not count, and standard deviations. Nothing else should
     run meanwhile. The exit code is 1 where a configuration could not be measured.
     """
-    from edgekit.tools.benchmark.files import check_replaceable, read_reports
+    from edgekit.tools.benchmark.files import are_reports, read_reports
 
     if bool(bundles) == bool(merge):
         both = "; not both" if merge else ""
         raise click.UsageError(f"name bundles to measure, or with --merge reports to tabulate{both}")
-    check_parent(html)
+    check_page(html)
     if html is not None:
         import edgekit.tools.html.bench_page  # noqa: F401 - what it lacks is told before anything is done
     if merge:
@@ -218,9 +217,7 @@ def command(
         _show(read, output)
         return
     check_together(ctx)
-    check_parent(report)
-    if report is not None:
-        check_replaceable(report)
+    check_output(report, "file of reports", are_reports)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
 
@@ -347,9 +344,10 @@ def _show(reports: Sequence[dict[str, Any]], output: str) -> None:
     runs = [row(report) for report in reports if not comparison.has_prompts(report)]
     asked = comparison.compared(own)
     if output != "md":
-        click.echo(WRITERS[output]([*runs, *asked]))
+        for_programs(WRITERS[output]([*runs, *asked]))
         return
     for line in lines(reports):
-        click.echo(visible(line) + "\n")
+        prose(line)
+        click.echo()
     tables = [WRITERS["md"](runs)] if runs else []
     click.echo("\n\n".join([*tables, *comparison.tables(asked)]))

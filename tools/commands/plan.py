@@ -19,11 +19,11 @@ from edgekit.tools.options import (
     Folder,
     Several,
     Size,
-    check_parent,
     debug_option,
     html_option,
     json_option,
 )
+from edgekit.tools.output_file import check_page
 
 if TYPE_CHECKING:
     from edgekit.tools.planning.plan import Plan
@@ -107,7 +107,7 @@ def command(
         raise click.UsageError("--compare is for all devices; leave --device out, or name only this")
     if listed and html is not None:
         raise click.UsageError("--html is for plans, not for --list; leave one of them out")
-    check_parent(html)
+    check_page(html)
     if html is not None:
         import edgekit.tools.html.plan_page  # noqa: F401 - what it lacks is told before anything is done
     if model is None:
@@ -126,7 +126,7 @@ def command(
         from edgekit.tools.planning.source import configuration
 
         request = Request(prompt_tokens, new_tokens, sequences)
-        found = read_reports(reports) if reports else []
+        found = [(path, report) for path in reports for report in read_reports([path])]
         chosen = _chosen(devices, compare=compare, alone=not found)
         with planned(configuration(model, progress), Scheme(quant, group_size), progress) as known:
             progress.stage("planning", len(chosen))
@@ -135,7 +135,7 @@ def command(
                 progress.advance(0, name)
                 plans.append(plan.make(name, known, _rates(name, disk, memory), request))
                 progress.advance(1, name)
-            plans += [measured.plan_of(report, known, quant, request) for report in found]
+            plans += [measured.plan_of(report, known, quant, request, path) for path, report in found]
             about, title = show.model_facts(known, quant), show.model_line(known, quant)
     if html is not None:
         from edgekit.flashload.files import write_atomic

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgekit.tools.commands.bench import FORMATS
-from edgekit.tools.console import Steps, note, prose, table
+from edgekit.tools.console import Steps, for_programs, note, prose, table
 from edgekit.tools.failures import DAMAGED, Failure, Interrupted
 from edgekit.tools.help import Command
-from edgekit.tools.options import Folder, check_parent, debug_option, html_option
+from edgekit.tools.options import Folder, debug_option, html_option
+from edgekit.tools.output_file import check_page
 from edgekit.tools.terminal_text import counted, visible
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def command(
     from edgekit.tools.sweep.store import Store
     from edgekit.tools.sweep.units import jobs_of
 
-    check_parent(html)
+    check_page(html)
     if html is not None:
         import edgekit.tools.html.bench_page  # noqa: F401 - what it lacks is told before anything is done
     folder = output or Path(file.stem)
@@ -151,7 +152,7 @@ def _show(jobs: Sequence[Job], store: Store, form: str, html: Path | None) -> li
 
         write_page(html, reports, failed)
     if form != "md":
-        click.echo(WRITERS[form](found))
+        for_programs(WRITERS[form](found))
     else:
         for line in lines(reports):
             click.echo(visible(line) + "\n")

@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from edgekit.tools.html.charts import Chart
 from edgekit.tools.html.theme import THEMES
+from edgekit.tools.output_file import PAGE_MARK
 from edgekit.tools.terminal_text import visible
 
 #: Browsers load nothing from elsewhere for a page that says so, whatever is in it.
@@ -141,6 +142,7 @@ def render(title: str, sections: Sequence[Section]) -> bytes:
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
+        PAGE_MARK,
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',

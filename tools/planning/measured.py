@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from edgekit.targets.devices import Figure
+from edgekit.tools.benchmark.comparison import is_endpoint
 from edgekit.tools.benchmark.rows import row, told
 from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.plan import Plan, make
@@ -14,17 +16,22 @@ from edgekit.tools.planning.predict import Request
 from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits
 
 
-def plan_of(report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request) -> Plan:
-    """A report's machine, with the report's budget and lengths and its measured step where it is of a model
-    of this shape and preset, else with the memory that the machine has and the lengths of `request`.
+def plan_of(
+    report: Mapping[str, Any], model: PlannedModel, preset: str, request: Request, where: Path
+) -> Plan:
+    """The machine of a report in file `where`, with the report's budget and lengths and its measured step
+    where it is of a model of this shape and preset, else with the memory that the machine has and the lengths
+    of `request`.
 
     Raises NotKnown, and EdgekitError for lengths that the model does not have.
     """
+    if is_endpoint(report):
+        raise NotKnown(f"{where}: is of an endpoint, of whose machine nothing is known; leave it out")
     machine, about, session = report["machine"], told(report), report["session"]
     name = machine_name(machine, session["threads"])
     limits = about.get("limits")
     if not limits:
-        raise NotKnown(f"{name}: the report has no limits of it; run bench without --no-probe")
+        raise NotKnown(f"{where}: has no limits of {name}; run bench without --no-probe")
     source = f"`edgekit bench`, {about['date'][:10]}"
     ours = _of_one_shape(about["model"], model, preset)
     if about["model"]["name"] != model.name:

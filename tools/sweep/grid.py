@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from edgekit.flashload.files import read_table
 from edgekit.flashload.names import shown, unknown
 from edgekit.tools.failures import Failure, failure
 from edgekit.tools.options import Assignment
@@ -20,6 +21,7 @@ from edgekit.tools.sweep.keys import COMMANDS, KEYS, Key, WrongValue
 
 #: Combinations of one sweep: more are a slip, and nobody reads their table.
 MOST = 10_000
+_MOST_BYTES = 1 << 20
 #: The table whose tables are procedures: settings of the sampler by name.
 PROCEDURE = "procedure"
 
@@ -54,11 +56,11 @@ class Grid:
 
 
 def read_grid(path: Path) -> Grid:
-    """The grid of a file. Raises Failure, which names the file and what is wrong in it."""
+    """The grid of a file. Raises Failure, OpenFailed and MalformedFile, which name the file and what is wrong
+    in it.
+    """
     try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise Failure(f"{path}: cannot be read: {error.strerror}") from error
+        text = read_table(path, _MOST_BYTES, "file of a sweep", "give another file").decode()
     except UnicodeDecodeError as error:
         raise Failure(f'{path}: is no text; write TOML, such as model = "tiny-gemma"') from error
     try:

@@ -1,0 +1,45 @@
+"""Files that a command writes beside what it prints: nothing that anybody may want is replaced by one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from edgekit.flashload.files import read_table
+from edgekit.tools.failures import Failure
+
+#: A page with the library that draws has 5 MB, and what it shows beside.
+_MOST_PAGE_BYTES = 256 << 20
+#: What `tools/html/page.py` begins every page with.
+PAGE_MARK = '<meta name="generator" content="edgekit">'
+
+
+def check_output(path: Path | None, what: str, is_one: Callable[[Path], bool]) -> None:
+    """Refuse a file before the work that it is for: in a folder that is not there, or in place of one that is
+    neither empty nor a `what`, as `is_one` says. Raises Failure.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise Failure(f"{path}: there is no folder {path.parent}; make it, or name another file")
+    if not os.path.lexists(path):
+        return
+    try:
+        there = os.stat(path)
+    except OSError as error:
+        raise Failure(f"{path}: cannot be written: {error.strerror}; name another file") from error
+    if not stat.S_ISREG(there.st_mode):
+        raise Failure(f"{path}: is there, and is no regular file; name another one")
+    if there.st_size and not is_one(path):
+        raise Failure(f"{path}: is there, and is no {what}; name another file")
+
+
+def check_page(path: Path | None) -> None:
+    """The same of a page. Raises Failure."""
+    check_output(path, "page of edgekit", _is_page)
+
+
+def _is_page(path: Path) -> bool:
+    return PAGE_MARK.encode() in read_table(path, _MOST_PAGE_BYTES, "page", "name another file")[:4096]
