@@ -132,6 +132,8 @@ def test_a_report_has_what_the_generation_counted_and_passes_add_up(session: Ses
     harness = test["executorch"]
     assert harness["generated_tokens"] == stats.committed_tokens and harness["prompt_tokens"] == len(PROMPT)
     assert harness["first_token_ms"] == pytest.approx(own["first_block_seconds"] * 1000)
+    loaded = harness["model_load_end_ms"] - harness["model_load_start_ms"]
+    assert loaded == pytest.approx(report["session"]["load_seconds"] * 1000)
     assert harness["inference_start_ms"] <= harness["prompt_eval_end_ms"] <= harness["first_token_ms"]
 
 

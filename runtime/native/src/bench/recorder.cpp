@@ -85,9 +85,9 @@ void Recorder::tell(std::int64_t sequence, BenchEvent event, std::int64_t stop) 
     own.done = true;
     return;
   }
+  own.canvas_tokens = std::max(own.canvas_tokens, stop);  // some blocks are committed without a draft
   if (event == BenchEvent::draft) {
     if (!own.first_draft) own.first_draft = now;
-    own.canvas_tokens = std::max(own.canvas_tokens, stop);
     return;
   }
   if (!own.first_block) own.first_block = now;

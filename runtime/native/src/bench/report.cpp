@@ -92,13 +92,16 @@ void write_session(JsonWriter &out, const Session::Implementation &own, const Se
 
 // What it would be for a program that knows ExecuTorch's statistics (extension/llm/runner/stats.h): milliseconds, text that
 // is encoded before the first step, and the first tokens that are final.
-void write_executorch(JsonWriter &out, const BenchTest &test, std::int64_t committed, std::optional<double> first) {
+void write_executorch(JsonWriter &out, const BenchTest &test, std::int64_t committed, std::optional<double> first,
+                      double load_seconds) {
   const auto first_step = std::find_if(test.passes.begin(), test.passes.end(),
                                        [](const BenchPass &pass) { return pass.kind != Pass::prefill; });
   const auto milliseconds = [&](const char *name, double seconds) { out.member(name, seconds * 1000); };
   out.name("executorch").object([&] {
     out.member("prompt_tokens", test.prompt_tokens);
     out.member("generated_tokens", committed);
+    milliseconds("model_load_start_ms", -load_seconds);  // times count from the beginning of the test
+    milliseconds("model_load_end_ms", 0);
     milliseconds("inference_start_ms", 0);
     milliseconds("prompt_eval_end_ms", first_step == test.passes.end() ? test.seconds : first_step->begun);
     member(out, "first_token_ms", first ? std::optional<double>(*first * 1000) : std::nullopt);
@@ -124,7 +127,7 @@ void write_sequence(JsonWriter &out, const BenchSequence &own) {
   });
 }
 
-void write_test(JsonWriter &out, const BenchTest &test) {
+void write_test(JsonWriter &out, const BenchTest &test, double load_seconds) {
   const SessionStatistics &a = test.before, &b = test.after;
   out.object([&] {
     out.name("label").raw(test.label);
@@ -173,7 +176,7 @@ void write_test(JsonWriter &out, const BenchTest &test) {
         });
       }
     });
-    write_executorch(out, test, committed, first);
+    write_executorch(out, test, committed, first, load_seconds);
     table(out, "passes",
           {"kind", "begun", "headed", "ended", "rows", "segments", "head_rows", "attended", "expert_rows", "waited",
            "bytes_read"},
@@ -218,7 +221,7 @@ std::string bench_report(const Recorder &recorder, const std::string &about, dou
     out.name("machine").raw(machine_json(machine_facts()));
     write_session(out, session.implementation(), session, load_seconds);
     out.name("tests").list([&] {
-      for (const BenchTest &test : recorder.tests()) write_test(out, test);
+      for (const BenchTest &test : recorder.tests()) write_test(out, test, load_seconds);
     });
   });
   return out.take();
