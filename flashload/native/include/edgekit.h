@@ -880,6 +880,41 @@ EK_API ek_status ek_folder_read_file(const char *folder, const char *name, void 
 /* Compares such a file with the size and XXH3-64 that something else says it has. Fails as ek_folder_read_file does. */
 EK_API ek_status ek_folder_check_file(const char *folder, const char *name, uint64_t size, uint64_t xxh3) EK_NOEXCEPT;
 
+/* ---- Text ----------------------------------------------------------------------------------------------------- */
+
+/* Text to token ids and back, as the tokenizer.json of a bundle says: byte pair encoding by bytes or by characters, with
+ * the normalizers, expressions and decoders of the supported families. One that this library does not know is
+ * EK_UNSUPPORTED_BUNDLE. Nothing in it makes a text take longer than its length says. */
+
+typedef struct ek_text ek_text;
+
+#define EK_TEXT_MOST ((uint64_t)1 << 28) /* bytes of a text */
+
+/* Opens the tokenizer of the bundle in folder `bundle` (UTF-8), whose file is compared with the manifest. `*text` is null
+ * after a failure; otherwise it belongs to the caller, who gives it to ek_text_close. Different threads may use it at the
+ * same time. A null text is EK_INVALID_ARGUMENT everywhere but in ek_text_close. Those of ek_bundle_open and files,
+ * EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE for what is in the file. */
+EK_API ek_status ek_text_open(const char *bundle, ek_text **text) EK_NOEXCEPT;
+
+/* The same of the bytes of a tokenizer.json. */
+EK_API ek_status ek_text_open_json(const char *json, uint64_t bytes, ek_text **text) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. No other call on it may be under way or follow. */
+EK_API void ek_text_close(ek_text *text) EK_NOEXCEPT;
+
+/* `*id` of the token that is spelled exactly so, -1 where there is none. */
+EK_API ek_status ek_text_find(ek_text *text, const char *token, int64_t *id) EK_NOEXCEPT;
+
+/* Ids of a text of `bytes` bytes, with what the tokenizer puts around a text unless `add_special` is 0. `*count` becomes
+ * their number; null `ids` ask for it alone. EK_INVALID_ARGUMENT for what is not UTF-8, EK_BUFFER_TOO_SMALL. */
+EK_API ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes, int32_t add_special, int64_t *ids,
+                                int64_t capacity, int64_t *count) EK_NOEXCEPT;
+
+/* The text of ids, without special tokens unless `skip_special` is 0, and without ids that are no token: `*size` bytes,
+ * and no NUL. A null buffer asks for the size alone. Bytes that are not UTF-8 become U+FFFD. EK_BUFFER_TOO_SMALL. */
+EK_API ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32_t skip_special, char *buffer,
+                                uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
 /* ---- Generation ----------------------------------------------------------------------------------------------- */
 
 /* How a generation came to its end. */

@@ -49,7 +49,7 @@ class Json {
   const Json *find(std::string_view key) const;
 
  private:
-  friend class JsonParser;
+  friend class JsonCursor;
   template <typename Wanted>
   const Wanted &get(const char *wanted) const;
   [[noreturn]] void wrong(const char *wanted) const;
@@ -58,6 +58,59 @@ class Json {
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;
   std::shared_ptr<const std::string> where_;
   std::uint32_t line_ = 0;
+};
+
+// Reads a document part by part, for one whose values would take too much memory as Json: lists and objects are entered
+// and left, what is within is read as a whole. Every call throws Error (EK_MALFORMED_FILE) where the text has
+// something else.
+//
+//   JsonCursor cursor(text, "tokenizer.json");
+//   cursor.enter_object();
+//   while (cursor.next_member(name)) { if (name == "version") cursor.read_string(version); else cursor.read(); }
+//   cursor.end();
+class JsonCursor {
+ public:
+  // `text` has to outlive it. `where` names the source in messages.
+  JsonCursor(std::string_view text, const std::string &where);
+
+  void enter_object();
+  bool next_member(std::string &name);  // false: the object has ended. The value is to be read.
+  void enter_array();
+  bool next_item();                     // false: the list has ended
+
+  bool at_array() const noexcept { return peek() == '['; }
+  bool at_object() const noexcept { return peek() == '{'; }
+  void read_string(std::string &out);   // replaces what `out` holds
+  std::int64_t read_integer();
+  Json read();                          // of at most Json::kMaxMarks values, counted over the document
+  void end();                           // nothing stands behind the value
+
+  [[noreturn]] void wrong(const char *what) const;
+
+ private:
+  char peek() const noexcept { return at_ < text_.size() ? text_[at_] : '\0'; }
+  bool accept(char letter) noexcept;
+  void skip_space() noexcept;
+  void enter(int depth) const;
+  void read_value(Json &out, int depth);
+  void read_members(Json &out, int depth);
+  void read_items(Json &out, int depth);
+  void read_text(std::string &out);
+  void read_escape(std::string &out);
+  std::uint32_t read_hex();
+  void read_number(Json &out);
+  void expect_word(std::string_view word);
+  [[noreturn]] void not_a_number(const char *word) const;
+  void skip_digits() noexcept;
+  static double to_double(std::string_view text);
+  bool next(char closing, const char *expected);
+
+  std::string_view text_;
+  std::shared_ptr<const std::string> where_;
+  std::size_t at_ = 0;
+  std::uint32_t line_ = 1;
+  std::vector<bool> begun_;  // of each list and object that was entered, whether it has had a value
+  std::size_t values_ = 0;
 };
 
 }  // namespace edgekit

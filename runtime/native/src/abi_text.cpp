@@ -1,0 +1,87 @@
+// The ek_text_ functions of edgekit.h.
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "abi_guard.h"
+#include "bundle_folder.h"
+#include "edgekit.h"
+#include "error.h"
+#include "text/tokenizer.h"
+
+using namespace edgekit;
+
+struct ek_text {
+  ek_text(std::string_view json, const std::string &where) : tokenizer(json, where) {}
+  const Tokenizer tokenizer;
+};
+
+namespace {
+
+constexpr char kFile[] = "tokenizer/tokenizer.json";
+
+// These throw Error (EK_INVALID_ARGUMENT) for null.
+const Tokenizer &opened(const ek_text *text) {
+  if (text == nullptr) fail(EK_INVALID_ARGUMENT, "the text is null; open it with ek_text_open");
+  return text->tokenizer;
+}
+
+template <typename T>
+T *place(T *given, const char *what) {
+  if (given == nullptr) fail(EK_INVALID_ARGUMENT, what, " is null; give its address");
+  return given;
+}
+
+}  // namespace
+
+ek_status ek_text_open(const char *bundle, ek_text **text) noexcept {
+  return guarded([&] {
+    *place(text, "text") = nullptr;
+    const BundleFolder folder{std::string(place(bundle, "the path of the bundle"))};
+    std::string json(folder.size_of(kFile), '\0');
+    folder.read(kFile, json.data());
+    *text = new ek_text(json, kFile);
+  });
+}
+
+ek_status ek_text_open_json(const char *json, uint64_t bytes, ek_text **text) noexcept {
+  return guarded([&] {
+    *place(text, "text") = nullptr;
+    *text = new ek_text({place(json, "json"), static_cast<std::size_t>(bytes)}, "tokenizer.json");
+  });
+}
+
+void ek_text_close(ek_text *text) noexcept { delete text; }
+
+ek_status ek_text_find(ek_text *text, const char *token, int64_t *id) noexcept {
+  return guarded([&] {
+    const Vocabulary::Id found = opened(text).find(place(token, "token"));
+    *place(id, "id") = found == Vocabulary::kNone ? -1 : static_cast<int64_t>(found);
+  });
+}
+
+ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes, int32_t add_special, int64_t *ids,
+                         int64_t capacity, int64_t *count) noexcept {
+  return guarded([&] {
+    const Tokenizer &tokenizer = opened(text);
+    if (utf8 == nullptr && bytes != 0) fail(EK_INVALID_ARGUMENT, "utf8 is null, and has ", bytes, " bytes");
+    if (bytes > EK_TEXT_MOST) fail(EK_INVALID_ARGUMENT, "a text of ", bytes, " bytes; it can have ", EK_TEXT_MOST);
+    place(count, "count");
+    const auto found = tokenizer.encode({utf8 == nullptr ? "" : utf8, static_cast<std::size_t>(bytes)}, add_special != 0);
+    *count = static_cast<int64_t>(found.size());
+    if (ids == nullptr) return;
+    if (capacity < *count) fail(EK_BUFFER_TOO_SMALL, "the text has ", *count, " ids, the buffer ", capacity);
+    for (std::size_t i = 0; i < found.size(); ++i) ids[i] = found[i];
+  });
+}
+
+ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32_t skip_special, char *buffer,
+                         uint64_t capacity, uint64_t *size) noexcept {
+  return guarded([&] {
+    const Tokenizer &tokenizer = opened(text);
+    if (count < 0 || (ids == nullptr && count != 0)) fail(EK_INVALID_ARGUMENT, "ids are null, or count is ", count);
+    place(size, "size");
+    fill(tokenizer.decode(ids, static_cast<std::size_t>(count), skip_special != 0), "the text", buffer, capacity, *size);
+  });
+}

@@ -1,0 +1,55 @@
+// A regular expression as a table: from a state and a character to the next state, so that no text takes longer than its
+// length says. It finds what a backtracking matcher finds: of alternatives the first, of repetitions the longest or, with
+// a question mark behind, the shortest.
+#ifndef EDGEKIT_TEXT_EXPRESSION_H
+#define EDGEKIT_TEXT_EXPRESSION_H
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace edgekit {
+
+class Expression {
+ public:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  // Oniguruma's syntax, as far as tokenizers use it: characters and escapes, sets with ranges, \p{..}, \s, \d, \w, groups
+  // without a number, (?i:..) around ASCII letters, alternatives, repetitions, and at the end of an alternative a look
+  // at the next character, (?!\S) or (?=\s). `where` begins messages.
+  // Throws Error (EK_UNSUPPORTED_BUNDLE) for anything else, and for an expression that matches nothing or is too large.
+  Expression(std::string_view pattern, const std::string &where);
+
+  // The end of the match that begins at `begin`; kNone: there is none. `text` is UTF-8.
+  std::size_t match(std::string_view text, std::size_t begin) const noexcept;
+
+  // The first match from `begin` on. Throws Error (EK_UNSUPPORTED_BUNDLE) where looking for it has taken much longer than
+  // the text is: an expression that often almost matches.
+  struct Found {
+    std::size_t begin, end;
+  };
+  Found find(std::string_view text, std::size_t begin) const;
+
+ private:
+  friend class ExpressionCompiler;
+
+  std::uint32_t kind_of(std::uint32_t code_point) const noexcept {
+    return pages_[(std::size_t{page_of_[code_point >> 8]} << 8) | (code_point & 0xFF)];
+  }
+  std::size_t run(std::string_view text, std::size_t begin, std::size_t &read) const noexcept;
+
+  // Kinds of characters that the expression tells apart, by pages of 256; the kind behind them is the end of the text.
+  std::vector<std::uint16_t> page_of_;
+  std::vector<std::uint8_t> pages_;
+  std::uint32_t kinds_ = 0;
+  // For each state a row with an entry for each kind and the end: the next state, and whether a match ends in front of
+  // the character.
+  std::vector<std::uint16_t> table_;
+  std::string where_;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_TEXT_EXPRESSION_H

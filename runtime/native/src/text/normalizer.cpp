@@ -1,0 +1,59 @@
+#include "text/normalizer.h"
+
+#include "text/tables.h"
+#include "text/unicode.h"
+
+namespace edgekit {
+
+std::string replaced(std::string_view text, std::string_view what, std::string_view by) {
+  std::string out;
+  for (std::size_t at = 0;;) {
+    const std::size_t found = text.find(what, at);
+    out.append(text.substr(at, found - at));  // npos - at is more than is left
+    if (found == std::string_view::npos) return out;
+    out.append(by);
+    at = found + what.size();
+  }
+}
+
+Normalizer::Normalizer(const Json &table) {
+  if (!table.is_null()) add(table);
+}
+
+void Normalizer::add(const Json &table) {
+  const std::string &type = type_of(table);
+  if (type == "Sequence") {
+    for (const Json &each : table.at("normalizers").array()) add(each);
+  } else if (type == "NFC") {
+    steps_.push_back({Step::Kind::compose, "", ""});
+  } else if (type == "Prepend") {
+    steps_.push_back({Step::Kind::prepend, "", text_of(table.at("prepend"))});
+  } else if (type == "Replace") {
+    const Json *what = table.at("pattern").find("String");
+    if (what == nullptr) unknown_part(table, "normalizer", "Replace of an expression");
+    if (text_of(*what).empty()) unknown_part(table, "normalizer", "Replace of nothing");
+    steps_.push_back({Step::Kind::replace, what->string(), text_of(table.at("content"))});
+  } else {
+    unknown_part(table, "normalizer", type);
+  }
+}
+
+std::string Normalizer::apply(std::string_view text) const {
+  std::string out(text);
+  for (const Step &step : steps_) {
+    switch (step.kind) {
+      case Step::Kind::compose:
+        out = composed(out);
+        break;
+      case Step::Kind::prepend:
+        if (!out.empty()) out.insert(0, step.by);
+        break;
+      case Step::Kind::replace:
+        out = replaced(out, step.what, step.by);
+        break;
+    }
+  }
+  return out;
+}
+
+}  // namespace edgekit

@@ -1,0 +1,37 @@
+// What a tokenizer changes in a text before it splits it.
+#ifndef EDGEKIT_TEXT_NORMALIZER_H
+#define EDGEKIT_TEXT_NORMALIZER_H
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json.h"
+
+namespace edgekit {
+
+class Normalizer {
+ public:
+  Normalizer() = default;
+
+  // Of a tokenizer.json: null, NFC, Prepend, Replace of a text, or a Sequence of these.
+  // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
+  explicit Normalizer(const Json &table);
+
+  std::string apply(std::string_view text) const;
+
+ private:
+  struct Step {
+    enum class Kind { compose, prepend, replace } kind;
+    std::string what, by;
+  };
+  void add(const Json &table);
+  std::vector<Step> steps_;
+};
+
+// Every `what` in `text` by `by`.
+std::string replaced(std::string_view text, std::string_view what, std::string_view by);
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_TEXT_NORMALIZER_H

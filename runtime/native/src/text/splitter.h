@@ -1,0 +1,67 @@
+// How a tokenizer splits a text into words, which are encoded one by one.
+#ifndef EDGEKIT_TEXT_SPLITTER_H
+#define EDGEKIT_TEXT_SPLITTER_H
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "json.h"
+#include "text/expression.h"
+
+namespace edgekit {
+
+class Splitter {
+ public:
+  // Words, which point into the text that they are of, or into `made`.
+  struct Words {
+    std::vector<std::string_view> words;
+    std::deque<std::string> made;
+  };
+
+  Splitter() = default;
+
+  // Of a tokenizer.json: null, Split, Digits, Metaspace, ByteLevel at the end, or a Sequence of these.
+  // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
+  explicit Splitter(const Json &table);
+
+  // Whether words are encoded by their bytes.
+  bool of_bytes() const noexcept { return of_bytes_; }
+
+  // The words of `text`, which is the `first` part of a text or a later one, behind those that are there.
+  void split(std::string_view text, bool first, Words &out) const;
+
+ private:
+  enum class Behavior { isolated, removed, with_previous, with_next, contiguous };
+  struct Step {
+    bool splits = true;  // otherwise it puts something in front of a text
+    std::string text;    // by which it splits, where there is no expression; or what is put in front
+    // Of one that splits.
+    std::shared_ptr<const Expression> expression;
+    Behavior behavior = Behavior::isolated;
+    bool inverse = false;
+    // Of one that puts something in front.
+    std::string blank;        // what stands in for a blank
+    bool first_only = false;  // in front of the first part of a text alone
+  };
+  struct Part {
+    std::string_view text;
+    bool matches;
+  };
+
+  void add(const Json &table);
+  void add_split(const Json &table);
+  void add_metaspace(const Json &table);
+  void add_byte_level(const Json &table);
+  static std::vector<Part> parts(const Step &step, std::string_view text);
+  static void apply(const Step &step, std::string_view text, bool first, Words &out);
+
+  std::vector<Step> steps_;
+  bool of_bytes_ = false;
+};
+
+}  // namespace edgekit
+
+#endif  // EDGEKIT_TEXT_SPLITTER_H

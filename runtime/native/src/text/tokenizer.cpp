@@ -1,0 +1,78 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "utf8.h"
+
+namespace edgekit {
+
+Tokenizer::Id Tokenizer::size() const noexcept {
+  Id size = std::max(bpe_->vocabulary().size(), texts_.size());
+  for (const auto &[id, added] : added_) size = std::max(size, id + 1);
+  return size;
+}
+
+Tokenizer::Id Tokenizer::find(std::string_view token) const {
+  const auto added = added_ids_.find(std::string(token));
+  if (added != added_ids_.end()) return added->second;
+  return splitter_.of_bytes() ? texts_.find(token) : bpe_->vocabulary().find(token);
+}
+
+bool Tokenizer::is_special(Id id) const {
+  const auto found = added_.find(id);
+  return found != added_.end() && found->second.special;
+}
+
+std::vector<Tokenizer::Id> Tokenizer::encode(std::string_view text, bool add_special) const {
+  const std::size_t good = utf8_prefix(text);
+  if (good != text.size()) {
+    fail(EK_INVALID_ARGUMENT, "the text is not UTF-8 at byte ", good, "; give it so encoded");
+  }
+  std::vector<Id> out;
+  if (add_special) out = before_;
+  bool first = true;
+  for (const auto &part : plain_.split(text)) {
+    if (part.id != Vocabulary::kNone) {
+      out.push_back(part.id);
+    } else {
+      const std::string normal = normalizer_.apply(part.text);
+      for (const auto &inner : normalized_.split(normal)) {
+        if (inner.id != Vocabulary::kNone) {
+          out.push_back(inner.id);
+        } else {
+          encode_part(inner.text, first, out);
+        }
+        first = false;
+      }
+    }
+    first = false;
+  }
+  if (add_special) out.insert(out.end(), behind_.begin(), behind_.end());
+  return out;
+}
+
+void Tokenizer::encode_part(std::string_view text, bool first, std::vector<Id> &out) const {
+  Splitter::Words words;
+  splitter_.split(text, first, words);
+  for (const std::string_view word : words.words) bpe_->encode(word, out);
+}
+
+std::string Tokenizer::decode(const std::int64_t *ids, std::size_t count, bool skip_special) const {
+  const Vocabulary &texts = splitter_.of_bytes() ? texts_ : bpe_->vocabulary();
+  std::vector<std::string> tokens;
+  tokens.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ids[i] < 0 || ids[i] >= static_cast<std::int64_t>(Vocabulary::kNone)) continue;
+    const Id id = static_cast<Id>(ids[i]);
+    const auto found = added_.find(id);
+    if (found != added_.end()) {
+      if (!found->second.special || !skip_special) tokens.push_back(found->second.text);
+    } else if (texts.has(id)) {
+      tokens.emplace_back(texts.text(id));
+    }
+  }
+  return decoder_.decode(std::move(tokens));
+}
+
+}  // namespace edgekit
