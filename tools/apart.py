@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
-from edgekit.tools.console import remarks
 
 #: Who interrupts at the terminal means this process, which ends that one.
 _APART: dict[str, Any]
@@ -111,9 +110,7 @@ def serve(work: Callable[[Any, Tell], Any]) -> None:
         print(json.dumps(line), file=out, flush=True)
 
     try:
-        with remarks(lambda line: tell(note=line)):
-            report = work(given, tell)
-        tell(report=report)
+        tell(report=work(given, tell))
     except BudgetExceeded as error:
         tell(error=str(error), needed_bytes=error.needed_bytes)
     except EdgekitError as error:

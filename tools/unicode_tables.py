@@ -4,8 +4,8 @@
     python -m edgekit.tools.unicode_tables > runtime/native/src/text/unicode_tables.inc
 
 Models have learned the tokens that the `tokenizers` library gives, so the tables are those of the Unicode
-versions in it: 16 in its regular expressions, 9 where it composes characters. Characters that are younger than
-that compose with nothing there; which ones these are is asked of the library.
+versions in it: 16 in its regular expressions, 9 where it composes characters. Characters that are younger
+than that compose with nothing there; which ones these are is asked of the library.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import click
 
 #: In the order of the enumeration `Category` of unicode.h.
 CATEGORIES = (
-    "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
-    "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn",
+    "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf",
+    "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn",
 )  # fmt: skip
 #: A mark of the lowest class but 0: any other mark in front of it changes places with it.
 _LOWEST_MARK = "\u0334"
@@ -57,7 +57,7 @@ def tables() -> Iterator[str]:
         )
     decompose = normalizers.NFD().normalize_str
     characters = [chr(code) for code in range(sys.maxunicode + 1)]
-    yield "// Written by tools/unicode_tables.py. Categories are those of Unicode 16, compositions those of Unicode 9."
+    yield "// Written by tools/unicode_tables.py: categories of Unicode 16, compositions of Unicode 9."
     yield ""
     yield "// The first character of each range, and above its 21 bits the category."
     categories = [CATEGORIES.index(data.category(character)) for character in characters]

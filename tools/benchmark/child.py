@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from edgekit.tools.apart import Tell, serve
 from edgekit.tools.benchmark.wanted import Wanted
+from edgekit.tools.console import remarks
 
 if TYPE_CHECKING:
     from edgekit.runtime.generation import Generator
 
 
 def main() -> None:
-    serve(lambda given, tell: _measured(Wanted.of(given), tell))
+    serve(_reported)
+
+
+def _reported(given: Any, tell: Tell) -> dict[str, Any]:
+    with remarks(lambda line: tell(note=line)):
+        return _measured(Wanted.of(given), tell)
 
 
 def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:

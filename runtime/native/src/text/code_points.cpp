@@ -55,7 +55,15 @@ CodePoints CodePoints::space() {
 
 CodePoints CodePoints::digit() { return of_categories({"Nd"}); }
 
-CodePoints CodePoints::word() { return of_categories({"L", "M", "Nd", "Pc"}); }
+CodePoints CodePoints::word() {
+  CodePoints found = of_categories({"L", "M", "Nd", "Nl", "Pc"});
+  // Letters in circles and squares, and of Latin-1 raised digits and fractions.
+  constexpr CodePoints::Range kOthers[] = {{0x24B6, 0x24E9},   {0x1F130, 0x1F149}, {0x1F150, 0x1F169},
+                                           {0x1F170, 0x1F189}, {0xB2, 0xB3},       {0xB9, 0xB9},
+                                           {0xBC, 0xBE}};
+  for (const CodePoints::Range &range : kOthers) found.add(of(range.first, range.last));
+  return found;
+}
 
 void CodePoints::add(const CodePoints &others) {
   ranges_.insert(ranges_.end(), others.ranges_.begin(), others.ranges_.end());

@@ -19,7 +19,7 @@ class CodePoints {
 
   // Characters whose category begins with `name`: L, Lu. False for a name that no category has.
   static bool find_category(std::string_view name, CodePoints &found);
-  // \s, \d and \w, the last one as Oniguruma has it: letters, marks, decimal digits and connectors.
+  // \s, \d and \w, as Oniguruma has them.
   static CodePoints space();
   static CodePoints digit();
   static CodePoints word();

@@ -193,7 +193,16 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
 }
 
 std::string Decoder::decode(std::vector<std::string> tokens) const {
-  for (const Step &step : steps_) apply(step, tokens);
+  const auto size_of = [&tokens] {
+    std::size_t nbytes = 0;
+    for (const std::string &token : tokens) nbytes += token.size();
+    return nbytes;
+  };
+  const std::size_t before = size_of();
+  for (const Step &step : steps_) {
+    apply(step, tokens);
+    check_growth(before, size_of());
+  }
   std::string out;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0 && joins_with_blanks_) out += ' ';

@@ -18,7 +18,8 @@ class Decoder {
   // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
   explicit Decoder(const Json &table);
 
-  // Bytes that are not UTF-8 become U+FFFD.
+  // Bytes that are not UTF-8 become U+FFFD. Throws Error (EK_UNSUPPORTED_BUNDLE) where a text becomes longer than any
+  // tokenizer makes it.
   std::string decode(std::vector<std::string> tokens) const;
 
  private:

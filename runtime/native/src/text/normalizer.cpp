@@ -52,6 +52,7 @@ std::string Normalizer::apply(std::string_view text) const {
         out = replaced(out, step.what, step.by);
         break;
     }
+    check_growth(text.size(), out.size());
   }
   return out;
 }

@@ -18,6 +18,7 @@ class Normalizer {
   // Throws Error (EK_UNSUPPORTED_BUNDLE, EK_MALFORMED_FILE).
   explicit Normalizer(const Json &table);
 
+  // Throws Error (EK_UNSUPPORTED_BUNDLE) where a text becomes longer than any tokenizer makes it.
   std::string apply(std::string_view text) const;
 
  private:

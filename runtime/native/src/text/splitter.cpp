@@ -183,6 +183,9 @@ void Splitter::split(std::string_view text, bool first, Words &out) const {
     for (std::size_t i = 0; i < before.size(); ++i) apply(step, before[i], first && i == 0, found);
     std::swap(found.made, out.made);
     before = std::move(found.words);
+    std::size_t nbytes = 0;
+    for (const std::string_view word : before) nbytes += word.size();
+    check_growth(text.size(), nbytes);
   }
   out.words.insert(out.words.end(), before.begin(), before.end());
 }

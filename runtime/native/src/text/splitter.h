@@ -31,6 +31,8 @@ class Splitter {
   bool of_bytes() const noexcept { return of_bytes_; }
 
   // The words of `text`, which is the `first` part of a text or a later one, behind those that are there.
+  // Throws Error (EK_UNSUPPORTED_BUNDLE) where they are longer than any tokenizer makes them, or an expression takes too
+  // long.
   void split(std::string_view text, bool first, Words &out) const;
 
  private:

@@ -2,6 +2,7 @@
 #ifndef EDGEKIT_TEXT_TABLES_H
 #define EDGEKIT_TEXT_TABLES_H
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,16 @@ inline const std::string &type_of(const Json &table) { return table.at("type").s
 inline bool flag(const Json &table, std::string_view name, bool otherwise) {
   const Json *found = table.find(name);
   return found == nullptr || found->is_null() ? otherwise : found->boolean();
+}
+
+// A few replacements one behind the other, each of them harmless, make gigabytes of a line. Published tokenizers stay
+// below 20. Throws Error (EK_UNSUPPORTED_BUNDLE).
+inline void check_growth(std::size_t before, std::size_t after) {
+  constexpr std::size_t kMost = 64, kAlways = 4096;
+  if (after > kAlways && after / kMost > before) {
+    fail(EK_UNSUPPORTED_BUNDLE, "tokenizer.json: makes a text more than ", kMost,
+         " times as long, as no tokenizer does; download it again");
+  }
 }
 
 // A member that is a text in which every character is one.

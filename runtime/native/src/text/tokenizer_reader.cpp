@@ -220,15 +220,12 @@ class TokenizerReader {
       if (id == Vocabulary::kNone) id = most && *most >= count ? *most + 1 : count;
       if (id >= Vocabulary::kMostIds) malformed("has more tokens than any vocabulary");
       most = most ? std::max(*most, id) : id;
-      const bool special = flag(table, "special", false);
-      out_.added_[id] = {text, special};
+      const bool special = flag(table, "special", false), normalized = flag(table, "normalized", !special);
+      const std::string found_as = normalized ? out_.normalizer_.apply(text) : text;
+      out_.added_[id] = {found_as, special};
       out_.added_ids_[text] = id;
-      const bool left = flag(table, "lstrip", false), right = flag(table, "rstrip", false);
-      if (flag(table, "normalized", !special)) {
-        out_.normalized_.add(out_.normalizer_.apply(text), id, left, right);
-      } else {
-        out_.plain_.add(text, id, left, right);
-      }
+      (normalized ? out_.normalized_ : out_.plain_)
+          .add(found_as, id, flag(table, "lstrip", false), flag(table, "rstrip", false));
     }
   }
 

@@ -1,0 +1,437 @@
+"""Text to ids and back in the core, beside the `tokenizers` library: of the same files, of the same texts."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from tokenizers.models import BPE
+
+from edgekit.flashload import _native
+from edgekit.flashload.errors import EdgekitError, InvalidRequest, MalformedFile, UnsupportedBundle
+
+_SIGNATURES: dict[str, Sequence[Any]] = {
+    "ek_text_open_json": (c_char_p, c_uint64, POINTER(c_void_p)),
+    "ek_text_open": (c_char_p, POINTER(c_void_p)),
+    "ek_text_find": (c_void_p, c_char_p, POINTER(c_int64)),
+    "ek_text_encode": (c_void_p, c_char_p, c_uint64, c_int32, POINTER(c_int64), c_int64, POINTER(c_int64)),
+    "ek_text_decode": (c_void_p, POINTER(c_int64), c_int64, c_int32, c_char_p, c_uint64, POINTER(c_uint64)),
+}
+#: How published tokenizers split: GPT-4's kind with two limits of digits, and Mistral's.
+LLAMA = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN = LLAMA.replace("{1,3}", "")
+MISTRAL = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BLOCKS = (
+    (0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x4FF), (0x590, 0x6FF), (0x900, 0x97F),
+    (0xE00, 0xE7F), (0x1100, 0x11FF), (0x1E00, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
+    (0xF900, 0xFDFF), (0xFE00, 0xFE0F), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0x10000, 0x10FFFF),
+    (0, 0x1F),
+)  # fmt: skip
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "don't",
+    "I'LL",
+    "we've",
+    "THEY'RE",
+    "123",
+    "45678",
+    "http://a.b/c?d=e#f",
+    "return",
+    "x\n\n\t\tif",
+    "\r\n",
+    "'ſ",
+    "K's",
+    "<b>",
+]
+
+
+class Text:
+    """A tokenizer of the core."""
+
+    def __init__(self, table: str | bytes) -> None:
+        self._core = _native.functions(_SIGNATURES, "ek_text_close")
+        self._handle = c_void_p()
+        data = table.encode(errors="surrogatepass") if isinstance(table, str) else table
+        _native.check(self._core.ek_text_open_json(data, len(data), ctypes.byref(self._handle)))
+
+    def encode(self, text: str | bytes, add_special: bool = True) -> list[int]:
+        data, count = text.encode() if isinstance(text, str) else text, c_int64()
+        words = self._handle, data, len(data), int(add_special)
+        _native.check(self._core.ek_text_encode(*words, None, 0, ctypes.byref(count)))
+        ids = (c_int64 * count.value)()
+        _native.check(self._core.ek_text_encode(*words, ids, len(ids), ctypes.byref(count)))
+        return list(ids)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        given, size = (c_int64 * len(ids))(*ids), c_uint64()
+        words = self._handle, given, len(ids), int(skip_special)
+        _native.check(self._core.ek_text_decode(*words, None, 0, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(max(1, size.value))
+        _native.check(self._core.ek_text_decode(*words, text, size.value, ctypes.byref(size)))
+        return text.raw[: size.value].decode()
+
+    def find(self, token: str) -> int:
+        found = c_int64()
+        _native.check(self._core.ek_text_find(self._handle, token.encode(), ctypes.byref(found)))
+        return found.value
+
+    def close(self) -> None:
+        self._core.ek_text_close(self._handle)
+
+
+def lines(seed: int, count: int, added: Sequence[str] = ()) -> Iterator[str]:
+    """Texts of many scripts, of words, blanks and tokens."""
+    found = random.Random(seed)
+    for _ in range(count):
+        parts = []
+        for _ in range(found.randint(1, 12)):
+            kind = found.random()
+            if kind < 0.35:
+                parts.append(found.choice(WORDS) + found.choice([" ", "", "  ", "\n"]))
+            elif kind < 0.45 and added:
+                parts.append(found.choice(["", " ", "\n "]) + found.choice(added) + found.choice(["", "  "]))
+            elif kind < 0.55:
+                parts.append(found.choice(" \n\t\r\u3000\u00a0") * found.randint(1, 9))
+            else:
+                codes = [found.randint(*found.choice(BLOCKS)) for _ in range(found.randint(1, 8))]
+                parts.append("".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000))
+        yield "".join(parts)
+
+
+def trained(prepare: Callable[[Tokenizer], object], size: int = 700, **settings: Any) -> Tokenizer:
+    """A tokenizer of a few merges, learned from such lines."""
+    own = Tokenizer(BPE(**settings))
+    prepare(own)
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if "byte_fallback" not in settings else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        initial_alphabet=alphabet,
+        show_progress=False,
+        special_tokens=["<unk>", "<s>", "</s>"],
+    )
+    own.train_from_iterator(lines(5, 400), trainer)
+    own.add_special_tokens(
+        ["<|end|>", "<|end|>er", AddedToken("<strip>", lstrip=True, rstrip=True, special=True)]
+    )
+    own.add_tokens([AddedToken("Ünder", normalized=True), "  two  ", "né"])
+    return own
+
+
+def byte_level(pattern: str, normalizer: Any = None, **options: Any) -> Callable[[Tokenizer], None]:
+    def prepare(own: Tokenizer) -> None:
+        if normalizer is not None:
+            own.normalizer = normalizer
+        split = pre_tokenizers.Split(
+            Regex(pattern), options.get("behavior", "isolated"), options.get("invert", False)
+        )
+        last = pre_tokenizers.ByteLevel(add_prefix_space=options.get("prefix", False), use_regex=False)
+        own.pre_tokenizer = pre_tokenizers.Sequence([*options.get("before", ()), split, last])
+        own.decoder = decoders.ByteLevel()
+
+    return prepare
+
+
+def gemma(own: Tokenizer) -> None:
+    own.normalizer = normalizers.Replace(" ", "▁")
+    own.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    own.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    own.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+
+
+def llama2(own: Tokenizer) -> None:
+    own.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    own.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+
+
+def metaspace(scheme: str, split: bool) -> Callable[[Tokenizer], None]:
+    def prepare(own: Tokenizer) -> None:
+        own.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme, split)
+        own.decoder = decoders.Metaspace("▁", scheme, split)
+
+    return prepare
+
+
+def gpt2(own: Tokenizer) -> None:
+    own.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    own.decoder = decoders.ByteLevel()
+    own.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(),
+            processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]),
+        ]
+    )
+
+
+def bare(own: Tokenizer) -> None:
+    """No part but the model."""
+
+
+UNKNOWN = {"unk_token": "<unk>", "fuse_unk": True}
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "llama": lambda: trained(byte_level(LLAMA), ignore_merges=True),
+    "qwen": lambda: trained(byte_level(QWEN, normalizers.NFC())),
+    "mistral": lambda: trained(byte_level(MISTRAL)),
+    "digits": lambda: trained(byte_level(QWEN, before=[pre_tokenizers.Digits(individual_digits=True)])),
+    "inverse": lambda: trained(
+        byte_level(r"[^\s]+|\s{2,}?", behavior="contiguous", invert=True, prefix=True)
+    ),
+    "next": lambda: trained(byte_level(r"\d|\p{P}", behavior="merged_with_next")),
+    "removed": lambda: trained(byte_level(r"\s+", behavior="removed")),
+    "gpt2": lambda: trained(gpt2),
+    "gemma": lambda: trained(gemma, byte_fallback=True, **UNKNOWN),
+    "llama2": lambda: trained(llama2, byte_fallback=True, **UNKNOWN),
+    "metaspace": lambda: trained(metaspace("always", True), byte_fallback=False, **UNKNOWN),
+    "metaspace first": lambda: trained(metaspace("first", False), byte_fallback=False, unk_token="<unk>"),
+    "metaspace never": lambda: trained(metaspace("never", True), byte_fallback=False),
+    "bare": lambda: trained(bare, byte_fallback=False),
+}
+
+
+def shipped(name: str) -> Tokenizer:
+    return Tokenizer.from_str(
+        (files("edgekit.tools") / "tiny" / name / "tokenizer.json").read_text(encoding="utf-8")
+    )
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tiny-gemma", "tiny-llada", "tiny-block"])
+def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
+    oracle = KINDS[kind]() if kind in KINDS else shipped(kind)
+    own, found = Text(oracle.to_str()), random.Random(kind)
+    added = [token.content for token in oracle.get_added_tokens_decoder().values()]
+    size = oracle.get_vocab_size()
+    for token in ("a", "<s>", "<|end|>", "no such token", "Ġ"):
+        assert own.find(token) == (-1 if (id_ := oracle.token_to_id(token)) is None else id_)
+    for text in ["", " ", "a", *lines(found.randrange(1000), 1500, added)]:
+        for special in (True, False):
+            ids = own.encode(text, special)
+            assert ids == oracle.encode(text, add_special_tokens=special).ids, repr(text)
+        given = (
+            ids if found.random() < 0.5 else [found.randrange(size + 5) for _ in range(found.randint(0, 12))]
+        )
+        for skip in (True, False):
+            assert own.decode(given, skip) == oracle.decode(given, skip_special_tokens=skip), given
+    own.close()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a|ab", "ab|a", "(?:a|ab)c?", "a*?b", "a+?", "a{2}", "a{2,}", "a{1,3}?b", "[a-c]+", "[^a-c]+",
+        "[a-z&&[^b]]+", r"\p{Lu}", r"\P{L}+", r"\p{^L}+", r"[\s\S]", r"\s+(?!\S)|\s+", r"\s+(?=\s)|.",
+        r"(?i:k|S)", r"\x41|\x{1F600}", r"[\]\-a]+", r"[-a]+", r"[a-]+", r".+", r"\w+", r"\W",
+        r"\d{1,3}(?:,\d)*", r"a|b(?!c)|bc", r"[\r\n]+|\t",
+        r"(?:a|b)*c", r"(?i:don't|'ve)", r"[\p{L}\p{M}']+", r"\n", r"\\|\.", "ü|é+", "a{,2}b",
+    ],
+)  # fmt: skip
+def test_expressions_match_what_the_library_matches(pattern: str) -> None:
+    def table(own: Tokenizer) -> None:
+        own.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+
+    # Each character is a token, and each pair of them is merged where no border is between.
+    letters = "abcABCkKsSſK don'tve,.-]\\\n\r\t 12345\U0001f600üéÜ"
+    vocabulary = {letter: number for number, letter in enumerate(dict.fromkeys(letters))}
+    pairs = [(x, y) for x in vocabulary for y in vocabulary]
+    whole = vocabulary | {x + y: len(vocabulary) + n for n, (x, y) in enumerate(pairs)}
+    oracle = Tokenizer(BPE(whole, pairs))
+    table(oracle)
+    own, found = Text(oracle.to_str()), random.Random(pattern)
+    for _ in range(1500):
+        text = "".join(found.choice(letters) for _ in range(found.randint(1, 14)))
+        assert own.encode(text) == oracle.encode(text).ids, repr(text)
+    own.close()
+
+
+def test_characters_are_of_the_kinds_that_the_library_knows() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for pattern in (
+        r"\p{L}",
+        r"\p{N}",
+        r"\p{M}",
+        r"\p{P}",
+        r"\p{S}",
+        r"\p{Lu}|\p{Lt}",
+        r"\p{Cn}",
+        r"\s",
+        r"\w",
+        r"\d",
+    ):
+        oracle = Tokenizer(BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True))
+        oracle.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?:{pattern})+"), "isolated")
+        own = Text(oracle.to_str())
+        for begin in range(0, len(every), 20_000):
+            # As many unknown words as there are borders between those that match and others.
+            text = "".join(every[begin : begin + 20_000])
+            assert len(own.encode(text)) == len(oracle.encode(text).ids), (pattern, hex(begin))
+        own.close()
+
+
+def test_texts_are_composed_as_the_library_does() -> None:
+    oracle = Tokenizer(BPE({chr(i): i for i in range(256)}, []))
+    oracle.normalizer = normalizers.NFC()
+    oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    oracle = trained(byte_level(r".+|\n+", normalizers.NFC()), 300)
+    own, found = Text(oracle.to_str()), random.Random(1)
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    marks = [
+        c
+        for begin in (0x300, 0x483, 0x591, 0x610, 0x1AB0, 0x1DC0, 0x20D0, 0x302A)
+        for c in every[begin : begin + 40]
+    ]
+    hangul = every[0x1100:0x1200] + every[0xAC00:0xAC80]
+    for begin in range(0, len(every), 5000):
+        text = "\n".join(every[begin : begin + 5000])
+        assert own.encode(text) == oracle.encode(text).ids, hex(begin)
+    for _ in range(20_000):
+        of = [
+            found.choice(found.choice((every, marks, hangul, every[:0x2000])))
+            for _ in range(found.randint(1, 6))
+        ]
+        text = "".join(of)
+        assert own.encode(text) == oracle.encode(text).ids, [hex(ord(c)) for c in text]
+    own.close()
+
+
+def changed(path: Sequence[str | int], value: Any) -> str:
+    table = json.loads(shipped("tiny-gemma").to_str())
+    at = table
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    return json.dumps(table)
+
+
+SPLIT = ("pre_tokenizer", "pretokenizers", 0)
+
+
+def with_expression(pattern: str) -> str:
+    return changed((*SPLIT, "pattern"), {"Regex": pattern})
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "said"),
+    [
+        ("", MalformedFile, "an object is expected"),
+        ("[]", MalformedFile, "an object is expected"),
+        ("{}", MalformedFile, "has no model"),
+        ('{"model": {}}', MalformedFile, "has no vocabulary"),
+        ('{"model": {"vocab": {"a": 0}}, "model": {"vocab": {"a": 0}}}', MalformedFile, "two models"),
+        ('{"model": {"vocab": {"a": 0, "b": 0}}}', MalformedFile, "another token's"),
+        ('{"model": {"vocab": {"a": 0, "a": 1}}}', MalformedFile, "two ids for one token"),
+        ('{"model": {"vocab": {"a": -1}}}', MalformedFile, "the id -1"),
+        ('{"model": {"vocab": {"a": 99999999}}}', MalformedFile, "more than any vocabulary"),
+        ('{"model": {"vocab": {"a": 1.5}}}', MalformedFile, "an integer"),
+        ('{"model": {"vocab": [["a", -1.0]]}}', MalformedFile, "no single vocabulary"),
+        ('{"model": {"vocab": {"\\ud800": 0}}}', MalformedFile, "half a surrogate pair"),
+        ('{"model": {"vocab": {"a": 0}, "merges": ["a a"]}}', MalformedFile, "'aa' is no token"),
+        ('{"model": {"vocab": {"a": 0}, "merges": ["aa"]}}', MalformedFile, "a blank between them"),
+        ('{"model": {"vocab": {"a": 0}, "merges": [["a"]]}}', MalformedFile, "a merge of one token"),
+        ('{"model": {"vocab": {"a": 0, "aa": 1}, "merges": ["a a", "a a"]}}', MalformedFile, "twice"),
+        (changed(("model", "type"), "WordPiece"), UnsupportedBundle, "its model is 'WordPiece'"),
+        (changed(("model", "dropout"), 0.1), UnsupportedBundle, "dropout"),
+        (changed(("model", "end_of_word_suffix"), "</w>"), UnsupportedBundle, "end_of_word_suffix"),
+        (changed(("model", "unk_token"), "none"), MalformedFile, "unk_token 'none' is no token"),
+        (changed(("normalizer",), {"type": "NFKC"}), UnsupportedBundle, "its normalizer is 'NFKC'"),
+        (changed(("decoder",), {"type": "WordPiece"}), UnsupportedBundle, "its decoder is 'WordPiece'"),
+        (changed(("post_processor",), {"type": "BertProcessing"}), UnsupportedBundle, "post_processor"),
+        (changed(("added_tokens", 0, "single_word"), True), UnsupportedBundle, "as a single word"),
+        (changed((*SPLIT, "behavior"), "Odd"), UnsupportedBundle, "Split Odd"),
+        (with_expression("(a)"), UnsupportedBundle, "a group of this kind at byte 0"),
+        (with_expression("a*"), UnsupportedBundle, "matches a text of no length"),
+        (with_expression(r"(?<=a)b"), UnsupportedBundle, "a group of this kind"),
+        (with_expression(r"a++"), UnsupportedBundle, "gives nothing back"),
+        (with_expression(r"(?i:ss)"), UnsupportedBundle, "in another case"),
+        (with_expression(r"\p{Greek}"), UnsupportedBundle, "a property"),
+        (with_expression("[a"), UnsupportedBundle, "a set without an end"),
+        (with_expression("(?:" * 99 + "a" + ")" * 99), UnsupportedBundle, "larger than any"),
+        (with_expression("(?:(?:a{999}){999}){999}"), UnsupportedBundle, "larger than any"),
+        (with_expression("(?:a|b)*a(?:a|b){20}"), UnsupportedBundle, "larger than any"),
+        ('{"normalizer": ' + "[" * 600 + "]" * 600 + "}", MalformedFile, "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_what_is_no_tokenizer_is_one_line(table: str, error: type[EdgekitError], said: str) -> None:
+    with pytest.raises(error) as caught:
+        Text(table)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_expression_that_almost_matches_everywhere_ends() -> None:
+    own = Text(with_expression("a*b"))
+    assert own.encode("aab" * 5000)
+    with pytest.raises(UnsupportedBundle, match="takes too long on this text"):
+        own.encode("a" * 100_000)
+    own.close()
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_a_text_does_not_grow_without_bound(part: str) -> None:
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}
+    own = Text(changed((part,), {"type": "Sequence", f"{part}s": [step] * 6}))
+    with pytest.raises(UnsupportedBundle, match="more than 64 times as long"):
+        own.encode("a" * 1000) if part == "normalizer" else own.decode([own.find("a")] * 1000)
+    own.close()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
+def test_text_that_is_no_utf8_is_refused(text: bytes) -> None:
+    own = Text(shipped("tiny-gemma").to_str())
+    with pytest.raises(InvalidRequest, match=f"not UTF-8 at byte {len(text) - len(text.lstrip(b'a'))}"):
+        own.encode(text)
+    own.close()
+
+
+def test_damaged_files_never_end_the_process() -> None:
+    """Bytes changed, left out and repeated; what opens also encodes and decodes."""
+    whole, found = shipped("tiny-gemma").to_str().encode(), random.Random(3)
+    opened = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(found.randint(1, 3)):
+            at = found.randrange(len(data))
+            kind = found.randrange(4)
+            if kind == 0:
+                data[at] = found.randrange(256)
+            elif kind == 1:
+                del data[at : at + found.randint(1, 30)]
+            elif kind == 2:
+                data[at:at] = data[at : at + found.randint(1, 30)]
+            else:
+                data[at:at] = found.choice([b"null", b"{", b'"', b"9" * 30, b"-1", b"[", b"\\u0000"])
+        try:
+            own = Text(bytes(data))
+        except EdgekitError as error:
+            assert "\n" not in str(error) and "report it" not in str(error)
+            continue
+        opened += 1
+        own.decode(own.encode("What is 12 + 34? ü\U0001f600<eos>"))
+        own.close()
+    assert opened > 20
