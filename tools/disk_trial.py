@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from edgekit.flashload.errors import EdgekitError
 from edgekit.flashload.format import RunSpec, TensorSpec
 from edgekit.flashload.reader import FlashFile
+from edgekit.flashload.sizes import size
 from edgekit.flashload.writer import FlashWriter
 from edgekit.runtime.bench import DiskProbe, probe_disk
+from edgekit.tools.interrupts import ending_by_exceptions
 
 #: Of the file that is written and read: more than what a disk's own cache holds, as a rule.
 DISK_BYTES = 256 << 20
 _RUN_BYTES = 32 << 20
+#: Of the file's header and folder.
+_OTHER_BYTES = 1 << 20
+
+
+class NoRoom(EdgekitError):
+    """The disk has less room than a trial takes."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +38,15 @@ class DiskTrial:
 
 def try_disk(folder: Path, seconds: float) -> DiskTrial:
     """Write a flash file of DISK_BYTES to a folder, open it as sessions open theirs, read it for so many
-    seconds, and remove it. Raises OSError and EdgekitError.
+    seconds, and remove it. Raises NoRoom, OSError and EdgekitError.
     """
-    with tempfile.TemporaryDirectory(prefix=".edgekit-disk-", dir=folder) as temporary:
+    free = shutil.disk_usage(folder).free
+    if free < DISK_BYTES + _OTHER_BYTES:
+        raise NoRoom(f"{folder}: has {size(free)} free, and a trial of the disk writes {size(DISK_BYTES)}")
+    with (
+        ending_by_exceptions(),
+        tempfile.TemporaryDirectory(prefix=".edgekit-disk-", dir=folder) as temporary,
+    ):
         path = Path(temporary) / "weights.safetensors"
         _write(path)
         with FlashFile(path) as file:

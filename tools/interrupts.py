@@ -72,6 +72,29 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def ending_by_exceptions() -> Iterator[None]:
+    """Inside the block a process that is asked to end (SIGTERM, SIGHUP) does so by an exception, so that what
+    it has on the disk for a moment is removed; outside of the main thread the block changes nothing.
+    """
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        names = []
+    numbers = [getattr(signal, name) for name in names]
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 class Interrupts:
     """Inside the block Ctrl-C raises KeyboardInterrupt as always; `check` raises it again if it got lost.
 

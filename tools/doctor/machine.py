@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgekit.flashload.errors import EdgekitError
+from edgekit.flashload.errors import DiskFull, EdgekitError
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bench import describe_machine, probe_processor
-from edgekit.tools.disk_trial import DISK_BYTES, try_disk
+from edgekit.tools.disk_trial import DISK_BYTES, NoRoom, try_disk
 from edgekit.tools.doctor.finding import Finding
 
 _SECONDS = 0.2
@@ -25,7 +25,7 @@ def examine(folder: Path, *, measure: bool) -> Iterator[Finding]:
     yield _processor(found, measure=measure)
     yield _memory(found)
     if measure:
-        yield _disk(folder)
+        yield on_disk(folder)
 
 
 def _processor(found: dict[str, object], *, measure: bool) -> Finding:
@@ -84,13 +84,14 @@ def _meminfo(name: str) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
-def _disk(folder: Path) -> Finding:
+def on_disk(folder: Path) -> Finding:
     """A flash file is written there, opened as sessions open theirs, and read for a moment."""
     about = "disk"  # reports have no names of folders
     try:
         trial = try_disk(folder, 5 * _SECONDS)
     except (OSError, EdgekitError) as error:
-        reason = getattr(error, "strerror", None) or "what was written there cannot be read"
+        known = {NoRoom: "there is not so much free", DiskFull: "there is not so much free"}
+        reason = getattr(error, "strerror", None) or known.get(type(error), "what was written cannot be read")
         said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
         return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
     rate = trial.probe.bytes_per_second

@@ -8,7 +8,7 @@ from edgekit.flashload.errors import EdgekitError
 from edgekit.runtime.bench import describe_machine, probe_processor
 from edgekit.targets.devices import Figure
 from edgekit.tools.benchmark.limits import of_processor
-from edgekit.tools.disk_trial import DISK_BYTES, try_disk
+from edgekit.tools.disk_trial import DISK_BYTES, NoRoom, try_disk
 from edgekit.tools.planning.rates import GB, Rates, machine_name, of_limits
 
 #: Of the memory that the process may have, what a plan takes.
@@ -31,6 +31,8 @@ def here(folder: Path, budget: int | None) -> Rates:
         raise NotMeasured("this system does not tell how much memory there is; give a budget with --memory")
     try:
         disk = try_disk(folder, _DISK_SECONDS).probe.bytes_per_second
+    except NoRoom as error:
+        raise NotMeasured(f"{error}; name the folder where bundles are to be with --disk") from error
     except OSError as error:
         raise NotMeasured(
             f"{folder}: {DISK_BYTES >> 20} MiB cannot be written and read there ({error.strerror}); name the "
