@@ -1,6 +1,7 @@
 """Work in a process of its own, which ends when the one that waits for it is gone.
 
-What it is given is one line of JSON on its stdin. It answers in lines of JSON on stdout: {"stage": ...,
+What it is given is one line of JSON on its stdin, and "end" behind it where it is to end early, with what it
+has. It answers in lines of JSON on stdout: {"stage": ...,
 "total": n}, {"done": n, "what": ...} and {"note": ...} while it works, then {"report": ...}, or
 {"error": ..., "needed_bytes": n}.
 """
@@ -14,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from edgekit.flashload.errors import BudgetExceeded, EdgekitError
 
@@ -24,6 +25,11 @@ if sys.platform == "win32":
     _APART = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
 else:
     _APART = {"process_group": 0}
+
+
+_END = b"end\n"
+#: In the process: set when it is to end early.
+ending = threading.Event()
 
 
 class Tell(Protocol):
@@ -40,10 +46,22 @@ class Shown(Protocol):
     def note(self, line: str) -> None: ...
 
 
-def answer_of(module: str, given: Any, steps: Shown, title: str, advice: str) -> Any:
+class EndedEarly(Exception):
+    """Somebody has interrupted work that then came to an end with a `report` of what it had."""
+
+    def __init__(self, report: Any) -> None:
+        super().__init__("interrupted")
+        self.report = report
+
+
+def answer_of(
+    module: str, given: Any, steps: Shown, title: str, advice: str, *, may_end_early: bool = False
+) -> Any:
     """What the work of `module`, which calls `serve`, makes of `given`; its progress is shown by `steps`.
-    `title` names the work, `advice` says what to do about one that runs out of memory. Raises EdgekitError
-    with what went wrong there.
+    `title` names the work, `advice` says what to do about one that runs out of memory. Work that
+    `may_end_early`, as it looks at `ending`, does so after Ctrl-C, and at once after another one.
+
+    Raises EdgekitError with what went wrong there, and EndedEarly.
     """
     command = [sys.executable, "-P", "-m", module]
     pipe = subprocess.PIPE
@@ -54,9 +72,15 @@ def answer_of(module: str, given: Any, steps: Shown, title: str, advice: str) ->
                 process.stdin.write(json.dumps(given).encode() + b"\n")
                 process.stdin.flush()
             # It stays open: the process ends itself when this one is gone.
-            for text in process.stdout:
-                if (line := _followed(text, steps)) is not None:
-                    return line["report"]
+            try:
+                for text in process.stdout:
+                    if (line := _followed(text, steps)) is not None:
+                        return line["report"]
+            except KeyboardInterrupt:
+                if not may_end_early:
+                    raise
+                steps.note("ending after this pass; Ctrl-C once more ends at once")
+                raise EndedEarly(_ended(process.stdin, process.stdout)) from None
         except BaseException:
             process.kill()
             raise
@@ -64,6 +88,18 @@ def answer_of(module: str, given: Any, steps: Shown, title: str, advice: str) ->
             with suppress(OSError):
                 process.stdin.close()
     raise EdgekitError(f"{title}: its process {_ending(process.returncode, advice)}")
+
+
+def _ended(to: IO[bytes], answers: IO[bytes]) -> Any:
+    """What work has that is told to end. Raises KeyboardInterrupt where it has nothing."""
+    with suppress(OSError):
+        to.write(_END)
+        to.flush()
+    for text in answers:  # progress is not shown any more
+        with suppress(ValueError):
+            if "report" in (line := json.loads(text)):
+                return line["report"]
+    raise KeyboardInterrupt
 
 
 def _followed(text: bytes, steps: Shown) -> dict[str, Any] | None:
@@ -119,5 +155,7 @@ def serve(work: Callable[[Any, Tell], Any]) -> None:
 
 def _end_with_parent() -> None:
     """Nobody waits for a result any more when the other end of stdin is closed."""
-    sys.stdin.read()
+    for line in sys.stdin:
+        if line.encode() == _END:
+            ending.set()
     os._exit(1)

@@ -381,6 +381,28 @@ def test_who_interrupts_keeps_what_was_measured(bundle: Path, tmp_path: Path) ->
     assert len(re.findall(r"^\| tiny", bench("--merge", file).stdout, re.MULTILINE)) == kept
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_who_interrupts_keeps_the_runs_until_then(bundle: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report"
+    words = ["bench", str(bundle), *ASK, "-r", "5000", "--no-probe", "--report", str(file)]
+    for seconds in (6, 20, 60):  # until runs have begun, which nothing outside tells
+        with subprocess.Popen(
+            [sys.executable, "-m", "edgekit", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            time.sleep(seconds)
+            os.killpg(process.pid, signal.SIGINT)
+            shown, said = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in said, said
+        if file.exists():
+            break
+    assert "ending after this pass" in said
+    (report,) = reports(file)
+    runs = len(report["tests"])
+    assert 0 < runs < 5000 and f"{runs} runs of the last configuration are kept" in said
+    assert shown.splitlines()[-1].startswith("| tiny-gemma")
+
+
 def test_random_prompts_need_no_tokenizer(tmp_path: Path) -> None:
     from edgekit.export.quantize import Scheme
     from edgekit.tools.bench import random_bundle

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edgekit.tools.apart import Tell, serve
+from edgekit.tools.apart import Tell, ending, serve
 from edgekit.tools.benchmark.wanted import Wanted
 from edgekit.tools.console import remarks
 
@@ -50,7 +51,7 @@ def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:
 
 def _repeated(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]:
     from edgekit.tools.benchmark.recording import recording
-    from edgekit.tools.benchmark.workload import Workload
+    from edgekit.tools.benchmark.workload import Interrupted, Workload
 
     workload = Workload(wanted.case, generator)
     if wanted.spans is None:
@@ -62,14 +63,15 @@ def _repeated(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any
     ):
         if wanted.warmups:
             tell(stage="warming up", total=wanted.warmups)
-        for _ in range(wanted.warmups):
-            opened.run()
-            tell(done=1)
-        tell(stage="measuring", total=wanted.runs)
-        for run in range(wanted.runs):
-            with bench.test({"run": run}, workload.prompt_tokens):
-                opened.run(bench)
-            tell(done=1)
+        with suppress(Interrupted):
+            for _ in range(wanted.warmups):
+                opened.run(ending=ending)
+                tell(done=1)
+            tell(stage="measuring", total=wanted.runs)
+            for run in range(wanted.runs):
+                with bench.test({"run": run}, workload.prompt_tokens):
+                    opened.run(bench, ending)
+                tell(done=1)
         return bench.report()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -97,6 +98,10 @@ class Workload:
             yield Opened(self, session, together, turn.texts(session, self.case.sequences))
 
 
+class Interrupted(Exception):
+    """A run is not to come to its end."""
+
+
 class Opened:
     """A workload with a session that it runs in."""
 
@@ -106,11 +111,15 @@ class Opened:
         self.workload, self.session = workload, session
         self._together, self._sequences = together, sequences
 
-    def run(self, bench: Bench | None = None) -> None:
-        """All generations once, told to `bench`. Raises what one of them fails with."""
+    def run(self, bench: Bench | None = None, ending: threading.Event | None = None) -> None:
+        """All generations once, told to `bench`. Raises what one of them fails with, and Interrupted as soon
+        as `ending` is set.
+        """
         samplers, most = self.workload.samplers(), self.workload.case.forwards
         before = self._passes()
         for told in self._events(samplers):
+            if ending is not None and ending.is_set():
+                raise Interrupted
             for number, event in told:
                 if bench is not None:
                     bench.tell(number, event, samplers[number])

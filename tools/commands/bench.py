@@ -15,7 +15,7 @@ from edgekit.runtime.process import MOST_THREADS
 from edgekit.tools.benchmark.cases import MOST_SPANS
 from edgekit.tools.benchmark.options import Asking, check_together, prompts_options
 from edgekit.tools.console import Steps, for_programs, prose
-from edgekit.tools.failures import DAMAGED
+from edgekit.tools.failures import DAMAGED, Interrupted
 from edgekit.tools.help import Command, Rare
 from edgekit.tools.options import (
     Assignment,
@@ -28,6 +28,7 @@ from edgekit.tools.options import (
     html_option,
 )
 from edgekit.tools.output_file import check_output, check_page
+from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
     from edgekit.tools.benchmark.cases import Case
@@ -245,11 +246,14 @@ def command(
     questions = () if asked is None else asked.questions
     kept = 0 if spans is None and html is None else spans
     wanted = Wanted(cases[0], runs, warmups, kept, questions=questions)
-    measured, failed = _measured(cases, wanted, cold, probe, report, html, asked)
+    measured, failed, interrupted = _measured(cases, wanted, cold, probe, report, html, asked)
     if measured:
         _show(measured, output)
     for line in failed:
         prose(line, err=True)
+    if interrupted:
+        found = counted(len(measured[-1]["tests"]), "run")
+        raise Interrupted(f"{found} of the last configuration are kept")
     if failed:
         ctx.exit(DAMAGED)
 
@@ -277,10 +281,12 @@ def _measured(
     file: Path | None,
     html: Path | None,
     asking: Asking | None,
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Reports of the cases that could be measured, as is `wanted` of each, and a line for each other. What is
-    there when somebody interrupts is in the files by then.
+) -> tuple[list[dict[str, Any]], list[str], bool]:
+    """Reports of the cases that could be measured, as is `wanted` of each, a line for each other, and whether
+    somebody has interrupted it: then the last report has the runs until then. What is there is in the files
+    by then.
     """
+    from edgekit.tools.apart import EndedEarly
     from edgekit.tools.benchmark.limits import limits
     from edgekit.tools.benchmark.measure import measure
     from edgekit.tools.benchmark.starts import starts
@@ -312,11 +318,16 @@ def _measured(
                     if begun["cold_unknown"]:
                         steps.note(f"cold starts are not known: {begun['cold_unknown']}")
                 keep(report)
+            except EndedEarly as error:
+                if not error.report["tests"]:
+                    raise KeyboardInterrupt from None
+                keep(error.report)
+                return reports, failed, True
             except EdgekitError as error:
                 if len(cases) == 1 and not reports:
                     raise
                 failed.append(f"{case.title}: {error}")
-    return reports, failed
+    return reports, failed, False
 
 
 def _keep(

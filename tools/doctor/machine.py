@@ -90,8 +90,8 @@ def on_disk(folder: Path) -> Finding:
     try:
         trial = try_disk(folder, 5 * _SECONDS)
     except (OSError, EdgekitError) as error:
-        known = {NoRoom: "there is not so much free", DiskFull: "there is not so much free"}
-        reason = getattr(error, "strerror", None) or known.get(type(error), "what was written cannot be read")
+        full = "there is not so much free" if isinstance(error, NoRoom | DiskFull) else ""
+        reason = getattr(error, "strerror", None) or full or "what was written cannot be read"
         said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
         return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
     rate = trial.probe.bytes_per_second
