@@ -10,6 +10,7 @@ than that compose with nothing there; which ones these are is asked of the libra
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -48,9 +49,9 @@ def _array(kind: str, name: str, items: Iterable[str]) -> Iterator[str]:
 
 def tables() -> Iterator[str]:
     """The lines of the file. Raises ClickException for another version of the data."""
-    import unicodedata2 as data
     from tokenizers import normalizers
 
+    data = importlib.import_module("unicodedata2")  # for this alone, and in no extra
     if data.unidata_version != _VERSION:
         raise click.ClickException(
             f"unicodedata2 has Unicode {data.unidata_version}, and {_VERSION} is needed"
