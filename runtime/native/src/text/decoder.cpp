@@ -111,10 +111,8 @@ void Decoder::add(const Json &table) {
   } else if (type == "Fuse") {
     steps_.push_back({Step::Kind::fuse, "", ""});
   } else if (type == "Replace") {
-    const Json *what = table.at("pattern").find("String");
-    if (what == nullptr) unknown_part(table, "decoder", "Replace of an expression");
-    if (text_of(*what).empty()) unknown_part(table, "decoder", "Replace of nothing");
-    steps_.push_back({Step::Kind::replace, what->string(), text_of(table.at("content"))});
+    const Replacement found(table, "decoder");
+    steps_.push_back({Step::Kind::replace, found.what, found.by});
   } else if (type == "Strip") {
     const std::int64_t left = table.at("start").integer(), right = table.at("stop").integer();
     if (left < 0 || right < 0) fail(EK_MALFORMED_FILE, table.where(), ": its decoder strips less than nothing");

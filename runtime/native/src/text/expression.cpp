@@ -547,11 +547,6 @@ std::size_t Expression::run(std::string_view text, std::size_t begin, std::size_
   }
 }
 
-std::size_t Expression::match(std::string_view text, std::size_t begin) const noexcept {
-  std::size_t read = 0;
-  return run(text, begin, read);
-}
-
 Expression::Found Expression::find(std::string_view text, std::size_t begin) const {
   std::size_t read = 0;
   for (std::size_t at = begin; at < text.size();) {

@@ -22,10 +22,7 @@ class Expression {
   // Throws Error (EK_UNSUPPORTED_BUNDLE) for anything else, and for an expression that matches nothing or is too large.
   Expression(std::string_view pattern, const std::string &where);
 
-  // The end of the match that begins at `begin`; kNone: there is none. `text` is UTF-8.
-  std::size_t match(std::string_view text, std::size_t begin) const noexcept;
-
-  // The first match from `begin` on. Throws Error (EK_UNSUPPORTED_BUNDLE) where looking for it has taken much longer than
+  // The first match from `begin` on in a text of UTF-8; kNone: there is none. Throws Error (EK_UNSUPPORTED_BUNDLE) where looking for it has taken much longer than
   // the text is: an expression that often almost matches.
   struct Found {
     std::size_t begin, end;
@@ -38,6 +35,7 @@ class Expression {
   std::uint32_t kind_of(std::uint32_t code_point) const noexcept {
     return pages_[(std::size_t{page_of_[code_point >> 8]} << 8) | (code_point & 0xFF)];
   }
+  // The end of the match that begins at `begin`; adds to `read` how many characters it took.
   std::size_t run(std::string_view text, std::size_t begin, std::size_t &read) const noexcept;
 
   // Kinds of characters that the expression tells apart, by pages of 256; the kind behind them is the end of the text.

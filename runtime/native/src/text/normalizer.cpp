@@ -16,6 +16,14 @@ std::string replaced(std::string_view text, std::string_view what, std::string_v
   }
 }
 
+Replacement::Replacement(const Json &table, const char *part) {
+  const Json *text = table.at("pattern").find("String");
+  if (text == nullptr) unknown_part(table, part, "Replace of an expression");
+  what = text_of(*text);
+  if (what.empty()) unknown_part(table, part, "Replace of nothing");
+  by = text_of(table.at("content"));
+}
+
 Normalizer::Normalizer(const Json &table) {
   if (!table.is_null()) add(table);
 }
@@ -29,10 +37,8 @@ void Normalizer::add(const Json &table) {
   } else if (type == "Prepend") {
     steps_.push_back({Step::Kind::prepend, "", text_of(table.at("prepend"))});
   } else if (type == "Replace") {
-    const Json *what = table.at("pattern").find("String");
-    if (what == nullptr) unknown_part(table, "normalizer", "Replace of an expression");
-    if (text_of(*what).empty()) unknown_part(table, "normalizer", "Replace of nothing");
-    steps_.push_back({Step::Kind::replace, what->string(), text_of(table.at("content"))});
+    const Replacement found(table, "normalizer");
+    steps_.push_back({Step::Kind::replace, found.what, found.by});
   } else {
     unknown_part(table, "normalizer", type);
   }

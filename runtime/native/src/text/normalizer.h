@@ -30,6 +30,12 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
+// What a Replace puts in place of what, in a `part` of a tokenizer.json. Throws Error as the part does.
+struct Replacement {
+  Replacement(const Json &table, const char *part);
+  std::string what, by;
+};
+
 // Every `what` in `text` by `by`.
 std::string replaced(std::string_view text, std::string_view what, std::string_view by);
 

@@ -1,27 +1,16 @@
 #include "text/tokenizer.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "error.h"
 #include "utf8.h"
 
 namespace edgekit {
 
-Tokenizer::Id Tokenizer::size() const noexcept {
-  Id size = std::max(bpe_->vocabulary().size(), texts_.size());
-  for (const auto &[id, added] : added_) size = std::max(size, id + 1);
-  return size;
-}
-
 Tokenizer::Id Tokenizer::find(std::string_view token) const {
   const auto added = added_ids_.find(std::string(token));
   if (added != added_ids_.end()) return added->second;
   return splitter_.of_bytes() ? texts_.find(token) : bpe_->vocabulary().find(token);
-}
-
-bool Tokenizer::is_special(Id id) const {
-  const auto found = added_.find(id);
-  return found != added_.end() && found->second.special;
 }
 
 std::vector<Tokenizer::Id> Tokenizer::encode(std::string_view text, bool add_special) const {

@@ -27,11 +27,8 @@ class Tokenizer {
   // Throws Error: EK_MALFORMED_FILE, and EK_UNSUPPORTED_BUNDLE for a part that this library does not know.
   Tokenizer(std::string_view text, const std::string &where);
 
-  // One more than the largest id.
-  Id size() const noexcept;
   // The token spelled exactly so; kNone: there is none.
   Id find(std::string_view token) const;
-  bool is_special(Id id) const;
 
   // Ids of a text of UTF-8; `add_special`: with what the tokenizer puts around a text.
   // Throws Error (EK_INVALID_ARGUMENT) for other bytes.
@@ -50,7 +47,6 @@ class Tokenizer {
   };
   void encode_part(std::string_view text, bool first, std::vector<Id> &out) const;
 
-  std::string where_;
   Normalizer normalizer_;
   Splitter splitter_;
   Decoder decoder_;

@@ -274,7 +274,7 @@ class TokenizerReader {
   std::vector<std::size_t> merge_ends_;  // in it, of each token
 };
 
-Tokenizer::Tokenizer(std::string_view text, const std::string &where) : where_(where) {
+Tokenizer::Tokenizer(std::string_view text, const std::string &where) {
   TokenizerReader(text, where, *this).read();
 }
 
