@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -34,7 +34,20 @@ if TYPE_CHECKING:
     from edgekit.tools.benchmark.cases import Case
     from edgekit.tools.benchmark.wanted import Wanted
 
+F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = "md", "json", "jsonl", "csv"
+
+
+def table_option(*names: str) -> Callable[[F], F]:
+    """The form of the table on stdout, as an option of these names."""
+    return click.option(
+        *names,
+        type=click.Choice(FORMATS),
+        default="md",
+        show_default=True,
+        metavar="FORMAT",
+        help="On stdout: md, json, jsonl or csv.",
+    )
 
 
 @click.command(
@@ -150,15 +163,7 @@ FORMATS = "md", "json", "jsonl", "csv"
     show_default=True,
     help="Measure first what the disk and the processor can do at most.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(FORMATS),
-    default="md",
-    show_default=True,
-    metavar="FORMAT",
-    help="On stdout: md, json, jsonl or csv.",
-)
+@table_option("-o", "--output")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgekit.tools.commands.bench import FORMATS
+from edgekit.tools.commands.bench import table_option
 from edgekit.tools.console import Steps, for_programs, note, prose, table
 from edgekit.tools.failures import DAMAGED, Failure, Interrupted
 from edgekit.tools.help import Command
@@ -44,15 +44,7 @@ if TYPE_CHECKING:
     help="Folder of bundles and reports. Default: FILE here.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what there is and what would be done.")
-@click.option(
-    "--table",
-    "form",
-    type=click.Choice(FORMATS),
-    default="md",
-    show_default=True,
-    metavar="FORMAT",
-    help="On stdout: md, json, jsonl or csv.",
-)
+@table_option("--table", "form")
 @html_option
 @click.option(
     "--ray",
