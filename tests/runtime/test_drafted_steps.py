@@ -546,7 +546,7 @@ def test_those_that_share_passes_draft_too(made: Callable[[str], tuple[Path, Any
 def test_branches_of_a_search_draft_within_a_budget(shipped_bundle: Callable[..., Path]) -> None:
     """Each brings its drafts to the passes that they share."""
     found = []
-    with edgekit.load(shipped_bundle("tiny-llada", "native"), memory="2GB") as model:
+    with edgekit.load(shipped_bundle("tiny-llada", "native"), memory="8GB") as model:
         for draft_steps in (1, 3):
             best = model.search(
                 "Copy this: red 7", verifier="json", branches=3, temperature=0.7, seed=1,

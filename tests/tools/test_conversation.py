@@ -69,7 +69,7 @@ def test_each_line_of_a_pipe_is_a_turn_of_one_conversation(gemma: Path, tmp_path
 
 
 def test_weights_may_stream_meanwhile(gemma: Path, tmp_path: Path) -> None:
-    found = saved(gemma, tmp_path, SUM, WORDS, options=("--memory", "2GB", "--resident", "0"))
+    found = saved(gemma, tmp_path, SUM, WORDS, options=("--memory", "8GB", "--resident", "0"))
     assert [message["content"] for message in found["messages"]] == [SUM, "68", WORDS, "red cat 42"]
     assert all(turn["statistics"]["bytes_read"] > 0 for turn in found["turns"])
 
