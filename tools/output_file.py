@@ -36,6 +36,11 @@ def check_output(path: Path | None, what: str, is_one: Callable[[Path], bool]) -
         raise Failure(f"{path}: is there, and is no {what}; name another file")
 
 
+def same_file(one: Path, other: Path) -> bool:
+    """Whether both are one file, whether it is there or not."""
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
 def check_page(path: Path | None) -> None:
     """The same of a page. Raises Failure."""
     check_output(path, "page of edgekit", _is_page)

@@ -350,6 +350,23 @@ def test_an_endpoint_that_cannot_answer_ends_it_at_once(
     assert "characters that no API key has" in bench(*words, code=2).stderr
 
 
+def test_no_side_of_a_comparison_is_asked_before_all_can_be(
+    bundle: Path, server: FakeEndpoint, shipped_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    other, report = shipped_bundle("tiny-llada", "native"), tmp_path / "report"
+    endpoint = ("--against", server.address, "--model", "adder")
+    for words, said in (
+        (("--against", other, "--set", "t_min=0.25"), f"{other.name}, t_min=0.25: none of 4"),
+        (("--against", other, "--set", "factor=3"), f"{bundle.name}, factor=3: none of 4 prompts"),
+        ((*endpoint, "--memory", "1MB"), f"{bundle.name}, memory 1 MB: "),
+        ((*endpoint, "--set", "steps=0"), "steps"),
+        (("--set", "steps=8,0"), f"{bundle.name}, steps=0: none of 4 prompts"),
+    ):
+        done = bench(bundle, "--prompts", written(tmp_path), *words, "--report", report, code=2)
+        assert said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, done.stderr
+    assert not server.bodies and not report.exists()
+
+
 def test_reports_that_lack_what_a_table_shows(bundle: Path, tmp_path: Path) -> None:
     report = tmp_path / "report"
     bench(bundle, "--prompts", written(tmp_path), "--limit", 1, "--report", report)

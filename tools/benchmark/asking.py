@@ -60,6 +60,14 @@ def answered(wanted: Wanted, generator: Generator, tell: Tell) -> dict[str, Any]
     return report
 
 
+def check(wanted: Wanted, generator: Generator) -> None:
+    """Raises what `answered` would before the first prompt: for settings, for prompts of which none fits, and
+    for a memory budget without room.
+    """
+    _, fits = _Bundle(wanted, generator).fitting()
+    generator.plan(generator.session_options(longest([each.lengths for each in fits], 1)))
+
+
 def _shorten(tests: list[dict[str, Any]]) -> None:
     """Keep as many tests as there is room for, at least one."""
     rows = 0

@@ -43,8 +43,11 @@ def _measured(wanted: Wanted, tell: Tell) -> dict[str, Any]:
         return started(wanted, opened, tell)
     with opened() as generator:
         if wanted.questions:
-            from edgekit.tools.benchmark.asking import answered
+            from edgekit.tools.benchmark.asking import answered, check
 
+            if wanted.only_check:
+                check(wanted, generator)
+                return {}
             return answered(wanted, generator, tell)
         return _repeated(wanted, generator, tell)
 

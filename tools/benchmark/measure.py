@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from edgekit.flashload.errors import EdgekitError
 from edgekit.tools.apart import answer_of
 from edgekit.tools.benchmark.wanted import Wanted
 from edgekit.tools.console import Steps
+
+
+def check(wanted: Wanted, steps: Steps) -> None:
+    """Raises EdgekitError where a case's prompts cannot be asked, see `asking.check`."""
+    try:
+        measure(replace(wanted, only_check=True), steps)
+    except EdgekitError as error:
+        raise EdgekitError(f"{wanted.case.title}: {error}") from error
 
 
 def measure(wanted: Wanted, steps: Steps) -> dict[str, Any]:

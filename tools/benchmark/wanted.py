@@ -14,7 +14,8 @@ from edgekit.tools.benchmark.question import Question
 class Wanted:
     """A case, measured `runs` times after `warmups` that do not count, with the first `spans` of each (None:
     enough for two denoising passes); or the `questions` of a user, each asked once; or one `start`, "cold" or
-    "warm", to the first draft alone. `limits`: what the machine can do at most, for the report.
+    "warm", to the first draft alone; or with `only_check` nothing but whether the questions can be asked.
+    `limits`: what the machine can do at most, for the report.
     """
 
     case: Case
@@ -24,6 +25,7 @@ class Wanted:
     limits: dict[str, Any] | None = None
     questions: Sequence[Question] = ()
     start: str = ""
+    only_check: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -27,7 +27,7 @@ from edgekit.tools.options import (
     debug_option,
     html_option,
 )
-from edgekit.tools.output_file import check_output, check_page
+from edgekit.tools.output_file import check_output, check_page, same_file
 from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
@@ -214,7 +214,11 @@ def command(
     if bool(bundles) == bool(merge):
         both = "; not both" if merge else ""
         raise click.UsageError(f"name bundles to measure, or with --merge reports to tabulate{both}")
+    if merge and report is not None:
+        raise click.UsageError("--report is of bundles that are measured; --merge writes none")
     check_page(html)
+    if report is not None and html is not None and same_file(report, html):
+        raise click.UsageError(f"--report and --html both name {html}; name two files")
     if html is not None:
         import edgekit.tools.html.bench_page  # noqa: F401 - what it lacks is told before anything is done
     if merge:
@@ -293,7 +297,7 @@ def _measured(
     """
     from edgekit.tools.apart import EndedEarly
     from edgekit.tools.benchmark.limits import limits
-    from edgekit.tools.benchmark.measure import measure
+    from edgekit.tools.benchmark.measure import check, measure
     from edgekit.tools.benchmark.starts import starts
 
     reports, failed = list[dict[str, Any]](), list[str]()
@@ -305,6 +309,12 @@ def _measured(
         _keep(reports, failed, file, html)
 
     with Steps("measuring") as steps:
+        # A comparison takes all its columns: none is asked before the others are known to be able to answer.
+        if asking is not None and (len(cases) > 1 or asking.endpoint is not None):
+            steps.stage("checking", len(cases))
+            for case in cases:
+                check(replace(wanted, case=case), steps)
+                steps.advance(1, case.title)
         if asking is not None and asking.endpoint is not None:
             keep(asking.ask_endpoint(wanted.warmups, steps))
         steps.stage("what the machine can do", 0)
