@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.native_plan import DENSE_SMALL, EXPERT, Plan, Unit, plan
+from support.native_plan import DENSE_SMALL, EXPERT, SPARSE, Plan, Unit, plan
 
 from edgekit.flashload.errors import BudgetExceeded, InvalidRequest
 from edgekit.flashload.sizes import size
 
-GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, "head"])
+GROUPS = st.sampled_from([DENSE_SMALL, "layer", EXPERT, SPARSE, "head"])
 
 
 @st.composite
@@ -89,12 +89,12 @@ def test_equal_units_are_pinned_at_even_distances(count: int, data: st.DataObjec
         assert streaks <= -(-count // pins)
 
 
-def mixture() -> list[Unit]:
+def mixture(experts: str = EXPERT) -> list[Unit]:
     units: list[Unit] = []
     for layer in range(6):
         units.append(Unit(f"{layer}.norms", 2, DENSE_SMALL))
         units.append(Unit(f"{layer}.dense", 30, "dense"))
-        units += [Unit(f"{layer}.experts.{group}", 50, EXPERT) for group in range(4)]
+        units += [Unit(f"{layer}.experts.{group}", 50, experts) for group in range(4)]
     return [*units, Unit("head", 120, "head")]
 
 
@@ -110,6 +110,17 @@ def test_small_units_are_pinned_first_then_experts_then_dense_ones() -> None:
     assert roomy.pinned >= small | {"head"} and roomy.ring_bytes == 100
     assert len(roomy.pinned & experts) == 6
     assert plan(units, 12 + 120 + 60 + 1200 + 30).pinned >= small | {"head"} | experts
+
+
+def test_sparse_experts_are_pinned_last() -> None:
+    units = mixture(SPARSE)
+    experts = {unit.name for unit in units if unit.group == SPARSE}
+    others = {unit.name for unit in units} - experts
+    dense = plan(units[:-1], 100 + 12 + 105)
+    assert len(dense.pinned) == 6 + 3 and not dense.pinned & experts
+    roomy = plan(units, 12 + 180 + 120 + 100 + 300)
+    assert roomy.pinned > others and len(roomy.pinned & experts) == 6
+    assert {name.split(".")[0] for name in roomy.pinned & experts} == {str(layer) for layer in range(6)}
 
 
 def test_a_ring_of_a_given_size_is_no_reason_to_pin_the_largest_units() -> None:

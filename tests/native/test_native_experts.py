@@ -325,6 +325,34 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
     return Blocks(Model(folder / "bundle", found[0]), found)
 
 
+def test_where_a_step_uses_some_experts_alone_dense_parts_come_first(tmp_path: Path) -> None:
+    write_checkpoint(
+        tmp_path / "checkpoint", "llada2_moe", num_hidden_layers=LAYERS, num_experts=EXPERTS,
+        first_k_dense_replace=0, expert_capacity=CAPACITY, block_size=BLOCK, hidden_size=256,
+        moe_intermediate_size=1024, vocab_size=40_000,
+    )  # fmt: skip
+    options = ExportOptions("native", scheme=Scheme("mixed4"), tile_bytes=1 << 20)
+    export(tmp_path / "checkpoint", tmp_path / "bundle", options)
+    bundle = Bundle.open(tmp_path / "bundle")
+    whole = plan_session(bundle, SessionOptions(canvas=BLOCK))
+    order = [unit.group for unit in whole.units]
+    heads, experts = order.count("head"), order.count("expert")
+    assert heads > 4 and experts == LAYERS * EXPERTS
+    step_bytes = sum(unit.nbytes for unit in whole.units if unit.group != "embedding")
+    between = 0
+    for share in range(5, 100, 5):
+        found = {}
+        for blocks in (1, 2):  # two may want all of a layer's experts
+            options = SessionOptions(canvas=blocks * BLOCK, resident_bytes=share * step_bytes // 100)
+            pinned = [unit.group for unit in plan_session(bundle, options).units if unit.pinned]
+            found[blocks] = pinned.count("head"), pinned.count("expert")
+        # What is left of a tile's place may still hold an expert.
+        assert found[1][0] >= heads - 1 or found[1][1] <= 2, share
+        assert found[1][0] >= found[2][0] and found[1][1] <= found[2][1], share
+        between += found[1][0] > found[2][0] and found[1][1] < found[2][1]
+    assert between > 5
+
+
 def step(opened: Session, block: np.ndarray) -> Floats:
     found = opened.denoise(block, HeadRequest(logits=True)).logits
     assert found is not None

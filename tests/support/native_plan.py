@@ -15,6 +15,7 @@ from support.native_testing import library
 
 DENSE_SMALL = "dense small"  # group of norms, routers, shared parts: little work per request
 EXPERT = "expert"  # group of experts
+SPARSE = "sparse expert"  # group of experts of which a step uses some alone
 _MOST: Final = 2**64 - 1
 
 
@@ -64,8 +65,8 @@ def plan(units: Sequence[Unit], budget_bytes: int, *, ring_bytes_min: int = 0, r
 
     If everything fits there is no ring. Otherwise the ring holds the `ring_units` largest streamed units and
     at least `ring_bytes_min`, and the rest of the budget is filled with pins: small dense units first, then
-    experts, then the other groups from the smallest to the largest; within a group units of equal size are
-    spread evenly over the cycle. More budget never pins fewer bytes.
+    experts, then the other groups from the smallest to the largest, sparse experts last; within a group units
+    of equal size are spread evenly over the cycle. More budget never pins fewer bytes.
 
     Raises BudgetExceeded (with the smallest sufficient budget) and InvalidRequest for bad arguments.
     """

@@ -12,8 +12,8 @@
 namespace edgekit {
 namespace {
 
-// The groups that are pinned before the others, in this order.
-constexpr const char *kFirst[] = {"dense small", "expert"};
+// The groups that are pinned before the others, in this order, and behind them.
+constexpr const char *kFirst[] = {"dense small", "expert"}, *kLast = "sparse expert";
 constexpr std::uint64_t kMaxBytes = (std::uint64_t{1} << 63) - 1;
 
 using Sizes = std::vector<std::uint64_t>;
@@ -24,6 +24,11 @@ struct PinKind {
   std::size_t first = 0;  // position of the first one within its group
   std::vector<std::size_t> units;
 };
+
+std::ptrdiff_t rank_of(const std::string &group) {
+  const auto others = std::end(kFirst) - std::begin(kFirst);
+  return group == kLast ? others + 1 : std::find(std::begin(kFirst), std::end(kFirst), group) - std::begin(kFirst);
+}
 
 std::uint64_t checked_total(const std::vector<Unit> &units, std::uint64_t ring_units) {
   if (ring_units < 1) fail(EK_INVALID_ARGUMENT, "the ring must hold at least one unit, not ", ring_units);
@@ -76,9 +81,7 @@ std::vector<PinKind> kinds_of(const std::vector<Unit> &units) {
   std::map<std::string, std::size_t> group_index;
   for (std::size_t i = 0; i < units.size(); ++i) {
     const auto [found, is_new] = group_index.emplace(units[i].group, groups.size());
-    if (is_new) {
-      groups.push_back({std::find(std::begin(kFirst), std::end(kFirst), units[i].group) - std::begin(kFirst), 0, {}});
-    }
+    if (is_new) groups.push_back({rank_of(units[i].group), 0, {}});
     groups[found->second].bytes += units[i].bytes;
     groups[found->second].units.push_back(i);
   }

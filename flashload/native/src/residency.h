@@ -1,10 +1,11 @@
 // Which runs stay in memory and which are streamed every step.
 //
 // Runs are used in a fixed cycle, so a cache that evicts by recency never hits, while every pinned byte saves one byte of
-// reading per step, whichever run it belongs to. Hence: pin as many bytes as fit; among equal bytes pin first what cannot
+// reading per step, whichever run it belongs to, where every step uses it. Hence: pin as many bytes as fit; among equal bytes pin first what cannot
 // hide its own read, and spread the rest evenly so that the reader always has computation to hide behind. Experts come
 // before dense parts: an expert computes a few rows with its bytes, a layer or the vocabulary head the whole canvas. While
-// the head computes, a disk whose buffers are full would stand still; streaming the head itself keeps it busy.
+// the head computes, a disk whose buffers are full would stand still; streaming the head itself keeps it busy. Sparse
+// experts, of which a step uses some alone, come last: a pinned one saves nothing in the others.
 #ifndef EDGEKIT_RESIDENCY_H
 #define EDGEKIT_RESIDENCY_H
 
@@ -18,7 +19,7 @@ namespace edgekit {
 struct Unit {
   std::string name;
   std::uint64_t bytes = 0;
-  std::string group;  // "dense small" is pinned first, then "expert"
+  std::string group;  // "dense small" is pinned first, then "expert"; "sparse expert" last
 };
 
 struct ResidencyPlan {

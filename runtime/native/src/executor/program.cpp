@@ -1,5 +1,6 @@
 #include "executor/program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -28,6 +29,14 @@ const std::vector<WeightShape> &Program::expert_weights() const noexcept {
 }
 
 std::int64_t Program::experts() const noexcept { return implementation_->plan.graph.experts; }
+
+std::int64_t Program::experts_wanted(std::int64_t rows, std::int64_t segments) const noexcept {
+  std::int64_t most = experts();
+  for (const Op &op : implementation_->plan.graph.ops) {
+    if (op.kind == OpKind::route) most = std::min(most, segments * wanted_at_most(op.routing, rows));
+  }
+  return most;
+}
 
 bool Program::uses_mask() const noexcept { return implementation_->plan.graph.uses_mask; }
 

@@ -63,6 +63,8 @@ class Program {
   const std::vector<WeightShape> &weights() const noexcept;
   const std::vector<WeightShape> &expert_weights() const noexcept;
   std::int64_t experts() const noexcept;
+  // That have rows in a call over so many segments of so many rows, at most.
+  std::int64_t experts_wanted(std::int64_t rows, std::int64_t segments) const noexcept;
   bool uses_mask() const noexcept;
   std::size_t outputs() const noexcept;  // 1: y, or 3: y, k, v
 

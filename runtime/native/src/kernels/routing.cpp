@@ -63,6 +63,11 @@ void keep_most_wanted(const RoutingRule &rule, std::int64_t rows, float *wanted)
 
 }  // namespace
 
+std::int64_t wanted_at_most(const RoutingRule &rule, std::int64_t rows) {
+  const std::int64_t chosen = std::min(rule.experts, rows * rule.chosen);
+  return rule.capacity == 0 ? chosen : std::min(chosen, (rows + rule.block - 1) / rule.block * rule.capacity);
+}
+
 std::size_t routing_bytes(const RoutingRule &rule, std::int64_t rows) {
   return 2 * sizeof(float) * static_cast<std::size_t>(rows * rule.experts);
 }

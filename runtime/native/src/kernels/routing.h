@@ -18,6 +18,9 @@ struct RoutingRule {
   std::int64_t capacity = 0, block = 0;  // 0: a row chooses by itself
 };
 
+// How many experts so many rows go to, at most.
+std::int64_t wanted_at_most(const RoutingRule &rule, std::int64_t rows);
+
 // Of `wanted` in route().
 std::size_t routing_bytes(const RoutingRule &rule, std::int64_t rows);
 

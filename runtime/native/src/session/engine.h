@@ -105,6 +105,9 @@ class Engine {
 
   virtual EngineBytes bytes(const EngineLengths &lengths) const = 0;
 
+  // How many of the layer's experts have rows in a pass of denoising at these lengths, at most.
+  virtual std::uint64_t experts_wanted(const BundleChunk &chunk, const EngineLengths &) const { return chunk.experts.size(); }
+
   // Once, when `bytes` of these lengths are granted and before any of the following.
   virtual void open(const EngineLengths &lengths) = 0;
 

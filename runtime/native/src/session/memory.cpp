@@ -21,6 +21,7 @@ constexpr std::uint64_t kRingShare = 8, kRingMost = std::uint64_t{256} << 20;
 constexpr std::uint64_t kSmallRunBytes = std::uint64_t{1} << 20;
 // Of tiles that are looked up row by row, and in no step as a whole.
 constexpr char kEmbeddingGroup[] = "embedding";
+constexpr char kExpertGroup[] = "expert", kSparseExpertGroup[] = "sparse expert";
 
 std::uint64_t floats(std::int64_t count) { return sizeof(float) * static_cast<std::uint64_t>(count); }
 
@@ -147,19 +148,22 @@ MemoryNeeds memory_needs(const Bundle &bundle, const Engine &engine, const Sessi
   needs.head = own.head + RoleHead::bytes(model, lengths.head_rows);
   needs.allowance = own.allowance;
   if (!bundle.packaged()) needs.engine_weights = own.weights;
+  for (const BundleChunk &chunk : bundle.chunks()) {
+    needs.sparse_experts = needs.sparse_experts || engine.experts_wanted(chunk, lengths) < chunk.experts.size();
+  }
   return needs;
 }
 
 std::vector<Unit> weight_units(const Bundle &bundle) {
   std::vector<Unit> units;
   const auto add = [&](const WeightUnit &unit, const char *group) {
-    const bool small = unit.bytes <= kSmallRunBytes && std::string(group) != "expert";
+    const bool small = unit.bytes <= kSmallRunBytes && std::string(group) != kExpertGroup;
     units.push_back({unit.name, unit.bytes, small ? "dense small" : group});
   };
   if (bundle.self_conditioning() != nullptr) add(*bundle.self_conditioning(), "self-conditioning");
   for (const BundleChunk &chunk : bundle.chunks()) {
     add(*chunk.unit, "layer");
-    for (const WeightUnit *expert : chunk.experts) add(*expert, "expert");
+    for (const WeightUnit *expert : chunk.experts) add(*expert, kExpertGroup);
   }
   add(bundle.final(), "final");
   for (const BundleTile &tile : bundle.scores()) add(*tile.unit, "head");
@@ -172,6 +176,9 @@ std::vector<Unit> weight_units(const Bundle &bundle) {
 ResidencyPlan plan_weights(const Bundle &bundle, const MemoryNeeds &needs, const SessionOptions &options,
                            const std::unordered_set<std::string> *kept) {
   std::vector<Unit> step = weight_units(bundle), looked_up;
+  for (Unit &unit : step) {
+    if (needs.sparse_experts && unit.group == kExpertGroup) unit.group = kSparseExpertGroup;
+  }
   const auto lookups = std::find_if(step.begin(), step.end(), [](const Unit &unit) { return unit.group == kEmbeddingGroup; });
   looked_up.assign(lookups, step.end());
   step.erase(lookups, step.end());

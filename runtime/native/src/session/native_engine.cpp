@@ -117,6 +117,10 @@ EngineBytes NativeEngine::bytes(const EngineLengths &lengths) const {
   return out;
 }
 
+std::uint64_t NativeEngine::experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const {
+  return static_cast<std::uint64_t>(layers_[chunk.first]->experts_wanted(lengths.head_rows, lengths.segments));
+}
+
 void NativeEngine::open(const EngineLengths &lengths) {
   pool_ = std::make_unique<ThreadPool>(threads_);
   scratch_ = AlignedMemory(static_cast<std::size_t>(bytes(lengths).scratch));

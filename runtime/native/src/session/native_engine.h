@@ -23,6 +23,7 @@ class NativeEngine final : public Engine {
   NativeEngine(Bundle &bundle, int threads);
 
   EngineBytes bytes(const EngineLengths &lengths) const override;
+  std::uint64_t experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const override;
   void open(const EngineLengths &lengths) override;
   void layers(const LayersCall &call) override;
   void self_condition(const LoadedUnit &weights, std::int64_t rows, float *x, const float *soft) override;

@@ -61,6 +61,7 @@ struct SessionStatistics {
 struct MemoryNeeds {
   std::uint64_t process = 0, prefix = 0, activations = 0, scratch = 0, head = 0, allowance = 0;
   std::uint64_t engine_weights = 0;  // room for weights in memory of the engine's own, which is not the process's
+  bool sparse_experts = false;       // a step wants some of a layer's experts alone
 
   std::uint64_t total() const { return process + prefix + activations + scratch + head + allowance; }
 };

@@ -330,6 +330,13 @@ void TvmEngine::find(const tvm::Function &function) {
   functions_.emplace(&function, std::move(found));
 }
 
+std::uint64_t TvmEngine::experts_wanted(const BundleChunk &chunk, const EngineLengths &lengths) const {
+  const auto &experts = layers_[chunk.first].program->experts;
+  if (!experts) return 0;
+  const std::int64_t each = wanted_at_most(experts->rule, lengths.head_rows) * lengths.segments;
+  return std::min<std::uint64_t>(chunk.experts.size(), static_cast<std::uint64_t>(each));
+}
+
 EngineBytes TvmEngine::bytes(const EngineLengths &lengths) const {
   const Model &model = bundle_.model();
   const std::int64_t rows = lengths.rows * lengths.segments;
