@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,10 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
     "ek_text_find": (c_void_p, c_char_p, POINTER(c_int64)),
     "ek_text_encode": (c_void_p, c_char_p, c_uint64, c_int32, POINTER(c_int64), c_int64, POINTER(c_int64)),
     "ek_text_decode": (c_void_p, POINTER(c_int64), c_int64, c_int32, c_char_p, c_uint64, POINTER(c_uint64)),
+    "ek_text_stream_open": (c_void_p, c_int32, POINTER(c_void_p)),
+    "ek_text_stream_push": (c_void_p, POINTER(c_int64), c_int64),
+    "ek_text_stream_finish": (c_void_p,),
+    "ek_text_stream_take": (c_void_p, c_char_p, c_uint64, POINTER(c_uint64)),
 }
 #: How published tokenizers split: GPT-4's kind with two limits of digits, and Mistral's.
 LLAMA = (
@@ -95,6 +100,33 @@ class Text:
         text = ctypes.create_string_buffer(max(1, size.value))
         _native.check(self._core.ek_text_decode(*words, text, size.value, ctypes.byref(size)))
         return text.raw[: size.value].decode()
+
+    def streamed(self, pieces: Sequence[Sequence[int]], skip_special: bool = True) -> list[str]:
+        """What is certain behind each piece, and at the end."""
+        core, stream = _native.functions(_SIGNATURES, "ek_text_stream_close"), c_void_p()
+        _native.check(core.ek_text_stream_open(self._handle, int(skip_special), ctypes.byref(stream)))
+
+        def taken() -> str:
+            size = c_uint64()
+            _native.check(core.ek_text_stream_take(stream, None, 0, ctypes.byref(size)))
+            text = ctypes.create_string_buffer(max(1, size.value))
+            if size.value:
+                with pytest.raises(_native.NativeCallFailed, match="the buffer"):
+                    small = size.value - 1
+                    _native.check(core.ek_text_stream_take(stream, text, small, ctypes.byref(size)))
+            _native.check(core.ek_text_stream_take(stream, text, size.value, ctypes.byref(size)))
+            return text.raw[: size.value].decode()
+
+        try:
+            found = []
+            for piece in pieces:
+                ids = (c_int64 * len(piece))(*piece)
+                _native.check(core.ek_text_stream_push(stream, ids, len(piece)))
+                found.append(taken())
+            _native.check(core.ek_text_stream_finish(stream))
+            return [*found, taken()]
+        finally:
+            core.ek_text_stream_close(stream)
 
     def find(self, token: str) -> int:
         found = c_int64()
@@ -239,7 +271,64 @@ def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
             ids if found.random() < 0.5 else [found.randrange(size + 5) for _ in range(found.randint(0, 12))]
         )
         for skip in (True, False):
-            assert own.decode(given, skip) == oracle.decode(given, skip_special_tokens=skip), given
+            whole = oracle.decode(given, skip_special_tokens=skip)
+            assert own.decode(given, skip) == whole, given
+            cuts = sorted(found.randint(0, len(given)) for _ in range(found.randint(0, 6)))
+            pieces = [given[a:b] for a, b in itertools.pairwise([0, *cuts, len(given)])]
+            streamed = own.streamed(pieces, skip)
+            assert "".join(streamed) == whole, pieces
+            if "\ufffd" not in whole:
+                assert "\ufffd" not in "".join(streamed)
+    own.close()
+
+
+def of_bytes() -> Tokenizer:
+    """Gemma's kind: characters that are no token are one token for each byte."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {
+        "\u2581": 256,
+        "a": 257,
+        "b": 258,
+        "ab": 259,
+    }
+    own = Tokenizer(BPE(vocabulary, [("a", "b")], byte_fallback=True))
+    own.normalizer = normalizers.Replace(" ", "\u2581")
+    own.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    own.add_special_tokens(["<s>"])
+    return own
+
+
+@pytest.mark.parametrize("make", [KINDS["llama"], of_bytes], ids=["byte level", "byte tokens"])
+def test_a_character_that_is_not_whole_is_held_back(make: Callable[[], Tokenizer]) -> None:
+    oracle = make()
+    own = Text(oracle.to_str())
+    for rare in "🦊\U0001f9ffꙮ\U000e0041":
+        ids = own.encode(f"ab {rare}", add_special=False)
+        if oracle.decode(ids[:-1])[-1] == "\ufffd":
+            break
+    before, *rest = own.streamed([ids[:-1], [], ids[-1:], own.encode("b", add_special=False)])
+    assert before == "ab " and rest[0] == "" and "".join(rest) == f"{rare}b"
+    assert own.streamed([ids[:-1]]) == ["ab ", oracle.decode(ids[:-1])[3:]]
+    own.close()
+
+
+def test_a_long_run_of_bytes_is_given_out_as_far_as_it_is_text() -> None:
+    own = Text(of_bytes().to_str())
+    letter = own.encode("é")
+    held = own.streamed([letter] * 33)
+    assert len(letter) == 2 and held[:32] == [""] * 32 and held[32] == 33 * "é"
+    wrong = [letter * 10, letter[:1], [own.find("<s>")], [own.find("a")]]
+    assert own.streamed(wrong) == ["", "", "", "\ufffd" * 21 + "a", ""]
+    assert own.streamed(wrong, skip_special=False)[2] == "\ufffd" * 21 + "<s>"
+    own.close()
+
+
+def test_a_long_text_is_decoded_piece_by_piece() -> None:
+    """Time that grows with the square of the length would be seen here: 200,000 pieces."""
+    own = Text(shipped("tiny-gemma").to_str())
+    ids = own.encode("What is 23 + 45? " * 20_000)
+    assert "".join(own.streamed([[each] for each in ids])) == own.decode(ids)
     own.close()
 
 

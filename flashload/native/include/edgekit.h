@@ -915,6 +915,30 @@ EK_API ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes,
 EK_API ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32_t skip_special, char *buffer,
                                 uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
 
+/* Text of ids that arrive in pieces, such as the tokens that a generation commits: a character may be spread over several
+ * tokens, so what is not yet certain is held back. The pieces joined are the text that ek_text_decode gives of all ids, but
+ * for runs of more than 64 tokens that stand for one byte each (Gemma's kind): of these, what is UTF-8 so far is given out,
+ * though a wrong byte behind it makes the whole run U+FFFD. A stream is used by one thread at a time. A null stream is
+ * EK_INVALID_ARGUMENT everywhere but in ek_text_stream_close. */
+typedef struct ek_text_stream ek_text_stream;
+
+/* Opens one; `skip_special` is as above. `text` must stay open for as long. `*stream` is null after a failure; otherwise it
+ * belongs to the caller, who gives it to ek_text_stream_close. */
+EK_API ek_status ek_text_stream_open(ek_text *text, int32_t skip_special, ek_text_stream **stream) EK_NOEXCEPT;
+
+/* Takes more ids. After an error it has taken none of them. */
+EK_API ek_status ek_text_stream_push(ek_text_stream *stream, const int64_t *ids, int64_t count) EK_NOEXCEPT;
+
+/* No ids follow for now: what is held back becomes certain, and what is incomplete in it U+FFFD. */
+EK_API ek_status ek_text_stream_finish(ek_text_stream *stream) EK_NOEXCEPT;
+
+/* The text that has become certain and was not taken yet: `*size` bytes of whole characters, and no NUL. A null buffer asks
+ * for the size alone, and takes nothing. EK_BUFFER_TOO_SMALL, which takes nothing either. */
+EK_API ek_status ek_text_stream_take(ek_text_stream *stream, char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
+/* Ends it; null is allowed. */
+EK_API void ek_text_stream_close(ek_text_stream *stream) EK_NOEXCEPT;
+
 /* ---- Generation ----------------------------------------------------------------------------------------------- */
 
 /* How a generation came to its end. */

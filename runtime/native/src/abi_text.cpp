@@ -8,6 +8,7 @@
 #include "bundle_folder.h"
 #include "edgekit.h"
 #include "error.h"
+#include "text/text_stream.h"
 #include "text/tokenizer.h"
 
 using namespace edgekit;
@@ -15,6 +16,11 @@ using namespace edgekit;
 struct ek_text {
   ek_text(std::string_view json, const std::string &where) : tokenizer(json, where) {}
   const Tokenizer tokenizer;
+};
+
+struct ek_text_stream {
+  ek_text_stream(const Tokenizer &tokenizer, bool skip_special) : stream(tokenizer, skip_special) {}
+  TextStream stream;
 };
 
 namespace {
@@ -25,6 +31,15 @@ constexpr char kFile[] = "tokenizer/tokenizer.json";
 const Tokenizer &opened(const ek_text *text) {
   if (text == nullptr) fail(EK_INVALID_ARGUMENT, "the text is null; open it with ek_text_open");
   return text->tokenizer;
+}
+
+TextStream &opened(ek_text_stream *stream) {
+  if (stream == nullptr) fail(EK_INVALID_ARGUMENT, "the stream is null; open it with ek_text_stream_open");
+  return stream->stream;
+}
+
+void check_ids(const int64_t *ids, int64_t count) {
+  if (count < 0 || (ids == nullptr && count != 0)) fail(EK_INVALID_ARGUMENT, "ids are null, or count is ", count);
 }
 
 template <typename T>
@@ -80,8 +95,38 @@ ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32
                          uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
     const Tokenizer &tokenizer = opened(text);
-    if (count < 0 || (ids == nullptr && count != 0)) fail(EK_INVALID_ARGUMENT, "ids are null, or count is ", count);
+    check_ids(ids, count);
     place(size, "size");
     fill(tokenizer.decode(ids, static_cast<std::size_t>(count), skip_special != 0), "the text", buffer, capacity, *size);
+  });
+}
+
+ek_status ek_text_stream_open(ek_text *text, int32_t skip_special, ek_text_stream **stream) noexcept {
+  return guarded([&] {
+    *place(stream, "stream") = nullptr;
+    *stream = new ek_text_stream(opened(text), skip_special != 0);
+  });
+}
+
+void ek_text_stream_close(ek_text_stream *stream) noexcept { delete stream; }
+
+ek_status ek_text_stream_push(ek_text_stream *stream, const int64_t *ids, int64_t count) noexcept {
+  return guarded([&] {
+    TextStream &own = opened(stream);
+    check_ids(ids, count);
+    own.push(ids, static_cast<std::size_t>(count));
+  });
+}
+
+ek_status ek_text_stream_finish(ek_text_stream *stream) noexcept {
+  return guarded([&] { opened(stream).finish(); });
+}
+
+ek_status ek_text_stream_take(ek_text_stream *stream, char *buffer, uint64_t capacity, uint64_t *size) noexcept {
+  return guarded([&] {
+    TextStream &own = opened(stream);
+    place(size, "size");
+    fill(own.certain(), "the text", buffer, capacity, *size);
+    if (buffer != nullptr) own.take();
   });
 }

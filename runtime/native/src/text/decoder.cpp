@@ -190,6 +190,23 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
   }
 }
 
+bool Decoder::is_byte(std::string_view token) const {
+  return byte_of(token) >= 0 && std::any_of(steps_.begin(), steps_.end(), [](const Step &step) {
+           return step.kind == Step::Kind::byte_tokens;
+         });
+}
+
+bool Decoder::decodes_in_parts() const {
+  if (joins_with_blanks_) return false;
+  bool whole = false;  // what follows sees tokens joined
+  for (const Step &step : steps_) {
+    const bool joins = step.kind == Step::Kind::fuse || step.kind == Step::Kind::byte_level;
+    if (!joins && (whole || (step.kind != Step::Kind::replace && step.kind != Step::Kind::byte_tokens))) return false;
+    whole = whole || joins;
+  }
+  return true;
+}
+
 std::string Decoder::decode(std::vector<std::string> tokens) const {
   const auto size_of = [&tokens] {
     std::size_t nbytes = 0;

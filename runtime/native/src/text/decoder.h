@@ -22,6 +22,13 @@ class Decoder {
   // tokenizer makes it.
   std::string decode(std::vector<std::string> tokens) const;
 
+  // Whether a token stands for one byte, as <0x0A> does.
+  bool is_byte(std::string_view token) const;
+
+  // Whether the text of tokens is that of some of them and, behind it, that of the others, wherever they are parted but
+  // within a character.
+  bool decodes_in_parts() const;
+
  private:
   struct Step {
     enum class Kind { byte_level, byte_tokens, fuse, replace, strip, metaspace } kind;

@@ -48,20 +48,22 @@ void Tokenizer::encode_part(std::string_view text, bool first, std::vector<Id> &
 }
 
 std::string Tokenizer::decode(const std::int64_t *ids, std::size_t count, bool skip_special) const {
-  const Vocabulary &texts = splitter_.of_bytes() ? texts_ : bpe_->vocabulary();
   std::vector<std::string> tokens;
   tokens.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    if (ids[i] < 0 || ids[i] >= static_cast<std::int64_t>(Vocabulary::kNone)) continue;
-    const Id id = static_cast<Id>(ids[i]);
-    const auto found = added_.find(id);
-    if (found != added_.end()) {
-      if (!found->second.special || !skip_special) tokens.push_back(found->second.text);
-    } else if (texts.has(id)) {
-      tokens.emplace_back(texts.text(id));
-    }
+    const Piece found = piece(ids[i], skip_special);
+    if (found.there) tokens.emplace_back(found.text);
   }
   return decoder_.decode(std::move(tokens));
+}
+
+Tokenizer::Piece Tokenizer::piece(std::int64_t id, bool skip_special) const {
+  if (id < 0 || id >= static_cast<std::int64_t>(Vocabulary::kNone)) return {};
+  const auto added = added_.find(static_cast<Id>(id));
+  if (added != added_.end()) return {!added->second.special || !skip_special, added->second.text};
+  const Vocabulary &texts = splitter_.of_bytes() ? texts_ : bpe_->vocabulary();
+  if (!texts.has(static_cast<Id>(id))) return {};
+  return {true, texts.text(static_cast<Id>(id))};
 }
 
 }  // namespace edgekit

@@ -38,6 +38,17 @@ class Tokenizer {
   // become U+FFFD.
   std::string decode(const std::int64_t *ids, std::size_t count, bool skip_special) const;
 
+  // What `decode` has of an id: not there where it is no token, or a special one that is left out.
+  struct Piece {
+    bool there = false;
+    std::string_view text;
+  };
+  Piece piece(std::int64_t id, bool skip_special) const;
+
+  // See Decoder.
+  bool is_byte(std::string_view token) const { return decoder_.is_byte(token); }
+  bool decodes_in_parts() const { return decoder_.decodes_in_parts(); }
+
  private:
   friend class TokenizerReader;
 
