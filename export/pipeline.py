@@ -29,6 +29,7 @@ from edgekit.export.bundle_files import (
     package_bytes,
     write_manifest,
 )
+from edgekit.export.chat_form import CHAT_FILE, NoChatForm, chat_form
 from edgekit.export.checkpoint import Checkpoint
 from edgekit.export.checkpoint.provenance import copy_legal_files, legal_files, provenance
 from edgekit.export.checkpoint.tokenizer_files import check_texts
@@ -74,7 +75,7 @@ from edgekit.runtime.bundle.sections import Wrong
 from edgekit.runtime.hub import verification
 from edgekit.runtime.hub.repository import origin
 from edgekit.runtime.sampling.options import declared
-from edgekit.runtime.tokenizer import Tokenizer
+from edgekit.runtime.tokenizer import TOKENIZER_FILE, Tokenizer
 
 #: The embedding of the family whose scale is rounded to the embedding's type.
 _EMBEDDING = "model.decoder.embed_tokens.weight"
@@ -406,10 +407,11 @@ def _complete(
     for half_written in output.rglob(".*.tmp"):  # of an export that was killed
         half_written.unlink()
     folder = output / form.TOKENIZER_FOLDER
-    for name, content in checkpoint.tokenizer.items():
+    text_files, left_out = _text_files(checkpoint)
+    for name, content in text_files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
-    files = [(folder / name).relative_to(output).as_posix() for name in checkpoint.tokenizer]
+    files = [(folder / name).relative_to(output).as_posix() for name in text_files]
     contents = Contents(
         form,
         options.scheme,
@@ -433,7 +435,7 @@ def _complete(
     notes = [*form.architecture.notes, *report.notes()]
     if plan.tuned.merged:
         notes.insert(0, plan.tuned.note())
-    notes = [*plan.left_out, *notes]
+    notes = [*plan.left_out, *left_out, *notes]
     made_of = {
         "checkpoint": options.source or checkpoint.path.name,
         **provenance(checkpoint.path),
@@ -506,6 +508,22 @@ def _sampler(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, An
     tokenizer = Tokenizer.from_files(checkpoint.tokenizer, str(checkpoint.path))
     check_texts(tokenizer)
     return sampler_config(architecture, checkpoint.generation_config, tokenizer)
+
+
+def _text_files(checkpoint: Checkpoint) -> tuple[dict[str, bytes], list[str]]:
+    """The tokenizer's files with the form of its chats, and in sentences what applications without Python
+    lack.
+    """
+    files = dict(checkpoint.tokenizer)
+    tokenizer = Tokenizer.from_files(files, str(checkpoint.path))
+    try:
+        return {**files, CHAT_FILE: chat_form(tokenizer, files[TOKENIZER_FILE])}, []
+    except NoChatForm as error:
+        lacks = "write the conversation's text themselves"
+        said = [f"applications without Python {lacks}: {error}"] if tokenizer.chat_templates else []
+    except EdgekitError as error:
+        said = [f"applications without Python cannot use this tokenizer: {error}"]
+    return files, said
 
 
 def _embedding_dtype(checkpoint: Checkpoint) -> str:

@@ -890,7 +890,7 @@ typedef struct ek_text ek_text;
 
 #define EK_TEXT_MOST ((uint64_t)1 << 28) /* bytes of a text */
 
-/* Opens the tokenizer of the bundle in folder `bundle` (UTF-8), whose file is compared with the manifest. `*text` is null
+/* Opens the tokenizer of the bundle in folder `bundle` (UTF-8), whose files are compared with the manifest. `*text` is null
  * after a failure; otherwise it belongs to the caller, who gives it to ek_text_close. Different threads may use it at the
  * same time. A null text is EK_INVALID_ARGUMENT everywhere but in ek_text_close. Those of ek_bundle_open and files,
  * EK_MALFORMED_FILE and EK_UNSUPPORTED_BUNDLE for what is in the file. */
@@ -914,6 +914,24 @@ EK_API ek_status ek_text_encode(ek_text *text, const char *utf8, uint64_t bytes,
  * and no NUL. A null buffer asks for the size alone. Bytes that are not UTF-8 become U+FFFD. EK_BUFFER_TOO_SMALL. */
 EK_API ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32_t skip_special, char *buffer,
                                 uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
+
+/* A message of a conversation. */
+typedef struct ek_text_message {
+  const char *role;    /* "system", "user" or "assistant" */
+  const char *content; /* UTF-8, no NUL behind it is needed */
+  uint64_t content_bytes;
+} ek_text_message;
+
+/* The text of a conversation as the model's chat template writes it, with the opening of the answer behind it, to be given to
+ * ek_text_encode without what the tokenizer puts around a text: perhaps a system message, then the user's and the
+ * assistant's in turn, the last of them the user's. EK_INVALID_ARGUMENT for another order, EK_INVALID_STATE where nothing is
+ * known of the model's template, EK_BUFFER_TOO_SMALL; sizes are as in ek_text_decode. */
+EK_API ek_status ek_text_chat(ek_text *text, const ek_text_message *messages, int64_t count, char *buffer, uint64_t capacity,
+                              uint64_t *size) EK_NOEXCEPT;
+
+/* Takes the form of chats from the bytes of a chat.json. No other call on `text` may be under way. EK_MALFORMED_FILE,
+ * EK_UNSUPPORTED_BUNDLE. */
+EK_API ek_status ek_text_set_chat_form(ek_text *text, const char *json, uint64_t bytes) EK_NOEXCEPT;
 
 /* Text of ids that arrive in pieces, such as the tokens that a generation commits: a character may be spread over several
  * tokens, so what is not yet certain is held back. The pieces joined are the text that ek_text_decode gives of all ids, but

@@ -33,6 +33,9 @@ class BundleFolder {
   // The parsed manifest, which is not kept.
   Json take_root() { return std::move(manifest_.root); }
 
+  // Whether the manifest lists a file.
+  bool lists(const std::string &name) const { return index_.count(name) != 0; }
+
   // Bytes of a file as the manifest lists it. Throws Error: EK_INVALID_ARGUMENT for others, EK_MALFORMED_FILE for more
   // than kMaxReadBytes.
   std::uint64_t size_of(const std::string &name) const;

@@ -1,5 +1,7 @@
 // The ek_text_ functions of edgekit.h.
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "bundle_folder.h"
 #include "edgekit.h"
 #include "error.h"
+#include "text/chat_form.h"
 #include "text/text_stream.h"
 #include "text/tokenizer.h"
 
@@ -16,6 +19,7 @@ using namespace edgekit;
 struct ek_text {
   ek_text(std::string_view json, const std::string &where) : tokenizer(json, where) {}
   const Tokenizer tokenizer;
+  std::optional<ChatForm> chat;
 };
 
 struct ek_text_stream {
@@ -25,7 +29,14 @@ struct ek_text_stream {
 
 namespace {
 
-constexpr char kFile[] = "tokenizer/tokenizer.json";
+// Those of the tokenizer have a folder of their own, or are in the bundle's.
+constexpr char kFolder[] = "tokenizer/", kFile[] = "tokenizer.json", kChatFile[] = "chat.json";
+
+std::string read(const BundleFolder &folder, const std::string &name) {
+  std::string text(folder.size_of(name), '\0');
+  folder.read(name, text.data());
+  return text;
+}
 
 // These throw Error (EK_INVALID_ARGUMENT) for null.
 const Tokenizer &opened(const ek_text *text) {
@@ -54,9 +65,11 @@ ek_status ek_text_open(const char *bundle, ek_text **text) noexcept {
   return guarded([&] {
     *place(text, "text") = nullptr;
     const BundleFolder folder{std::string(place(bundle, "the path of the bundle"))};
-    std::string json(folder.size_of(kFile), '\0');
-    folder.read(kFile, json.data());
-    *text = new ek_text(json, kFile);
+    const std::string place_of = folder.lists(kFile) ? "" : kFolder;
+    auto found = std::make_unique<ek_text>(read(folder, place_of + kFile), place_of + kFile);
+    const std::string chat = place_of + kChatFile;
+    if (folder.lists(chat)) found->chat.emplace(read(folder, chat), chat);
+    *text = found.release();
   });
 }
 
@@ -98,6 +111,39 @@ ek_status ek_text_decode(ek_text *text, const int64_t *ids, int64_t count, int32
     check_ids(ids, count);
     place(size, "size");
     fill(tokenizer.decode(ids, static_cast<std::size_t>(count), skip_special != 0), "the text", buffer, capacity, *size);
+  });
+}
+
+ek_status ek_text_set_chat_form(ek_text *text, const char *json, uint64_t bytes) noexcept {
+  return guarded([&] {
+    opened(text);
+    text->chat.emplace(std::string_view(place(json, "json"), static_cast<std::size_t>(bytes)), "chat.json");
+  });
+}
+
+ek_status ek_text_chat(ek_text *text, const ek_text_message *messages, int64_t count, char *buffer, uint64_t capacity,
+                       uint64_t *size) noexcept {
+  return guarded([&] {
+    opened(text);
+    if (!text->chat) {
+      fail(EK_INVALID_STATE, "the tokenizer has no form of chats; write the text of the conversation as the model's chat "
+           "template does");
+    }
+    if (count < 0 || (messages == nullptr && count != 0)) fail(EK_INVALID_ARGUMENT, "messages are null, or count is ", count);
+    place(size, "size");
+    std::vector<ChatMessage> given;
+    std::uint64_t bytes = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const ek_text_message &each = messages[i];
+      if (each.role == nullptr || (each.content == nullptr && each.content_bytes != 0)) {
+        fail(EK_INVALID_ARGUMENT, "role or content of message ", i, " is null");
+      }
+      if (each.content_bytes > EK_TEXT_MOST - bytes) fail(EK_INVALID_ARGUMENT, "messages of more than ", EK_TEXT_MOST, " bytes");
+      bytes += each.content_bytes;
+      const char *content = each.content == nullptr ? "" : each.content;
+      given.push_back({each.role, {content, static_cast<std::size_t>(each.content_bytes)}});
+    }
+    fill(text->chat->apply(given), "the text", buffer, capacity, *size);
   });
 }
 

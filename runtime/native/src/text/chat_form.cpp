@@ -1,0 +1,110 @@
+#include "text/chat_form.h"
+
+#include <cstdint>
+
+#include "error.h"
+#include "utf8.h"
+
+namespace edgekit {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+
+// What Python's str.strip takes away, and with it the `trim` of templates.
+bool is_white(std::uint32_t letter) {
+  return (letter >= 0x09 && letter <= 0x0D) || (letter >= 0x1C && letter <= 0x20) || letter == 0x85 || letter == 0xA0 ||
+         letter == 0x1680 || (letter >= 0x2000 && letter <= 0x200A) || letter == 0x2028 || letter == 0x2029 ||
+         letter == 0x202F || letter == 0x205F || letter == 0x3000;
+}
+
+std::string_view trimmed(std::string_view text) {
+  std::size_t begin = text.size(), end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t start = at;
+    if (is_white(next_code_point(text, at))) continue;
+    if (end == 0) begin = start;
+    end = at;
+  }
+  return end == 0 ? std::string_view() : text.substr(begin, end - begin);
+}
+
+// What stands behind the last `end` and the line ends behind it; all of it where there is none.
+std::string_view without_thought(std::string_view text, std::string_view end) {
+  const std::size_t at = end.empty() ? std::string_view::npos : text.rfind(end);
+  if (at == std::string_view::npos) return text;
+  text.remove_prefix(at + end.size());
+  while (!text.empty() && text.front() == '\n') text.remove_prefix(1);
+  return text;
+}
+
+}  // namespace
+
+ChatForm::ChatForm(std::string_view text, const std::string &where) {
+  if (text.size() > kMostFileBytes) fail(EK_MALFORMED_FILE, where, ": ", text.size(), " bytes; a form of chats has few");
+  const Json table = Json::parse(text, where);
+  const std::int64_t version = table.at("version").integer();
+  if (version != kVersion) {
+    fail(EK_UNSUPPORTED_BUNDLE, where, ": version ", version, "; this library reads ", kVersion, ": export the bundle again");
+  }
+  begin_ = table.at("begin").string();
+  if (const Json &system = table.at("system"); !system.is_null()) {
+    system_ = System{system.at("before").string(), system.at("after").string(), system.at("trim").boolean(),
+                     system.at("last").boolean()};
+  }
+  reply_ = table.at("reply").string();
+  next_ = table.at("next").string();
+  answer_ = table.at("answer").string();
+  trim_user_ = table.at("trim_user").boolean();
+  trim_assistant_ = table.at("trim_assistant").boolean();
+  thought_ = table.at("thought").string();
+}
+
+std::string ChatForm::apply(const std::vector<ChatMessage> &messages) const {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::size_t good = utf8_prefix(messages[i].content);
+    if (good != messages[i].content.size()) {
+      fail(EK_INVALID_ARGUMENT, "the content of message ", i, " is not UTF-8 at byte ", good, "; give it so encoded");
+    }
+  }
+  const bool has_system = !messages.empty() && messages.front().role == "system";
+  if (has_system && !system_) {
+    fail(EK_INVALID_ARGUMENT, "message 0 is the system's, for which this model has no place; leave it away");
+  }
+  const std::size_t first = has_system ? 1 : 0;
+  for (std::size_t i = first; i < messages.size(); ++i) {
+    const std::string_view wanted = (i - first) % 2 == 0 ? "user" : "assistant";
+    if (messages[i].role != wanted) {
+      fail(EK_INVALID_ARGUMENT, "message ", i, " is of role '", std::string(messages[i].role.substr(0, 40)), "', where one of '",
+           std::string(wanted), "' is to stand: a chat is a system message or none, then user and assistant in turn");
+    }
+  }
+  if ((messages.size() - first) % 2 == 0) {
+    fail(EK_INVALID_ARGUMENT, messages.size(), " messages that do not end with the user's; what is to be answered is the last");
+  }
+  std::string out;
+  const auto add = [&out](std::string_view content, bool trim) { out.append(trim ? trimmed(content) : content); };
+  const auto add_system = [&] {
+    out += system_->before;
+    add(messages.front().content, system_->trim);
+    out += system_->after;
+  };
+  const bool system_first = has_system && !system_->last;
+  for (std::size_t i = first; i < messages.size(); ++i) {
+    const std::string_view content = messages[i].content;
+    if ((i - first) % 2 == 1) {
+      out += reply_;
+      add(without_thought(content, thought_), trim_assistant_);
+      continue;
+    }
+    if (i == first && system_first) {
+      add_system();
+    } else {
+      out += i == first ? begin_ : next_;
+    }
+    if (i + 1 == messages.size() && has_system && system_->last) add_system();
+    add(content, trim_user_);
+  }
+  return out + answer_;
+}
+
+}  // namespace edgekit
