@@ -28,6 +28,10 @@ class NoRoom(EdgekitError):
     """The disk has less room than a trial takes."""
 
 
+class NoFiles(EdgekitError):
+    """It is no disk."""
+
+
 @dataclass(frozen=True)
 class DiskTrial:
     """What was found; `mode` is the way in which flash files are read there."""
@@ -38,9 +42,12 @@ class DiskTrial:
 
 def try_disk(folder: Path, seconds: float) -> DiskTrial:
     """Write a flash file of DISK_BYTES to a folder, open it as sessions open theirs, read it for so many
-    seconds, and remove it. Raises NoRoom, OSError and EdgekitError.
+    seconds, and remove it. Raises NoRoom, NoFiles, OSError and EdgekitError.
     """
-    free = shutil.disk_usage(folder).free
+    usage = shutil.disk_usage(folder)
+    if not usage.total:
+        raise NoFiles(f"{folder}: is the system's own and takes no files")
+    free = usage.free
     if free < DISK_BYTES + _OTHER_BYTES:
         raise NoRoom(f"{folder}: has {size(free)} free, and a trial of the disk writes {size(DISK_BYTES)}")
     with (

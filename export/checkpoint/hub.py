@@ -108,19 +108,34 @@ def locate(
         if not shipped.is_dir():
             raise ModelNotFound(f"{shipped}: this installation lacks the model {model}; reinstall edgekit")
         return Source(_without_revision(shipped, revision))
-    meant = kinds.did_you_mean(model, (*SHIPPED_MODELS, *others))
-    name, _, behind = model.removeprefix(HUB_PREFIX).partition("@")
-    if not NAME.fullmatch(name):
-        raise ModelNotFound(
-            f"{model}: no such directory, and neither a shipped model ({', '.join(SHIPPED_MODELS)}) "
-            f"nor owner/name of a Hugging Face repository{meant}"
-        )
+    name, behind = _hub_name(model, others)
     try:
         return _in_repository(name, revision or behind or None, progress or Silent())
     except RevisionNotFound:
         raise
     except ModelNotFound as error:
+        meant = kinds.did_you_mean(model, (*SHIPPED_MODELS, *others))
         raise ModelNotFound(f"{error}{meant}") from error.__cause__
+
+
+def check_name(model: str) -> None:
+    """Raises ModelNotFound for what names nothing: no file, no shipped model, no repository of the hub, for
+    which it is not looked.
+    """
+    if model not in SHIPPED_MODELS and not (model and Path(os.path.expanduser(model)).exists()):
+        _hub_name(model)
+
+
+def _hub_name(model: str, others: Iterable[str] = ()) -> tuple[str, str]:
+    """The owner/name that `model` is, and the revision behind it. Raises ModelNotFound."""
+    name, _, revision = model.removeprefix(HUB_PREFIX).partition("@")
+    if not NAME.fullmatch(name):
+        meant = kinds.did_you_mean(model, (*SHIPPED_MODELS, *others))
+        raise ModelNotFound(
+            f"{model}: no such directory, and neither a shipped model ({', '.join(SHIPPED_MODELS)}) "
+            f"nor owner/name of a Hugging Face repository{meant}"
+        )
+    return name, revision
 
 
 def adapter_folder(adapter: str, progress: Progress | None = None) -> Path:

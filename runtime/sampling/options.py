@@ -158,8 +158,21 @@ def unknown_option(name: str, known: Sequence[str]) -> InvalidOption:
         )
     close = nearest(name, known)
     hint = f"did you mean {close}?" if close else all_known
-    named = name if name.isidentifier() and len(name) <= 60 else shown(name)
-    return InvalidOption(f"{named} is not a sampling option of this model; {hint}")
+    return InvalidOption(f"{_spelled(name)} is not a sampling option of this model; {hint}")
+
+
+def check_known(name: str) -> None:
+    """Raises InvalidOption for a name that no procedure has, before it is known which one is meant."""
+    options = [option for each in PROCEDURES for option in declared(each)]
+    known = {spelled for option in options for spelled in (option.name, *option.aliases)}
+    if name not in known:
+        close = nearest(name, sorted(known))
+        hint = f"did you mean {close}?" if close else "edgekit options BUNDLE lists those of a model"
+        raise InvalidOption(f"{_spelled(name)} is not a sampling option of any model; {hint}")
+
+
+def _spelled(name: str) -> str:
+    return name if name.isidentifier() and len(name) <= 60 else shown(name)
 
 
 def _for_people(family: str) -> set[str]:

@@ -62,6 +62,8 @@ def reports(file: Path) -> list[dict[str, Any]]:
 
 def test_each_combination_is_measured_as_often_as_asked(swept: Path) -> None:
     found = reports(swept)
+    alone, together = ([r["plan"]["head"] for r in found if r["session"]["sequences"] == n] for n in (1, 3))
+    assert max(together) <= 3 * min(alone), "each has rows of its own, and they are counted once"
     assert [(r["session"]["resident_bytes"], r["session"]["sequences"]) for r in found] == [
         (0, 1), (0, 3), (None, 1), (None, 3),
     ]  # fmt: skip
@@ -197,6 +199,7 @@ def test_what_cannot_be_measured_is_told_and_the_rest_is_measured(bundle: Path, 
         (("BUNDLE", "--sequences", "none"), "integer"),
         (("BUNDLE", "--set", "steps=1", "--set", "steps=2"), "separate its values"),
         (("BUNDLE", "--set", "nothing=1"), "not a sampling option"),
+        (("BUNDLE", "--set", "stps=4"), "stps is not a sampling option of any model; did you mean steps?"),
         (("BUNDLE", "--set", "steps=0"), "steps"),
         (("BUNDLE", "--prompt", "a", "--prompt-tokens", "3"), "exclude each other"),
         (("BUNDLE", "--engine", "warp"), "warp"),

@@ -48,7 +48,10 @@ def test_lists_are_combined_in_the_order_of_the_file() -> None:
             "cold": True,
             "probe": False,
             "override": [[], ["layers.0.*=8", "layers.1.*=8"]],
-            "procedure": {"default": {}, "fast": {"steps": [4, 8], "remasking": "entropy", "pair": [[1, 2]]}},
+            "procedure": {
+                "default": {},
+                "fast": {"steps": [4, 8], "remasking": "entropy", "eos_token_ids": [[1, 2]]},
+            },
         }
     )
     both = ("--override", "layers.0.*=8", "--override", "layers.1.*=8")
@@ -57,7 +60,7 @@ def test_lists_are_combined_in_the_order_of_the_file() -> None:
         for quant in ("int8", "mixed4")
         for override in ((), both)
     ]
-    set_ = "--set", "remasking=entropy", "--set", "pair=[1, 2]"
+    set_ = "--set", "remasking=entropy", "--set", "eos_token_ids=[1, 2]"
     assert [line.words for line in grid.benches] == [
         ("--memory", memory, "--cold", "--no-probe", *words)
         for memory in ("100MB", "all")
@@ -159,6 +162,8 @@ def test_an_export_begins_as_its_folder_asks_for(tmp_path: Path) -> None:
         ('model = "tiny-gemma"\nmemry = "1GB"', "unknown key 'memry'; did you mean memory?"),
         ('model = "tiny-gemma"\nquant = []', "quant is an empty list"),
         ('model = "tiny-gemma"\nquant = ["int8", "int7"]', "quant: unknown preset 'int7'; did you mean"),
+        ('model = "tiny-gema"', "model: tiny-gema: no such directory"),
+        ('model = "tiny-gemma"\n[procedure.a]\nstps = 4', "procedure.a.stps: stps is not a sampling option"),
         ('model = "tiny-gemma"\ntarget = "isos"', "target: unknown target 'isos'; did you mean ios"),
         ('model = "tiny-gemma"\nformat = "nativ"', "format: unknown format 'nativ'; did you mean native"),
         ('model = "tiny-gemma"\nmemory = "12 bananas"', "memory: size '12 bananas' is not understood"),
@@ -283,7 +288,7 @@ def test_what_is_refused_or_damaged_has_a_row_and_the_others_go_on(tmp_path: Pat
     ]
     verified.unlink()
     done = sweep(file, "-o", folder, code=1)
-    assert "damaged: " in done.stdout and "exports it again" in done.stdout
+    assert "damaged: " in done.stderr and "exports it again" in done.stderr
     assert "made again" in sweep(file, "-o", folder, "--dry-run").stdout
     assert "failed" not in sweep(file, "-o", folder).stdout
     assert weights.read_bytes() == whole

@@ -93,7 +93,7 @@ class Workload:
     @contextmanager
     def opened(self) -> Iterator[Opened]:
         """The session, once it is open. Raises BudgetExceeded, and what opening a session raises."""
-        lengths = longest([sampler.lengths for sampler in self.samplers()], self.case.sequences)
+        lengths = longest([sampler.lengths for sampler in self.samplers()], 1)
         with self._generator.branching(lengths, self.case.sequences) as (session, together, turn):
             yield Opened(self, session, together, turn.texts(session, self.case.sequences))
 

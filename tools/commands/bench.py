@@ -261,16 +261,21 @@ def command(
     for line in failed:
         prose(line, err=True)
     if interrupted:
-        found = counted(len(measured[-1]["tests"]), "run")
-        raise Interrupted(f"{found} of the last configuration are kept")
+        count = len(measured[-1]["tests"])
+        raise Interrupted(
+            f"{counted(count, 'run')} of the last configuration {'is' if count == 1 else 'are'} kept"
+        )
     if failed:
         ctx.exit(DAMAGED)
 
 
 def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
     """Values by name: text with commas is several of them."""
+    from edgekit.runtime.sampling.options import check_known
+
     found: dict[str, list[Any]] = {}
     for name, value in assigned:
+        check_known(name)
         if name in found:
             raise click.UsageError(f"{name} is given twice, by two --set; separate its values by commas")
         several = value.split(",") if isinstance(value, str) else [value]

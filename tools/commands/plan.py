@@ -135,7 +135,11 @@ def command(
                 progress.advance(0, name)
                 plans.append(plan.make(name, known, _rates(name, disk, memory), request))
                 progress.advance(1, name)
-            plans += [measured.plan_of(report, known, quant, request, path) for path, report in found]
+            for path, report in found:
+                of_report = measured.plan_of(report, known, quant, request, path)
+                # Reports of other models lend their machine, which is told once.
+                if of_report.measured_seconds is not None or of_report.rates not in [p.rates for p in plans]:
+                    plans.append(of_report)
             about, title = show.model_facts(known, quant), show.model_line(known, quant)
     if html is not None:
         from edgekit.flashload.files import write_atomic

@@ -149,6 +149,8 @@ def _show(jobs: Sequence[Job], store: Store, form: str, html: Path | None) -> li
         for line in lines(reports):
             click.echo(visible(line) + "\n")
         click.echo(tabulating.as_markdown(found))
+    for line in tabulating.long_reasons(found):
+        prose(line, err=True)
     if failed:
         prose(f"{counted(len(failed), 'step')} failed; the same command tries again", err=True)
     note(f"bundles and reports: {store.folder}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgekit.flashload.errors import DiskFull, EdgekitError
 from edgekit.flashload.sizes import size
 from edgekit.runtime.bench import describe_machine, probe_processor
-from edgekit.tools.disk_trial import DISK_BYTES, NoRoom, try_disk
+from edgekit.tools.disk_trial import DISK_BYTES, NoFiles, NoRoom, try_disk
 from edgekit.tools.doctor.finding import Finding
 
 _SECONDS = 0.2
@@ -90,8 +90,11 @@ def on_disk(folder: Path) -> Finding:
     try:
         trial = try_disk(folder, 5 * _SECONDS)
     except (OSError, EdgekitError) as error:
-        full = "there is not so much free" if isinstance(error, NoRoom | DiskFull) else ""
-        reason = getattr(error, "strerror", None) or full or "what was written cannot be read"
+        reason = getattr(error, "strerror", None) or "what was written cannot be read"
+        if isinstance(error, NoRoom | DiskFull):
+            reason = "there is not so much free"
+        elif isinstance(error, NoFiles):
+            reason = "it is the system's own, and takes no files"
         said = f"{DISK_BYTES >> 20} MiB cannot be written and read where --disk says: {reason}"
         return Finding(about, "broken", said, "edgekit doctor --disk FOLDER, where bundles are to be")
     rate = trial.probe.bytes_per_second

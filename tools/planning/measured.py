@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.plan import Plan, make
 from edgekit.tools.planning.predict import Request
 from edgekit.tools.planning.rates import GB, NotKnown, machine_name, of_limits
+
+#: No machine has so much memory.
+_MOST_BYTES = 1 << 48
 
 
 def plan_of(
@@ -40,15 +44,23 @@ def plan_of(
         rates = of_limits(name, limits, int(machine["memory_bytes"]) or None, source)
         return make(name, model, rates, request)
     budget, case = session["memory_bytes"], about["case"]
+    name += "".join(f", {option}={json.dumps(value)}" for option, value in case["settings"].items())
     rates = of_limits(name, limits, budget, source)
     if budget is not None:
         rates = rates.with_figure("app_budget_gb", Figure(budget / GB, "measured", "its --memory"))
+        rates = replace(rates, process=_process(report))
     count = int(case["sequences"])
     prompt = max(1, report["tests"][0]["prompt_tokens"] // max(1, count))
     asked = Request(prompt, case["new_tokens"] or None, count)
     seconds = row(report).get("forward_ms")
     planned = make(name, model, rates, asked)
     return replace(planned, measured_seconds=None if seconds is None else seconds / 1000)
+
+
+def _process(report: Mapping[str, Any]) -> int | None:
+    """Bytes that the process held before its session; None where a report does not tell."""
+    found = report["plan"].get("process")
+    return found if isinstance(found, int) and 0 <= found < _MOST_BYTES else None
 
 
 def _of_one_shape(about: Mapping[str, Any], model: PlannedModel, preset: str) -> bool:

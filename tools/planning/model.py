@@ -40,13 +40,18 @@ class PlannedModel:
     capacity: int
     expert_layers: int
     parameters: int
-    _plans: dict[SessionOptions, MemoryPlan] = field(default_factory=dict, repr=False, compare=False)
+    _plans: dict[tuple[SessionOptions, int], MemoryPlan] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
-    def plan(self, options: SessionOptions) -> MemoryPlan:
-        """What a session would have where; devices of the same budget share it. Raises BudgetExceeded."""
-        if options not in self._plans:
-            self._plans[options] = plan_session(self.bundle, options, process_bytes=PROCESS_BYTES)
-        return self._plans[options]
+    def plan(self, options: SessionOptions, process: int | None = None) -> MemoryPlan:
+        """What a session would have where, in a process that holds so many bytes before; devices of the same
+        budget share it. Raises BudgetExceeded.
+        """
+        held = PROCESS_BYTES if process is None else process
+        if (options, held) not in self._plans:
+            self._plans[options, held] = plan_session(self.bundle, options, process_bytes=held)
+        return self._plans[options, held]
 
     @property
     def weights_bytes(self) -> int:

@@ -112,7 +112,7 @@ def predict(model: PlannedModel, rates: Rates, request: Request) -> Step:
     step, count = _lengths(model, request), request.sequences
     lengths = step.of_each
     options = options_for(model.bundle, SessionOptions(rates.budget), of_several(lengths, count), count)
-    plan = model.plan(options)
+    plan = model.plan(options, rates.process)
     touched = model.touched(step.rows, count)
     nbytes = _bytes_of(model, plan)
     seconds_of = _seconds_of(model, rates, step, touched, nbytes)

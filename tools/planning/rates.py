@@ -45,6 +45,8 @@ class Rates:
     unpacking: float = 0.0
     score_seconds: float = 0.0
     beside: float = 1.0
+    #: Bytes that the process holds before its session, where they are known.
+    process: int | None = None
 
     def reached(self, rows: float) -> float:
         """Operations per second in products of so many rows with each weight."""

@@ -15,6 +15,7 @@ import click
 
 from edgekit.flashload.files import read_table
 from edgekit.flashload.names import shown, unknown
+from edgekit.runtime.sampling.options import check_known
 from edgekit.tools.failures import Failure, failure
 from edgekit.tools.options import Assignment
 from edgekit.tools.sweep.keys import COMMANDS, KEYS, Key, WrongValue
@@ -170,6 +171,7 @@ def _check_setting(where: str, key: str, value: Any) -> None:
     ):
         raise WrongValue(f"{where} is {shown(value)}; give text, a number, true or false")
     try:
+        check_known(key)
         Assignment().convert(f"{key}={_in_words(value)}", None, None)
     except Exception as error:
         raise WrongValue(f"{where}: {failure(error).message}") from error

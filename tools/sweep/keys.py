@@ -92,9 +92,16 @@ def _check_format(name: str) -> None:
         raise click.UsageError(unknown("format", name, FORMATS))
 
 
+def _check_model(name: str) -> None:
+    from edgekit.export.checkpoint.hub import check_name
+
+    check_name(name)
+
+
 #: Names that options take as text, and what knows them.
 _NAMES: Mapping[str, Callable[[str], object]] = {
     "quant": _check_preset, "format": _check_format, "target": targets.get,
+    "model": _check_model,
 }  # fmt: skip
 
 

@@ -10,11 +10,10 @@ from edgekit.tools.benchmark.rows import row as row_of_report
 from edgekit.tools.benchmark.tables import FIGURES, LEFT, Cell, aligned, columns, in_bytes
 from edgekit.tools.sweep.store import DONE, Store
 from edgekit.tools.sweep.units import Job, Unit
-from edgekit.tools.terminal_text import shortened
 
 Row = Mapping[str, Any]
 
-#: Characters of a reason in a table.
+#: Characters of a reason in a table; the whole of a longer one stands below.
 _LONGEST_REASON = 160
 #: What a row of a report has that a unit without one does not know.
 _NOTHING = (
@@ -34,7 +33,10 @@ def rows(jobs: Sequence[Job], store: Store) -> list[dict[str, Any]]:
         id(r): row for r, row in zip(asked, comparison.compared(asked), strict=True)
     }
     measured = {unit.digest: figures[id(outcome["report"])] for unit, outcome in told}
-    return [row for job in jobs for row in _rows_of(job, store, measured)]
+    found = [row for job in jobs for row in _rows_of(job, store, measured)]
+    if len({row["node"] for row in found}) == 1:  # nothing is told by it
+        found = [row | {"node": None} for row in found]
+    return found
 
 
 def _rows_of(job: Job, store: Store, measured: Mapping[str, Row]) -> Iterator[dict[str, Any]]:
@@ -77,8 +79,13 @@ def _text(name: str) -> Cell:
 def _reason(row: Row) -> str:
     if row["error"] is None:
         return ""
+    reason = _whole_reason(row)
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 4] + " ..."
+
+
+def _whole_reason(row: Row) -> str:
     varied = ", ".join(f"{key} {text}" for key, text in row["told"].items())
-    return shortened(f"{varied}: {row['error']}" if varied else row["error"], _LONGEST_REASON)
+    return f"{varied}: {row['error']}" if varied else str(row["error"])
 
 
 def _checks(row: Row) -> str:
@@ -123,4 +130,10 @@ def _cell(cell: Cell, row: Row) -> str:
 
 def failed_lines(found: Sequence[Row]) -> list[str]:
     """Of rows without figures, why."""
-    return [f"{row['bundle']}: {_reason(row)}" for row in found if row["error"] is not None]
+    return [f"{row['bundle']}: {_whole_reason(row)}" for row in found if row["error"] is not None]
+
+
+def long_reasons(found: Sequence[Row]) -> list[str]:
+    """The same of reasons that the table has no room for."""
+    long = [row for row in found if row["error"] is not None and len(_whole_reason(row)) > _LONGEST_REASON]
+    return failed_lines(long)
