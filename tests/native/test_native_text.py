@@ -107,15 +107,18 @@ class Text:
         _native.check(core.ek_text_stream_open(self._handle, int(skip_special), ctypes.byref(stream)))
 
         def taken() -> str:
-            size = c_uint64()
+            parts, size, room = list[str](), c_uint64(), 4
+            text = ctypes.create_string_buffer(64)
             _native.check(core.ek_text_stream_take(stream, None, 0, ctypes.byref(size)))
-            text = ctypes.create_string_buffer(max(1, size.value))
-            if size.value:
-                with pytest.raises(_native.NativeCallFailed, match="the buffer"):
-                    small = size.value - 1
-                    _native.check(core.ek_text_stream_take(stream, text, small, ctypes.byref(size)))
-            _native.check(core.ek_text_stream_take(stream, text, size.value, ctypes.byref(size)))
-            return text.raw[: size.value].decode()
+            left = size.value
+            while left:
+                _native.check(core.ek_text_stream_take(stream, text, room, ctypes.byref(size)))
+                assert 0 < size.value <= room
+                parts.append(text.raw[: size.value].decode())  # whole characters
+                left, room = left - size.value, 4 + room % 60
+            _native.check(core.ek_text_stream_take(stream, text, 0, ctypes.byref(size)))
+            assert size.value == 0
+            return "".join(parts)
 
         try:
             found = []
@@ -310,6 +313,24 @@ def test_a_character_that_is_not_whole_is_held_back(make: Callable[[], Tokenizer
     before, *rest = own.streamed([ids[:-1], [], ids[-1:], own.encode("b", add_special=False)])
     assert before == "ab " and rest[0] == "" and "".join(rest) == f"{rare}b"
     assert own.streamed([ids[:-1]]) == ["ab ", oracle.decode(ids[:-1])[3:]]
+    own.close()
+
+
+def test_a_character_that_no_buffer_holds_is_refused() -> None:
+    own, core, size = (
+        Text(of_bytes().to_str()),
+        _native.functions(_SIGNATURES, "ek_text_stream_close"),
+        c_uint64(),
+    )
+    stream, room = c_void_p(), ctypes.create_string_buffer(4)
+    _native.check(core.ek_text_stream_open(own._handle, 1, ctypes.byref(stream)))
+    ids = own.encode("🦊ab")
+    _native.check(core.ek_text_stream_push(stream, (c_int64 * len(ids))(*ids), len(ids)))
+    with pytest.raises(_native.NativeCallFailed, match="3 bytes, a character more"):
+        _native.check(core.ek_text_stream_take(stream, room, 3, ctypes.byref(size)))
+    _native.check(core.ek_text_stream_take(stream, room, 4, ctypes.byref(size)))
+    assert room.raw == "🦊".encode()
+    core.ek_text_stream_close(stream)
     own.close()
 
 

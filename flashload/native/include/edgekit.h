@@ -950,8 +950,9 @@ EK_API ek_status ek_text_stream_push(ek_text_stream *stream, const int64_t *ids,
 /* No ids follow for now: what is held back becomes certain, and what is incomplete in it U+FFFD. */
 EK_API ek_status ek_text_stream_finish(ek_text_stream *stream) EK_NOEXCEPT;
 
-/* The text that has become certain and was not taken yet: `*size` bytes of whole characters, and no NUL. A null buffer asks
- * for the size alone, and takes nothing. EK_BUFFER_TOO_SMALL, which takes nothing either. */
+/* Takes of the text that has become certain as many whole characters as the buffer has room for: `*size` bytes, 0 where there
+ * is none, and no NUL. A null buffer asks how many there are. EK_BUFFER_TOO_SMALL where there is no room for the next
+ * character; 4 bytes are enough for any. */
 EK_API ek_status ek_text_stream_take(ek_text_stream *stream, char *buffer, uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
 
 /* Ends it; null is allowed. */

@@ -1,5 +1,7 @@
 // The ek_text_ functions of edgekit.h.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -171,8 +173,12 @@ ek_status ek_text_stream_finish(ek_text_stream *stream) noexcept {
 ek_status ek_text_stream_take(ek_text_stream *stream, char *buffer, uint64_t capacity, uint64_t *size) noexcept {
   return guarded([&] {
     TextStream &own = opened(stream);
-    place(size, "size");
-    fill(own.certain(), "the text", buffer, capacity, *size);
-    if (buffer != nullptr) own.take();
+    *place(size, "size") = own.certain().size();
+    if (buffer == nullptr) return;
+    const std::string_view part = own.first(static_cast<std::size_t>(std::min<std::uint64_t>(capacity, *size)));
+    if (part.empty() && *size != 0) fail(EK_BUFFER_TOO_SMALL, "the buffer has ", capacity, " bytes, a character more");
+    *size = part.size();
+    std::memcpy(buffer, part.data(), part.size());
+    own.take(part.size());
   });
 }

@@ -27,6 +27,21 @@ void TextStream::finish() {
   settle(all, all.size());
 }
 
+std::string_view TextStream::first(std::size_t bytes) const noexcept {
+  const std::string_view all = certain();
+  if (bytes >= all.size()) return all;
+  const auto within = [&all](std::size_t at) { return (static_cast<unsigned char>(all[at]) & 0xC0) == 0x80; };
+  while (bytes > 0 && within(bytes)) --bytes;
+  return all.substr(0, bytes);
+}
+
+void TextStream::take(std::size_t bytes) noexcept {
+  taken_ += bytes;
+  if (taken_ < certain_.size()) return;
+  certain_.clear();
+  taken_ = 0;
+}
+
 // Where what is certain of `text`, that of ids_, ends.
 std::size_t TextStream::certain_end(const std::string &text) const {
   const std::size_t run = run_at_the_end();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "text/tokenizer.h"
@@ -29,9 +30,11 @@ class TextStream {
   // No ids follow: nothing is held back any more, what is incomplete stays U+FFFD.
   void finish();
 
-  // What has become certain since the last `take`.
-  const std::string &certain() const noexcept { return certain_; }
-  void take() noexcept { certain_.clear(); }
+  // What has become certain and was not taken.
+  std::string_view certain() const noexcept { return std::string_view(certain_).substr(taken_); }
+  // Of it whole characters, of at most so many bytes.
+  std::string_view first(std::size_t bytes) const noexcept;
+  void take(std::size_t bytes) noexcept;
 
  private:
   std::size_t certain_end(const std::string &text) const;
@@ -44,6 +47,7 @@ class TextStream {
   std::vector<std::int64_t> ids_;  // whose text is not certain yet, and those before them that it hangs on
   std::size_t settled_ = 0;        // bytes of their text
   std::string certain_;
+  std::size_t taken_ = 0;  // bytes of it
 };
 
 }  // namespace edgekit
