@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -48,7 +49,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         fsync_directory(path.parent)
     except BaseException as error:  # an interrupt leaves nothing behind either
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
         raise write_failed(f"{path}: cannot write", error) from error

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from edgekit.flashload.errors import WriteFailed
 from edgekit.flashload.files import read_table
 from edgekit.tools.failures import Failure
 
@@ -24,6 +25,8 @@ def check_output(path: Path | None, what: str, is_one: Callable[[Path], bool]) -
         return
     if not path.parent.is_dir():
         raise Failure(f"{path}: there is no folder {path.parent}; make it, or name another file")
+    if not os.access(path.parent, os.W_OK):
+        raise Failure(f"{path}: nothing can be written to {path.parent}; name another file")
     if not os.path.lexists(path):
         return
     try:
@@ -34,6 +37,35 @@ def check_output(path: Path | None, what: str, is_one: Callable[[Path], bool]) -
         raise Failure(f"{path}: is there, and is no regular file; name another one")
     if there.st_size and not is_one(path):
         raise Failure(f"{path}: is there, and is no {what}; name another file")
+
+
+class ReportFile:
+    """A file that is written again and again while work goes on."""
+
+    def __init__(self, path: Path, what: str, is_one: Callable[[Path], bool]) -> None:
+        """Raises Failure as `check_output`."""
+        check_output(path, what, is_one)
+        self.path, self._seen = path, _identity(path)
+
+    def write(self, write: Callable[[Path], None]) -> None:
+        """Have `write` replace it. Raises WriteFailed where somebody else has written it since, and what
+        `write` raises.
+        """
+        if _identity(self.path) != self._seen:
+            raise WriteFailed(
+                f"{self.path}: was written by somebody else meanwhile and is left as it is; give another name"
+            )
+        write(self.path)
+        self._seen = _identity(self.path)
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Of the file that is there now; None where there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def same_file(one: Path, other: Path) -> bool:

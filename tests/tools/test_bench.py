@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import statistics
 import subprocess
@@ -214,6 +215,16 @@ def test_what_cannot_be_measured_is_told_and_the_rest_is_measured(bundle: Path, 
 def test_wrong_words_are_one_line(bundle: Path, words: tuple[str, ...], said: str) -> None:
     done = bench(*[str(bundle) if word == "BUNDLE" else word for word in words], "--no-probe", code=2)
     assert said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="shells there close nothing")
+def test_a_process_without_stderr_measures(bundle: Path, tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "edgekit", "bench", bundle, "--forwards", "1", "-r", "1", "--no-probe")
+    line = " ".join(map(shlex.quote, map(str, words)))
+    done = subprocess.run(
+        f"{line} 2>&-", shell=True, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 0 and "tiny-gemma" in done.stdout
 
 
 def damaged(report: dict[str, Any], **changes: Any) -> str:

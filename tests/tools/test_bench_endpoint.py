@@ -132,6 +132,19 @@ def crawling(request: Answering) -> None:
     request.close_connection = True
 
 
+def commenting(request: Answering) -> None:
+    """Signs of life, and no event; the client gives the connection up by then."""
+    request.send_response(200)
+    request.send_header("Content-Type", "text/event-stream")
+    request.send_header("Connection", "close")
+    request.end_headers()
+    with suppress(OSError):
+        for _ in range(100):
+            time.sleep(0.05)
+            request.wfile.write(b": processing\n\n")
+    request.close_connection = True
+
+
 def odd_chunks(request: Answering) -> None:
     request.send_response(200)
     request.send_header("Content-Type", "text/event-stream")
@@ -177,6 +190,10 @@ def counting(tokens: object) -> Callable[[Answering], None]:
         (late, r"took more than 0.2 s"),
         (dripping, r"took more than 0.2 s"),
         (crawling, r"took more than 0.2 s"),
+        (commenting, r"took more than 0.2 s"),
+        (lambda r: r.says(429, '[{"error": {"message": "quota"}}]'), r"429 Too Many Requests: quota$"),
+        (lambda r: r.says(500, "null"), r"500 Internal Server Error: None$"),
+        (lambda r: r.says(500, "[" * 60_000), r"500 Internal Server Error: "),
         (odd_chunks, r"ended"),
         (shortened, r"ended before it was complete"),
         (counting(-3), r"counts -3 completion_tokens"),

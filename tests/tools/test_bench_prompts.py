@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -18,7 +19,8 @@ from click.testing import CliRunner, Result
 from support.fake_endpoint import FIRST_S, FakeEndpoint
 
 import edgekit
-from edgekit.flashload.errors import OpenFailed
+from edgekit.flashload.errors import OpenFailed, WriteFailed
+from edgekit.flashload.files import write_atomic
 from edgekit.runtime.search import VerifierFailed
 from edgekit.tools.benchmark import asking, comparison, tables
 from edgekit.tools.benchmark.asked import Asked, as_table, of_table
@@ -27,6 +29,7 @@ from edgekit.tools.benchmark.question import Question
 from edgekit.tools.benchmark.scoring import loaded, score_of
 from edgekit.tools.cli import main
 from edgekit.tools.intervals import paired_difference, wilson
+from edgekit.tools.output_file import ReportFile
 
 TOO_LONG = "red " * 60_000
 #: The third answer is wrong, the fourth has none to be compared with.
@@ -331,6 +334,20 @@ def test_a_report_takes_the_place_of_reports_alone(bundle: Path, tmp_path: Path)
     assert len(other.read_text(encoding="utf-8").splitlines()) == 1
 
 
+def test_a_file_that_somebody_writes_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    file = ReportFile(path, "file of reports", lambda _: True)
+    for text in ("a", "b"):
+        file.write(lambda path, text=text: write_atomic(path, text.encode()))  # type: ignore[misc]
+    path.write_text("notes")
+    with pytest.raises(WriteFailed, match="was written by somebody else meanwhile"):
+        file.write(lambda path: write_atomic(path, b"c"))
+    assert path.read_text() == "notes"
+    path.unlink()
+    with pytest.raises(WriteFailed, match="somebody else"):
+        file.write(lambda path: write_atomic(path, b"c"))
+
+
 def test_an_endpoint_that_cannot_answer_ends_it_at_once(
     bundle: Path, server: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +428,12 @@ def test_differences_are_of_the_prompts_that_both_have_scores_of() -> None:
     found = comparison.compared([base, apart, own])
     assert ["score_change" in row for row in found] == [False, False, True]
     assert len(comparison.tables(found)) == 2
+    elsewhere = report_of(told(2, 1.0), told(3, 0.0), told(4, None), told(5, 0.0))
+    _, row = comparison.compared([base, elsewhere])
+    assert (row["gained"], row["lost"]) == (0, 0), "the same prompts, in a file with an empty line"
+    other = copy.deepcopy(base)
+    other["about"]["workload"]["scored_by"] = "mine.py:other"
+    assert "score_change" not in comparison.compared([base, other])[1]
 
 
 def test_reports_keep_as_many_tests_as_their_reader_takes() -> None:

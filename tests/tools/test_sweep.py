@@ -183,6 +183,12 @@ def test_an_export_begins_as_its_folder_asks_for(tmp_path: Path) -> None:
         (f'model = "tiny-gemma"\nthreads = {[*range(1, 99)]}\nruns = {[*range(1, 199)]}', "at most 10000"),
         ('model = ["a/tiny", "b/tiny"]', "two exports of the sweep have the folder"),
         ("model = ", "is no TOML"),
+        (f"model = {'9' * 5000}", "is no TOML"),
+        (
+            'model = "tiny-gemma"\n[procedure.a]\n'
+            + "".join(f"{n} = {[*range(1, 40)]}\n" for n in ("steps", "canvas_length", "entropy_bound")),
+            "procedure.a makes too many settings; a sweep measures at most 10000",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_files_are_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -200,8 +206,25 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     with store.claimed():
         done = sweep(tmp_path / "a.toml", "-o", tmp_path / "out", code=2)
         assert "another sweep writes to it" in done.stderr
+    (tmp_path / "out" / "reports.jsonl").write_text("precious")
+    assert "is no file of reports" in sweep(tmp_path / "a.toml", "-o", tmp_path / "out", code=2).stderr
+    (tmp_path / "theirs" / UNITS).mkdir(parents=True)
+    assert "holds other things" in sweep(tmp_path / "a.toml", "-o", tmp_path / "theirs", code=2).stderr
     with pytest.raises(WrongValue, match="no model"):
         grid_of({})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"report": {}}, {"report": "x"}, {"report": None}, {"mean_error": "x"}, {"checks": []}, {"error": 3}],
+)
+def test_an_outcome_that_no_table_can_show_is_done_again(tmp_path: Path, change: dict[str, Any]) -> None:
+    store, (job, *_) = Store(tmp_path / "out"), jobs_of(grid_of({"model": "tiny-gemma"}))
+    with store.claimed():
+        store.put(job.verify, {"state": DONE, "mean_error": 0.1, "checks": 3, "preset": "int8"})
+        assert store.is_done(job.verify)
+        store.put(job.verify, {"state": DONE, **change})
+        assert not store.is_done(job.verify) and store.outcome(job.verify) is None
 
 
 # --- a sweep ------------------------------------------------------------------------------------------------

@@ -28,8 +28,14 @@ from edgekit.flashload.files import fsync_directory, write_failed
 from edgekit.flashload.strictjson import record_of
 from edgekit.tools.batch.held_file import HeldFile
 
-#: How every line of ours begins.
+#: How every line of ours begins, and the texts of its head, each with the characters of what follows.
 _BEGUN = b'{"line": '
+_HEAD = (
+    (_BEGUN, b"0123456789"),
+    (b', "run": "', b"0123456789abcdefghijklmnopqrstuvwxyz"),
+    (b'", "input": "', b"0123456789abcdef"),
+    (b'", "', b"abcdefghijklmnopqrstuvwxyz"),
+)
 _SEAL = b', "checksum": "%016x"}\n'
 _SEAL_BYTES = len(_SEAL % 0)
 #: Of a file that is to be replaced, so much is looked at.
@@ -110,7 +116,9 @@ class Output:
     def _read(self) -> None:
         for number, line in enumerate(self._out.lines(), 1):
             record = record_of(line) if line.endswith(b"\n") else None
-            if record is None and self._good + len(line) == self._out.size and _may_be_torn(line):
+            last = self._good + len(line) == self._out.size
+            nothing = not self._good and not line.strip(b"\0\n")  # zeros alone may be anybody's
+            if record is None and last and not nothing and _may_be_torn(line):
                 break
             if record is None or not _is_ours(record):
                 raise self._other(number, "is no line of `edgekit batch`")
@@ -330,8 +338,17 @@ def _is_ours(record: Mapping[str, Any]) -> bool:
 
 def _may_begin(data: bytes) -> bool:
     """Whether a line of ours begins so. Where it was half written, a power cut may leave zeros."""
-    data = data.rstrip(b"\0\n")
-    return data[: len(_BEGUN)] == _BEGUN[: len(data)]
+    rest = data.rstrip(b"\0\n")
+    for text, letters in _HEAD:
+        if len(rest) <= len(text):
+            return text.startswith(rest)
+        behind = rest.removeprefix(text).lstrip(letters)
+        if not rest.startswith(text) or len(behind) == len(rest) - len(text):
+            return False
+        if not behind:
+            return True
+        rest = behind
+    return True
 
 
 def _may_be_torn(line: bytes) -> bool:

@@ -38,9 +38,14 @@ def compared(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """A row for each report, in order, with differences from the first one that was asked the same."""
     first, found = dict[str, Report](), []
     for report in reports:
-        base = first.setdefault(report["about"]["workload"]["digest"], report)
+        base = first.setdefault(_asked_and_scored(report["about"]["workload"]), report)
         found.append(_row(report, None if base is report else base))
     return found
+
+
+def _asked_and_scored(told: Mapping[str, Any]) -> str:
+    """What reports must share to be compared: the prompts, and who says how good an answer is."""
+    return f"{told['digest']} {told['scored_by']}"
 
 
 def _row(report: Report, base: Report | None) -> dict[str, Any]:
@@ -119,12 +124,13 @@ def _quality(asked: Sequence[Asked]) -> dict[str, Any]:
 
 def _difference(asked: Sequence[Asked], base: Report) -> dict[str, Any]:
     """Of the scores of the same prompts."""
-    others = {each.line: each.score for each in of_table(base["about"]["workload"]["asked"])}
-    pairs = [
-        (each.score, other)
-        for each in asked
-        if each.score is not None and (other := others.get(each.line)) is not None
-    ]
+    others = of_table(base["about"]["workload"]["asked"])
+    if len(others) == len(asked):  # the same prompts in the same order, whatever their lines in a file
+        both = [(own.score, other.score) for own, other in zip(asked, others, strict=True)]
+    else:
+        by_line = {each.line: each.score for each in others}
+        both = [(own.score, by_line.get(own.line)) for own in asked]
+    pairs = [(own, other) for own, other in both if own is not None and other is not None]
     if not pairs:
         return {}
     changes = [own - other for own, other in pairs]
@@ -197,7 +203,7 @@ def tables(found: Sequence[Row]) -> list[str]:
     """Of what was asked the same, as Markdown: a column for each row of `compared`."""
     groups = dict[str, list[Row]]()
     for row in found:
-        groups.setdefault(row["workload"], []).append(row)
+        groups.setdefault(f"{row['workload']} {row['scored_by']}", []).append(row)
     return [_table(group) for group in groups.values()]
 
 

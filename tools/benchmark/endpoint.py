@@ -48,6 +48,8 @@ class Endpoint:
     body: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = 120.0
     _connection: HTTPConnection | None = field(default=None, init=False, repr=False)
+    #: Its own, which the connection forgets where the server closes it behind an answer.
+    _socket: socket.socket | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._url = _checked(self.address)
@@ -111,7 +113,7 @@ class Endpoint:
 
         def end() -> None:
             late.set()
-            own = None if self._connection is None else self._connection.sock
+            own = self._socket
             if own is not None:
                 with suppress(OSError):  # not TLS's own, which waits for the other side
                     socket.socket.shutdown(own, socket.SHUT_RDWR)
@@ -158,7 +160,7 @@ class Endpoint:
         made.connect()
         with suppress(OSError):  # a request is a small packet, and its answer another one
             made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = made
+        self._connection, self._socket = made, made.sock
         return made
 
     def _made(self) -> HTTPConnection:
@@ -187,7 +189,7 @@ class Endpoint:
         return RequestFailed(line) if hint is None else EndpointUnusable(line)
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._socket = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -208,9 +210,12 @@ def _checked(address: str) -> SplitResult:
 def _message(data: bytes) -> str:
     """The reason in the body of an answer, in one line."""
     text = data.decode(errors="replace")
-    with suppress(ValueError, LookupError, TypeError):
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
         found = json.loads(text)
-        found = found.get("error", found)
+        if isinstance(found, list) and found:
+            found = found[0]
+        if isinstance(found, dict):
+            found = found.get("error", found)
         text = str(found["message"] if isinstance(found, dict) else found)
     return one_line(Exception(text)) if text.strip() else ""
 

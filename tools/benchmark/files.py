@@ -37,6 +37,14 @@ def are_reports(path: Path) -> bool:
         return False
 
 
+def is_report(given: Any) -> bool:
+    """Whether a value is a report."""
+    try:
+        return bool(_checked(given, "it"))
+    except EdgekitError:
+        return False
+
+
 def write_reports(path: Path, reports: Iterable[dict[str, Any]]) -> None:
     """Replace a file by these reports."""
     write_atomic(path, "".join(json.dumps(report) + "\n" for report in reports).encode())

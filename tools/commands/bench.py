@@ -27,7 +27,7 @@ from edgekit.tools.options import (
     debug_option,
     html_option,
 )
-from edgekit.tools.output_file import check_output, check_page, same_file
+from edgekit.tools.output_file import ReportFile, check_page, same_file
 from edgekit.tools.terminal_text import counted
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def command(
         _show(read, output)
         return
     check_together(ctx)
-    check_output(report, "file of reports", are_reports)
+    kept_in = None if report is None else ReportFile(report, "file of reports", are_reports)
     from edgekit.tools.benchmark.cases import Sweep
     from edgekit.tools.benchmark.wanted import Wanted
 
@@ -255,7 +255,7 @@ def command(
     questions = () if asked is None else asked.questions
     kept = 0 if spans is None and html is None else spans
     wanted = Wanted(cases[0], runs, warmups, kept, questions=questions)
-    measured, failed, interrupted = _measured(cases, wanted, cold, probe, report, html, asked)
+    measured, failed, interrupted = _measured(cases, wanted, cold, probe, kept_in, html, asked)
     if measured:
         _show(measured, output)
     for line in failed:
@@ -278,7 +278,9 @@ def _settings(assigned: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
         check_known(name)
         if name in found:
             raise click.UsageError(f"{name} is given twice, by two --set; separate its values by commas")
-        several = value.split(",") if isinstance(value, str) else [value]
+        several = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+        if len(several) > 1 and ("" in several or len(set(several)) < len(several)):
+            raise click.UsageError(f"--set {name}={value}: an empty value, or one that is there twice")
         found[name] = (
             [Assignment().convert(f"{name}={one}", None, None)[1] for one in several]
             if len(several) > 1
@@ -292,7 +294,7 @@ def _measured(
     wanted: Wanted,
     cold: bool,
     probe: bool,
-    file: Path | None,
+    file: ReportFile | None,
     html: Path | None,
     asking: Asking | None,
 ) -> tuple[list[dict[str, Any]], list[str], bool]:
@@ -351,13 +353,13 @@ def _measured(
 
 
 def _keep(
-    reports: Sequence[dict[str, Any]], failed: Sequence[str], file: Path | None, html: Path | None
+    reports: Sequence[dict[str, Any]], failed: Sequence[str], file: ReportFile | None, html: Path | None
 ) -> None:
     """Write what was measured so far, and the page of it. Raises Failure for reports without runs."""
     if file is not None:
         from edgekit.tools.benchmark.files import write_reports
 
-        write_reports(file, reports)
+        file.write(lambda path: write_reports(path, reports))
     if html is not None:
         from edgekit.tools.html.bench_page import write_page
 

@@ -36,7 +36,7 @@ def plan_of(
     limits = about.get("limits")
     if not limits:
         raise NotKnown(f"{where}: has no limits of {name}; run bench without --no-probe")
-    source = f"`edgekit bench`, {about['date'][:10]}"
+    source = f"`edgekit bench`, {str(about['date'])[:10]}"
     ours = _of_one_shape(about["model"], model, preset)
     if about["model"]["name"] != model.name:
         name += f", {about['model']['name']}"

@@ -80,6 +80,11 @@ def lines(plan: Plan, steps: Sequence[int]) -> Iterator[tuple[str, str]]:
         "a step",
         f"{in_seconds(step.seconds)}: {reading}computing {in_seconds(step.compute_seconds)} ({parts})",
     )
+    if plan.measured_seconds is not None and plan.error is not None:
+        yield (
+            "measured",
+            f"{in_seconds(plan.measured_seconds)} a step: the prediction is {plan.error:+.0%} off",
+        )
     tokens = step.canvas_tokens
     speeds = "; ".join(
         f"{count} steps {_rate(step.tokens_per_second(count))}" for count in _counts(steps, tokens)

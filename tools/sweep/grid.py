@@ -66,10 +66,10 @@ def read_grid(path: Path) -> Grid:
         raise Failure(f'{path}: is no text; write TOML, such as model = "tiny-gemma"') from error
     try:
         return grid_of(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Failure(f"{path}: is no TOML: {error or 'it is nested too deeply'}") from error
     except WrongValue as error:
         raise Failure(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:  # also of numbers that Python does not read
+        raise Failure(f"{path}: is no TOML: {error or 'it is nested too deeply'}") from error
 
 
 def grid_of(given: Mapping[str, Any]) -> Grid:
@@ -146,11 +146,13 @@ def _procedures(given: Any) -> list[tuple[str, Words, dict[str, str]]]:
     example = "write a table such as [procedure.fast] with steps = 8"
     if not isinstance(given, dict) or not given:
         raise WrongValue(f"{PROCEDURE} is {shown(given)}; {example}")
-    found = []
+    found = list[tuple[str, Words, dict[str, str]]]()
     for name, settings in given.items():
         if not isinstance(settings, dict):
             raise WrongValue(f"{PROCEDURE}.{name} is {shown(settings)}; {example}")
         axes = [(key, _several(f"{PROCEDURE}.{name}.{key}", value)) for key, value in settings.items()]
+        if math.prod(len(values) for _, values in axes) > MOST - len(found):
+            raise WrongValue(f"{PROCEDURE}.{name} makes too many settings; a sweep measures at most {MOST}")
         for values in itertools.product(*(values for _, values in axes)):
             words, told = list[str](), dict[str, str]()
             for (key, several), value in zip(axes, values, strict=True):

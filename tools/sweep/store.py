@@ -13,11 +13,14 @@ from typing import Any
 from edgekit.flashload.bundle_set import SET_NAME
 from edgekit.flashload.files import lock, write_atomic
 from edgekit.flashload.manifest import MANIFEST_NAME
+from edgekit.tools.benchmark.files import are_reports, is_report, write_reports
 from edgekit.tools.failures import Failure
+from edgekit.tools.output_file import check_output
 from edgekit.tools.sweep.units import Job, Unit
 
 #: Folder of what became of units, and the file of all reports, for `edgekit bench --merge`.
 UNITS, REPORTS = "units", "reports.jsonl"
+_LOCK = "lock"
 #: States of a unit.
 BEGUN, DONE, FAILED = "begun", "done", "failed"
 
@@ -35,14 +38,13 @@ class Store:
     def claimed(self) -> Iterator[None]:
         """Inside the block the folder is there, and no other sweep writes to it. Raises Failure."""
         units = self.folder / UNITS
-        if (
-            self.folder.exists()
-            and not units.is_dir()
-            and (not self.folder.is_dir() or any(self.folder.iterdir()))
-        ):
-            raise Failure(f"{self.folder}: holds other things than a sweep; give another folder with -o")
+        if self.folder.exists() and not (units / _LOCK).is_file():
+            if not self.folder.is_dir() or any(self.folder.iterdir()):
+                raise Failure(f"{self.folder}: holds other things than a sweep; give another folder with -o")
+        elif self.folder.exists():
+            check_output(self.folder / REPORTS, "file of reports", are_reports)
         units.mkdir(parents=True, exist_ok=True)
-        with open(units / "lock", "ab") as file:
+        with open(units / _LOCK, "ab") as file:
             if not lock(file.fileno()):
                 raise Failure(f"{self.folder}: another sweep writes to it; wait for its end, or end it")
             yield
@@ -102,8 +104,6 @@ class Store:
 
     def write_reports(self, jobs: Iterable[Job]) -> None:
         """Write those that there are to one file. Raises WriteFailed."""
-        from edgekit.tools.benchmark.files import write_reports
-
         if found := self.reports(jobs):
             write_reports(self.folder / REPORTS, found)
 
@@ -122,9 +122,18 @@ def _read(path: Path) -> Outcome | None:
     """None for what is not there, or is damaged: it is done again."""
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_bytes())
-        if isinstance(found, dict):
+        if isinstance(found, dict) and all(_fits(name, value) for name, value in found.items()):
             return found
     return None
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether tables can show what a file says."""
+    if name == "report":
+        return is_report(value)
+    if name in ("checks", "checked_bytes", "weights_bytes", "bits_per_weight", "mean_error", "largest_error"):
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return name not in ("error", "preset", "node", "bundle", "manifest") or isinstance(value, str | None)
 
 
 def manifest_digest(bundle: Path) -> str | None:
