@@ -21,11 +21,13 @@ def main() -> None:
 
 def _open_standard_streams() -> None:
     """Nowhere in place of streams that the caller has closed: the next file would get their number, and what
-    is written to the stream with it.
+    is written to the stream with it. Processes that work for this one have them too.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for the whole process
+            nowhere = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - for the whole process
+            os.set_inheritable(nowhere.fileno(), True)
+            setattr(sys, name, nowhere)
 
 
 if __name__ == "__main__":

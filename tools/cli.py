@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edgekit.flashload.names import unknown
-from edgekit.tools.console import remarks, with_stderr
+from edgekit.tools.console import remarks
 from edgekit.tools.failures import DEBUG, REFUSED, Failure, Interrupted, failure, print_traceback
 from edgekit.tools.help import write_examples
 from edgekit.tools.interrupts import ending_at_once
@@ -82,7 +82,6 @@ class Commands(click.Group):
             formatter.write_dl(COMPLETION)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with_stderr()
         with in_one_line(ctx), remarks():
             return super().invoke(ctx)
 

@@ -32,20 +32,6 @@ _STATUS_INTERVAL_S = 0.08
 _NO_WIDTH = 10_000
 
 
-def with_stderr() -> None:
-    """Open one that goes nowhere in a process that was started without: what is noted there is lost, and no
-    file takes its place.
-    """
-    if sys.stderr is not None:
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    if nowhere != 2:
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
-    os.set_inheritable(2, True)
-    sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays
-
-
 def on_terminal(stream: IO[Any]) -> bool:
     """Whether a person watches the stream on a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
