@@ -37,6 +37,13 @@ class HeldFile:
         self.path, self._advice = path, advice
         self.made = new or not os.path.lexists(path)
         self._fd = self._opened(os.O_CREAT | os.O_EXCL if self.made else 0)
+        with suppress(OSError):  # of a process that was killed; this one alone holds the file
+            self._rewritten.unlink(missing_ok=True)
+
+    @property
+    def _rewritten(self) -> Path:
+        """Where what takes its place is written."""
+        return self.path.with_name(f".{self.path.name}.edgekit.tmp")
 
     def _opened(self, more: int) -> int:
         """Sets `size`, too."""
@@ -123,7 +130,7 @@ class HeldFile:
         """Put other lines in its place: at any time the path leads to the one or the other, whole. Raises
         FileChanged, OSError.
         """
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        temporary = self._rewritten
         try:
             temporary.unlink(missing_ok=True)
             with open(temporary, "xb") as file:

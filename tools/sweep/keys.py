@@ -98,10 +98,29 @@ def _check_model(name: str) -> None:
     check_name(name)
 
 
+def _check_engine(name: str) -> None:
+    from edgekit.runtime.engine_registry import ENGINES
+
+    if name != "default" and name not in ENGINES:
+        raise click.UsageError(unknown("engine", name, ENGINES))
+
+
+def _check_lengths(text: str) -> None:
+    from edgekit.export.formats.options import parse_lengths
+
+    parse_lengths(text)
+
+
+def _check_override(text: str) -> None:
+    from edgekit.export.quantize import parse_override
+
+    parse_override(text)
+
+
 #: Names that options take as text, and what knows them.
 _NAMES: Mapping[str, Callable[[str], object]] = {
     "quant": _check_preset, "format": _check_format, "target": targets.get,
-    "model": _check_model,
+    "model": _check_model, "engine": _check_engine, "lengths": _check_lengths, "override": _check_override,
 }  # fmt: skip
 
 
