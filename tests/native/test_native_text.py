@@ -6,8 +6,8 @@ import ctypes
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import c_int64, c_uint64
 from importlib.resources import files
 from typing import Any
 
@@ -26,18 +26,9 @@ from tokenizers.models import BPE
 
 from edgekit.flashload import _native
 from edgekit.flashload.errors import EdgekitError, InvalidRequest, MalformedFile, UnsupportedBundle
+from edgekit.runtime.tokenizer.core_text import CoreText
+from edgekit.tools.bench.mixed_text import lines
 
-_SIGNATURES: dict[str, Sequence[Any]] = {
-    "ek_text_open_json": (c_char_p, c_uint64, POINTER(c_void_p)),
-    "ek_text_open": (c_char_p, POINTER(c_void_p)),
-    "ek_text_find": (c_void_p, c_char_p, POINTER(c_int64)),
-    "ek_text_encode": (c_void_p, c_char_p, c_uint64, c_int32, POINTER(c_int64), c_int64, POINTER(c_int64)),
-    "ek_text_decode": (c_void_p, POINTER(c_int64), c_int64, c_int32, c_char_p, c_uint64, POINTER(c_uint64)),
-    "ek_text_stream_open": (c_void_p, c_int32, POINTER(c_void_p)),
-    "ek_text_stream_push": (c_void_p, POINTER(c_int64), c_int64),
-    "ek_text_stream_finish": (c_void_p,),
-    "ek_text_stream_take": (c_void_p, c_char_p, c_uint64, POINTER(c_uint64)),
-}
 #: How published tokenizers split: GPT-4's kind with two limits of digits, and Mistral's.
 LLAMA = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -49,114 +40,16 @@ MISTRAL = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-BLOCKS = (
-    (0x20, 0x7F), (0x20, 0x7F), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x4FF), (0x590, 0x6FF), (0x900, 0x97F),
-    (0xE00, 0xE7F), (0x1100, 0x11FF), (0x1E00, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
-    (0xF900, 0xFDFF), (0xFE00, 0xFE0F), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0x10000, 0x10FFFF),
-    (0, 0x1F),
-)  # fmt: skip
-WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "don't",
-    "I'LL",
-    "we've",
-    "THEY'RE",
-    "123",
-    "45678",
-    "http://a.b/c?d=e#f",
-    "return",
-    "x\n\n\t\tif",
-    "\r\n",
-    "'ſ",
-    "K's",
-    "<b>",
-]
 
 
-class Text:
-    """A tokenizer of the core."""
-
-    def __init__(self, table: str | bytes) -> None:
-        self._core = _native.functions(_SIGNATURES, "ek_text_close")
-        self._handle = c_void_p()
-        data = table.encode(errors="surrogatepass") if isinstance(table, str) else table
-        _native.check(self._core.ek_text_open_json(data, len(data), ctypes.byref(self._handle)))
-
-    def encode(self, text: str | bytes, add_special: bool = True) -> list[int]:
-        data, count = text.encode() if isinstance(text, str) else text, c_int64()
-        words = self._handle, data, len(data), int(add_special)
-        _native.check(self._core.ek_text_encode(*words, None, 0, ctypes.byref(count)))
-        ids = (c_int64 * count.value)()
-        _native.check(self._core.ek_text_encode(*words, ids, len(ids), ctypes.byref(count)))
-        return list(ids)
-
-    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        given, size = (c_int64 * len(ids))(*ids), c_uint64()
-        words = self._handle, given, len(ids), int(skip_special)
-        _native.check(self._core.ek_text_decode(*words, None, 0, ctypes.byref(size)))
-        text = ctypes.create_string_buffer(max(1, size.value))
-        _native.check(self._core.ek_text_decode(*words, text, size.value, ctypes.byref(size)))
-        return text.raw[: size.value].decode()
-
-    def streamed(self, pieces: Sequence[Sequence[int]], skip_special: bool = True) -> list[str]:
-        """What is certain behind each piece, and at the end."""
-        core, stream = _native.functions(_SIGNATURES, "ek_text_stream_close"), c_void_p()
-        _native.check(core.ek_text_stream_open(self._handle, int(skip_special), ctypes.byref(stream)))
-
-        def taken() -> str:
-            parts, size, room = list[str](), c_uint64(), 4
-            text = ctypes.create_string_buffer(64)
-            _native.check(core.ek_text_stream_take(stream, None, 0, ctypes.byref(size)))
-            left = size.value
-            while left:
-                _native.check(core.ek_text_stream_take(stream, text, room, ctypes.byref(size)))
-                assert 0 < size.value <= room
-                parts.append(text.raw[: size.value].decode())  # whole characters
-                left, room = left - size.value, 4 + room % 60
-            _native.check(core.ek_text_stream_take(stream, text, 0, ctypes.byref(size)))
-            assert size.value == 0
-            return "".join(parts)
-
-        try:
-            found = []
-            for piece in pieces:
-                ids = (c_int64 * len(piece))(*piece)
-                _native.check(core.ek_text_stream_push(stream, ids, len(piece)))
-                found.append(taken())
-            _native.check(core.ek_text_stream_finish(stream))
-            return [*found, taken()]
-        finally:
-            core.ek_text_stream_close(stream)
-
-    def find(self, token: str) -> int:
-        found = c_int64()
-        _native.check(self._core.ek_text_find(self._handle, token.encode(), ctypes.byref(found)))
-        return found.value
-
-    def close(self) -> None:
-        self._core.ek_text_close(self._handle)
+def streamed(own: CoreText, pieces: Sequence[Sequence[int]], skip_special: bool = True) -> list[str]:
+    """What is certain behind each piece, and at the end."""
+    with own.stream(skip_special) as stream:
+        return [*(stream.push(piece) for piece in pieces), stream.finish()]
 
 
-def lines(seed: int, count: int, added: Sequence[str] = ()) -> Iterator[str]:
-    """Texts of many scripts, of words, blanks and tokens."""
-    found = random.Random(seed)
-    for _ in range(count):
-        parts = []
-        for _ in range(found.randint(1, 12)):
-            kind = found.random()
-            if kind < 0.35:
-                parts.append(found.choice(WORDS) + found.choice([" ", "", "  ", "\n"]))
-            elif kind < 0.45 and added:
-                parts.append(found.choice(["", " ", "\n "]) + found.choice(added) + found.choice(["", "  "]))
-            elif kind < 0.55:
-                parts.append(found.choice(" \n\t\r\u3000\u00a0") * found.randint(1, 9))
-            else:
-                codes = [found.randint(*found.choice(BLOCKS)) for _ in range(found.randint(1, 8))]
-                parts.append("".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000))
-        yield "".join(parts)
+def core(table: str | bytes) -> CoreText:
+    return CoreText(table.encode(errors="surrogatepass") if isinstance(table, str) else table)
 
 
 def trained(prepare: Callable[[Tokenizer], object], size: int = 700, **settings: Any) -> Tokenizer:
@@ -261,11 +154,11 @@ def shipped(name: str) -> Tokenizer:
 @pytest.mark.parametrize("kind", [*KINDS, "tiny-gemma", "tiny-llada", "tiny-block"])
 def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
     oracle = KINDS[kind]() if kind in KINDS else shipped(kind)
-    own, found = Text(oracle.to_str()), random.Random(kind)
+    own, found = core(oracle.to_str()), random.Random(kind)
     added = [token.content for token in oracle.get_added_tokens_decoder().values()]
     size = oracle.get_vocab_size()
     for token in ("a", "<s>", "<|end|>", "no such token", "Ġ"):
-        assert own.find(token) == (-1 if (id_ := oracle.token_to_id(token)) is None else id_)
+        assert own.find(token) == oracle.token_to_id(token)
     for text in ["", " ", "a", *lines(found.randrange(1000), 1500, added)]:
         for special in (True, False):
             ids = own.encode(text, special)
@@ -278,10 +171,10 @@ def test_ids_and_texts_are_those_of_the_library(kind: str) -> None:
             assert own.decode(given, skip) == whole, given
             cuts = sorted(found.randint(0, len(given)) for _ in range(found.randint(0, 6)))
             pieces = [given[a:b] for a, b in itertools.pairwise([0, *cuts, len(given)])]
-            streamed = own.streamed(pieces, skip)
-            assert "".join(streamed) == whole, pieces
+            parts = streamed(own, pieces, skip)
+            assert "".join(parts) == whole, pieces
             if "\ufffd" not in whole:
-                assert "\ufffd" not in "".join(streamed)
+                assert "\ufffd" not in "".join(parts)
     own.close()
 
 
@@ -305,51 +198,48 @@ def of_bytes() -> Tokenizer:
 @pytest.mark.parametrize("make", [KINDS["llama"], of_bytes], ids=["byte level", "byte tokens"])
 def test_a_character_that_is_not_whole_is_held_back(make: Callable[[], Tokenizer]) -> None:
     oracle = make()
-    own = Text(oracle.to_str())
+    own = core(oracle.to_str())
     for rare in "🦊\U0001f9ffꙮ\U000e0041":
         ids = own.encode(f"ab {rare}", add_special=False)
         if oracle.decode(ids[:-1])[-1] == "\ufffd":
             break
-    before, *rest = own.streamed([ids[:-1], [], ids[-1:], own.encode("b", add_special=False)])
+    before, *rest = streamed(own, [ids[:-1], [], ids[-1:], own.encode("b", add_special=False)])
     assert before == "ab " and rest[0] == "" and "".join(rest) == f"{rare}b"
-    assert own.streamed([ids[:-1]]) == ["ab ", oracle.decode(ids[:-1])[3:]]
+    assert streamed(own, [ids[:-1]]) == ["ab ", oracle.decode(ids[:-1])[3:]]
     own.close()
 
 
 def test_a_character_that_no_buffer_holds_is_refused() -> None:
-    own, core, size = (
-        Text(of_bytes().to_str()),
-        _native.functions(_SIGNATURES, "ek_text_stream_close"),
-        c_uint64(),
-    )
-    stream, room = c_void_p(), ctypes.create_string_buffer(4)
-    _native.check(core.ek_text_stream_open(own._handle, 1, ctypes.byref(stream)))
-    ids = own.encode("🦊ab")
-    _native.check(core.ek_text_stream_push(stream, (c_int64 * len(ids))(*ids), len(ids)))
-    with pytest.raises(_native.NativeCallFailed, match="3 bytes, a character more"):
-        _native.check(core.ek_text_stream_take(stream, room, 3, ctypes.byref(size)))
-    _native.check(core.ek_text_stream_take(stream, room, 4, ctypes.byref(size)))
-    assert room.raw == "🦊".encode()
-    core.ek_text_stream_close(stream)
-    own.close()
+    room, size = ctypes.create_string_buffer(4), c_uint64()
+    with core(of_bytes().to_str()) as own, own.stream() as stream:
+        ids = own.encode("🦊ab")
+        take, handle = stream._core.ek_text_stream_take, stream._handle
+        _native.check(stream._core.ek_text_stream_push(handle, (c_int64 * len(ids))(*ids), len(ids)))
+        with pytest.raises(_native.NativeCallFailed, match="3 bytes, a character more"):
+            _native.check(take(handle, room, 3, ctypes.byref(size)))
+        _native.check(take(handle, None, 0, ctypes.byref(size)))
+        assert size.value == len("🦊ab".encode())
+        for expected in ("🦊", "ab", ""):
+            _native.check(take(handle, room, 4, ctypes.byref(size)))
+            assert room.raw[: size.value].decode() == expected
 
 
 def test_a_long_run_of_bytes_is_given_out_as_far_as_it_is_text() -> None:
-    own = Text(of_bytes().to_str())
+    own = core(of_bytes().to_str())
     letter = own.encode("é")
-    held = own.streamed([letter] * 33)
+    held = streamed(own, [letter] * 33)
     assert len(letter) == 2 and held[:32] == [""] * 32 and held[32] == 33 * "é"
     wrong = [letter * 10, letter[:1], [own.find("<s>")], [own.find("a")]]
-    assert own.streamed(wrong) == ["", "", "", "\ufffd" * 21 + "a", ""]
-    assert own.streamed(wrong, skip_special=False)[2] == "\ufffd" * 21 + "<s>"
+    assert streamed(own, wrong) == ["", "", "", "\ufffd" * 21 + "a", ""]
+    assert streamed(own, wrong, skip_special=False)[2] == "\ufffd" * 21 + "<s>"
     own.close()
 
 
 def test_a_long_text_is_decoded_piece_by_piece() -> None:
     """Time that grows with the square of the length would be seen here: 200,000 pieces."""
-    own = Text(shipped("tiny-gemma").to_str())
+    own = core(shipped("tiny-gemma").to_str())
     ids = own.encode("What is 23 + 45? " * 20_000)
-    assert "".join(own.streamed([[each] for each in ids])) == own.decode(ids)
+    assert "".join(streamed(own, [[each] for each in ids])) == own.decode(ids)
     own.close()
 
 
@@ -374,7 +264,7 @@ def test_expressions_match_what_the_library_matches(pattern: str) -> None:
     whole = vocabulary | {x + y: len(vocabulary) + n for n, (x, y) in enumerate(pairs)}
     oracle = Tokenizer(BPE(whole, pairs))
     table(oracle)
-    own, found = Text(oracle.to_str()), random.Random(pattern)
+    own, found = core(oracle.to_str()), random.Random(pattern)
     for _ in range(1500):
         text = "".join(found.choice(letters) for _ in range(found.randint(1, 14)))
         assert own.encode(text) == oracle.encode(text).ids, repr(text)
@@ -397,7 +287,7 @@ def test_characters_are_of_the_kinds_that_the_library_knows() -> None:
     ):
         oracle = Tokenizer(BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>", fuse_unk=True))
         oracle.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?:{pattern})+"), "isolated")
-        own = Text(oracle.to_str())
+        own = core(oracle.to_str())
         for begin in range(0, len(every), 20_000):
             # As many unknown words as there are borders between those that match and others.
             text = "".join(every[begin : begin + 20_000])
@@ -410,7 +300,7 @@ def test_texts_are_composed_as_the_library_does() -> None:
     oracle.normalizer = normalizers.NFC()
     oracle.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     oracle = trained(byte_level(r".+|\n+", normalizers.NFC()), 300)
-    own, found = Text(oracle.to_str()), random.Random(1)
+    own, found = core(oracle.to_str()), random.Random(1)
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     marks = [
         c
@@ -490,12 +380,12 @@ def with_expression(pattern: str) -> str:
 )  # fmt: skip
 def test_what_is_no_tokenizer_is_one_line(table: str, error: type[EdgekitError], said: str) -> None:
     with pytest.raises(error) as caught:
-        Text(table)
+        core(table)
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_expression_that_almost_matches_everywhere_ends() -> None:
-    own = Text(with_expression("a*b"))
+    own = core(with_expression("a*b"))
     assert own.encode("aab" * 5000)
     with pytest.raises(UnsupportedBundle, match="takes too long on this text"):
         own.encode("a" * 100_000)
@@ -505,7 +395,7 @@ def test_an_expression_that_almost_matches_everywhere_ends() -> None:
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
 def test_a_text_does_not_grow_without_bound(part: str) -> None:
     step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}
-    own = Text(changed((part,), {"type": "Sequence", f"{part}s": [step] * 6}))
+    own = core(changed((part,), {"type": "Sequence", f"{part}s": [step] * 6}))
     with pytest.raises(UnsupportedBundle, match="more than 64 times as long"):
         own.encode("a" * 1000) if part == "normalizer" else own.decode([own.find("a")] * 1000)
     own.close()
@@ -513,7 +403,7 @@ def test_a_text_does_not_grow_without_bound(part: str) -> None:
 
 @pytest.mark.parametrize("text", [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
 def test_text_that_is_no_utf8_is_refused(text: bytes) -> None:
-    own = Text(shipped("tiny-gemma").to_str())
+    own = core(shipped("tiny-gemma").to_str())
     with pytest.raises(InvalidRequest, match=f"not UTF-8 at byte {len(text) - len(text.lstrip(b'a'))}"):
         own.encode(text)
     own.close()
@@ -537,7 +427,7 @@ def test_damaged_files_never_end_the_process() -> None:
             else:
                 data[at:at] = found.choice([b"null", b"{", b'"', b"9" * 30, b"-1", b"[", b"\\u0000"])
         try:
-            own = Text(bytes(data))
+            own = core(bytes(data))
         except EdgekitError as error:
             assert "\n" not in str(error) and "report it" not in str(error)
             continue

@@ -167,7 +167,9 @@ void Decoder::apply(const Step &step, std::vector<std::string> &tokens) {
       return;
     }
     case Step::Kind::replace:
-      for (std::string &token : tokens) token = replaced(token, step.what, step.by);
+      for (std::string &token : tokens) {
+        if (token.find(step.what) != std::string::npos) token = replaced(token, step.what, step.by);
+      }
       return;
     case Step::Kind::strip:
       for (std::string &token : tokens) {
