@@ -55,7 +55,7 @@ def test_the_commands_of_the_page_run(
     page = re.sub(r"## Figures from here\n.*?\n(?=## )", "", PAGE, flags=re.DOTALL)
     lines = re.findall(r"^\$ edgekit (bench .*?)(?: +#.*)?$", page, re.MULTILINE)
     runs = [line for line in lines if "--prompts" not in line]
-    assert len(runs) == 7
+    assert len(runs) == 8
     for line in runs:
         few = [] if "--merge" in line else ["-r", "1", "--warmups", "0", "--prompt", "What is 12 + 34?"]
         done = CliRunner().invoke(main, [*line.split(), *few])

@@ -24,7 +24,7 @@ from edgekit.tools.cli import main
 from edgekit.tools.planning import plan
 from edgekit.tools.planning.model import PlannedModel, planned
 from edgekit.tools.planning.pipeline import Span, Stage, simulate, waiting_seconds
-from edgekit.tools.planning.predict import Request, predict
+from edgekit.tools.planning.predict import BLOCK_STEPS, Request, predict
 from edgekit.tools.planning.rates import NotKnown, Rates, of_device, of_limits
 from edgekit.tools.planning.source import configuration
 
@@ -174,6 +174,16 @@ def test_bytes_of_a_step_are_those_that_a_session_reads(
         u.nbytes for u in step.plan.units if u.pinned and u.group != "embedding"
     )
     assert measured == pytest.approx(streamed, rel=0.05)
+
+
+def test_experts_that_stay_for_a_block_are_read_by_one_of_its_steps(big: PlannedModel) -> None:
+    """Here where a budget holds 48 of a layer's."""
+    for budget, share in ((2_500_000_000, 1.0), (5_000_000_000, 1 / BLOCK_STEPS)):
+        step = predict(big, machine(budget), Request(128, 32))
+        read = sum(span.stage.read_bytes for span in step.spans if span.stage.part == "experts")
+        streamed = sum(u.nbytes for u in step.plan.units if u.group == "expert" and not u.pinned)
+        assert read == pytest.approx(share * big.touched(step.lengths.canvas) * streamed)
+        assert streamed and all(u.pinned for u in step.plan.units if u.group not in ("expert", "embedding"))
 
 
 # ------------------------------------------------------------------ steps

@@ -79,8 +79,8 @@ def test_a_report_says_what_was_compared_and_how_long_it_took(bundle: Path) -> N
 
 
 def test_one_object_where_it_is_asked_for_and_a_budget(bundle: Path) -> None:
-    done = selftest(bundle, "--json", "--passes", "1", "--memory", "2GB")
-    assert json.loads(done.stdout)["memory"]["budget_bytes"] == 2_000_000_000
+    done = selftest(bundle, "--json", "--passes", "1", "--memory", "8GB")
+    assert json.loads(done.stdout)["memory"]["budget_bytes"] == 8_000_000_000
     assert not list(Path().iterdir()) and done.stderr == ""
     refused = selftest(bundle, "--memory", "1MB")
     assert refused.exit_code == 2 and refused.stderr.splitlines()[-1].startswith(

@@ -90,6 +90,6 @@ def test_what_a_lost_node_had_is_done_by_another(cluster: Any, tmp_path: Path) -
     assert len(done_in(folder)) == 6 and all(each["node"] for each in done_in(folder))
     assert "goes on at another one" in stderr and "of its own" not in stderr, "the folder is shared"
     # The names of two nodes on one machine are told apart.
-    assert all("(" in row["node"] for row in rows)
+    assert all("(" in each["node"] for each in done_in(folder))
     again = CliRunner().invoke(main, words)
     assert again.exit_code == 0 and again.stdout == stdout, "all is there; nobody is asked"

@@ -343,7 +343,7 @@ def _show(found: dict[str, Any]) -> None:
     prose(f"checkpoint {model['name']}, target {provenance.get('target')}; written with {versions}", "  ")
     if own := provenance.get("adapter"):
         prose(f"adapter {_adapter(own)}; merged into the weights", "  ")
-    for line in grouped(provenance.get("notes", ())):
+    for line in grouped(provenance.get("notes") or ()):
         prose(f"note: {line}", "  ")
 
 

@@ -17,6 +17,9 @@ from edgekit.tools.planning.model import PlannedModel
 from edgekit.tools.planning.pipeline import Span, Stage, simulate, waiting_seconds
 from edgekit.tools.planning.rates import Rates
 
+#: Steps on a block over which the reading of experts that stay for it is spread: with more there is less.
+BLOCK_STEPS = 8
+
 
 @dataclass(frozen=True)
 class Request:
@@ -165,6 +168,8 @@ def _stages(
 ) -> Iterator[Stage]:
     """The units in their order, each with its share of what its part takes; of experts what is wanted."""
     seconds = seconds_of | {"layers": seconds_of["layers"] + seconds_of["attention"]}
+    if _stay(model, plan):
+        touched /= BLOCK_STEPS
     for unit in plan.units:
         part = model.part_of.get(unit.name, "")
         if unit.group == "embedding":  # rows of it are looked up
@@ -174,6 +179,17 @@ def _stages(
         yield Stage(
             unit.name, part, read * wanted, seconds.get(part, 0.0) * unit.nbytes / max(1, nbytes[part])
         )
+
+
+def _stay(model: PlannedModel, plan: MemoryPlan) -> bool:
+    """Whether the memory of every layer holds all experts that the steps on a block may want, so that its
+    first step alone reads some.
+    """
+    pinned = {unit.name for unit in plan.units if unit.pinned}
+    layers = [layer.experts for layer in model.bundle.model.layers if layer.experts]
+    return model.capacity < model.experts and all(
+        sum(name in pinned for name in experts) >= model.capacity for experts in layers
+    )
 
 
 def riding(model: PlannedModel, rates: Rates, step: Step) -> int:
