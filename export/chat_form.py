@@ -68,6 +68,10 @@ def _assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
+#: A conversation of words that no template has.
+_TURNS = (_user("Uone"), _assistant("Aone"), _user("Utwo"))
+
+
 class _Finder:
     """Finds the texts around words that no template has."""
 
@@ -78,8 +82,8 @@ class _Finder:
         """What chat.json holds. Raises ChatTemplateError, and NoChatForm where words of the conversation are
         not found.
         """
-        turns = [_user("Uone"), _assistant("Aone"), _user("Utwo")]
-        begin, reply, following, answer = self._around(turns)
+        text = self._tokenizer.render_chat(_TURNS)
+        begin, reply, following, answer = _parted(text, [each["content"] for each in _TURNS])
         return {
             "version": VERSION,
             "begin": begin,
@@ -95,9 +99,8 @@ class _Finder:
     def _system(self, begin: str, following: str) -> dict[str, Any] | None:
         """What stands around a system message; None where the template takes none."""
         system = {"role": "system", "content": "Sone"}
-        turns = [_user("Uone"), _assistant("Aone"), _user("Utwo")]
         try:
-            text = self._tokenizer.render_chat([system, *turns])
+            text = self._tokenizer.render_chat([system, *_TURNS])
         except ChatTemplateError:
             return None
         last = text.find("Sone") > text.find("Uone")
@@ -108,11 +111,8 @@ class _Finder:
             before = before[len(following) :]
         else:
             before, after, *_ = _parted(text, ["Sone", "Uone", "Aone", "Utwo"])
-        padded = self._tokenizer.render_chat([{**system, "content": "\n Sone \n"}, *turns])
+        padded = self._tokenizer.render_chat([{**system, "content": "\n Sone \n"}, *_TURNS])
         return {"before": before, "after": after, "trim": "\n Sone \n" not in padded, "last": last}
-
-    def _around(self, messages: Sequence[Message]) -> list[str]:
-        return _parted(self._tokenizer.render_chat(messages), [each["content"] for each in messages])
 
     def _trims(self, said: Any) -> bool:
         return not self._keeps("\n Aone \n", "\n Aone \n", said)

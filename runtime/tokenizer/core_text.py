@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from edgekit.flashload import _native
 
@@ -32,13 +32,37 @@ _SIGNATURES: dict[str, Sequence[Any]] = {
 _ROOM = 4096
 
 
-class CoreText:
+class _Held:
+    """Something of the core that `CLOSE` gives back."""
+
+    CLOSE: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._core = _native.functions(_SIGNATURES, self.CLOSE)
+        self._handle = c_void_p()
+
+    def close(self) -> None:
+        """Give its memory back. It may be called twice."""
+        getattr(self._core, self.CLOSE)(self._handle)
+        self._handle = c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class CoreText(_Held):
     """The tokenizer of a tokenizer.json in the core, to be closed."""
+
+    CLOSE = "ek_text_close"
 
     def __init__(self, tokenizer_json: bytes) -> None:
         """Raises MalformedFile, and UnsupportedBundle for a part that the core does not know."""
-        self._core = _native.functions(_SIGNATURES, "ek_text_close")
-        self._handle = c_void_p()
+        super().__init__()
         _native.check(
             self._core.ek_text_open_json(tokenizer_json, len(tokenizer_json), ctypes.byref(self._handle))
         )
@@ -96,26 +120,14 @@ class CoreText:
         """A decoder for ids that arrive in pieces, to be closed before this."""
         return CoreTextStream(self._handle, skip_special)
 
-    def close(self) -> None:
-        """Give its memory back. It may be called twice."""
-        self._core.ek_text_close(self._handle)
-        self._handle = c_void_p()
 
-    def __enter__(self) -> CoreText:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class CoreTextStream:
+class CoreTextStream(_Held):
     """Turns ids that arrive piece by piece into text, as `TextStream` does."""
 
+    CLOSE = "ek_text_stream_close"
+
     def __init__(self, text: c_void_p, skip_special: bool) -> None:
-        self._core = _native.functions(_SIGNATURES, "ek_text_stream_close")
-        self._handle = c_void_p()
+        super().__init__()
         _native.check(self._core.ek_text_stream_open(text, int(skip_special), ctypes.byref(self._handle)))
 
     def push(self, ids: Sequence[int]) -> str:
@@ -136,19 +148,6 @@ class CoreTextStream:
             if not size.value:
                 return "".join(parts)
             parts.append(room.raw[: size.value].decode())
-
-    def close(self) -> None:
-        """Give its memory back. It may be called twice."""
-        self._core.ek_text_stream_close(self._handle)
-        self._handle = c_void_p()
-
-    def __enter__(self) -> CoreTextStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _array(ids: Sequence[int]) -> Any:

@@ -120,29 +120,21 @@ def dripping(request: Answering) -> None:
         request.piece(b"data: " + json.dumps(request.chunk({"content": "a"})).encode() + b"\n\n")
 
 
-def crawling(request: Answering) -> None:
-    """Bytes come all the time, and never a whole line."""
-    request.send_response(200)
-    request.send_header("Content-Type", "text/event-stream")
-    request.end_headers()
-    with suppress(OSError):
-        for _ in range(100):
-            time.sleep(0.05)
-            request.wfile.write(b"d")
-    request.close_connection = True
+def going_on(piece: bytes, **headers: str) -> Callable[[Answering], None]:
+    """Bytes come all the time, and never an event."""
 
+    def answer(request: Answering) -> None:
+        request.send_response(200)
+        for name, value in {"Content-Type": "text/event-stream", **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        with suppress(OSError):
+            for _ in range(100):
+                time.sleep(0.05)
+                request.wfile.write(piece)
+        request.close_connection = True
 
-def commenting(request: Answering) -> None:
-    """Signs of life, and no event; the client gives the connection up by then."""
-    request.send_response(200)
-    request.send_header("Content-Type", "text/event-stream")
-    request.send_header("Connection", "close")
-    request.end_headers()
-    with suppress(OSError):
-        for _ in range(100):
-            time.sleep(0.05)
-            request.wfile.write(b": processing\n\n")
-    request.close_connection = True
+    return answer
 
 
 def odd_chunks(request: Answering) -> None:
@@ -189,8 +181,8 @@ def counting(tokens: object) -> Callable[[Answering], None]:
         (ended, r"ended before it was complete"),
         (late, r"took more than 0.2 s"),
         (dripping, r"took more than 0.2 s"),
-        (crawling, r"took more than 0.2 s"),
-        (commenting, r"took more than 0.2 s"),
+        (going_on(b"d"), r"took more than 0.2 s"),
+        (going_on(b": processing\n\n", Connection="close"), r"took more than 0.2 s"),
         (lambda r: r.says(429, '[{"error": {"message": "quota"}}]'), r"429 Too Many Requests: quota$"),
         (lambda r: r.says(500, "null"), r"500 Internal Server Error: None$"),
         (lambda r: r.says(500, "[" * 60_000), r"500 Internal Server Error: "),
