@@ -1,0 +1,69 @@
+package io.edgekit;
+
+/** The functions of libedgekit_jni, over the C ABI. Handles are pointers; the classes of this package guard them. */
+final class Native {
+  static {
+    System.loadLibrary("edgekit_jni");
+  }
+
+  private Native() {}
+
+  /** Told between two passes. Whatever it throws ends the generation. */
+  interface Sink {
+    boolean draft(long canvas, long step, long start, int[] tokens, boolean[] accepted);
+
+    boolean committed(long canvas, long start, int[] tokens);
+  }
+
+  static native byte[] version();
+
+  static native long processBytes();
+
+  static native long bundleOpen(byte[] path);
+
+  static native void bundleClose(long bundle);
+
+  static native byte[] bundleManifest(long bundle);
+
+  static native byte[] bundleRead(long bundle, byte[] name);
+
+  static native void bundleCheck(long bundle, byte[] name);
+
+  static native long textOpen(byte[] bundle);
+
+  static native void textClose(long text);
+
+  static native long textFind(long text, byte[] token);
+
+  static native int[] textEncode(long text, byte[] utf8, boolean addSpecial);
+
+  static native byte[] textDecode(long text, int[] tokens, boolean skipSpecial);
+
+  static native byte[] textChat(long text, byte[][] roles, byte[][] contents);
+
+  static native long streamOpen(long text, boolean skipSpecial);
+
+  static native void streamClose(long stream);
+
+  /** Text that has become certain; null tokens end the stream. */
+  static native byte[] streamPush(long stream, int[] tokens);
+
+  /** Members of ek_session_options in their order. */
+  static native long sessionOpen(byte[] bundle, long[] options);
+
+  static native void sessionClose(long session);
+
+  static native SessionInfo sessionInfo(long session);
+
+  static native SessionStatistics sessionStatistics(long session);
+
+  static native void sessionReset(long session);
+
+  static native void sessionIdle(long session);
+
+  static native void sessionLimitResident(long session, long bytes);
+
+  /** `options` may be null; a stop is no error. */
+  static native GenerationStatistics generate(
+      long session, int[] prompt, long seed, long maxNewTokens, long steps, byte[] options, Sink sink);
+}

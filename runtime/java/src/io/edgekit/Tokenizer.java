@@ -1,0 +1,114 @@
+package io.edgekit;
+
+import java.util.Arrays;
+import java.util.List;
+
+/**
+ * Text to token ids and back, and conversations as the model's chat template writes them. Different threads may use it at
+ * the same time.
+ */
+public final class Tokenizer implements AutoCloseable {
+  private final Handle handle;
+
+  private Tokenizer(Handle handle) {
+    this.handle = handle;
+  }
+
+  /**
+   * Opens the tokenizer of a bundle. A {@link Session} has one already.
+   *
+   * @param bundle its folder
+   * @return the tokenizer, to be closed
+   * @throws EdgeKitException for a bundle that is damaged or has none, or one that the library does not read
+   */
+  public static Tokenizer open(String bundle) {
+    return new Tokenizer(new Handle("tokenizer", Native.textOpen(Utf8.name(bundle, "the path")), Native::textClose));
+  }
+
+  /**
+   * Looks a token up.
+   *
+   * @param token exactly as it is spelled
+   * @return its id; -1 where there is none
+   */
+  public int find(String token) {
+    return handle.use(text -> (int) Native.textFind(text, Utf8.name(token, "the token")));
+  }
+
+  /**
+   * Encodes a text.
+   *
+   * @param text any text
+   * @param addSpecial whether with what the tokenizer puts around a text
+   * @return token ids
+   */
+  public int[] encode(String text, boolean addSpecial) {
+    return handle.use(own -> Native.textEncode(own, Utf8.encode(text, "the text"), addSpecial));
+  }
+
+  /**
+   * Decodes tokens. Bytes that are no text become U+FFFD.
+   *
+   * @param tokens token ids
+   * @param skipSpecial whether to leave special tokens out
+   * @return their text
+   */
+  public String decode(int[] tokens, boolean skipSpecial) {
+    return Utf8.decode(handle.use(text -> Native.textDecode(text, tokens, skipSpecial)));
+  }
+
+  /**
+   * Writes a conversation as the model's chat template does, with the opening of the answer behind it.
+   *
+   * @param conversation perhaps a system message, then the user's and the assistant's in turn, the last of them the
+   *     user's
+   * @return text to be encoded without special tokens around it
+   * @throws EdgeKitException INVALID_STATE where the bundle has no form of its template, INVALID_ARGUMENT for another
+   *     order
+   */
+  public String chat(List<Message> conversation) {
+    byte[][] roles = new byte[conversation.size()][];
+    byte[][] contents = new byte[conversation.size()][];
+    for (int index = 0; index < roles.length; ++index) {
+      roles[index] = Utf8.name(conversation.get(index).role(), "a role");
+      contents[index] = Utf8.encode(conversation.get(index).content(), "a message");
+    }
+    return Utf8.decode(handle.use(text -> Native.textChat(text, roles, contents)));
+  }
+
+  /**
+   * Makes the prompt of a conversation, see {@link #chat}.
+   *
+   * @param conversation its messages
+   * @return token ids for {@link Session#generate}
+   */
+  public int[] prompt(List<Message> conversation) {
+    return encode(chat(conversation), false);
+  }
+
+  /**
+   * Makes the prompt of a conversation, see {@link #chat}.
+   *
+   * @param conversation its messages
+   * @return token ids for {@link Session#generate}
+   */
+  public int[] prompt(Message... conversation) {
+    return prompt(Arrays.asList(conversation));
+  }
+
+  /**
+   * Opens a stream for the text of tokens that arrive in pieces.
+   *
+   * @param skipSpecial whether to leave special tokens out
+   * @return the stream, to be closed
+   */
+  public TextStream stream(boolean skipSpecial) {
+    return new TextStream(handle, handle.use(text -> Native.streamOpen(text, skipSpecial)));
+  }
+
+  /** Gives its memory back; closing it again does nothing. */
+  @Override
+  public void close() {
+    handle.close();
+  }
+}

@@ -1,0 +1,13 @@
+package io.edgekit;
+
+/** Folders that tests/native/test_java.py makes; they come as system properties. */
+final class Bundles {
+  static final String GEMMA = System.getProperty("bundle.gemma");
+  static final String LLADA = System.getProperty("bundle.llada");
+  /** Of LLaDA's kind, with a changed byte among its weights. */
+  static final String DAMAGED = System.getProperty("bundle.damaged");
+  /** Without a tokenizer. */
+  static final String BARE = System.getProperty("bundle.bare");
+
+  private Bundles() {}
+}
