@@ -4,9 +4,9 @@ package io.edgekit;
 final class Bundles {
   static final String GEMMA = System.getProperty("bundle.gemma");
   static final String LLADA = System.getProperty("bundle.llada");
-  /** Of LLaDA's kind, with a changed byte among its weights. */
+  /** LLADA with a changed byte among its weights. */
   static final String DAMAGED = System.getProperty("bundle.damaged");
-  /** Without a tokenizer. */
+  /** The same without its tokenizer's files. */
   static final String BARE = System.getProperty("bundle.bare");
 
   private Bundles() {}

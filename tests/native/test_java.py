@@ -1,0 +1,202 @@
+"""The classes for Java and Kotlin over the core that Python uses: their own tests under JUnit, and their events and texts
+beside Python's and those of `tokenizers`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import native_generation
+from support.native_bundles import native_bundle
+from support.native_sampler import OK
+from test_packaging import TOOLS
+from tokenizers import Tokenizer
+
+from edgekit.export.quantize import Scheme
+from edgekit.runtime.session import Session, SessionOptions
+from edgekit.tools.bench.mixed_text import lines
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "runtime" / "java"
+TESTS = PACKAGE / "tests" / "io" / "edgekit"
+#: Debian's junit4.
+JARS = [Path("/usr/share/java") / name for name in ("junit4.jar", "hamcrest.jar")]
+#: What .ci/kotlin fetches; the compiler's jar has the coroutines, too.
+KOTLIN = ROOT / "build" / "kotlin"
+#: Family, and settings of a generation.
+GENERATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("diffusion_gemma", {"seed": 5, "max_new_tokens": 33, "steps": 4, "options": {"entropy_bound": 2.0}}),
+    ("llada", {"seed": 2**64 - 3, "max_new_tokens": 21, "steps": 5, "options": {"temperature": 0.9}}),
+    ("dream", {"seed": 9, "max_new_tokens": 24, "steps": 6, "options": {"top_p": 0.9, "temperature": 0.8}}),
+]
+PROMPT = [7, 3, 300, 21, 5]
+REASONS = {"eos": "END_TOKEN", "length": "LENGTH"}
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Standard output of a command that must succeed."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=TOOLS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Java:
+    """Where the library and the classes are, tests among them."""
+
+    folder: Path
+    classes: tuple[Path, ...]
+
+    def run(self, name: str, *arguments: str | Path, options: Sequence[str] = ()) -> str:
+        """What a class prints. JNI's own checks are on, and print too."""
+        path = os.pathsep.join(map(str, self.classes))
+        library = f"-Djava.library.path={self.folder}"
+        return run("java", "-Xcheck:jni", "-Xmx256m", library, *options, "-cp", path, name, *arguments)
+
+    def junit(self, name: str, bundles: Sequence[str]) -> None:
+        said = self.run("org.junit.runner.JUnitCore", f"io.edgekit.{name}", options=bundles)
+        assert re.search(r"^OK \(\d+ tests?\)$", said, re.MULTILINE) and "WARNING" not in said, said
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
+    there = shutil.which("javac") and shutil.which("cmake", path=TOOLS["PATH"]) and all(j.is_file() for j in JARS)
+    if not there and not os.environ.get("EDGEKIT_SYSTEM_PACKAGES"):
+        pytest.skip("needs a JDK, CMake and JUnit (Debian: openjdk-17-jdk-headless junit4)")
+    build, tests = tmp_path_factory.mktemp("java"), tmp_path_factory.mktemp("java-tests")
+    description = run(sys.executable, "-m", "edgekit", "config", "--cmake-dir").strip()
+    run("cmake", "-S", PACKAGE, "-B", build, f"-Dedgekit_DIR={description}", "-DEDGEKIT_WERROR=ON")
+    run("cmake", "--build", build)
+    classes = (build / "edgekit.jar", tests, *JARS)
+    run("javac", "-Xlint:all", "-Werror", "-cp", os.pathsep.join(map(str, classes)), "-d", tests, *TESTS.glob("*.java"))
+    return Java(build, classes)
+
+
+@pytest.fixture(scope="module")
+def bundles(
+    shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
+    """Properties that the tests in Java look up."""
+    folder = tmp_path_factory.mktemp("bundles")
+    llada = shipped_bundle("tiny-llada", "native")
+    damaged = Path(shutil.copytree(llada, folder / "damaged"))
+    weights = damaged / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    bare = Path(shutil.copytree(llada, folder / "bare"))
+    shutil.rmtree(bare / "tokenizer")
+    found = {"llada": llada, "gemma": shipped_bundle("tiny-gemma", "native"), "damaged": damaged, "bare": bare}
+    return [f"-Dbundle.{name}={path}" for name, path in found.items()]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TESTS.glob("*Test.java")))
+def test_in_java(java: Java, bundles: list[str], name: str) -> None:
+    java.junit(name, bundles)
+
+
+def test_every_native_method_is_registered() -> None:
+    """One that is not would fail when it is called; a wrong signature fails when the library is loaded."""
+    declared = re.findall(r"static native [\w\[\]]+ (\w+)\(", (PACKAGE / "src/io/edgekit/Native.java").read_text())
+    registered = [
+        name
+        for path in sorted((PACKAGE / "native").glob("*.cpp"))
+        for name in re.findall(r'method\("(\w+)"', path.read_text())
+    ]
+    assert len(declared) > 20 and sorted(declared) == sorted(registered)
+
+
+def expected(bundle: Path, settings: dict[str, Any]) -> list[str]:
+    """Events of ek_generate as EventLines prints them."""
+    with Session(bundle, SessionOptions(threads=2)) as session:
+        outcome = native_generation.generate(session, PROMPT, **settings)
+    assert outcome.status == OK and outcome.stats is not None, outcome.message
+    names = ("denoising_steps", "forwards", "projections", "prefills", "committed_tokens", "canvases")
+    counters = " ".join([REASONS[outcome.stats["finish_reason"]], *(str(outcome.stats[name]) for name in names)])
+    said, committed = [], 0
+    for event in outcome.events:
+        if event[0] == "draft":
+            _, canvas, step, start, ids, accepted = event
+            said.append(f"draft {canvas} {step} {start} {ids} {''.join(map(str, accepted))}")
+        elif event[0] == "committed":
+            said.append(f"committed {event[1]} {committed} {event[2]}")
+            committed += len(event[2])
+        else:
+            said.append(f"done {counters}")
+    return [*said, f"returned {counters}"]
+
+
+@pytest.mark.parametrize(("family", "settings"), GENERATIONS, ids=[family for family, _ in GENERATIONS])
+def test_events_are_those_of_the_core(
+    java: Java, tmp_path: Path, family: str, settings: dict[str, Any]
+) -> None:
+    layers = {"n_layers" if family == "llada" else "num_hidden_layers": 2}
+    bundle = native_bundle(tmp_path, family, Scheme("mixed4", 16), **layers)
+    options = [f"{name}={value}" for name, value in settings["options"].items()]
+    numbers = (settings["seed"], settings["max_new_tokens"], settings["steps"])
+    said = java.run("io.edgekit.EventLines", bundle, ",".join(map(str, PROMPT)), *map(str, numbers), *options)
+    wanted = expected(bundle, settings)
+    assert len(wanted) > 4 and said.splitlines() == wanted
+
+
+@pytest.mark.parametrize("model", ["tiny-llada", "tiny-gemma"])
+def test_texts_are_what_the_library_makes_of_them(
+    java: Java, shipped_bundle: Callable[..., Path], tmp_path: Path, model: str
+) -> None:
+    bundle = shipped_bundle(model, "native")
+    tokenizer = Tokenizer.from_file(str(bundle / "tokenizer" / "tokenizer.json"))
+    texts = ["🦊 naïve\u0301", *(text.replace("\0", " ") for text in lines(11, 300) if text.strip("\0"))]
+    (tmp_path / "lines").write_bytes("\0".join(texts).encode())
+    said = java.run("io.edgekit.TextLines", bundle, tmp_path / "lines").splitlines()
+    assert len(said) == len(texts)
+    for text, found in zip(texts, said, strict=True):
+        ids = tokenizer.encode(text).ids
+        decoded = tokenizer.decode(ids, skip_special_tokens=False).encode().hex()
+        assert found == f"{ids}|{decoded}|{decoded}", text
+
+
+# --- Kotlin -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kotlin(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Java:
+    jars = [KOTLIN / f"{name}.jar" for name in
+            ("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "annotations")]  # fmt: skip
+    if not jars[0].is_file() and not os.environ.get("EDGEKIT_KOTLIN"):
+        pytest.skip("needs what .ci/kotlin fetches")
+    made = tmp_path_factory.mktemp("kotlin")
+    compiler = ["java", "-cp", os.pathsep.join(map(str, jars)), "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"]
+    found = Java(java.folder, (*java.classes, made, *jars))
+    path = os.pathsep.join(map(str, found.classes))
+    run(*compiler, "-no-stdlib", "-no-reflect", "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made,
+        *(PACKAGE / "kotlin").rglob("*.kt"), *TESTS.glob("*.kt"))  # fmt: skip
+    return found
+
+
+def test_in_kotlin(kotlin: Java, bundles: list[str]) -> None:
+    kotlin.junit("FlowTest", bundles)
+
+
+# --- the page -----------------------------------------------------------------------------------------------
+
+
+def test_the_page(java: Java, shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
+    (commands,) = [block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block]
+    (tmp_path / "Answer.java").write_text(program.replace("Why is the sky blue?", "Copy this: red 7"))
+    (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"))
+    (tmp_path / "edgekit").symlink_to(ROOT)
+    said = [run("bash", "-c", line.removeprefix("$ "), cwd=tmp_path) for line in commands.splitlines()]
+    assert said[-1] == "red 7\n"
