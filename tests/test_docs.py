@@ -177,7 +177,7 @@ def test_the_front_page_is_one_and_names_every_page() -> None:
 def test_the_front_page_answers_in_a_few_lines(
     shipped_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Python runs; its C and Swift are lines of the page that has the whole programs."""
+    """Its Python runs; in other languages it has lines of the pages with the whole programs."""
     (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"), target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -186,8 +186,8 @@ def test_the_front_page_answers_in_a_few_lines(
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (said.returncode, said.stdout, said.stderr) == (0, "red 7", "")
-    whole = (ROOT / "docs" / "c.md").read_text(encoding="utf-8")
-    for language in ("c", "swift"):
+    for language, page in {"c": "c", "swift": "c", "java": "java"}.items():
+        whole = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         (shown,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
         assert 3 <= len(shown.splitlines()) <= 5
         assert not [line for line in shown.splitlines() if line.strip() not in whole]

@@ -34,8 +34,14 @@ from edgekit.export.checkpoint.hub import SHIPPED_MODELS
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 FOLDERS = ("export", "runtime", "flashload", "targets", "tools")
-# C++ and Swift are built by tools of their own, from a checkout or the sdist.
-NOT_IN_THE_WHEEL = ("flashload/native/", "runtime/native/", "runtime/swift/", "tools/optimum/")
+# C++, Java and Swift are built by tools of their own, from a checkout or the sdist.
+NOT_IN_THE_WHEEL = (
+    "flashload/native/",
+    "runtime/java/",
+    "runtime/native/",
+    "runtime/swift/",
+    "tools/optimum/",
+)
 #: Where optimum looks for commands of other packages.
 REGISTERED = "optimum/commands/register/register_edgekit.py"
 #: For C and C++ programs, beside the packages.
@@ -168,6 +174,7 @@ def test_the_sdist_can_be_built_and_tested_elsewhere(distributions: Distribution
     assert {"CMakeLists.txt", "LICENSE", "Makefile", "README.md", "constraints.txt"} <= names
     assert "flashload/native/include/edgekit.h" in names and "tests/test_packaging.py" in names
     assert {"runtime/swift/Package.swift", "runtime/swift/Sources/CEdgeKit/module.modulemap"} <= names
+    assert {"runtime/java/CMakeLists.txt", "runtime/java/src/io/edgekit/Session.java"} <= names
     assert not [name for name in names if name.startswith((".venv", "build/", "dist/", ".git/"))]
 
 

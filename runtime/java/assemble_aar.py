@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build edgekit for Android and write it as an AAR. Needs an NDK, a JDK and CMake; Python's own library is enough.
+"""Build edgekit for Android, and write it as an AAR. Needs an NDK, a JDK, CMake, and of Python nothing more.
 
 python assemble_aar.py --ndk $ANDROID_NDK_HOME -o edgekit.aar
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -73,7 +75,7 @@ def check_library(path: Path) -> None:
     for kind, _, address, _, alignment in segments(data):
         if kind == LOAD and alignment < PAGE:
             raise Refused(
-                f"{path}: the segment at {address:#x} is aligned to {alignment} bytes, pages may have {PAGE}; "
+                f"{path}: segment {address:#x} is aligned to {alignment} bytes, pages have up to {PAGE}; "
                 f"link it with -Wl,-z,max-page-size={PAGE}"
             )
     if foreign := sorted({*needed(data)} - OF_THE_SYSTEM - {*LIBRARIES}):
@@ -100,16 +102,18 @@ def build(ndk: Path, folder: Path) -> None:
         raise Refused(f"{toolchain}: is not there; give the folder of an NDK (r27 or newer) as --ndk")
     run(
         ["cmake", "-S", ROOT, "-B", folder, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DANDROID_ABI={ABI}",
-         f"-DANDROID_PLATFORM=android-{API}", "-DANDROID_STL=c++_static", "-DANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES=ON",
-         "-DCMAKE_BUILD_TYPE=Release", "-DEDGEKIT_JAVA=ON"]
+         f"-DANDROID_PLATFORM=android-{API}", "-DANDROID_STL=c++_static",
+         "-DANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES=ON", "-DCMAKE_BUILD_TYPE=Release", "-DEDGEKIT_JAVA=ON"]
     )  # fmt: skip
     run(["cmake", "--build", folder, "--parallel", "--target", "edgekit_core", "edgekit_jni", "edgekit_jar"])
 
 
-def kotlin_classes(kotlinc: Sequence[str], coroutines: Path, jar: Path, folder: Path) -> Iterator[tuple[str, bytes]]:
+def kotlin_classes(
+    kotlinc: Sequence[str], coroutines: Path, jar: Path, folder: Path
+) -> Iterator[tuple[str, bytes]]:
     """Name and content of what the Kotlin sources compile to, in an empty `folder`."""
     sources = sorted((HERE / "kotlin").rglob("*.kt"))
-    run([*kotlinc, "-jvm-target", "1.8", "-cp", f"{jar}:{coroutines}", "-d", folder, *sources])
+    run([*kotlinc, "-jvm-target", "1.8", "-cp", f"{jar}{os.pathsep}{coroutines}", "-d", folder, *sources])
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
@@ -138,7 +142,10 @@ def content(libraries: Path, classes: Mapping[str, bytes]) -> dict[str, bytes]:
         check_library(libraries / name)
     android = HERE / "android"
     (version,) = re.findall(r'^version = "([^"]+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    core, header = (libraries / LIBRARIES[0]).read_bytes(), ROOT / "flashload" / "native" / "include" / "edgekit.h"
+    core, header = (
+        (libraries / LIBRARIES[0]).read_bytes(),
+        ROOT / "flashload" / "native" / "include" / "edgekit.h",
+    )
     abi = {"abi": ABI, "api": API, "ndk": 27, "stl": "none", "static": False}
     package = {"schema_version": 2, "name": "edgekit", "version": version, "dependencies": []}
     return {
@@ -163,7 +170,9 @@ def content(libraries: Path, classes: Mapping[str, bytes]) -> dict[str, bytes]:
 def assemble(options: argparse.Namespace) -> Path:
     """Writes the AAR. Raises Refused."""
     if bool(options.kotlinc) != bool(options.coroutines):
-        raise Refused("--kotlinc and --coroutines go together: the compiler, and the jar of kotlinx-coroutines-core")
+        raise Refused(
+            "--kotlinc and --coroutines go together: the compiler, and the jar of kotlinx-coroutines-core"
+        )
     if not options.built and not options.ndk:
         raise Refused("there is nothing to build with; give the folder of an NDK as --ndk")
     with tempfile.TemporaryDirectory() as scratch:
@@ -185,11 +194,17 @@ def assemble(options: argparse.Namespace) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ndk", type=Path, help="folder of the NDK, r27 or newer")
-    parser.add_argument("--built", type=Path, help=f"pack {', '.join(LIBRARIES)} and edgekit.jar of this folder")
-    parser.add_argument("--kotlinc", nargs="+", help="compiler of Kotlin: its flows are packed, too")
-    parser.add_argument("--coroutines", type=Path, help="jar of kotlinx-coroutines-core that they compile against")
+    parser.add_argument(
+        "--built", type=Path, help=f"pack {', '.join(LIBRARIES)} and edgekit.jar of this folder"
+    )
+    parser.add_argument("--kotlinc", type=shlex.split, help="Kotlin's compiler: its flows are packed, too")
+    parser.add_argument(
+        "--coroutines", type=Path, help="jar of kotlinx-coroutines-core that they compile against"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("edgekit.aar"), help="default: edgekit.aar")
     try:
         print(assemble(parser.parse_args()))

@@ -1,5 +1,5 @@
-"""The archive for Android: libraries of a cross compiler for arm64 Linux, with a few sources of the core, stand for those
-of the NDK.
+"""The archive for Android: libraries of a cross compiler for arm64 Linux, with a few sources of the core,
+stand for those of the NDK.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -19,6 +20,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from support.kotlin import KOTLIN_JARS, kotlinc
 from test_packaging import TOOLS, project
 
 ROOT = Path(__file__).parents[2]
@@ -41,14 +43,30 @@ def script() -> ModuleType:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     there = COMPILER and READELF and shutil.which("javac") and shutil.which("cmake", path=TOOLS["PATH"])
     if not there and not os.environ.get("EDGEKIT_SYSTEM_PACKAGES"):
-        pytest.skip("needs CMake, a JDK and a cross compiler (Debian: openjdk-17-jdk-headless g++-aarch64-linux-gnu)")
+        pytest.skip(
+            "needs CMake, a JDK and a cross compiler (Debian: openjdk-17-jdk-headless g++-aarch64-linux-gnu)"
+        )
     folder = tmp_path_factory.mktemp("aar")
-    system = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}"]
+    system = [
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        f"-DCMAKE_CXX_COMPILER={COMPILER}",
+    ]
     few = ["-DEDGEKIT_ONLY=flashload/native/src/abi", "-DEDGEKIT_JAVA=ON", "-DEDGEKIT_WERROR=ON"]
     linked = "-DCMAKE_SHARED_LINKER_FLAGS=-static-libstdc++ -static-libgcc -Wl,-z,max-page-size=16384"
     for command in (
         ["cmake", "-S", ROOT, "-B", folder, *system, *few, linked],
-        ["cmake", "--build", folder, "--parallel", "2", "--target", "edgekit_core", "edgekit_jni", "edgekit_jar"],
+        [
+            "cmake",
+            "--build",
+            folder,
+            "--parallel",
+            "2",
+            "--target",
+            "edgekit_core",
+            "edgekit_jni",
+            "edgekit_jar",
+        ],
     ):
         done = subprocess.run(command, env=TOOLS, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -66,7 +84,9 @@ def test_libraries_are_read_as_binutils_reads_them(script: ModuleType, built: Pa
         wanted = re.findall(r"\(NEEDED\) .*\[(.+)\]", readelf("-dW", path))
         assert wanted and script.needed(path.read_bytes()) == wanted
         loads = re.findall(r"^ +LOAD .* (0x[0-9a-f]+)$", readelf("-lW", path), re.MULTILINE)
-        found = [alignment for kind, *_, alignment in script.segments(path.read_bytes()) if kind == script.LOAD]
+        found = [
+            alignment for kind, *_, alignment in script.segments(path.read_bytes()) if kind == script.LOAD
+        ]
         assert found == [int(each, 16) for each in loads] == [16384] * len(loads)
 
 
@@ -120,6 +140,22 @@ def test_the_archive_has_what_gradle_looks_for(
     abi = json.loads(files["prefab/modules/edgekit/libs/android.arm64-v8a/abi.json"])
     assert abi["abi"] == "arm64-v8a" and abi["api"] == script.API
     assert set(script.OF_THE_SYSTEM) and "R.txt" in files
+
+
+def test_the_flows_of_kotlin_are_packed_where_there_is_its_compiler(
+    script: ModuleType, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "OF_THE_SYSTEM", OF_LINUX)
+    compiler, output = shlex.join(kotlinc()), tmp_path / "edgekit.aar"
+    path = os.pathsep.join(map(str, KOTLIN_JARS))
+    options = ["--built", str(built), "--kotlinc", compiler, "--coroutines", path, "-o", str(output)]
+    monkeypatch.setattr(sys, "argv", ["assemble_aar.py", *options])
+    assert script.main() == 0
+    with (
+        zipfile.ZipFile(output) as archive,
+        zipfile.ZipFile(io.BytesIO(archive.read("classes.jar"))) as classes,
+    ):
+        assert {"io/edgekit/Generations.class", "io/edgekit/Session.class"} <= set(classes.namelist())
 
 
 def test_it_says_what_it_lacks(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The classes for Java and Kotlin over the core that Python uses: their own tests under JUnit, and their events and texts
-beside Python's and those of `tokenizers`.
+"""The classes for Java and Kotlin over the core that Python uses: their own tests under JUnit, their events
+beside Python's, and their texts beside those of `tokenizers`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support import native_generation
+from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
 from test_packaging import TOOLS
@@ -31,8 +32,6 @@ PACKAGE = ROOT / "runtime" / "java"
 TESTS = PACKAGE / "tests" / "io" / "edgekit"
 #: Debian's junit4.
 JARS = [Path("/usr/share/java") / name for name in ("junit4.jar", "hamcrest.jar")]
-#: What .ci/kotlin fetches; the compiler's jar has the coroutines, too.
-KOTLIN = ROOT / "build" / "kotlin"
 #: Family, and settings of a generation.
 GENERATIONS: list[tuple[str, dict[str, Any]]] = [
     ("diffusion_gemma", {"seed": 5, "max_new_tokens": 33, "steps": 4, "options": {"entropy_bound": 2.0}}),
@@ -71,7 +70,9 @@ class Java:
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
-    there = shutil.which("javac") and shutil.which("cmake", path=TOOLS["PATH"]) and all(j.is_file() for j in JARS)
+    there = (
+        shutil.which("javac") and shutil.which("cmake", path=TOOLS["PATH"]) and all(j.is_file() for j in JARS)
+    )
     if not there and not os.environ.get("EDGEKIT_SYSTEM_PACKAGES"):
         pytest.skip("needs a JDK, CMake and JUnit (Debian: openjdk-17-jdk-headless junit4)")
     build, tests = tmp_path_factory.mktemp("java"), tmp_path_factory.mktemp("java-tests")
@@ -79,14 +80,21 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Java:
     run("cmake", "-S", PACKAGE, "-B", build, f"-Dedgekit_DIR={description}", "-DEDGEKIT_WERROR=ON")
     run("cmake", "--build", build)
     classes = (build / "edgekit.jar", tests, *JARS)
-    run("javac", "-Xlint:all", "-Werror", "-cp", os.pathsep.join(map(str, classes)), "-d", tests, *TESTS.glob("*.java"))
+    run(
+        "javac",
+        "-Xlint:all",
+        "-Werror",
+        "-cp",
+        os.pathsep.join(map(str, classes)),
+        "-d",
+        tests,
+        *TESTS.glob("*.java"),
+    )
     return Java(build, classes)
 
 
 @pytest.fixture(scope="module")
-def bundles(
-    shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> list[str]:
+def bundles(shipped_bundle: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Properties that the tests in Java look up."""
     folder = tmp_path_factory.mktemp("bundles")
     llada = shipped_bundle("tiny-llada", "native")
@@ -97,7 +105,12 @@ def bundles(
     weights.write_bytes(data)
     bare = Path(shutil.copytree(llada, folder / "bare"))
     shutil.rmtree(bare / "tokenizer")
-    found = {"llada": llada, "gemma": shipped_bundle("tiny-gemma", "native"), "damaged": damaged, "bare": bare}
+    found = {
+        "llada": llada,
+        "gemma": shipped_bundle("tiny-gemma", "native"),
+        "damaged": damaged,
+        "bare": bare,
+    }
     return [f"-Dbundle.{name}={path}" for name, path in found.items()]
 
 
@@ -108,7 +121,9 @@ def test_in_java(java: Java, bundles: list[str], name: str) -> None:
 
 def test_every_native_method_is_registered() -> None:
     """One that is not would fail when it is called; a wrong signature fails when the library is loaded."""
-    declared = re.findall(r"static native [\w\[\]]+ (\w+)\(", (PACKAGE / "src/io/edgekit/Native.java").read_text())
+    declared = re.findall(
+        r"static native [\w\[\]]+ (\w+)\(", (PACKAGE / "src/io/edgekit/Native.java").read_text()
+    )
     registered = [
         name
         for path in sorted((PACKAGE / "native").glob("*.cpp"))
@@ -123,7 +138,9 @@ def expected(bundle: Path, settings: dict[str, Any]) -> list[str]:
         outcome = native_generation.generate(session, PROMPT, **settings)
     assert outcome.status == OK and outcome.stats is not None, outcome.message
     names = ("denoising_steps", "forwards", "projections", "prefills", "committed_tokens", "canvases")
-    counters = " ".join([REASONS[outcome.stats["finish_reason"]], *(str(outcome.stats[name]) for name in names)])
+    counters = " ".join(
+        [REASONS[outcome.stats["finish_reason"]], *(str(outcome.stats[name]) for name in names)]
+    )
     said, committed = [], 0
     for event in outcome.events:
         if event[0] == "draft":
@@ -171,15 +188,11 @@ def test_texts_are_what_the_library_makes_of_them(
 
 @pytest.fixture(scope="module")
 def kotlin(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Java:
-    jars = [KOTLIN / f"{name}.jar" for name in
-            ("kotlin-compiler", "kotlin-stdlib", "kotlin-reflect", "kotlin-script-runtime", "annotations")]  # fmt: skip
-    if not jars[0].is_file() and not os.environ.get("EDGEKIT_KOTLIN"):
-        pytest.skip("needs what .ci/kotlin fetches")
     made = tmp_path_factory.mktemp("kotlin")
-    compiler = ["java", "-cp", os.pathsep.join(map(str, jars)), "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"]
-    found = Java(java.folder, (*java.classes, made, *jars))
+    compiler = kotlinc()
+    found = Java(java.folder, (*java.classes, made, *KOTLIN_JARS))
     path = os.pathsep.join(map(str, found.classes))
-    run(*compiler, "-no-stdlib", "-no-reflect", "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made,
+    run(*compiler, "-Werror", "-jvm-target", "1.8", "-cp", path, "-d", made,
         *(PACKAGE / "kotlin").rglob("*.kt"), *TESTS.glob("*.kt"))  # fmt: skip
     return found
 
@@ -194,9 +207,11 @@ def test_in_kotlin(kotlin: Java, bundles: list[str]) -> None:
 def test_the_page(java: Java, shipped_bundle: Callable[..., Path], tmp_path: Path) -> None:
     page = (ROOT / "docs" / "java.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```java\n(.*?)```", page, re.DOTALL)
-    (commands,) = [block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block]
+    (commands,) = [
+        block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "Answer" in block
+    ]
     (tmp_path / "Answer.java").write_text(program.replace("Why is the sky blue?", "Copy this: red 7"))
     (tmp_path / "llada").symlink_to(shipped_bundle("tiny-llada", "native"))
-    (tmp_path / "edgekit").symlink_to(ROOT)
+    (tmp_path / "runtime").symlink_to(ROOT / "runtime")
     said = [run("bash", "-c", line.removeprefix("$ "), cwd=tmp_path) for line in commands.splitlines()]
     assert said[-1] == "red 7\n"
