@@ -7,21 +7,19 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.bench_reports import check_equal_counts
 from support.c_programs import HEADER, compiler, run
 from test_swift import PACKAGE, SOURCES, mistakes, parsed, text, walk
 from tree_sitter import Node
 
 from edgekit.flashload import _native
-from edgekit.runtime.bench import ProcessorProbe
 from edgekit.runtime.generation import Generator
 from edgekit.runtime.session import open_session
 from edgekit.tools.benchmark.about import about
 from edgekit.tools.benchmark.cases import Case
-from edgekit.tools.benchmark.limits import of_processor
 from edgekit.tools.benchmark.workload import Workload
 from edgekit.tools.cli import main
 
@@ -29,7 +27,7 @@ PROGRAM = Path(__file__).parents[1] / "native" / "measure.c"
 #: Of Benchmark.swift, beside the functions of its session.
 CALLED = (
     "ek_bench_open", "ek_bench_begin", "ek_bench_tell", "ek_bench_end", "ek_bench_drop", "ek_bench_close",
-    "ek_bench_get_report", "ek_probe_processor", "ek_probe_disk",
+    "ek_bench_get_report", "ek_describe_limits",
 )  # fmt: skip
 TOKENS, NEW_TOKENS, STEPS = 12, 24, 4
 
@@ -71,11 +69,7 @@ def test_a_call_with_an_argument_too_few_is_seen() -> None:
 
 def test_members_of_c_structs_are_the_headers() -> None:
     header = HEADER.read_text(encoding="utf-8")
-    for file, variable, struct in (
-        ("Recorder", "wanted", "ek_bench_options"),
-        ("MachineLimits", "processor", "ek_processor_probe"),
-        ("MachineLimits", "disk", "ek_disk_probe"),
-    ):
+    for file, variable, struct in (("Recorder", "wanted", "ek_bench_options"),):
         source = (PACKAGE / f"Sources/EdgeKit/{file}.swift").read_text(encoding="utf-8")
         body = re.search(rf"typedef struct {struct} {{(.*?)}} {struct};", header, re.DOTALL)
         assert body is not None
@@ -112,17 +106,14 @@ def test_members_that_swift_writes_are_those_of_python(bundle: Path) -> None:
     source = (PACKAGE / "Sources/EdgeKit/Benchmark.swift").read_text(encoding="utf-8")
     with open_session(bundle) as session:
         python = about(Case(str(bundle), tokens=TOKENS, new_tokens=NEW_TOKENS), NEW_TOKENS, session, None)
-    written = literal_keys(source, after="canvases are written\n    }\n    return ")
-    outer = {"date", "edgekit", "model", "engine", "limits", "case"}
-    assert outer <= written and outer <= python.keys()
-    assert written - outer == python["model"].keys()
+    outer = literal_keys(source, after="var facts: [String: JSONValue] = ") | set(
+        re.findall(r'facts\["(\w+)"\]', source)
+    )
+    assert outer == {"case", "limits"} <= python.keys()
     case = literal_keys(source, after="var test: [String: JSONValue] = ") | set(
         re.findall(r'test\["(\w+)"\]', source)
     )
     assert case == python["case"].keys()
-    limits = (PACKAGE / "Sources/EdgeKit/MachineLimits.swift").read_text(encoding="utf-8")
-    probed = of_processor(ProcessorProbe(1, 1, 1, 1, "", "", 1, 1, 1)).keys()
-    assert literal_keys(limits, after="disk.direct != 0\n    return ") == probed | {"disk_bytes_per_second"}
 
 
 # --- the same calls from C ----------------------------------------------------------------------------------
@@ -163,34 +154,7 @@ def test_a_report_from_c_is_merged_and_counts_what_pythons_does(
     bench(bundle, "--prompt-tokens", TOKENS, "-n", NEW_TOKENS, "--set", f"steps={STEPS}", "--resident", 0,
           "--warmups", 1, "-r", 2, *ends, "--no-probe", "--report", files[1])  # fmt: skip
     from_c, python = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-    assert from_c.keys() == python.keys() and from_c["bundle"] == python["bundle"]
-    for name in ("pinned", "streamed", "ring"):
-        assert from_c["plan"][name] == python["plan"][name]
-    assert len(from_c["tests"]) == len(python["tests"]) == 2
-    for own, other in zip(from_c["tests"], python["tests"], strict=True):
-        assert own["energy"][0]["meter"] == "own" and own["energy"][0]["joules"] > 0
-        assert counts(own) == counts(other)
-        # What is read ahead of a pass that does not come depends on when that is known.
-        assert min(own["bytes_read"], other["bytes_read"]) > 0
-        assert abs(own["bytes_read"] - other["bytes_read"]) <= python["plan"]["ring"]
-        assert own["denoise_passes"] == (forwards or own["sequences"][0]["forwards"])
-        assert own["sequences"][0]["done"] == (not forwards)
+    check_equal_counts(from_c, python, forwards)
     rows = json.loads(bench("--merge", files[0], "--merge", files[1], "-o", "json"))
     for name in ("test", "runs", "forwards", "weights_bytes", "streamed_bytes", "settings"):
         assert rows[0].get(name) == rows[1].get(name), name
-
-
-def counts(test: dict[str, Any]) -> dict[str, Any]:
-    """What no clock changes."""
-    names = (
-        "prompt_tokens", "committed_tokens", "canvas_tokens", "prefill_passes", "denoise_passes",
-        "head_passes", "pass_rows",
-    )  # fmt: skip
-    columns = ("kind", "rows", "segments", "head_rows", "attended", "expert_rows")
-    at = [test["passes"]["columns"].index(name) for name in columns]
-    sequences = [{k: v for k, v in each.items() if not k.endswith("seconds")} for each in test["sequences"]]
-    return {
-        **{name: test[name] for name in names},
-        "passes": [[row[i] for i in at] for row in test["passes"]["rows"]],
-        "sequences": sequences,
-    }

@@ -4,6 +4,7 @@ beside Python's, and their texts beside those of `tokenizers`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from support import native_generation
+from support.bench_reports import check_equal_counts
 from support.kotlin import KOTLIN_JARS, kotlinc
 from support.native_bundles import native_bundle
 from support.native_sampler import OK
@@ -24,8 +27,14 @@ from test_packaging import TOOLS
 from tokenizers import Tokenizer
 
 from edgekit.export.quantize import Scheme
+from edgekit.runtime.bench import ProcessorProbe
+from edgekit.runtime.generation import Generator
 from edgekit.runtime.session import Session, SessionOptions
 from edgekit.tools.bench.mixed_text import lines
+from edgekit.tools.benchmark.cases import Case
+from edgekit.tools.benchmark.limits import of_processor
+from edgekit.tools.benchmark.workload import Workload
+from edgekit.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "runtime" / "java"
@@ -181,6 +190,49 @@ def test_texts_are_what_the_library_makes_of_them(
         ids = tokenizer.encode(text).ids
         decoded = tokenizer.decode(ids, skip_special_tokens=False).encode().hex()
         assert found == f"{ids}|{decoded}|{decoded}", text
+
+
+# --- the benchmark ------------------------------------------------------------------------------------------
+
+
+def bench(*words: object) -> str:
+    done = CliRunner().invoke(main, ["bench", *map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("forwards", [0, 1])
+def test_a_report_is_merged_and_counts_what_pythons_does(
+    java: Java, shipped_bundle: Callable[..., Path], tmp_path: Path, forwards: int
+) -> None:
+    bundle, tokens, new_tokens, steps = shipped_bundle("tiny-gemma", "native"), 12, 24, 4
+    with Generator(str(bundle)) as generator:
+        (ids,) = Workload(Case(str(bundle), tokens=tokens, new_tokens=new_tokens), generator)._prompts
+    numbers = (0, 1, 2, forwards, new_tokens, steps, ",".join(map(str, ids)))
+    files = [tmp_path / "java.json", tmp_path / "python.jsonl"]
+    files[0].write_text(java.run("io.edgekit.BenchReport", bundle, *map(str, numbers)))
+    ends = ("--forwards", forwards) if forwards else ()
+    bench(bundle, "--prompt-tokens", tokens, "-n", new_tokens, "--set", f"steps={steps}", "--resident", 0,
+          "--warmups", 1, "-r", 2, *ends, "--no-probe", "--report", files[1])  # fmt: skip
+    own, python = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    check_equal_counts(own, python, forwards)
+    assert own["about"]["limits"].keys() == of_processor(
+        ProcessorProbe(1, 1, 1, 1, "", "", 1, 1, 1)
+    ).keys() | {"disk_bytes_per_second"}
+    assert [test["label"] for test in own["tests"]] == [{"run": n, "battery": 0.8} for n in range(2)]
+    assert own["tests"][0]["spans"]["rows"]
+    rows = json.loads(bench("--merge", files[0], "--merge", files[1], "-o", "json"))
+    for name in (
+        "model",
+        "preset",
+        "test",
+        "runs",
+        "forwards",
+        "weights_bytes",
+        "streamed_bytes",
+        "settings",
+    ):
+        assert rows[0].get(name) == rows[1].get(name), name
 
 
 # --- Kotlin -------------------------------------------------------------------------------------------------

@@ -85,6 +85,12 @@ def test_a_report_has_what_the_generation_counted_and_passes_add_up(session: Ses
     assert report["machine"] == describe_machine()
     manifest = json.loads((session.bundle.path / "edgekit.json").read_text())
     assert report["bundle"]["digest"] == manifest["sha256"]
+    assert report["bundle"]["model"] == {
+        "name": manifest["provenance"]["checkpoint"], "target": manifest["provenance"].get("target"),
+        "family": manifest["model"]["family"],
+        **{name: manifest["quantization"].get(name) for name in ("parameters", "preset", "group_size")},
+    }  # fmt: skip
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", report["date"])
     assert report["session"]["resident_bytes"] == 0 and report["session"]["memory_bytes"] is None
     assert report["plan"]["streamed"] == session.plan.streamed_bytes
     assert [test["label"]["seed"] for test in report["tests"]] == [0, 1]

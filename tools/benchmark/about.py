@@ -28,22 +28,13 @@ def about(case: Case, new_tokens: int, session: Session, limits: dict[str, Any] 
     """The member "about" of a report on answers of at most `new_tokens`, `limits` being those of the machine;
     no name of a user, host or folder.
     """
-    bundle, statistics = session.bundle, session.statistics()
-    manifest = bundle.manifest
+    statistics = session.statistics()
     try:
-        costs = of_bundle(bundle).as_dict()
+        costs = of_bundle(session.bundle).as_dict()
     except EdgekitError:
         costs = None  # bundles of other writers need no report of their matrices
     return {
         **written_by(),
-        "model": {
-            "name": manifest.provenance.get("checkpoint"),
-            "family": bundle.model.family,
-            "parameters": manifest.quantization["parameters"],
-            "preset": manifest.quantization["preset"],
-            "group_size": manifest.quantization.get("group_size"),
-            "target": manifest.provenance.get("target"),
-        },
         "limits": limits,
         "costs": costs,
         "engine": {

@@ -155,12 +155,16 @@ def sustained_ratio(report: Report) -> float | None:
 def told(report: Report) -> dict[str, Any]:
     """The member "about", with what it lacks in the report of an application."""
     about, first = report["about"], report["tests"][0]
-    model = {
-        "name": report["bundle"]["digest"][:12],
-        "family": None,
-        "parameters": None,
-        "preset": None,
-    } | about.get("model", {})
+    model = (
+        {
+            "name": report["bundle"]["digest"][:12],
+            "family": None,
+            "parameters": None,
+            "preset": None,
+        }
+        | report["bundle"].get("model", {})
+        | about.get("model", {})
+    )
     case = {
         "sequences": len(first["sequences"]),
         "prompt": None,
@@ -169,7 +173,13 @@ def told(report: Report) -> dict[str, Any]:
         "settings": {},
     } | about.get("case", {})
     engine = {"engine": report["bundle"]["format"]} | about.get("engine", {})
-    return {**about, "model": model, "case": case, "engine": engine, "date": about.get("date", "")}
+    return {
+        **about,
+        "model": model,
+        "case": case,
+        "engine": engine,
+        "date": about.get("date", report.get("date", "")),
+    }
 
 
 def test_name(report: Report) -> str:

@@ -1265,7 +1265,7 @@ typedef struct ek_bench_options {
   uint32_t struct_size;
   uint32_t interval_milliseconds; /* between looks at memory and meters; 0: 20 */
   int64_t spans;                  /* reads, waits and uses of weights that a test keeps, the first of them; 0: none */
-  const char *about;              /* a JSON object that the report has as "about": model, engine, application; null: {} */
+  const char *about;              /* a JSON object that the report has as "about": the application, "limits"; null: {} */
   ek_bench_joules joules;         /* in place of the meters that the library knows (RAPL, rails of Jetson boards, NVML);
                                      null: these */
   void *user_data;
@@ -1338,6 +1338,16 @@ typedef struct ek_disk_probe {
 /* Plain reads of a file by threads that do nothing else, round and round for about `seconds`. EK_INVALID_ARGUMENT, those of
  * reading, EK_OUT_OF_MEMORY. */
 EK_API ek_status ek_probe_disk(const char *path, double seconds, ek_disk_probe *found) EK_NOEXCEPT;
+
+#define EK_LIMITS_SIZE 1024 /* bytes that are enough for ek_describe_limits */
+
+/* Both probes as reports have them, the member "limits" of ek_bench_options.about: of all cores, and of the disk that the
+ * weights of the bundle in folder `bundle` are on, null where nothing is known of it. Takes about `processor_seconds` for each
+ * figure of the processor, and `disk_seconds`. JSON in `buffer`, without a NUL; `*size` becomes its size. It is to be asked
+ * before a session is open, whose memory budget knows nothing of it. EK_BUFFER_TOO_SMALL where there is no room for
+ * EK_LIMITS_SIZE, EK_INVALID_ARGUMENT, EK_OUT_OF_MEMORY. */
+EK_API ek_status ek_describe_limits(const char *bundle, double processor_seconds, double disk_seconds, char *buffer,
+                                    uint64_t capacity, uint64_t *size) EK_NOEXCEPT;
 
 /* Physical memory of this process in bytes; 0 for what the system does not tell. */
 typedef struct ek_process_memory {

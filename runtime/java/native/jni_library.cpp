@@ -41,10 +41,11 @@ void load(JNIEnv *env) {
   jclass sink = kept(env, "io/edgekit/Native$Sink");
   classes.draft = found(env, sink, "draft", "(JJJ[I[Z)Z");
   classes.committed = found(env, sink, "committed", "(JJ[I)Z");
+  classes.joules = found(env, kept(env, "java/util/function/DoubleSupplier"), "getAsDouble", "()D");
   jclass natives = kept(env, "io/edgekit/Native");
   const std::vector<JNINativeMethod> own = {method("version", "()[B", version),
                                             method("processBytes", "()J", process_bytes)};
-  for (const auto &methods : {own, bundle_methods(), text_methods(), session_methods()}) {
+  for (const auto &methods : {own, bundle_methods(), text_methods(), session_methods(), bench_methods()}) {
     if (env->RegisterNatives(natives, methods.data(), static_cast<jint>(methods.size())) != JNI_OK) throw Pending();
   }
 }

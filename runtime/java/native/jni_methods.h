@@ -11,6 +11,7 @@ namespace edgekit {
 std::vector<JNINativeMethod> bundle_methods();
 std::vector<JNINativeMethod> text_methods();
 std::vector<JNINativeMethod> session_methods();
+std::vector<JNINativeMethod> bench_methods();
 
 // A row of such a table: JNI.h wants char pointers that it does not write to.
 template <typename Function>

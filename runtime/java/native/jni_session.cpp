@@ -1,3 +1,4 @@
+#include "jni_bench.h"
 #include "jni_methods.h"
 #include "jni_support.h"
 
@@ -69,6 +70,9 @@ void limit_resident(JNIEnv *env, jclass, jlong session, jlong bytes) {
 struct Sink {
   JNIEnv *env;
   jobject object;
+  ek_bench *bench;    // null: it is not measured
+  jlong forwards;     // denoising passes that end it; 0: none
+  ek_status told;     // what the bench said
 };
 
 // Whether the listener wants more of it.
@@ -88,17 +92,20 @@ bool told(JNIEnv *env, jobject sink, const ek_event &event) {
 }
 
 std::int32_t forward(const ek_event *event, void *user_data) {
-  const auto &sink = *static_cast<Sink *>(user_data);
+  auto &sink = *static_cast<Sink *>(user_data);
+  if (sink.bench != nullptr) sink.told = ek_bench_tell(sink.bench, 0, event);
+  if (sink.told != EK_OK) return 1;
   if (event->kind != EK_EVENT_DRAFT && event->kind != EK_EVENT_COMMITTED) return 0;
   // A generation is one call of Java's: what it makes would live until its end.
   if (sink.env->PushLocalFrame(8) != JNI_OK) return 1;
   const bool goes_on = guarded(sink.env, [&] { return told(sink.env, sink.object, *event); });
   sink.env->PopLocalFrame(nullptr);
-  return goes_on && sink.env->ExceptionCheck() == JNI_FALSE ? 0 : 1;
+  const bool reached = sink.forwards > 0 && event->statistics->forwards >= sink.forwards;
+  return goes_on && !reached && sink.env->ExceptionCheck() == JNI_FALSE ? 0 : 1;
 }
 
 jobject generate(JNIEnv *env, jclass, jlong session, jintArray prompt, jlong seed, jlong max_new_tokens, jlong steps,
-                 jbyteArray options, jobject sink) {
+                 jbyteArray options, jobject sink, jlong bench, jlong forwards) {
   return guarded(env, [&] {
     const auto ids = tokens(env, prompt);
     const std::string json = options == nullptr ? std::string() : bytes(env, options);
@@ -109,10 +116,11 @@ jobject generate(JNIEnv *env, jclass, jlong session, jintArray prompt, jlong see
     wanted.options = options == nullptr ? nullptr : json.c_str();
     ek_generation_statistics found = {};
     found.struct_size = sizeof found;
-    Sink own = {env, sink};
+    Sink own = {env, sink, bench == 0 ? nullptr : handle<JavaBench>(bench)->bench, forwards, EK_OK};
     const ek_status status = ek_generate(handle<ek_session>(session), ids.data(), static_cast<std::int64_t>(ids.size()),
                                          &wanted, forward, &own, &found);
     check_java(env);  // of the listener: the reason for a stop
+    check(env, own.told);
     if (status != EK_STOPPED) check(env, status);
     jobject made = env->NewObject(
         classes.generation, classes.new_generation, static_cast<jint>(found.finish_reason),
@@ -134,7 +142,7 @@ std::vector<JNINativeMethod> session_methods() {
           method("sessionReset", "(J)V", reset),
           method("sessionIdle", "(J)V", idle),
           method("sessionLimitResident", "(JJ)V", limit_resident),
-          method("generate", "(J[IJJJ[BLio/edgekit/Native$Sink;)Lio/edgekit/GenerationStatistics;", generate)};
+          method("generate", "(J[IJJJ[BLio/edgekit/Native$Sink;JJ)Lio/edgekit/GenerationStatistics;", generate)};
 }
 
 }  // namespace edgekit

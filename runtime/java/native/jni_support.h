@@ -22,7 +22,7 @@ struct Pending {};
 struct JavaClasses {
   jclass failure, info, statistics, generation;
   jmethodID new_failure, new_info, new_statistics, new_generation;
-  jmethodID draft, committed;
+  jmethodID draft, committed, joules;
 };
 extern JavaClasses classes;
 

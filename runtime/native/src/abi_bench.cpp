@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "bench/probe.h"
 #include "bench/recorder.h"
 #include "bench/report.h"
+#include "bundle_folder.h"
 #include "disk_probe.h"
 #include "owner_process.h"
 #include "session/process.h"
@@ -199,6 +201,27 @@ ek_status ek_probe_disk(const char *path, double seconds, ek_disk_probe *found) 
     made.seconds = probe.seconds;
     made.bytes = probe.bytes;
     write_struct(found, made, "ek_disk_probe");
+  });
+}
+
+ek_status ek_describe_limits(const char *bundle, double processor_seconds, double disk_seconds, char *buffer,
+                             uint64_t capacity, uint64_t *size) noexcept {
+  return guarded([&] {
+    const std::string folder = text_of(bundle, "the path of the bundle");
+    std::uint64_t &wanted = place(size);
+    // Asking for the size would measure, too.
+    if (buffer == nullptr) fail(EK_INVALID_ARGUMENT, "the buffer is null");
+    if (capacity < EK_LIMITS_SIZE)
+      fail(EK_BUFFER_TOO_SMALL, "the buffer has ", capacity, " bytes; give it EK_LIMITS_SIZE, ", EK_LIMITS_SIZE);
+    std::optional<double> disk;
+    try {
+      const DiskProbe probe = probe_disk(BundleFolder(folder).open_weights(FlashOptions{})->path(), disk_seconds);
+      if (probe.direct) disk = probe.bytes_per_second;
+    } catch (const Error &error) {
+      // Whoever opens the bundle to run it says what is wrong with it.
+      if (error.status() == EK_INVALID_ARGUMENT) throw;
+    }
+    fill(limits_json(probe_processor(usable_cores(), processor_seconds), disk), "the limits", buffer, capacity, wanted);
   });
 }
 

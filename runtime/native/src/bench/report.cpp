@@ -1,6 +1,7 @@
 #include "bench/report.h"
 
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <optional>
 
@@ -37,6 +38,18 @@ void table(JsonWriter &out, const char *name, std::initializer_list<const char *
   });
 }
 
+std::string date_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+#if defined(_WIN32)
+  gmtime_s(&parts, &now);
+#else
+  gmtime_r(&now, &parts);
+#endif
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
 void write_machine(JsonWriter &out, const MachineFacts &facts) {
   out.object([&] {
     out.member("system", std::string_view(facts.system));
@@ -61,6 +74,23 @@ void write_session(JsonWriter &out, const Session::Implementation &own, const Se
     out.member("layers", own.model().layers.size());
     out.member("vocabulary", own.model().vocabulary);
     out.member("weights_bytes", plan.weights);
+    const BundleOrigin &origin = own.bundle.origin();
+    const auto text = [&](const char *name, const std::string &value) {
+      out.name(name);
+      value.empty() ? out.null() : out.value(std::string_view(value));
+    };
+    const auto number = [&](const char *name, std::int64_t value) {
+      out.name(name);
+      value == 0 ? out.null() : out.value(value);
+    };
+    out.name("model").object([&] {
+      text("name", origin.checkpoint);
+      text("family", origin.family);
+      number("parameters", origin.parameters);
+      text("preset", origin.preset);
+      number("group_size", origin.group_size);
+      text("target", origin.target);
+    });
   });
   out.name("session").object([&] {
     out.member("threads", session.threads());
@@ -211,12 +241,30 @@ std::string machine_json(const MachineFacts &facts) {
   return out.take();
 }
 
+std::string limits_json(const ProcessorProbe &probe, std::optional<double> disk_bytes_per_second) {
+  JsonWriter out;
+  out.object([&] {
+    out.member("threads", probe.threads);
+    out.member("int8_operations_per_second", probe.int8_operations);
+    out.member("int8_instructions", std::string_view(probe.int8_instructions));
+    out.member("float_operations_per_second", probe.float_operations);
+    out.member("float_instructions", std::string_view(probe.float_instructions));
+    out.member("memory_bytes_per_second", probe.memory_bytes);
+    out.member("product_operations_per_second", probe.product_operations);
+    out.member("few_row_operations_per_second", probe.few_row_operations);
+    out.member("attention_operations_per_second", probe.attention_operations);
+    member(out, "disk_bytes_per_second", disk_bytes_per_second);
+  });
+  return out.take();
+}
+
 std::string bench_report(const Recorder &recorder, const std::string &about, double load_seconds) {
   const Session &session = recorder.session();
   JsonWriter out;
   out.object([&] {
     out.member("edgekit_bench", kBenchReportVersion);
     out.member("edgekit", std::string_view(EK_VERSION_STRING));
+    out.member("date", std::string_view(date_now()));
     out.name("about").raw(about);
     out.name("machine").raw(machine_json(machine_facts()));
     write_session(out, session.implementation(), session, load_seconds);

@@ -2,9 +2,11 @@
 #ifndef EDGEKIT_BENCH_REPORT_H
 #define EDGEKIT_BENCH_REPORT_H
 
+#include <optional>
 #include <string>
 
 #include "bench/machine.h"
+#include "bench/probe.h"
 #include "bench/recorder.h"
 
 namespace edgekit {
@@ -16,6 +18,9 @@ std::string bench_report(const Recorder &recorder, const std::string &about, dou
 
 // The object "machine" of a report.
 std::string machine_json(const MachineFacts &facts);
+
+// The object "limits" of a report's "about": what processor, memory and disk were measured to do.
+std::string limits_json(const ProcessorProbe &probe, std::optional<double> disk_bytes_per_second);
 
 }  // namespace edgekit
 

@@ -8,6 +8,30 @@
 
 namespace edgekit {
 
+namespace {
+
+// Nothing is decided by it, so what is of another kind is left out.
+BundleOrigin origin_of(const Json &manifest) {
+  const auto told = [&](const char *section, const char *name, Json::Kind kind) -> const Json * {
+    const Json *found = manifest.find(section);
+    if (found != nullptr) found = found->kind() == Json::Kind::object ? found->find(name) : nullptr;
+    return found != nullptr && found->kind() == kind ? found : nullptr;
+  };
+  const auto text = [&](const char *section, const char *name) {
+    const Json *found = told(section, name, Json::Kind::string);
+    return found != nullptr ? found->string() : std::string();
+  };
+  const auto number = [&](const char *section, const char *name) {
+    const Json *found = told(section, name, Json::Kind::integer);
+    return found != nullptr ? found->integer() : 0;
+  };
+  return {text("provenance", "checkpoint"),       text("provenance", "target"),
+          text("model", "family"),                text("quantization", "preset"),
+          number("quantization", "parameters"),   number("quantization", "group_size")};
+}
+
+}  // namespace
+
 Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(folder) {
   BundleFolder files(folder);
   digest_ = files.text().substr(kSealStart.size(), kSealDigits);
@@ -15,6 +39,7 @@ Bundle::Bundle(const std::string &folder, const FlashFile::Wrap &wrap) : path_(f
   programs_ = manifest.at("programs");
   packaged_ = programs_.find("packages") != nullptr;
   model_ = parse_model(manifest, folder, packaged_);
+  origin_ = origin_of(manifest);
   sampler_ = manifest.at("sampler");
   file_ = files.open_weights(FlashOptions{}, wrap);
   const Json *format = programs_.find("format");

@@ -36,6 +36,12 @@ struct BundleTile {
   std::int64_t first = 0, tokens = 0;
 };
 
+// What the manifest tells people of its model; empty or 0 where it does not.
+struct BundleOrigin {
+  std::string checkpoint, target, family, preset;
+  std::int64_t parameters = 0, group_size = 0;
+};
+
 class Bundle {
  public:
   // Reads headers alone. Throws Error: those of BundleFolder, EK_MALFORMED_FILE where manifest and flash file do not fit.
@@ -45,6 +51,7 @@ class Bundle {
 
   const std::string &path() const noexcept { return path_; }
   const std::string &digest() const noexcept { return digest_; }  // of the manifest, as it says itself
+  const BundleOrigin &origin() const noexcept { return origin_; }
   const Model &model() const noexcept { return model_; }
   const Json &sampler() const noexcept { return sampler_; }
   FlashFile &file() const noexcept { return *file_; }
@@ -77,6 +84,7 @@ class Bundle {
   std::vector<BundleTile> tiles(const TableInfo &table);
 
   std::string path_, format_, digest_;
+  BundleOrigin origin_;
   Model model_;
   Json sampler_, programs_;
   std::unique_ptr<FlashFile> file_;

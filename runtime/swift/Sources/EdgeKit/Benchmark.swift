@@ -82,8 +82,8 @@ public final class Benchmark: Sendable {
           + "others at least 0")
     }
     let bundle = try Bundle(path: path)
-    var limits: [String: JSONValue]?
-    if probe { limits = try await MachineLimits.measured(weights: bundle.url(bundle.manifest.weights.file).path) }
+    var limits: JSONValue?
+    if probe { limits = try await MachineLimits.measured(bundle: bundle.path) }
     let session = try await Session(bundle: bundle, options: options)
     for _ in 0..<warmups {
       let finished = try await session.measured { denoiser, goesOn throws(EdgeKitError) in
@@ -114,11 +114,10 @@ public final class Benchmark: Sendable {
     #endif
   }
 
-  /// The member "about", as `edgekit bench` has it.
+  /// The member "about": what `edgekit bench` says beside the facts of the library.
   private static func about(
-    _ bundle: Bundle, _ settings: GenerationSettings, _ forwards: Int, _ limits: [String: JSONValue]?
+    _ bundle: Bundle, _ settings: GenerationSettings, _ forwards: Int, _ limits: JSONValue?
   ) -> [String: JSONValue] {
-    let (provenance, quantization) = (bundle.manifest.provenance, bundle.manifest.quantization)
     var wanted = settings.options
     if let steps = settings.steps { wanted["steps"] = .integer(Int64(steps)) }
     var test: [String: JSONValue] = [
@@ -128,18 +127,9 @@ public final class Benchmark: Sendable {
       let canvas = bundle.manifest.model.canvasLength ?? 1
       test["new_tokens"] = .integer(Int64((count + canvas - 1) / canvas * canvas))  // whole canvases are written
     }
-    return [
-      "date": .string(ISO8601DateFormatter().string(from: Date())),
-      "edgekit": .string(NativeLibrary.version),
-      "model": [
-        "name": provenance["checkpoint"], "family": .string(bundle.manifest.model.family),
-        "parameters": quantization["parameters"], "preset": quantization["preset"],
-        "group_size": quantization["group_size"], "target": provenance["target"],
-      ],
-      "engine": ["engine": .string(bundle.manifest.programs.format)],
-      "limits": limits.map(JSONValue.object) ?? .null,
-      "case": .object(test),
-    ]
+    var facts: [String: JSONValue] = ["case": .object(test)]
+    facts["limits"] = limits
+    return facts
   }
 
   private static func json(_ value: [String: JSONValue], _ what: String) throws(EdgeKitError) -> String {

@@ -118,13 +118,23 @@ public final class GenerationSettings {
 
   /** A JSON object; null where there is nothing. */
   byte[] options() {
-    if (options.isEmpty()) return null;
-    StringBuilder json = new StringBuilder("{");
-    for (Map.Entry<String, String> each : options.entrySet()) {
-      if (json.length() > 1) json.append(", ");
-      json.append(quoted(each.getKey())).append(": ").append(each.getValue());
+    return options.isEmpty() ? null : Utf8.name(json(options), "an option");
+  }
+
+  /** The options and the steps as reports have them: a JSON object. */
+  String told() {
+    Map<String, String> all = new LinkedHashMap<>(options);
+    if (steps > 0) all.put("steps", Long.toString(steps));
+    return json(all);
+  }
+
+  private static String json(Map<String, String> members) {
+    StringBuilder text = new StringBuilder("{");
+    for (Map.Entry<String, String> each : members.entrySet()) {
+      if (text.length() > 1) text.append(", ");
+      text.append(quoted(each.getKey())).append(": ").append(each.getValue());
     }
-    return Utf8.name(json.append('}').toString(), "an option");
+    return text.append('}').toString();
   }
 
   private GenerationSettings put(String name, String json) {

@@ -1,5 +1,7 @@
 package io.edgekit;
 
+import java.util.function.DoubleSupplier;
+
 /** The functions of libedgekit_jni, over the C ABI. Handles are pointers; the classes of this package guard them. */
 final class Native {
   static {
@@ -63,7 +65,30 @@ final class Native {
 
   static native void sessionLimitResident(long session, long bytes);
 
-  /** `options` may be null; a stop is no error. */
+  /** `options` may be null, `bench` and `forwards` 0; a stop is no error. */
   static native GenerationStatistics generate(
-      long session, int[] prompt, long seed, long maxNewTokens, long steps, byte[] options, Sink sink);
+      long session,
+      int[] prompt,
+      long seed,
+      long maxNewTokens,
+      long steps,
+      byte[] options,
+      Sink sink,
+      long bench,
+      long forwards);
+
+  /** `meter` may be null. */
+  static native long benchOpen(long session, byte[] about, long spans, DoubleSupplier meter);
+
+  static native void benchClose(long bench);
+
+  static native void benchBegin(long bench, byte[] label, long promptTokens);
+
+  static native void benchEnd(long bench);
+
+  static native void benchDrop(long bench);
+
+  static native byte[] benchReport(long bench);
+
+  static native byte[] limits(byte[] bundle, double processorSeconds, double diskSeconds);
 }

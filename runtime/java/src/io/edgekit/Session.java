@@ -143,16 +143,49 @@ public final class Session implements AutoCloseable {
     return call(
         session -> {
           try (Told told = new Told(listener, tokenizer, () -> goesOn(cancellation))) {
-            generating = true;
             if (!goesOn(cancellation)) return GenerationStatistics.STOPPED;
-            GenerationStatistics statistics = Native.generate(
-                session, prompt, settings.seed(), settings.maxNewTokens(), settings.steps(), settings.options(), told);
+            GenerationStatistics statistics = run(session, prompt, settings, told, 0, 0);
             if (statistics.finishReason() != GenerationStatistics.FinishReason.STOPPED) told.done(statistics);
             return statistics;
-          } finally {
-            generating = false;
           }
         });
+  }
+
+  /** Has a bench look on, see {@link Benchmark}; null where it was ended before `forwards` denoising passes, or its end. */
+  GenerationStatistics measured(int[] prompt, GenerationSettings settings, long bench, long forwards) {
+    return call(
+        session -> {
+          try (Told told = new Told(event -> {}, null, () -> goesOn(null))) {
+            if (!goesOn(null)) return null;
+            GenerationStatistics statistics = run(session, prompt, settings, told, bench, forwards);
+            boolean stopped = statistics.finishReason() == GenerationStatistics.FinishReason.STOPPED;
+            return stopped && (forwards == 0 || statistics.forwards() < forwards) ? null : statistics;
+          }
+        });
+  }
+
+  /** What `body` says of the session, as a call that others wait for. */
+  <T> T held(LongFunction<T> body) {
+    return call(body);
+  }
+
+  private GenerationStatistics run(
+      long session, int[] prompt, GenerationSettings settings, Told told, long bench, long forwards) {
+    generating = true;
+    try {
+      return Native.generate(
+          session,
+          prompt,
+          settings.seed(),
+          settings.maxNewTokens(),
+          settings.steps(),
+          settings.options(),
+          told,
+          bench,
+          forwards);
+    } finally {
+      generating = false;
+    }
   }
 
   /**
